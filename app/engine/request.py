@@ -258,7 +258,7 @@ class Usage:
 class Timings:
     """Seconds of one answer: waiting for a slot, prefill up to the first token, decode after it.
 
-    `saved_s` is the estimated decode time saved by drafts, see `app.engine.speculative.step_cost.StepCost.saved_s`.
+    `saved_s` is the estimated decode time saved by drafts, see `app.engine.speculative.cost_model.StepCost.saved_s`.
     """
 
     queue_s: float = 0.0

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
@@ -25,13 +26,13 @@ from app.engine.load.loading import LoadedEngine, LoadListener, load_model
 from app.engine.load.speed_sampler import SpeedSampler
 from app.engine.loop.core import Engine, Event
 from app.engine.loop.sequence import NO_LAYOUTS
+from app.engine.loop.verification import OUTPUT_INTERVAL_S
 from app.engine.media.chunks import MediaLayout, is_placeholder
 from app.engine.media.intake import MediaIntake, Prepared, owner_of
 from app.engine.media.media_queue import MediaQueue
 from app.engine.media.prompt import prompt_tokens
-from app.engine.outbox import Outbox
 from app.engine.protocol import messages
-from app.engine.protocol.messages import WorkerMessage
+from app.engine.protocol.messages import Output, WorkerMessage
 from app.engine.quoted import Spans
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.tuning.setting_choice import describe_drafts
@@ -41,6 +42,7 @@ from app.settings.settings import load_settings
 from quantizer.system.allocator import use_one_arena
 from quantizer.system.errors import ErrorInfo, UserError
 
+MAX_OUTPUT_INTERVAL_S = 0.1  # longer is seen
 STACK_BYTES = 256 << 20  # llama.cpp's tokenizers recurse on long runs of one character
 PROGRESS_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 8.0
@@ -264,6 +266,50 @@ class Worker:
         except UserError as error:
             self._intake.end(request_id)
             self.send(messages.Failed(request_id, ErrorInfo.of(error)))
+
+
+class Outbox:
+    """The events since the last `send`, which gets all of them, in order for each request.
+
+    A message costs the service and its client about half a millisecond of a processor, which a model that computes on
+    all of them waits for: the outputs of several short steps are sent as one.
+    """
+
+    def __init__(self, send: Callable[..., None], clock: Callable[[], float] = time.perf_counter) -> None:
+        self._send = send
+        self._clock = clock
+        self._outputs: dict[str, Output] = {}  # by request
+        self._ends: list[Event] = []
+        self._sent_s = clock()
+
+    def add(self, event: Event) -> None:
+        """Add an event; the text of a request is appended to what waits."""
+        if not isinstance(event, Output):
+            self._ends.append(event)
+            return
+        waiting = self._outputs.get(event.request_id)
+        if waiting is not None:
+            event = replace(
+                event,
+                text=waiting.text + event.text,
+                logprobs=waiting.logprobs + event.logprobs,
+                tokens=waiting.tokens + event.tokens,
+            )
+        self._outputs[event.request_id] = event
+
+    def flush_if_due(self) -> None:
+        """Send all events if an answer has ended, or enough time has passed for as many answers as have new text."""
+        interval_s = min(MAX_OUTPUT_INTERVAL_S, OUTPUT_INTERVAL_S * len(self._outputs))
+        if self._ends or self._clock() - self._sent_s >= interval_s:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all events; the end of an answer follows its text."""
+        events = [*self._outputs.values(), *self._ends]
+        if events:
+            self._outputs, self._ends = {}, []
+            self._send(*events)
+        self._sent_s = self._clock()
 
 
 def _tokenized(

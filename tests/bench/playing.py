@@ -18,7 +18,7 @@ from app.engine.load.draft_sources import make_head_source
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, TokenLogprob
-from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
+from app.engine.speculative.cost_model import MAX_DRAFT_TOKENS, StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from tests.bench.alone import GREEDY
 from tests.bench.random_workload import Arrival, Workload

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from app.engine.speculative.acceptance import DraftGain
+from app.engine.speculative.cost_model import DraftGain
 from app.protocol.library import ModelFit
 from offload.footprint.model import KvRow
 from offload.footprint.profile import DEFAULT_N_UBATCH

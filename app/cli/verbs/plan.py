@@ -97,8 +97,7 @@ def plan(
 def _gains(header: Header | None, settings: Settings) -> tuple[dict[str, Any], Iterator[str]]:
     """Return the speed-up by drafts, with the measured step costs of the model of `header`; typical ones without it."""
     from app.cli.output.plan import gains_json, gains_lines
-    from app.engine.speculative.acceptance import draft_gains
-    from app.engine.speculative.step_cost import StepCost
+    from app.engine.speculative.cost_model import StepCost, draft_gains
     from app.engine.tuning.tune_results import measured_step_cost
 
     cost = measured_step_cost(header, settings.cache_dir) if header else None

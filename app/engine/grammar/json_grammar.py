@@ -9,7 +9,7 @@ and has only the ways that are supported. `format` is an annotation, as there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -295,3 +295,24 @@ def _repeated(minimum: int, maximum: int | None) -> str:
     if maximum is None:
         return f"{{{minimum},}}" if minimum else "*"
     return f"{{{minimum},{maximum}}}"
+
+
+@dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """An answer that is JSON of `schema`, as parsed from JSON; `grammar` is the GBNF of that JSON alone.
+
+    Raises RequestError as `schema_grammar` does.
+    """
+
+    schema: Any
+    grammar: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grammar", schema_grammar(self.schema))
+
+    def rule(self, rules: GbnfRules) -> str:
+        """Return a rule of `rules` for the JSON."""
+        return schema_rule(self.schema, rules)
+
+
+ANY_OBJECT = JsonFormat({"type": "object"})

@@ -32,11 +32,10 @@ from app.engine.llama.media import LlamaProjector, ProjectorOptions
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
 from app.engine.media.decoded import MediaDecoder
-from app.engine.protocol.messages import BackendFacts, EngineConfig
+from app.engine.protocol.messages import BackendFacts, EngineConfig, Truncation
 from app.engine.request import Adapter
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from app.engine.speculative.draft_model import Vocabulary
-from app.engine.truncation import Truncation
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import HEAD_BATCH
 from offload.footprint.kv_cache import DRAFT_CELLS, n_holds, n_rollback, n_seq_max, parse_kv_types

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.grammar.first_characters import FirstCharacters
-from app.engine.grammar.limits import check_grammar
+from app.engine.grammar.gbnf import check_grammar
 from app.engine.llama.native import NativeSampler, lib, native_log, tokenize
 from app.engine.loop.sampling import Stage, n_history_tokens, stages
 from app.engine.media.chunks import is_placeholder

@@ -14,7 +14,7 @@ from app.engine.backend import Chunk
 from app.engine.llama.native import lib
 from app.engine.llama.positions import PositionMap
 from app.engine.llama.sequence_memory import SequenceMemory
-from app.engine.truncation import Truncation
+from app.engine.protocol.messages import Truncation
 
 
 class _Held(NamedTuple):

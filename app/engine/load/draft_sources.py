@@ -17,10 +17,10 @@ from app.engine.load.head_file import is_head, read_head
 from app.engine.load.machine_file import model_key
 from app.engine.load.planner import LoadAttempt
 from app.engine.protocol.messages import BackendFacts, EngineConfig
+from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_heads import AutoregressiveHeadSource, BlockHeadSource, HeadKind, HeadSpec
 from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
-from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import PlannedDraft
 from offload.placement.load_parameters import LoadParameters

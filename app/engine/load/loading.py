@@ -37,8 +37,8 @@ from app.engine.load.sizing import check_fit, size_context
 from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Adapter
+from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource
-from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.setting_choice import SettingChoice, choose_setting, describe_projector, describe_settings
 from app.engine.tuning.speed_bench import measure_step_cost
 from app.engine.tuning.tune_results import (

@@ -16,9 +16,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from app.engine.backend import BindableSampler
-from app.engine.grammar.call_rules import CallRules, numbered
+from app.engine.grammar.call_rules import CallRules, common_begin, numbered, rest_after, texts_grammar
 from app.engine.grammar.gbnf import with_plain_values
-from app.engine.grammar.text_set import common_begin, rest_after, texts_grammar
 
 MAX_CALLS = 128  # in one answer
 MAX_REQUIRED_CALLS = 16  # in one that must be calls

@@ -23,9 +23,9 @@ from app.engine.media.chunks import Embeddings, MediaEmbeddings, MediaLayout
 from app.engine.media.prompt import PlacedChunk
 from app.engine.protocol.messages import AnswerProgress, Failed, Finished, Output
 from app.engine.request import FinishReason, Request
+from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import FORCED, Drafter
-from app.engine.speculative.step_cost import StepCost
 from app.protocol.status import Occupancy
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.loop.counters import Counters
-from app.engine.loop.logprobs import score
+from app.engine.loop.output import score
 from app.engine.loop.sequence import Sequence
 from app.engine.request import FinishReason, TokenLogprob
 

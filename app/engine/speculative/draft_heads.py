@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
+from app.engine.speculative.cost_model import CONFIDENCE, DraftEstimate, StepCost
 from app.engine.speculative.draft_source import (
     EXPECTED_ANSWER_TOKENS,
     DraftCost,
@@ -29,7 +29,6 @@ from app.engine.speculative.draft_source import (
     GreedyDraft,
     tokens_between_probes,
 )
-from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 
 MAX_OBSERVED_WAITING = 16  # tokens of all answers: more are from steps without drafts

@@ -16,7 +16,7 @@ from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.loop.sequence import Sequence
 from app.engine.protocol.messages import BackendFacts
-from app.engine.speculative.acceptance import CONFIDENCE, NO_ESTIMATE, DraftEstimate
+from app.engine.speculative.cost_model import CONFIDENCE, NO_ESTIMATE, DraftEstimate, StepCost
 from app.engine.speculative.draft_source import (
     EXPECTED_ANSWER_TOKENS,
     DraftCost,
@@ -24,7 +24,6 @@ from app.engine.speculative.draft_source import (
     GreedyDraft,
     tokens_between_probes,
 )
-from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 
 MAX_CATCH_UP_TOKENS = 128  # of an answer that are computed at once; more waits for the next step

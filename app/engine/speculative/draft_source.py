@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import Acceptance, DraftEstimate, Evidence
-from app.engine.speculative.step_cost import StepCost, moving_average
+from app.engine.speculative.cost_model import Acceptance, DraftEstimate, Evidence, StepCost, moving_average
 from app.engine.speculative.suffix_index import Draft
 
 PROBE_EVERY_TOKENS = 64  # how often a source that does not pay drafts one token, to measure its acceptance again

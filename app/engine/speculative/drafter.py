@@ -13,12 +13,18 @@ from typing import NamedTuple
 
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import FREE_REJECTION, Acceptance, Rejection, best_draft_length
+from app.engine.protocol.messages import Truncation
+from app.engine.speculative.cost_model import (
+    FREE_REJECTION,
+    MAX_DRAFT_TOKENS,
+    Acceptance,
+    Rejection,
+    StepCost,
+    best_draft_length,
+)
 from app.engine.speculative.draft_source import DraftRequest, DraftSource
 from app.engine.speculative.prompt_lookup import CrossRequestLookup, EditLookup, PromptLookup
-from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
-from app.engine.truncation import Truncation
 
 FORCED = ""  # as the source of a draft: no guess, the tokens come next in any case
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.acceptance import AGREEMENT, MATCH_LENGTH, NO_ESTIMATE, DraftEstimate
+from app.engine.speculative.cost_model import AGREEMENT, MATCH_LENGTH, NO_ESTIMATE, DraftEstimate
 from app.engine.speculative.draft_source import DraftRequest
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex, SuffixReader
 

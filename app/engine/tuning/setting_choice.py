@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from app.engine.protocol.messages import BackendFacts, EngineConfig
-from app.engine.truncation import Truncation
+from app.engine.protocol.messages import BackendFacts, EngineConfig, Truncation
 from app.engine.tuning.tune_results import (
     DEFAULT_KV_TYPE,
     DEFAULT_WORKLOAD,

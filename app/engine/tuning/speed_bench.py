@@ -14,7 +14,7 @@ from statistics import median
 
 from app.engine.backend import Backend, Chunk
 from app.engine.request import SamplingParams
-from app.engine.speculative.step_cost import N_SETTLING, StepCost
+from app.engine.speculative.cost_model import N_SETTLING, StepCost
 from app.engine.tuning.tune_results import N_BATCHED, RuntimeSettings, SpeedMeasurement
 
 _RATIO_DEPTH = 512  # where the costs of steps are compared, if it is one of the depths

@@ -17,7 +17,7 @@ from offload.footprint.kv_cache import parse_kv_types
 from quantizer.gguf.tensor_types import tensor_type_named
 
 if TYPE_CHECKING:
-    from app.engine.speculative.step_cost import StepCost
+    from app.engine.speculative.cost_model import StepCost
     from quantizer.gguf.header import Header
 
 
@@ -216,7 +216,7 @@ def best_measurement(header: Header, cache_dir: Path) -> SpeedMeasurement | None
 
 def measured_step_cost(header: Header, cache_dir: Path) -> StepCost | None:
     """Return the step cost of a model, as of its last use since it was tuned; None before it was tuned."""
-    from app.engine.speculative.step_cost import StepCost
+    from app.engine.speculative.cost_model import StepCost
 
     best = best_measurement(header, cache_dir)
     if best is None:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, create_model
 
-from app.engine.grammar.json_format import JsonFormat
+from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.request import IN_MEMORY, Request, SamplingParams
 from app.library.local.recipe import Recipe
 from app.protocol.errors import RequestError

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from app.common.answer_text import NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.common.event_log import log_event
-from app.engine.grammar.json_format import JsonFormat
+from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.quoted import Spans
 from app.engine.request import MediaInput, Request
 from app.protocol.errors import NoTemplateError, RequestError

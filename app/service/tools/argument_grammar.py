@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from app.engine.grammar.gbnf import GbnfRules, literal, with_plain_values
-from app.engine.grammar.limits import check_grammar
+from app.engine.grammar.gbnf import GbnfRules, check_grammar, literal, with_plain_values
 from app.protocol.errors import RequestError
 from app.service.tools.argument_forms import ArgumentForm
 from app.service.tools.tool import Tool

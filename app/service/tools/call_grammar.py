@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.answer_text import ReasoningTags
-from app.engine.grammar.call_rules import CallHead, CallRules, numbered
+from app.engine.grammar.call_rules import BLANKS, CallHead, CallRules, numbered, texts_rule, without_last_blank
 from app.engine.grammar.gbnf import GbnfRules, literal, text_through
-from app.engine.grammar.json_format import JsonFormat
-from app.engine.grammar.text_set import BLANKS, texts_rule, without_last_blank
+from app.engine.grammar.json_grammar import JsonFormat
 from app.service.tools.argument_forms import JsonForm
 from app.service.tools.argument_grammar import ArgumentGrammar, CallEnd, argument_grammar, grouped_grammar
 from app.service.tools.parser import ToolCalling

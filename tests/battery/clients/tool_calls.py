@@ -28,7 +28,7 @@ import jsonschema
 from rich.table import Table
 
 from app.common.answer_text import HARMONY, NO_REASONING, ReasoningTags
-from app.engine.grammar.json_format import JsonFormat
+from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.llama import LlamaBackend, LlamaModel, model
 from app.engine.llama.bound_sampler import BoundSampler
 from app.engine.loop.core import Engine

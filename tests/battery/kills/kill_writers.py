@@ -30,7 +30,7 @@ from pathlib import Path
 from app.chat.conversation import MessageContent
 from app.chat.files import EXPORTS, export_to
 from app.chat.store import FILE_NAME, ChatStore
-from app.engine.cache.state_file import read_state, states_in
+from app.engine.cache.state_store import read_state, states_in
 from app.service.api.responses.store import FILE_NAME as RESPONSES
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
 from app.settings.settings import load_settings
@@ -79,7 +79,7 @@ _WRITE_STATES = f"""
 import sys
 from pathlib import Path
 import numpy as np
-from app.engine.cache.state_file import StateKey, write_state
+from app.engine.cache.state_store import StateKey, write_state
 for number in range({_N_STATES}):
     key = StateKey("n", np.arange(number + 1, dtype=np.int32))
     if write_state(Path(sys.argv[1]), f"s{{number}}", key, bytes([number]) * 50_000, 10**9):

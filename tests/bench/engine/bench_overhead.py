@@ -21,7 +21,7 @@ from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.cpu import default_threads
 from offload.placement.load_parameters import ON_HOST

@@ -18,8 +18,8 @@ from app.engine.fake import FakeBackend
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
+from app.engine.speculative.cost_model import CPU_COST_RATIOS, StepCost
 from app.engine.speculative.drafter import Drafter
-from app.engine.speculative.step_cost import CPU_COST_RATIOS, StepCost
 
 __all__ = ["gain"]
 

@@ -24,8 +24,7 @@ from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
-from app.engine.speculative.acceptance import FREE_REJECTION
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import FREE_REJECTION, StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.validation import validate_gguf

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StrictStr
 
 from app.common.media_formats import MediaKind
-from app.engine.grammar.json_format import JsonFormat
+from app.engine.grammar.json_grammar import JsonFormat
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.messages import (

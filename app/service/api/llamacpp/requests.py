@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, StrictStr
 
-from app.engine.grammar.json_format import JsonFormat
+from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.request import Request
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, StrictBool, StrictStr
 
 from app.common.media_formats import MediaKind
-from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
+from app.engine.grammar.json_grammar import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
 from app.protocol.errors import RequestError

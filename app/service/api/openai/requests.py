@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
-from app.engine.grammar.json_format import ANY_OBJECT, JsonFormat
+from app.engine.grammar.json_grammar import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.protocol.errors import RequestError
 from app.service.api.cut_calls import take_back_cut_calls

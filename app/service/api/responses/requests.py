@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, StrictStr
 
-from app.engine.grammar.json_format import JsonFormat
+from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.request import SamplingParams
 from app.protocol.errors import RequestError
 from app.service.api.cut_calls import take_back_cut_calls

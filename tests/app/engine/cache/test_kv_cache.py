@@ -14,7 +14,7 @@ from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import Finished
 from app.engine.request import IN_MEMORY, Request, SamplingParams
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 
 GREEDY = SamplingParams(temperature=0.0)
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.engine.grammar.gbnf import check_grammar
 from app.engine.grammar.json_grammar import schema_grammar
-from app.engine.grammar.limits import check_grammar
 from app.protocol.errors import RequestError
 from app.protocol.sampling import MAX_GRAMMAR_BYTES
 from tests.app.gbnf_texts import Grammar

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from app.engine.grammar.gbnf import check_grammar
 from app.engine.grammar.json_grammar import schema_grammar
-from app.engine.grammar.limits import check_grammar
 from app.engine.grammar.pattern import parse_pattern
 from app.protocol.errors import RequestError
 from tests.app.gbnf_texts import Grammar

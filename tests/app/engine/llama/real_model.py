@@ -19,10 +19,9 @@ from app.engine.llama import LlamaBackend, LlamaModel, model, samplers
 from app.engine.loop.core import Engine
 from app.engine.offline import scoring_model
 from app.engine.offline.eval_statistics import log_softmax
-from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
+from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output, Truncation
 from app.engine.request import ReasoningBudget, Request, SamplingParams
-from app.engine.speculative.step_cost import StepCost
-from app.engine.truncation import Truncation
+from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode
 from offload.placement.load_parameters import ON_HOST

@@ -26,7 +26,7 @@ from app.engine.loop.core import Engine
 from app.engine.offline.eval_statistics import log_softmax
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams, TokenLogprob
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 

@@ -10,8 +10,8 @@ from app.engine.backend import Chunk
 from app.engine.llama import LlamaBackend
 from app.engine.loop.core import Engine, Event
 from app.engine.request import Request, SamplingParams
+from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource
-from app.engine.speculative.step_cost import StepCost
 
 PROMPTS = ("What is a GGUF file?", "How do I quantize a model?", "Tell me about threads.", "What is a GGUF header?")
 TEXT = list(b"how a text is cut must not matter")

@@ -17,8 +17,8 @@ from app.engine.load.draft_sources import load_draft_model
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
+from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_model import DraftModel
-from app.engine.speculative.step_cost import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 

@@ -14,9 +14,8 @@ import pytest
 from app.engine.fake import FakeBackend
 from app.engine.llama import LlamaModel
 from app.engine.load.draft_sources import load_draft_model
-from app.engine.protocol.messages import EngineConfig
-from app.engine.speculative.step_cost import StepCost
-from app.engine.truncation import Truncation
+from app.engine.protocol.messages import EngineConfig, Truncation
+from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.errors import ModelFileError

@@ -12,7 +12,7 @@ from app.engine.grammar.call_rules import CALL_NUMBER, CallHead, CallRules
 from app.engine.loop.call_stages import MAX_REQUIRED_CALLS
 from app.engine.loop.core import Engine
 from app.engine.request import ReasoningBudget, Request, SamplingParams
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 from tests.app.engine.recording import Record, run
 
 RULES = CallRules(

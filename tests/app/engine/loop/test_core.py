@@ -18,10 +18,10 @@ from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import FinishReason, Request, SamplingParams
+from app.engine.speculative.cost_model import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.draft_heads import AutoregressiveHeadSource
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
-from app.engine.speculative.step_cost import MAX_DRAFT_TOKENS, StepCost
 from app.protocol.errors import RequestError
 from quantizer.system.errors import EngineError
 from tests.app.engine.fake_head import FakeHead

@@ -9,7 +9,7 @@ from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
 from app.engine.loop.counters import Counters
 from app.engine.request import Request, SamplingParams
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 
 LETTERS = b"abcd"
 # After each letter the next has these weights: text that repeats itself, so that drafts are made, and often refused.

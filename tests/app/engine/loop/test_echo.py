@@ -16,7 +16,7 @@ from app.engine.backend import Chunk
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import END, FakeBackend
 from app.engine.loop.core import Engine
-from app.engine.loop.logprobs import EchoedText
+from app.engine.loop.output import EchoedText
 from app.engine.request import Request, SamplingParams, TokenLogprob
 from tests.app.engine.recording import Record, run
 

@@ -14,7 +14,7 @@ from app.engine.loop.core import Engine
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.media.fake import FakeEncoder
 from app.engine.request import FinishReason, MediaInput, Request, SamplingParams
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 from app.protocol.errors import ContextOverflowError, RequestError
 from tests.app.engine.recording import Record, run
 

@@ -13,7 +13,7 @@ from app.engine.backend import Chunk, DecodeStatus
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import FinishReason, ReasoningBudget, Request, SamplingParams
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 from tests.app.engine.recording import Record, run
 
 BUDGET = ReasoningBudget(

@@ -9,7 +9,7 @@ from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.protocol.messages import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 from quantizer.system.errors import EngineError
 
 NEVER = {1: 1.0, 2: 1e6}  # no draft pays

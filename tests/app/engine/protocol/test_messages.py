@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from app.client.fake import PLAN
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol import messages
+from app.engine.protocol.messages import Truncation
 from app.engine.request import (
     Adapter,
     FinishReason,
@@ -20,7 +21,6 @@ from app.engine.request import (
     TokenLogprob,
     Usage,
 )
-from app.engine.truncation import Truncation
 from app.protocol.codec import decode as decode_value
 from app.protocol.codec import encode as encode_value
 from app.protocol.plan import Plan

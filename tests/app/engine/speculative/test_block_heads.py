@@ -7,10 +7,9 @@ from app.engine.backend import Chunk
 from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
-from app.engine.speculative.acceptance import CONFIDENCE, Acceptance, best_draft_length
+from app.engine.speculative.cost_model import CONFIDENCE, Acceptance, StepCost, best_draft_length
 from app.engine.speculative.draft_heads import BlockHeadSource, PredictedToken
 from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftRequest
-from app.engine.speculative.step_cost import StepCost
 
 NAME = "dflash head"
 GREEDY = SamplingParams(temperature=0.0)

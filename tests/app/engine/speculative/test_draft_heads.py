@@ -10,10 +10,9 @@ from app.engine.backend import Chunk
 from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
-from app.engine.speculative.acceptance import CONFIDENCE, Acceptance
+from app.engine.speculative.cost_model import CONFIDENCE, Acceptance, StepCost
 from app.engine.speculative.draft_heads import MAX_OBSERVED_WAITING, AutoregressiveHeadSource
 from app.engine.speculative.draft_source import EXPECTED_ANSWER_TOKENS, PROBE_EVERY_TOKENS, DraftRequest
-from app.engine.speculative.step_cost import StepCost
 from tests.app.engine.fake_head import FakeHead
 
 NAME = "mtp head"

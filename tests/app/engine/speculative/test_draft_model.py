@@ -11,10 +11,9 @@ from app.engine.backend import Chunk, DecodeStatus
 from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
-from app.engine.speculative.acceptance import CONFIDENCE, Acceptance
-from app.engine.speculative.draft_model import DraftModel
+from app.engine.speculative.cost_model import CONFIDENCE, Acceptance, StepCost
+from app.engine.speculative.draft_model import DraftModel, Vocabulary, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftRequest
-from app.engine.speculative.step_cost import StepCost
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -175,3 +174,29 @@ def test_a_model_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
             propose(model, sequence, n_tokens=1)
         sequence.tokens.append(ord("#"))
     assert 2 <= len(probes) <= 4
+
+
+TARGET = Vocabulary(kind=2, begin=1, end=None, texts=[f"t{index}".encode() for index in range(300)])
+
+
+@pytest.mark.parametrize(
+    ("draft", "reason"),
+    [
+        (replace(TARGET, kind=1), "its tokenizer is of kind 1 and not 2"),
+        (replace(TARGET, begin=None), "it begins texts with token None and not 1"),
+        (replace(TARGET, end=7), "it ends texts with token 7 and not None"),
+        (replace(TARGET, texts=TARGET.texts[:171]), "it has 171 tokens and not 300"),
+        (replace(TARGET, texts=[*TARGET.texts[:9], b"\xff", *TARGET.texts[10:]]), "token 9 is '\ufffd' and not 't9'"),
+    ],
+)
+def test_a_vocabulary_that_differs_is_refused_with_the_difference(draft: Vocabulary, reason: str) -> None:
+    assert vocabulary_mismatch(TARGET, draft) == reason
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [TARGET, replace(TARGET, texts=TARGET.texts[:172]), replace(TARGET, texts=[b"<s>", *TARGET.texts[1:]])],
+    ids=["the same", "padded less", "another name for a special one"],
+)
+def test_a_vocabulary_that_differs_only_in_padding_and_special_names_matches(draft: Vocabulary) -> None:
+    assert vocabulary_mismatch(TARGET, draft) == ""

@@ -13,11 +13,10 @@ from app.engine.fake import FakeBackend
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
 from app.engine.request import Request, SamplingParams
-from app.engine.speculative.acceptance import CONFIDENCE, DraftEstimate
+from app.engine.speculative.cost_model import CONFIDENCE, DraftEstimate, StepCost
 from app.engine.speculative.draft_heads import AutoregressiveHeadSource
 from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftRequest, tokens_between_probes
 from app.engine.speculative.drafter import Drafter
-from app.engine.speculative.step_cost import StepCost
 from app.engine.speculative.suffix_index import Draft
 from tests.app.engine.fake_head import FakeHead
 

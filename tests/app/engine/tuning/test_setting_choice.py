@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.fake import FakeBackend
-from app.engine.protocol.messages import EngineConfig
-from app.engine.truncation import Truncation
+from app.engine.protocol.messages import EngineConfig, Truncation
 from app.engine.tuning.setting_choice import SettingChoice, choose_setting, describe_drafts, describe_settings
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,

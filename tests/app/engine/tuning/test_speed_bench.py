@@ -13,7 +13,7 @@ import pytest
 
 from app.engine.backend import Chunk, DecodeStatus, State
 from app.engine.fake import FakeBackend
-from app.engine.speculative.step_cost import StepCost
+from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.speed_bench import QUICK, THOROUGH, Clock, SpeedBench, TuningEffort, measure_step_cost
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
 from quantizer.gguf.file_types import file_type_named

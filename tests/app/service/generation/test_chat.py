@@ -8,7 +8,7 @@ import pytest
 
 from app.client.connection import error_of
 from app.engine.chat_template.render import render
-from app.engine.grammar.json_format import ANY_OBJECT
+from app.engine.grammar.json_grammar import ANY_OBJECT
 from app.engine.request import Request, SamplingParams
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import NoTemplateError, RequestError

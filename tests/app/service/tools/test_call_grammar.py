@@ -10,9 +10,8 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app.common.answer_text import HARMONY, NO_REASONING, ReasoningTags
-from app.engine.grammar.gbnf import GbnfRules, text_through, with_plain_values
-from app.engine.grammar.json_format import JsonFormat
-from app.engine.grammar.limits import check_grammar
+from app.engine.grammar.gbnf import GbnfRules, check_grammar, text_through, with_plain_values
+from app.engine.grammar.json_grammar import JsonFormat
 from app.protocol.errors import RequestError
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.harmony import HARMONY_BOUNDS

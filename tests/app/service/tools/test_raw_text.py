@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.grammar.gbnf import GbnfRules
-from app.engine.grammar.limits import check_grammar
+from app.engine.grammar.gbnf import GbnfRules, check_grammar
 from app.protocol.errors import RequestError
 from app.service.tools.raw_text import raw_text
 from tests.app.gbnf_texts import Grammar

@@ -6,7 +6,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.engine.grammar.json_format import JsonFormat
+from app.engine.grammar.json_grammar import JsonFormat
 from app.service.api.anthropic.requests import MessagesBody
 from tests.app.running import RunningService
 

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 
-from app.engine.grammar.json_format import ANY_OBJECT
+from app.engine.grammar.json_grammar import ANY_OBJECT
 from app.protocol.errors import RequestError
 from app.service.api.responses.requests import ResponsesBody
 from app.service.generation.thinking import Thinking

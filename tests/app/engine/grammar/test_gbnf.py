@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from app.engine.grammar.limits import check_grammar
+from app.engine.grammar.gbnf import check_grammar
 from app.protocol.errors import RequestError
 
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from app.engine.grammar.text_set import common_begin, rest_after, texts_grammar, without_last_blank
+from app.engine.grammar.call_rules import common_begin, rest_after, texts_grammar, without_last_blank
 from tests.app.gbnf_texts import Grammar
 
 NAMES = ["get", "get_weather", "get_time", "now"]
