@@ -24,6 +24,7 @@ from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
+from app.common.help_topics import read_topic
 from app.common.terminal import printable, printable_line, printable_paste
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
@@ -257,11 +258,16 @@ class LocalllmApp(App[None]):
         await self.app_context.connection.use_model(model.path)
         await self.go_to(HOME)
 
-    def show_help(self) -> None:
-        """Show the keys and commands of the current screen."""
-        from tui.widgets.dialogs import HelpScreen
+    def show_help(self, topic: str = "") -> None:
+        """Show the keys and commands of the current screen, or the page of the guide about `topic`."""
+        from tui.widgets.dialogs import GuidePage, HelpScreen
 
-        if isinstance(self.screen, CommandScreen):
+        if topic:
+            try:
+                self.push_screen(GuidePage(read_topic(topic)))
+            except UserError as error:
+                self.notify(printable(str(error)), severity="error", markup=False)
+        elif isinstance(self.screen, CommandScreen):
             self.push_screen(HelpScreen(self.screen, self._settings_controller.keys))
 
     @work

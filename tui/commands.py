@@ -220,6 +220,7 @@ APP_COMMANDS = CommandTable(
             "show_help",
             keys="f1",
             slash="help",
+            argument="TOPIC",
             also=("?",),
         ),
         Command(

@@ -65,6 +65,7 @@ _VERBS = {
     "verify": _Verb("app.cli.verbs.verify:verify", "Verify model checksums."),
     "prune": _Verb("app.cli.verbs.prune:prune", "Delete stale downloads and caches."),
     "forget": _Verb("app.cli.verbs.forget:forget", "Delete chats, and all that derives from them."),
+    "help": _Verb("app.cli.verbs.help:show_help", "Show a page of the user's guide."),
     "completion": _Verb("app.cli.verbs.completion:completion", "Print a shell completion script."),
 }
 
@@ -82,7 +83,6 @@ _ELSEWHERE = {
     "convert": "quantize",
     "benchmark": "bench",
     "info": "show",
-    "help": "--help",
 }
 
 

@@ -437,6 +437,7 @@ SCENES = (
     Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Attach a file"),)),
     Scene(name="theme", steps=(("slash t h e m e enter", "High contrast"),)),
     Scene(name="help", steps=(("f1", "Keys and commands"),)),
+    Scene(name="guide-page", steps=(("slash h e l p space p l a n enter", "What fits, and how fast"),)),
     Scene(
         name="welcome",
         steps=(("", "Llama 3.2 1B Instruct", "Memory is swapped."),),

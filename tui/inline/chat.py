@@ -18,6 +18,7 @@ from typing import Any
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.cli.output.answer import as_json, calls_json, stats_line
 from app.cli.tool_options import RequestedTools
+from app.common.help_topics import read_topic
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
@@ -360,8 +361,11 @@ class InlineChat:
         else:
             self._scrollback.print_line("This terminal has no clipboard access.")
 
-    def show_help(self) -> None:
-        """Print commands and keys."""
+    def show_help(self, topic: str = "") -> None:
+        """Print commands and keys, or the page of the guide about `topic`."""
+        if topic:
+            self._scrollback.print_line(read_topic(topic))
+            return
         self._scrollback.print_line(help_text(is_saved=self._is_saved, breaks_lines=breaks_lines()))
 
     def quit_app(self) -> None:

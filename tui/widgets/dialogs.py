@@ -17,6 +17,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.common.help_topics import TOPICS
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 from tui.commands import Command
@@ -65,6 +66,26 @@ class HelpScreen(TableDialog):
 
     def __init__(self, about: CommandScreen, keys: Mapping[str, str]) -> None:
         super().__init__("Keys and commands", _help_rows(about, keys))
+
+
+class GuidePage(ModalScreen[None]):
+    """A page of the user's guide, as Markdown; scrollable, closed with Esc."""
+
+    CSS_PATH = "help.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,f1,q", "dismiss(None)", "Close", id="guide-close", tooltip="Go back"),
+    ]
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self._page = page
+
+    def compose(self) -> ComposeResult:
+        from rich.markdown import Markdown  # a tenth of a second, and only here
+
+        with VerticalScroll() as panel:
+            panel.border_subtitle = "Esc closes"
+            yield Static(Markdown(self._page, hyperlinks=False))
 
 
 class NotificationsScreen(TableDialog):
@@ -182,6 +203,7 @@ class InputDialog(ModalScreen[None]):
 
 def _help_rows(about: CommandScreen, keys: Mapping[str, str]) -> list[tuple[str, str]]:
     return [
+        ("/help TOPIC", f"The guide, a page each: {', '.join(TOPICS)}"),
         *((format_keys(binding.key), binding.tooltip) for binding in about.KEYS),
         *((_label(command, keys), command.help_text) for command in about.all_commands()),
         ("Ctrl+P", "Search commands, models, chats and settings"),
