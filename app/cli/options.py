@@ -19,7 +19,7 @@ from app.common.terminal import printable_line
 from app.settings.descriptions import DESCRIPTIONS
 from app.settings.parsing import is_loopback, parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings, format_setting, load_settings
-from quantizer.gguf.sidecars import NO_PROJECTOR, PROJECTOR_TYPES
+from quantizer.gguf.file_names import NO_PROJECTOR, PROJECTOR_TYPES
 
 if TYPE_CHECKING:
     from app.library.machine_fit.planning import PlanningContext

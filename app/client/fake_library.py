@@ -16,7 +16,7 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 
 

@@ -39,8 +39,8 @@ from app.engine.tuning.setting_choice import describe_drafts
 from app.engine.tuning.tune_results import Workload
 from app.protocol.errors import RequestError
 from app.settings.settings import load_settings
-from quantizer.system.allocator import use_one_arena
 from quantizer.system.errors import ErrorInfo, UserError
+from quantizer.system.memory_limit import use_one_arena
 
 MAX_OUTPUT_INTERVAL_S = 0.1  # longer is seen
 STACK_BYTES = 256 << 20  # llama.cpp's tokenizers recurse on long runs of one character

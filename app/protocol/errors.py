@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self
 
-from quantizer.checkpoint import errors as _checkpoint_errors
-from quantizer.gguf import errors as _gguf_errors
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, ErrorInfo, UserError, registered
 
-_ALSO_REGISTERED = (_checkpoint_errors, _gguf_errors)
+_ALSO_REGISTERED = (CheckpointError, ModelFileError)
 
 
 @registered

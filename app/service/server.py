@@ -45,9 +45,9 @@ from app.service.shutdown_policy import ShutdownPolicy
 from app.service.threads import run_in_thread
 from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
-from quantizer.gguf.errors import ModelFileError
-from quantizer.system.allocator import use_one_arena
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
+from quantizer.system.memory_limit import use_one_arena
 
 Announce: TypeAlias = Callable[[str, str, tuple[int, ...]], None]
 

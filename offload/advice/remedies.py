@@ -17,7 +17,7 @@ from offload.footprint.profile import RunConfig
 from offload.format import format_bandwidth, format_memory
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.speed.cost_model import Rates, expected_rates
-from quantizer.gguf.file_types import FILE_TYPES
+from quantizer.gguf.tensor_types import FILE_TYPES
 
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
 _SMALLER_FILE = 0.95  # of the bytes: a smaller saving is no remedy

@@ -36,11 +36,10 @@ from offload.footprint.kv_cache import (
 from offload.footprint.profile import DEFAULT_N_UBATCH, ENGINE_BYTES, ModelProfile, RunConfig, profile_of
 from offload.footprint.weights import WeightTable, weights_of
 from quantizer.convert.source_model import model_shape
-from quantizer.gguf.file_types import FileType
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
-from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.tensor_types import TENSOR_TYPES, FileType
 from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.mix.type_rules import MixTensor, assign
 

@@ -14,7 +14,7 @@ from offload.footprint.profile import ModelProfile, RunConfig
 from offload.placement.assessment import Assessment, assess
 from offload.plan import best_assessment
 from offload.speed.cost_model import Rates
-from quantizer.gguf.file_types import FILE_TYPES
+from quantizer.gguf.tensor_types import FILE_TYPES
 
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M")  # from the best to the smallest
 _WORTH_IT = 1.2  # times as fast

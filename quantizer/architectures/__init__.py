@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from quantizer.architectures.architecture import Architecture
-from quantizer.architectures.entry_settings import check_settings, given, unfolded, usually_named
+from quantizer.architectures.architecture import Architecture, check_settings, given, unfolded, usually_named
 from quantizer.architectures.families import FAMILIES
 from quantizer.architectures.metadata_rows import no_factors
-from quantizer.architectures.prediction_layers import N_PREDICTION_LAYERS, count_prediction_layers, n_all_layers
-from quantizer.architectures.shapes import PREDICTION, resolve_shapes
+from quantizer.architectures.shapes import (
+    N_PREDICTION_LAYERS,
+    PREDICTION,
+    count_prediction_layers,
+    n_all_layers,
+    resolve_shapes,
+)
 from quantizer.architectures.unknown_class import unknown_class
 from quantizer.checkpoint.config import Config
 from quantizer.convert.source_model import SourceTensor

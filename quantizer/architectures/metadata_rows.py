@@ -8,10 +8,8 @@ import math
 from collections.abc import Callable, Collection
 
 from quantizer.architectures.architecture import Hyperparameter, Value
-from quantizer.architectures.prediction_layers import N_PREDICTION_LAYERS, n_all_layers
-from quantizer.architectures.shapes import head_size, n_feed_forward
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.architectures.shapes import N_PREDICTION_LAYERS, head_size, n_all_layers, n_feed_forward
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.source_model import GeneratedTensor
 
 # a dynamic scaling changes nothing within the context that the model was trained on, which is what is written

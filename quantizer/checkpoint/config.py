@@ -7,7 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.system.errors import UserError, registered
+
+
+@registered
+class CheckpointError(UserError):
+    """A checkpoint folder that cannot be read or converted."""
+
 
 _MAX_INTEGER = (1 << 31) - 1
 

@@ -15,11 +15,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.convert.source_model import FileTensor
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import ByteSource, open_local
+from quantizer.gguf.gguf_reader import ByteSource, ModelFileError, open_local
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
 _INDEX = "model.safetensors.index.json"

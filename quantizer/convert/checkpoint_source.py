@@ -7,6 +7,8 @@ read, but for single numbers of layers: `quantizer.write.quantize` does both.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,27 +16,32 @@ from typing import Any
 
 from quantizer.architectures import Architecture, find_architecture, needed_tensors
 from quantizer.architectures.architecture import Hyperparameter
-from quantizer.architectures.prediction_layers import n_all_layers
+from quantizer.architectures.metadata_rows import rope_of
 from quantizer.architectures.projectors import projectors_for
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.architectures.shapes import n_all_layers
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
-from quantizer.checkpoint.safetensors import Checkpoint, read_checkpoint
+from quantizer.checkpoint.safetensors import Checkpoint, read_checkpoint, read_object
 from quantizer.convert.derived_tensors import MappedNumbers
-from quantizer.convert.draft_target import files_of, read_target
-from quantizer.convert.embedding_modules import EmbeddingModules, read_embedding_modules
-from quantizer.convert.layer_numbers import layer_number_entries
-from quantizer.convert.source_model import SourceModel, SourceTensor
+from quantizer.convert.embedding_modules import (
+    EmbeddingModules,
+    is_named_ranker,
+    is_yes_no_ranker,
+    ranking_entry,
+    read_embedding_modules,
+    yes_no_ranker,
+)
+from quantizer.convert.source_model import FileTensor, SourceModel, SourceTensor, entries_of
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.convert.yes_no_ranker import is_named_ranker, is_yes_no_ranker, ranking_entry, yes_no_ranker
-from quantizer.gguf.header import Header, planned_header
-from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
+from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, file_bytes, planned_header
+from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.tensor_types import tensor_type_named
-from quantizer.mix.tensor_categories import allows_quantization
-from quantizer.mix.type_rules import ModelShape
+from quantizer.gguf.validation import validate_gguf
+from quantizer.mix.type_rules import ModelShape, allows_quantization
 from quantizer.system.errors import UsageError
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
+from quantizer.write.dtype_conversion import to_float32
 
 
 def open_checkpoint(
@@ -127,7 +134,6 @@ def _entries(
     modules: EmbeddingModules,
     tensors: Collection[SourceTensor],
 ) -> Iterable[Entry]:
-    from quantizer.convert.metadata import general_entries  # reads the model card through gguf, slow to import
 
     of_modules = (_constant(key, number) for key, number in modules.numbers.items())
     rows = {row.key: row for row in (*of_modules, *architecture.hyperparameters)}  # the table's own have priority
@@ -170,3 +176,148 @@ def _hyperparameter_entries(
 def _tensor(name: str, shape: tuple[int, ...], architecture: str) -> OutputTensor:
     kind = "F16" if allows_quantization(name, shape, architecture) else "F32"
     return OutputTensor(name, shape, tensor_type_named(kind))
+
+
+_PLAIN = ("F32", "F16", "BF16")
+
+
+def layer_number_entries(
+    tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture
+) -> Iterator[Entry]:
+    """Yield a row of metadata with the numbers of all layers for each of the architecture's `layer_numbers`.
+
+    Raises CheckpointError naming a number that is missing or is none, ModelFileError when a file cannot be read.
+    """
+    for key, ending in architecture.layer_numbers.items():
+        names = (f"model.layers.{i}{ending}" for i in range(config.integer("num_hidden_layers")))
+        yield encode_entry(key, [_number(tensors, name) for name in names], "f32[]")
+
+
+def _number(tensors: Mapping[str, FileTensor], name: str) -> float:
+    tensor = tensors.get(name)
+    if tensor is None:
+        raise CheckpointError(f"The checkpoint lacks {name}.", "Download the whole checkpoint.")
+    if math.prod(tensor.shape) != 1 or tensor.stored.name not in _PLAIN:
+        raise CheckpointError(f"The tensor {name} is not a single number.", "Download the checkpoint again.")
+    value = float(to_float32(b"".join(tensor.slabs(1)), tensor.stored, 1).item())
+    if not math.isfinite(value):
+        raise CheckpointError(f"The tensor {name} is {value}.", "Download the checkpoint again.")
+    return value
+
+
+# What llama.cpp looks for in the name of a model, and then in its vocabulary, or else refuses the file
+# (source: src/llama-vocab.cpp as vendored in llama-cpp-python 0.3.36).
+_PHI = re.compile(r"phi-?3", re.IGNORECASE)
+_PHI_TOKENS = frozenset({"<unk>", "<s>", "</s>", "<|endoftext|>"})
+
+
+def general_entries(
+    name: str,
+    folder: Path,
+    architecture: str,
+    tensors: Collection[SourceTensor],
+    words: Collection[str] = _PHI_TOKENS,
+    kind: str = "model",
+) -> Iterable[Entry]:
+    """Yield entries about the file as a whole, a model whose tokens are `words` unless `kind` is another.
+
+    A name that llama.cpp would take for Phi 3's, without its tokens, is spelt apart. Raises CheckpointError for a model
+    card that is no YAML.
+    """
+    import gguf  # half a second, which a plan from config.json alone does not need
+
+    type_names = {gguf.GGUFValueType.UINT32: "u32", gguf.GGUFValueType.STRING: "str", gguf.GGUFValueType.FLOAT32: "f32"}
+    n_parameters = sum(math.prod(tensor.shape) for tensor in tensors)
+    try:
+        card = gguf.Metadata.load(None, folder, None, n_parameters)
+    except Exception as error:  # whatever YAML and a stranger's model card may raise
+        raise CheckpointError(f"The model card of {name} cannot be read: {error}.", "Repair README.md.") from error
+    card.name = card.name or name
+    if not _PHI_TOKENS.issubset(words):
+        card.name = _PHI.sub("Phi 3", card.name)
+    if not card.size_label:
+        # the number of weights; with experts, their number times the weights of one of them with the rest
+        stacks = [tensor.shape for tensor in tensors if "_exps." in tensor.name]
+        n_shared, n_of_one = n_parameters - sum(map(math.prod, stacks)), sum(math.prod(shape[:-1]) for shape in stacks)
+        n_experts = max((shape[-1] for shape in stacks), default=0)
+        card.size_label = gguf.size_label(n_parameters, n_shared, n_of_one, n_experts)
+    recorder = gguf.GGUFWriter(None, architecture)
+    recorder.add_type(kind)
+    card.set_gguf_meta_model(recorder)
+    for key, entry in recorder.kv_data[0].items():
+        type_name = "str[]" if entry.type == gguf.GGUFValueType.ARRAY else type_names[entry.type]
+        yield encode_entry(key, entry.value, type_name)
+
+
+_VOCABULARY, _MASK = "tokenizer.", "tokenizer.ggml.mask_token_id"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTarget:
+    """A model that is drafted for: its `settings`, its vocabulary as metadata and its tokens' texts, and its files."""
+
+    settings: Mapping[str, Any]
+    vocabulary: tuple[Entry, ...]
+    tokens: tuple[str, ...]
+    inputs: tuple[Path, ...]
+
+    def config_of(self, head: Config) -> Config:
+        """Return the config of a head of this model. Raises CheckpointError when their vocabularies differ in size."""
+        if head.integer("vocab_size") != len(self.tokens):
+            raise CheckpointError(
+                f"The head has {head.integer('vocab_size')} tokens, and the model of --base {len(self.tokens)}.",
+                "Name the model that the head was made for.",
+            )
+        return Config({**head.values, "target": dict(self.settings)})
+
+    def vocabulary_of(self, head: Config) -> Iterator[Entry]:
+        """Yield the vocabulary's metadata, with the head's own mask token."""
+        mask = head.optional_integer("mask_token_id")
+        yield from (entry for entry in self.vocabulary if mask is None or entry.key != _MASK)
+        if mask is not None:
+            yield encode_entry(_MASK, mask, "u32")
+
+
+def read_target(path: Path | None) -> DraftTarget:
+    """Read a checkpoint's folder or the header of a GGUF. Raises UserError with what is missing or wrong."""
+    if path is None:
+        raise UsageError(
+            "A draft head takes its vocabulary from the model that it drafts for.",
+            "Name that model's folder or GGUF with --base.",
+        )
+    if path.is_dir():
+        return _of_checkpoint(path)
+    if not path.is_file():
+        raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
+    return _of_gguf(path)
+
+
+def files_of(folder: Path) -> tuple[Path, ...]:
+    """Return the files of a checkpoint, which no output may replace."""
+    return tuple(file for file in folder.iterdir() if file.is_file() and file.suffix != ".gguf")
+
+
+def _of_checkpoint(folder: Path) -> DraftTarget:
+    architecture, config = find_architecture(read_object(folder / "config.json"))
+    if architecture.is_draft_head:
+        raise UsageError(f"{folder.name} is a draft head too.", "Name the model that it drafts for with --base.")
+    vocabulary = read_vocabulary(folder, config)
+    settings = {
+        "num_hidden_layers": config.integer("num_hidden_layers"),
+        "hidden_size": config.integer("hidden_size"),
+        "has_rotation_sections": "mrope_section" in rope_of(config).values,
+    }
+    tokens = tuple(token.text for token in vocabulary.tokens)
+    return DraftTarget(settings, tuple(vocabulary_entries(vocabulary)), tokens, files_of(folder))
+
+
+def _of_gguf(path: Path) -> DraftTarget:
+    header = validate_gguf(path)
+    settings = {
+        "num_hidden_layers": hyperparameter(header, "block_count") - hyperparameter(header, "nextn_predict_layers"),
+        "hidden_size": hyperparameter(header, "embedding_length"),
+        "has_rotation_sections": f"{header.architecture}.rope.dimension_sections" in header.fields,
+    }
+    vocabulary = tuple(entry for entry in entries_of(header) if entry.key.startswith(_VOCABULARY))
+    tokens = tuple(text.decode("utf-8", "replace") for text in header.strings("tokenizer.ggml.tokens"))
+    return DraftTarget(settings, vocabulary, tokens, (path,))

@@ -14,8 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, RenamedTensor, SourceTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.write.dtype_conversion import to_float32

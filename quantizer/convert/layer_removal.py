@@ -16,8 +16,7 @@ from pathlib import Path
 
 from quantizer.convert.source_model import RenamedTensor, SourceModel, SourceTensor
 from quantizer.gguf.gguf_reader import ARRAY, SCALAR_FORMATS
-from quantizer.gguf.header import Header, planned_header
-from quantizer.gguf.header_encoder import Entry, encode_entry, encode_header
+from quantizer.gguf.header import Entry, Header, encode_entry, encode_header, planned_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.layer_caches import LayerCaches, layer_caches_of
 from quantizer.mix.imatrix import ImportanceMatrix

@@ -20,9 +20,8 @@ import numpy as np
 
 from quantizer.convert.derived_tensors import StackedTensor
 from quantizer.convert.source_model import RearrangedTensor, RenamedTensor, SourceModel, SourceTensor
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import ARRAY
-from quantizer.gguf.header_encoder import Entry, encode_entry
+from quantizer.gguf.gguf_reader import ARRAY, ModelFileError
+from quantizer.gguf.header import Entry, encode_entry
 from quantizer.gguf.tensor_types import INTERLEAVED_ROWS, TensorType, tensor_type_named
 from quantizer.gguf.validation import SEPARATE_EXPERT
 from quantizer.write.dtype_conversion import to_float32

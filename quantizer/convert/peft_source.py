@@ -14,16 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quantizer.architectures import ARCHITECTURES, Architecture, find_architecture, needed_tensors
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.checkpoint.safetensors import as_object, read_json, read_weights
 from quantizer.convert.derived_tensors import TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.gguf.file_types import FileType
-from quantizer.gguf.header import Header
-from quantizer.gguf.header_encoder import Entry, encode_entry
-from quantizer.gguf.lora_adapter import fits
+from quantizer.gguf.adapters import fits
+from quantizer.gguf.header import Entry, Header, encode_entry
+from quantizer.gguf.tensor_types import FileType
 from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.mix.type_rules import ModelShape
 from quantizer.system.errors import UsageError

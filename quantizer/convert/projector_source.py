@@ -12,17 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.architectures.projectors import Projector, find_projector, projectors_for
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.checkpoint.packed.methods import unpack_checkpoint
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import Checkpoint, as_object, read_checkpoint, read_object
 from quantizer.convert.source_model import FileTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.gguf.header_encoder import Entry, encode_entry
+from quantizer.gguf.header import Entry, encode_entry
 from quantizer.gguf.tensor_types import tensor_type_named
-from quantizer.mix.tensor_categories import allows_quantization
-from quantizer.mix.type_rules import ModelShape
+from quantizer.mix.type_rules import ModelShape, allows_quantization
 from quantizer.tokenizers import read_vocabulary
 
 _PROCESSOR_FILES = ("preprocessor_config.json", "processor_config.json")
@@ -103,7 +101,7 @@ def _kept_types(tower: _Tower) -> Iterator[tuple[str, str]]:
 
 
 def _entries(name: str, folder: Path, towers: Sequence[_Tower], tensors: Collection[SourceTensor]) -> Iterator[Entry]:
-    from quantizer.convert.metadata import general_entries  # reads the model card through gguf, slow to import
+    from quantizer.convert.checkpoint_source import general_entries  # reads the model card through gguf, slow to import
 
     yield from general_entries(name, folder, towers[0].projector.gguf_name, tensors, kind="mmproj")
     for tower in towers:

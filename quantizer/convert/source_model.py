@@ -15,10 +15,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import ByteSource
-from quantizer.gguf.header import Header, read_header
-from quantizer.gguf.header_encoder import Entry
+from quantizer.gguf.gguf_reader import ByteSource, ModelFileError
+from quantizer.gguf.header import Entry, Header, read_header
 from quantizer.gguf.hyperparameters import hyperparameter, per_layer
 from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType, tensor_type_named
 from quantizer.gguf.validation import shard_paths, validate_gguf

@@ -16,10 +16,8 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 
 from quantizer.architectures import Architecture, generated_tensors, needed_tensors
-from quantizer.architectures.prediction_layers import n_all_layers, usual_name
-from quantizer.architectures.shapes import Stack, resolve_shapes
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.architectures.shapes import Stack, n_all_layers, resolve_shapes, usual_name
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.checkpoint.packed.methods import check_stored
 from quantizer.convert.derived_tensors import (
     ExtendedTensor,

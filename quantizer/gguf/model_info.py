@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quantizer.gguf.file_types import file_type_name
 from quantizer.gguf.header import Header
 from quantizer.gguf.hyperparameters import hyperparameter, per_layer
 from quantizer.gguf.layer_caches import kv_shape_of
-from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_name
 
 _F16_BYTES = 2
 _FIM_KEYS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.file_types import file_type_name
+from quantizer.gguf.file_names import PROJECTOR_MARK
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.hyperparameters import hyperparameter
-from quantizer.gguf.sidecars import PROJECTOR_MARK
+from quantizer.gguf.tensor_types import file_type_name
 
 EncoderName: TypeAlias = Literal["vision", "audio"]
 

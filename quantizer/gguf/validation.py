@@ -10,22 +10,16 @@ are no fault where llama.cpp falls back to its defaults: honest files have them.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
-from quantizer.gguf.character_map import character_map_faults
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import STRING, ArrayRef, invalid_gguf
+from quantizer.gguf.file_names import MAX_SHARDS, shard_index, shard_path
+from quantizer.gguf.gguf_reader import ModelFileError, invalid_gguf
 from quantizer.gguf.header import Header, TensorInfo, read_header
 from quantizer.gguf.hyperparameters import hyperparameter_faults
-from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
-from quantizer.gguf.string_array import StringArray
 from quantizer.gguf.tensor_types import INTERLEAVED_ROWS, TENSOR_TYPES, WEIGHT_TYPES
-from quantizer.gguf.text_frame import frame_faults
+from quantizer.gguf.vocabulary_validation import vocabulary_faults
 
 # Integer tensors that models have: an expert routing table, a draft model's map of tokens.
 _INTEGER_TENSORS = re.compile(r"(\.ffn_gate_tid2eid\.weight|^d2t(\.weight)?)$")
@@ -56,7 +50,7 @@ def validate_header(header: Header) -> None:
 
 def header_faults(header: Header) -> Iterator[str]:
     """Yield every reason why llama.cpp could not survive this file."""
-    for check in (_identity_faults, hyperparameter_faults, _vocabulary_faults, _tensor_faults):
+    for check in (_identity_faults, hyperparameter_faults, vocabulary_faults, _tensor_faults):
         yield from check(header)
 
 
@@ -155,129 +149,3 @@ def _check_current(header: Header) -> None:
 def _refuse(header: Header, kind: str) -> None:
     what, remedy = _NO_MODELS[kind]
     raise ModelFileError(f"{header.path.name} is {what}, not a model.", remedy)
-
-
-_TOKENS = "tokenizer.ggml.tokens"
-_MERGES = "tokenizer.ggml.merges"
-_MODEL = "tokenizer.ggml.model"
-_MAX_TOKENS = 2_000_000
-_MAX_TOKEN_BYTES = 65_536
-_INT32, _FLOAT32 = 5, 6
-# Arrays that run parallel to the tokens, with the element types llama.cpp reads them as.
-_PARALLEL = {
-    "tokenizer.ggml.scores": (_FLOAT32, _INT32),
-    "tokenizer.ggml.token_type": (_INT32,),
-}
-_BYTE_TYPE = 6
-_BYTE_TOKENS = {f"<0x{byte:02X}>".encode() for byte in range(256)}
-# These tokenizers look bytes up by name, or assert that there is a newline token.
-_NEEDS_BYTE_TOKENS = {"llama", "plamo2"}
-_NEEDS_NEWLINE = {"rwkv"}
-# This one aborts when a token that is a byte is turned into text.
-_WITHOUT_BYTES = {"bert"}
-_N_REMEMBERED = 8
-
-
-def _vocabulary_faults(header: Header) -> Iterator[str]:
-    """Yield every reason why llama.cpp could not survive the vocabulary of this file."""
-    if _TOKENS not in header.fields:
-        return
-    if not header.text(_MODEL):  # llama.cpp loads no vocabulary of an unnamed kind
-        yield "it lists tokens and does not name their tokenizer"
-        return
-    if not isinstance(header.fields[_TOKENS].value, ArrayRef) or header.array_ref(_TOKENS).element_type != STRING:
-        yield "its vocabulary is not a list of strings"
-        return
-    n_tokens = header.array_ref(_TOKENS).count
-    if not 0 < n_tokens <= _MAX_TOKENS:
-        yield f"its vocabulary has {n_tokens} tokens"
-        return
-    yield from _parallel_faults(header, n_tokens)
-    yield from frame_faults(header, n_tokens)
-    yield from character_map_faults(header)
-    yield from _faults_in(_Vocabulary.of(header))
-
-
-@dataclass(frozen=True, slots=True)
-class _Vocabulary:
-    """The vocabulary in a file. Vocabularies with the same bytes are equal: many models share one."""
-
-    model: str
-    arrays: tuple[tuple[str, int, int, bytes], ...]  # key, type, count, SHA-256
-    header: Header = field(compare=False)
-
-    @classmethod
-    def of(cls, header: Header) -> _Vocabulary:
-        arrays = []
-        for key in (_TOKENS, *_PARALLEL, _MERGES):
-            value = header.fields[key].value if key in header.fields else None
-            if isinstance(value, ArrayRef):
-                sha256 = hashlib.sha256(header.source.read(value.start, value.stop)).digest()
-                arrays.append((key, value.element_type, value.count, sha256))
-        return cls(header.text(_MODEL), tuple(arrays), header)
-
-
-@lru_cache(maxsize=_N_REMEMBERED)
-def _faults_in(vocabulary: _Vocabulary) -> tuple[str, ...]:
-    """Check every token and merge, of which there are hundreds of thousands."""
-    header = vocabulary.header
-    return (*_token_faults(header, header.array_ref(_TOKENS).count), *_merge_faults(header))
-
-
-def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
-    for key, element_types in _PARALLEL.items():
-        field = header.fields.get(key)
-        if field is None:
-            continue
-        ref = field.value
-        if not isinstance(ref, ArrayRef) or ref.element_type not in element_types:
-            yield f"{key} is not a list of numbers"
-        elif ref.count != n_tokens:
-            yield f"{key} has {ref.count} entries for {n_tokens} tokens"
-
-
-def _as_read(header: Header, key: str) -> StringArray:
-    """Return the strings of an array as llama.cpp reads them: up to a NUL, so that two may become one."""
-    return header.string_array(key).up_to_nul()
-
-
-def _token_faults(header: Header, n_tokens: int) -> Iterator[str]:
-    tokens = _as_read(header, _TOKENS)
-    if n_repeated := n_tokens - _n_distinct(tokens):
-        yield f"{n_repeated} of its tokens are repeated"
-    if tokens.longest_bytes() > _MAX_TOKEN_BYTES:
-        yield "one of its tokens is too long"
-    model = header.text(_MODEL)
-    if model in _NEEDS_NEWLINE and not tokens.present({b"\\n", b"\n"}):
-        yield "its vocabulary has no newline token"
-    yield from _byte_faults(header, tokens, model)
-
-
-def _n_distinct(tokens: StringArray) -> int:
-    """Return the number of names. llama.cpp names empty tokens by their index, and aborts on a repeated name."""
-    names = {b"[EMPTY_%d]" % index for index in tokens.empty_indices()}
-    return tokens.n_distinct() - bool(names) + len(names) - len(tokens.present(names))
-
-
-def _byte_faults(header: Header, tokens: StringArray, model: str) -> Iterator[str]:
-    if model in _NEEDS_BYTE_TOKENS and tokens.present(_BYTE_TOKENS) != _BYTE_TOKENS and not tokens.present({b"\n"}):
-        yield "its vocabulary lacks byte tokens"
-    if "tokenizer.ggml.token_type" not in header.fields:
-        return
-    kinds = header.numbers("tokenizer.ggml.token_type")
-    if _BYTE_TYPE in kinds and model in _WITHOUT_BYTES:
-        yield "its tokenizer has no bytes, and some of its tokens are bytes"
-    elif _BYTE_TYPE in kinds:
-        named = tokens.select([index for index, kind in enumerate(kinds) if kind == _BYTE_TYPE])
-        yield from (f"the token {token[:32]!r} is no byte" for token in named if token not in _BYTE_TOKENS)
-
-
-def _merge_faults(header: Header) -> Iterator[str]:
-    if _MERGES not in header.fields:
-        return
-    if not isinstance(header.fields[_MERGES].value, ArrayRef) or header.array_ref(_MERGES).element_type != STRING:
-        yield "its merges are not a list of strings"
-        return
-    # llama.cpp searches for the separating space behind the first byte
-    if not _as_read(header, _MERGES).all_contain_after_first(b" "):
-        yield "one of its merges is not a pair"

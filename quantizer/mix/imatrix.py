@@ -14,10 +14,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import open_local
-from quantizer.gguf.header import Header, TensorInfo, read_header
-from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
+from quantizer.gguf.gguf_reader import ModelFileError, open_local
+from quantizer.gguf.header import (
+    Entry,
+    Header,
+    OutputTensor,
+    TensorInfo,
+    encode_entry,
+    encode_header,
+    padding,
+    read_header,
+)
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.system.errors import EngineError, UsageError
 from quantizer.system.files import PRIVATE_FILE, explained, write_atomically

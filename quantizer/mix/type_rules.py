@@ -8,13 +8,165 @@ in llama-cpp-python 0.3.36; the tests compare it with llama_model_quantize itsel
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
 
-from quantizer.gguf.file_types import FileType
-from quantizer.gguf.tensor_types import TensorType, tensor_type_named
-from quantizer.mix.overrides import Overrides
-from quantizer.mix.tensor_categories import Category, allows_quantization, category_of, in_loading_order
+from quantizer.gguf.tensor_types import WEIGHT_TYPES, FileType, TensorType, tensor_type_named
+from quantizer.system.errors import UsageError
+
+_MAX_PATTERN_CHARS = 1000
+_EMBEDDING_NAME, _LAYER_EMBEDDING, _OUTPUT_NAME = "token_embd.weight", "per_layer_token_embd.weight", "output.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOverride:
+    """Tensors whose name matches `pattern` become `kind`."""
+
+    pattern: str
+    kind: TensorType
+
+    def matches(self, name: str) -> bool:
+        return re.search(self.pattern, name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """All types set by hand: of several matching patterns, the first counts.
+
+    `by_name` is a whole mix, which was found with the other settings in mind and has priority.
+    """
+
+    tensors: tuple[TensorOverride, ...] = ()
+    output: TensorType | None = None
+    embedding: TensorType | None = None
+    by_name: Mapping[str, TensorType] = field(default_factory=dict)
+
+    def type_of(self, name: str, is_tied: bool) -> TensorType | None:
+        """Return the type set for the tensor called `name`; `is_tied` when the embedding is the output as well.
+
+        A setting for one tensor has priority over a pattern, as in llama.cpp (src/llama-quant.cpp,
+        llama_tensor_get_type).
+        """
+        named = self.by_name.get(name) or {_EMBEDDING_NAME: self.embedding, _OUTPUT_NAME: self.output}.get(name)
+        if named is not None:
+            return named
+        matching = next((override.kind for override in self.tensors if override.matches(name)), None)
+        if matching is not None:
+            return matching
+        return {_EMBEDDING_NAME: self.output if is_tied else None, _LAYER_EMBEDDING: self.embedding}.get(name)
+
+    def unused(self, names: Sequence[str]) -> Iterator[str]:
+        """Yield each setting that applies to none of the tensors called `names`."""
+        for override in self.tensors:
+            if not any(override.matches(name) for name in names):
+                yield f"--tensor {override.pattern}={override.kind.name}"
+        if self.output is not None and _OUTPUT_NAME not in names and _EMBEDDING_NAME not in names:
+            yield f"--output-type {self.output.name}"
+        if self.embedding is not None and _EMBEDDING_NAME not in names:
+            yield f"--embedding-type {self.embedding.name}"
+
+
+def parse_override(text: str) -> TensorOverride:
+    """Parse `REGEX=TYPE`. Raises UsageError when either half is invalid."""
+    pattern, equals, name = text.rpartition("=")
+    if not equals or not pattern:
+        raise UsageError(f"{text!r} is not of the form REGEX=TYPE.", "Write it like 'ffn_down=Q6_K'.")
+    if len(pattern) > _MAX_PATTERN_CHARS:
+        raise UsageError(f"A pattern of {len(pattern)} characters is too long.", "Split it.")
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        cause = f"{pattern!r} is no regular expression: {error}."
+        raise UsageError(cause, "Put a backslash before ( [ * +.") from error
+    return TensorOverride(pattern, weight_type_named(name))
+
+
+def weight_type_named(name: str) -> TensorType:
+    """Return the storage type of weights called `name`, in any case. Raises UsageError listing all."""
+    kind = WEIGHT_TYPES.get(name.upper())
+    if kind is None:
+        raise UsageError(f"There is no tensor type {name!r}.", f"Choose one of {', '.join(WEIGHT_TYPES)}.")
+    return kind
+
+
+class Category(Enum):
+    """The role of a tensor, as far as it decides how many bits it deserves."""
+
+    EMBEDDING = auto()
+    OUTPUT = auto()
+    QUERY = auto()
+    KEY = auto()
+    VALUE = auto()
+    ATTENTION_OUTPUT = auto()
+    UP = auto()
+    GATE = auto()
+    DOWN = auto()
+    OTHER = auto()
+
+
+_BY_NAME = {
+    "output.weight": Category.OUTPUT,
+    "token_embd.weight": Category.EMBEDDING,
+    "per_layer_token_embd.weight": Category.EMBEDDING,
+}
+# In order: the first part that a name contains decides.
+_BY_PART = (
+    ("attn_qkv.weight", Category.VALUE),
+    ("attn_kv_b.weight", Category.VALUE),
+    ("attn_v.weight", Category.VALUE),
+    ("attn_k.weight", Category.KEY),
+    ("attn_q.weight", Category.QUERY),
+    ("attn_output.weight", Category.ATTENTION_OUTPUT),
+    ("ffn_up", Category.UP),
+    ("ffn_gate", Category.GATE),
+    ("ffn_down", Category.DOWN),
+)
+_KEPT_NAMES = {"position_embd.weight", "token_types.weight"}
+_KEPT_PARTS = (
+    *("_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj"),
+    *("ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight"),
+    *("time_mix_first.weight", "time_mix_w0.weight", "time_mix_w1.weight", "time_mix_w2.weight"),
+    *("time_mix_v0.weight", "time_mix_v1.weight", "time_mix_v2.weight", "time_mix_a0.weight", "time_mix_a1.weight"),
+    *("time_mix_a2.weight", "time_mix_g1.weight", "time_mix_g2.weight", "time_mix_decay_w1.weight"),
+    *("time_mix_decay_w2.weight", "time_mix_lerp_fused.weight", "attn_rel_b.weight", ".position_embd"),
+    *("sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd", ".patch_merger", "a.rvq.codebook"),
+    "mm.a.code_embd",
+)
+_KEPT_PARTS_OF = {
+    "glm5-next": (
+        *("hc_", "indexer.attn_q_b", "indexer.attn_k", "indexer.proj", "indexer_compressor_gate"),
+        *("indexer_compressor_ape", "ssm_f_a.weight", "ssm_f_b.weight", "ssm_g_a.weight", "ssm_g_b.weight"),
+        *("ssm_beta.weight", "attn_kv_a_mqa.weight", "attn_k_b.weight", "attn_v_b.weight"),
+    )
+}
+_LAYER = re.compile(r"blk\.(\d+)\.")
+
+
+def category_of(name: str) -> Category:
+    """Return the category of the tensor called `name`."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    return next((kind for part, kind in _BY_PART if part in name), Category.OTHER)
+
+
+def allows_quantization(name: str, shape: Sequence[int], architecture: str) -> bool:
+    """Return whether a tensor is quantized: matrices of weights are, norms and small or sensitive tensors are not."""
+    if n_dims(shape) < 2 or not name.endswith("weight") or name in _KEPT_NAMES:
+        return False
+    return not any(part in name for part in (*_KEPT_PARTS, *_KEPT_PARTS_OF.get(architecture, ())))
+
+
+def n_dims(shape: Sequence[int]) -> int:
+    """Return the dimensions as ggml counts them: trailing ones do not count. At least 1."""
+    return max((i + 1 for i, extent in enumerate(shape) if extent > 1), default=1)
+
+
+def in_loading_order(name: str) -> tuple[int, bytes]:
+    """Return the sort key of llama.cpp's tensor map: tensors of no layer first, then layer by layer, then by name."""
+    match = _LAYER.match(name)
+    return (int(match[1]) if match else -1, name.encode())
+
 
 _LARGE_GQA = 4
 _MIXTRAL_EXPERTS = 8

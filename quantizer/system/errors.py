@@ -5,8 +5,8 @@
         ├── UsageError                the command was called wrongly; exit status 2
         ├── StorageError              disk full, no permission, output in the way
         ├── EngineError               the native engine refused, or its process died
-        ├── ModelFileError            quantizer.gguf.errors: a GGUF that is missing, broken, hostile or not supported
-        ├── CheckpointError           quantizer.checkpoint.errors: a checkpoint folder that cannot be converted
+        ├── ModelFileError            quantizer.gguf.gguf_reader: a GGUF that is missing, broken or hostile
+        ├── CheckpointError           quantizer.checkpoint.config: a checkpoint folder that cannot be converted
         ├── ToolError                 app.tools.mcp.errors: a server of tools that cannot be started, or died
         └── RequestError …            app.protocol.errors: what the engine and the service refuse
 

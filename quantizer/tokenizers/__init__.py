@@ -1,33 +1,39 @@
 """The vocabulary of a checkpoint in llama.cpp's form: `read_vocabulary(folder, config)`.
 
-A tokenizer is read by its kind (`bpe`, `sentence_bpe`, `unigram`, `wordpiece`) and completed by parts that all kinds
-share: added tokens, special ids, tokens around a text, chat templates.
+`alphabets` reads a tokenizer by its kind; added tokens, special ids, the tokens around a prompt and chat templates are
+the same for all kinds.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.tokenizers import bpe, unigram
-from quantizer.tokenizers.bpe import read_byte_level
-from quantizer.tokenizers.folder import TokenizerFolder, read_chat_templates
+from quantizer.checkpoint.config import CheckpointError, Config
+from quantizer.tokenizers.alphabets import (
+    alphabet_of_pieces,
+    read_byte_level,
+    read_sentence_bpe,
+    read_unigram,
+    read_word_list,
+    read_wordpiece,
+    unigram_alphabet,
+)
 from quantizer.tokenizers.sentencepiece_model import Algorithm, read_piece_model
 from quantizer.tokenizers.special_tokens import read_added_tokens, read_additions, read_frame, read_special_ids
 from quantizer.tokenizers.vocabulary import (
     Alphabet,
     Token,
+    TokenizerFolder,
     TokenizerVocabulary,
     TokenType,
+    read_chat_templates,
     token_list,
     vocabulary_entries,
 )
-from quantizer.tokenizers.wordpiece import read_word_list, read_wordpiece
 
 __all__ = ["Token", "TokenType", "TokenizerVocabulary", "read_vocabulary", "vocabulary_entries"]
 
-_READERS = {"BPE": read_byte_level, "Unigram": unigram.read_unigram, "WordPiece": read_wordpiece}
+_READERS = {"BPE": read_byte_level, "Unigram": read_unigram, "WordPiece": read_wordpiece}
 
 
 def read_vocabulary(folder: Path, config: Config) -> TokenizerVocabulary:
@@ -61,7 +67,7 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
                 f"llama.cpp has no tokenizer of the kind {kind[:32]}.", "Look for a GGUF of this model."
             )
         falls_back_to_bytes = kind == "BPE" and files.model.get("byte_fallback")
-        reader = bpe.read_sentence_bpe if falls_back_to_bytes else _READERS[kind]
+        reader = read_sentence_bpe if falls_back_to_bytes else _READERS[kind]
         return reader(files)
     pieces, words = files.file("tokenizer.model", "spiece.model"), files.file("vocab.txt")
     if pieces is not None:
@@ -76,9 +82,9 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
 def _of_pieces(path: Path) -> Alphabet:
     model = read_piece_model(path)
     if model.algorithm is Algorithm.BPE:
-        return bpe.alphabet_of_pieces(model, path.name)
+        return alphabet_of_pieces(model, path.name)
     if model.algorithm is Algorithm.UNIGRAM:
-        return unigram.alphabet_of_pieces(model, path.name)
+        return unigram_alphabet(model, path.name)
     raise CheckpointError(
         f"{path.name} cuts text into {model.algorithm.name.lower()}s, which llama.cpp does not.", "Look for a GGUF."
     )

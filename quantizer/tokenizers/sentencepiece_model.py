@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.tokenizers.folder import read_bytes, unsound
-from quantizer.tokenizers.vocabulary import MAX_TOKENS, Token, TokenType
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.tokenizers.vocabulary import MAX_TOKENS, Token, TokenType, read_bytes, unsound
 
 _MAX_BYTES = 64 << 20
 _NO_ID = -1

@@ -15,8 +15,7 @@ from typing import Any
 
 from quantizer.checkpoint.config import Config
 from quantizer.checkpoint.safetensors import as_object, read_object
-from quantizer.tokenizers.folder import TokenizerFolder, unsound
-from quantizer.tokenizers.vocabulary import MAX_TOKENS, TokenType
+from quantizer.tokenizers.vocabulary import MAX_TOKENS, TokenizerFolder, TokenType, unsound
 
 # Control tokens that published checkpoints forget to mark, besides the shapes below (source: llama.cpp's converter).
 _CONTROL_NAMES = {"<pad>", "<mask>", "<2mass>", "[@BOS@]"}

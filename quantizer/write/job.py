@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
-from quantizer.gguf.file_types import file_type_named
-from quantizer.mix.overrides import Overrides, parse_override, weight_type_named
+from quantizer.gguf.tensor_types import file_type_named
+from quantizer.mix.type_rules import Overrides, parse_override, weight_type_named
 from quantizer.system.child_request import Message, decode_message, run_child, serve_request
 from quantizer.system.memory_limit import ProcessBytes
 from quantizer.system.process import ChildProcess, exit_error, python_command

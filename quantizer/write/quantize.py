@@ -7,23 +7,26 @@ is never changed, and memory holds a few slabs of rows. Independent of how a pla
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import math
+import zlib
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.packed.parts import RowFile
 from quantizer.checkpoint.pending_shards import PendingFile
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.header_encoder import OutputTensor, padding
+from quantizer.gguf.gguf_reader import ModelFileError
+from quantizer.gguf.header import OutputTensor, padding
 from quantizer.system.errors import UsageError
 from quantizer.system.files import explained
 from quantizer.write.events import Event, JobResumed, JobWarning, ShardOrder, TensorWritten
 from quantizer.write.partial_output import PartialOutput, check_output
-from quantizer.write.pipeline import convert_tensors
-from quantizer.write.quantize_plan import PlannedShard, QuantizePlan
+from quantizer.write.quantize_plan import PlannedShard, PlannedTensor, QuantizePlan
 
 
 def execute(
@@ -154,3 +157,71 @@ def _shard_order(tensors: Sequence[object], n_done: int) -> ShardOrder:
             first, _ = spans.get(file.path.name, (index, index))
             spans[file.path.name] = (first, index)
     return ShardOrder(tuple((name, *span) for name, span in spans.items()))
+
+
+_SLAB_ELEMENTS = 1 << 18  # 1 MiB of float32 for each slab in flight: more does not stay in caches
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertedSlab:
+    """Consecutive rows of `tensor` in their new type; `n_bad` of its weights were not finite.
+
+    `checksum` is the CRC-32 of `data`.
+    """
+
+    tensor: PlannedTensor
+    data: bytes
+    checksum: int
+    n_bad: int
+    is_first: bool
+    is_last: bool
+
+
+def convert_tensors(tensors: Sequence[PlannedTensor], n_threads: int) -> Generator[ConvertedSlab, None, None]:
+    """Yield the slabs of `tensors` in order, while `n_threads` convert up to two slabs each in advance.
+
+    Raises what reading and converting raise.
+    """
+    pending: deque[Future[ConvertedSlab]] = deque()
+    slabs = _slabs(tensors)
+    with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(n_threads) as pool:
+        for _ in range(sum(map(_n_slabs, tensors))):
+            pending.append(pool.submit(_convert, reader.submit(next, slabs)))
+            if len(pending) > 2 * n_threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+@dataclass(frozen=True, slots=True)
+class _Slab:
+    tensor: PlannedTensor
+    data: bytes
+    first_row: int
+    is_last: bool
+
+
+def _slabs(tensors: Sequence[PlannedTensor]) -> Iterator[_Slab]:
+    for tensor in tensors:
+        n_rows, n_slabs = _rows_per_slab(tensor), _n_slabs(tensor)
+        for i, data in enumerate(tensor.source.slabs(n_rows)):
+            yield _Slab(tensor, data, i * n_rows, i == n_slabs - 1)
+
+
+def _n_slabs(tensor: PlannedTensor) -> int:
+    return -(-math.prod(tensor.output.shape[1:]) // _rows_per_slab(tensor))
+
+
+def _rows_per_slab(tensor: PlannedTensor) -> int:
+    return max(1, _SLAB_ELEMENTS // tensor.output.shape[0])
+
+
+def _convert(read: Future[_Slab]) -> ConvertedSlab:
+    from quantizer.write.dtype_conversion import convert  # numpy and the native library, in the job's process only
+
+    slab = read.result()
+    output, stored, weights = slab.tensor.output, slab.tensor.source.stored, slab.tensor.weights
+    n_rows = len(slab.data) // stored.row_bytes(output.shape[0])
+    parts = None if weights is None else weights.parts(slab.first_row, slab.first_row + n_rows)
+    data, n_bad = convert(slab.data, stored, output.kind, output.shape[0], output.name, parts)
+    return ConvertedSlab(slab.tensor, data, zlib.crc32(data), n_bad, slab.first_row == 0, slab.is_last)

@@ -13,25 +13,27 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.checkpoint.safetensors import PICKLES
 from quantizer.convert.layer_removal import matrix_without_layers, without_layers
 from quantizer.convert.peft_source import is_adapter, open_adapter
 from quantizer.convert.source_model import SourceModel, SourceTensor
-from quantizer.gguf.file_types import FILE_TYPES, FileType, file_type_named
-from quantizer.gguf.header import Header, planned_header
-from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, padding
-from quantizer.gguf.shards import shard_entries, shard_path, split_by_bytes
-from quantizer.gguf.sidecars import NO_PROJECTOR, PROJECTOR_TYPES, projector_name
-from quantizer.gguf.tensor_types import TensorType
+from quantizer.gguf.file_names import (
+    NO_PROJECTOR,
+    PROJECTOR_TYPES,
+    projector_name,
+    shard_entries,
+    shard_path,
+    split_by_bytes,
+)
+from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, padding, planned_header
+from quantizer.gguf.tensor_types import FILE_TYPES, FileType, TensorType, file_type_named
 from quantizer.gguf.validation import header_faults
-from quantizer.mix.imatrix import ImportanceMatrix, imatrix_entries, read_imatrix
-from quantizer.mix.overrides import Overrides
-from quantizer.mix.type_rules import Assignment, MixTensor, assign, with_unweighted
+from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, imatrix_entries, read_imatrix
+from quantizer.mix.type_rules import Assignment, MixTensor, Overrides, assign, with_unweighted
 from quantizer.system.errors import UsageError
 from quantizer.write.partial_output import OutputFile
-from quantizer.write.pipeline import PlannedTensor
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
 
@@ -54,6 +56,15 @@ class PlanOptions:
     pending: Mapping[str, PendingFile] = field(default_factory=dict)
     removed_layers: tuple[int, ...] = ()
     projector: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTensor:
+    """One tensor: its source, its output, and the weights of its columns."""
+
+    source: SourceTensor
+    output: OutputTensor
+    weights: ColumnWeights | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from quantizer.gguf.header import Header, parse_header
-from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
+from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, file_bytes, parse_header
 from quantizer.gguf.tensor_types import tensor_type_named
 
 __all__ = ["OUTLINES", "UNMEASURED", "Outline", "header_of", "write_outline"]

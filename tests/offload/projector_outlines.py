@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
+from quantizer.gguf.header import Entry, OutputTensor, encode_entry, encode_header, file_bytes
 from quantizer.gguf.tensor_types import tensor_type_named
 
 __all__ = ["OUTLINES", "ProjectorOutline", "write_outline"]

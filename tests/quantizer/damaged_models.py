@@ -10,11 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.gguf_reader import ArrayRef
-from quantizer.gguf.header import Header, read_header
-from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header
-from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, read_header
+from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan
 from tests.quantizer.checkpoints import TinyLlama

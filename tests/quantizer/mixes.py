@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from quantizer.convert.source_model import SourceModel, open_gguf
-from quantizer.mix.sensitivity import Sensitivity, candidates
+from quantizer.mix.search import Sensitivity, candidates
 from tests.quantizer.gguf_files import Skeleton
 
 __all__ = ["made_up", "small_model"]

@@ -10,7 +10,7 @@ import pytest
 
 from app.client.fake import LOADING, READY, ScriptedClient
 from app.protocol.errors import RequestError, ServiceError
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, ErrorInfo
 from tests.tui.plans import split_plan
 from tui.connection import ServiceConnection

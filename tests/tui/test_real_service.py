@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from app.chat.store import ChatStore
 from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository

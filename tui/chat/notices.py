@@ -7,7 +7,7 @@ from textual.widgets import Static
 
 from app.common.terminal import printable, printable_line
 from app.protocol.errors import ContextOverflowError, UnfitError
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 from tui.chat.answer.rounds import RoundLimitError
 from tui.chat.commands import EXAMPLES

@@ -19,7 +19,7 @@ from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.format import format_bytes
 from app.cli.output.progress import JobProgress, with_progress
 from app.settings.settings import load_settings
-from quantizer.gguf.sidecars import NO_PROJECTOR
+from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.system.files import private_folder
 from quantizer.write.events import JobPlanned
 

@@ -34,8 +34,7 @@ from quantizer.gguf.tensor_types import tensor_type_named
 
 if TYPE_CHECKING:
     from quantizer.convert.source_model import SourceModel
-    from quantizer.mix.search import Mix, MixSearch
-    from quantizer.mix.sensitivity import Sensitivity
+    from quantizer.mix.search import Mix, MixSearch, Sensitivity
     from quantizer.write.job import JobRequest
 
 

@@ -12,7 +12,7 @@ import click
 from app.cli.options import complete_model, options, requested_planning_context, setting_options
 from app.cli.output.format import print_json, print_lines
 from app.settings.settings import NO_DRAFT, Settings, load_settings
-from quantizer.gguf.sidecars import NO_PROJECTOR
+from quantizer.gguf.file_names import NO_PROJECTOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

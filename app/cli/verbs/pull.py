@@ -16,7 +16,7 @@ from app.cli.options import BYTE_SIZE, option, options
 from app.cli.output.format import print_json
 from app.common.terminal import printable
 from app.settings.settings import Settings, load_settings
-from quantizer.gguf.sidecars import FOUND_TYPES, NO_PROJECTOR, PROJECTOR_TYPES
+from quantizer.gguf.file_names import FOUND_TYPES, NO_PROJECTOR, PROJECTOR_TYPES
 from quantizer.system.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ async def _pull_checkpoint(
     from app.library.hub.reference import RepoReference
     from app.library.pulling.checkpoint import CheckpointPuller, check_free
     from app.library.pulling.puller import plan_checkpoint_pull
-    from quantizer.gguf.file_types import file_type_named
+    from quantizer.gguf.tensor_types import file_type_named
     from quantizer.write.job import JobRequest
 
     if not isinstance(wanted, RepoReference) or wanted.quant:

@@ -18,8 +18,8 @@ from app.cli.quantization.calibration import AUTO, RUNNABLE, Runnable, cached_im
 from app.cli.quantization.mix import MixTarget, find_mix, mix_json, print_mix
 from app.cli.quantization.pruning import print_layers, prune_layers, pruning_json
 from app.common.terminal import printable
-from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
-from quantizer.gguf.shards import unsplit_name
+from quantizer.gguf.file_names import unsplit_name
+from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.write.events import Event, JobPlanned, JobResumed, JobWarning, OutputDone
 

@@ -30,7 +30,7 @@ from app.engine.media.decoded import MediaDecoder, Picture
 from app.engine.media.file_kinds import format_of
 from app.engine.request import MediaInput
 from app.protocol.errors import RequestError
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError
 
 _N_LAYOUTS = 4  # whose decoded content is at hand

@@ -16,10 +16,10 @@ from app.engine.load.projector_file import validate_projector
 from app.engine.protocol.messages import EngineConfig
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
 from offload.plan import PlacementPlan
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.adapters import validate_adapter
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import layer_caches_of
-from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import tensors_of, validate_gguf
 
 

@@ -24,7 +24,7 @@ from app.engine.speculative.draft_source import DraftSource
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import PlannedDraft
 from offload.placement.load_parameters import LoadParameters
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header
 
 if TYPE_CHECKING:

@@ -14,11 +14,10 @@ import numpy as np
 
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from offload.footprint.auxiliary_models import DRAFT_HEADS
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.file_names import head_rank
+from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.hyperparameters import hyperparameter
-from quantizer.gguf.sidecars import head_rank
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.gguf.validation import validate_gguf
 

@@ -54,7 +54,7 @@ from offload.devices.host_memory import host_memory
 from offload.footprint.model import PlannedModel
 from offload.placement.actual_usage import DeviceUsage
 from offload.placement.search import ALL_ON_HOST
-from quantizer.gguf.control_vector import read_control_vector
+from quantizer.gguf.adapters import read_control_vector
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.projector_header import ProjectorHeader
 from quantizer.system.errors import UsageError

@@ -22,7 +22,7 @@ from app.engine.media.media_store import MAX_DISK_BYTES, MediaStore
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.projector import min_ubatch, picture_tokens
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.projector_header import ProjectorHeader
 from quantizer.system.errors import EngineError

@@ -22,7 +22,7 @@ from app.engine.media.decoded import MAX_SIDE, Picture, Sound
 from app.engine.request import MediaInput
 from app.protocol.errors import RequestError
 from offload.devices.cpu import default_threads
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 from quantizer.system.memory_limit import out_of_memory
 from quantizer.system.process import python_command, run_to_exit

@@ -11,8 +11,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.projector_header import Encoder, ProjectorHeader, mismatch, read_projector
 from quantizer.gguf.validation import validate_header

@@ -21,13 +21,14 @@ from app.engine.offline.result_cache import cached_results
 from app.engine.offline.scoring_model import ScoringModel, Window, load_scoring_model, predictions, windows
 from offload.devices.cpu import default_threads
 from quantizer.convert.source_model import SourceTensor, open_gguf
-from quantizer.gguf.header_encoder import OutputTensor
+from quantizer.gguf.header import OutputTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, read_imatrix
-from quantizer.mix.sensitivity import PROBES, Sensitivity, candidates, distortions
-from quantizer.mix.tensor_categories import allows_quantization
+from quantizer.mix.search import PROBES, Sensitivity, candidates, distortions
+from quantizer.mix.type_rules import allows_quantization
 from quantizer.write.dtype_conversion import encode, to_float32
-from quantizer.write.pipeline import PlannedTensor, convert_tensors
+from quantizer.write.quantize import convert_tensors
+from quantizer.write.quantize_plan import PlannedTensor
 
 if TYPE_CHECKING:
     from app.engine.llama import WritableWeights

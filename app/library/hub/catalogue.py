@@ -24,7 +24,7 @@ from app.library.hub.reference import (
 )
 from offload.footprint.model import PlannedModel
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.gguf.file_types import FILE_TYPES, FileType
+from quantizer.gguf.tensor_types import FILE_TYPES, FileType
 from quantizer.system.errors import UsageError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{0,40}")

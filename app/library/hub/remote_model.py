@@ -24,7 +24,7 @@ from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubError, unreachable_error
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.model import PlannedModel
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header, parse_header
 from quantizer.gguf.projector_header import parse_projector
 from quantizer.gguf.validation import check_weights, validate_header

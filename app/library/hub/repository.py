@@ -29,9 +29,18 @@ from app.library.download.http_session import (
 from app.library.download.remote_file import Digest, RemoteFile
 from app.library.hub.access import HubAccess, HubError, hub_refusal, unreachable_error
 from app.library.local.naming import is_safe_name
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.gguf.shards import MAX_SHARDS, shard_index, unsplit_name
-from quantizer.gguf.sidecars import FOUND_TYPES, head_rank, is_projector, is_sidecar, names_model, projector_owner
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.gguf.file_names import (
+    FOUND_TYPES,
+    MAX_SHARDS,
+    head_rank,
+    is_projector,
+    is_sidecar,
+    names_model,
+    projector_owner,
+    shard_index,
+    unsplit_name,
+)
 
 _MAX_FILES = 20_000
 _MAX_BYTES = 1 << 50

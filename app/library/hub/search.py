@@ -26,7 +26,7 @@ from app.protocol.library import HubModel, HubRepository, Quant
 from offload.footprint.model import PlannedModel
 from quantizer.architectures import ARCHITECTURES
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.gguf.file_types import FILE_TYPES
+from quantizer.gguf.tensor_types import FILE_TYPES
 from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from app.settings.settings import Settings
 from offload.footprint.auxiliary_models import AuxiliaryModels
 from offload.footprint.model import PlannedModel
 from offload.format import format_speed
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.file_types import FILE_TYPES
-from quantizer.gguf.shards import shard_index, shard_path
+from quantizer.gguf.file_names import shard_index, shard_path
+from quantizer.gguf.gguf_reader import ModelFileError
+from quantizer.gguf.tensor_types import FILE_TYPES
 from quantizer.gguf.validation import check_answers
 from quantizer.system.errors import UsageError
 

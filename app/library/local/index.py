@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from app.library.local.model_files import ModelRef, ModelStat, stat_model
 from app.library.local.projectors import Look, look_into, projector_stamp
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
 from quantizer.system.files import explained, private_folder
 

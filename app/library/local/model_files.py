@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from quantizer.gguf.shards import MAX_SHARDS, shard_index, shard_path
-from quantizer.gguf.sidecars import is_sidecar
+from quantizer.gguf.file_names import MAX_SHARDS, is_sidecar, shard_index, shard_path
 
 FileIdentity: TypeAlias = tuple[tuple[int, int] | str, ...]
 

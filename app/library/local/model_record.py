@@ -21,7 +21,7 @@ from app.library.local.model_files import parts_of
 from app.library.local.projectors import FoundProjector, find_projector
 from app.library.local.verification import expected_sha256
 from offload.footprint.auxiliary_models import PlannedProjector
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.header import Header
 from quantizer.gguf.model_info import ModelInfo
 
@@ -126,7 +126,7 @@ def template_changes(header: Header) -> list[str]:
 def _template_in(folder: Path) -> str:
     from quantizer.checkpoint.config import Config
     from quantizer.checkpoint.safetensors import read_object
-    from quantizer.tokenizers.folder import DEFAULT_TEMPLATE, TokenizerFolder, read_chat_templates
+    from quantizer.tokenizers.vocabulary import DEFAULT_TEMPLATE, TokenizerFolder, read_chat_templates
 
     path = folder / "tokenizer_config.json"
     settings = Config(read_object(path))

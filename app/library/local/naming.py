@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from app.library.local.model_files import ModelRef
-from quantizer.gguf.shards import unsplit_name
+from quantizer.gguf.file_names import unsplit_name
 from quantizer.system.errors import UsageError
 
 _MAX_BYTES = 200  # file systems allow 255, and partial files have longer names

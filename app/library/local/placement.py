@@ -22,9 +22,8 @@ from app.library.local.projectors import find_projector
 from app.library.local.removal import remove_empty_folders
 from app.library.local.verification import expected_sha256
 from app.protocol.library import ImportWay
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.shards import shard_path
-from quantizer.gguf.sidecars import projector_name
+from quantizer.gguf.file_names import projector_name, shard_path
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
 from quantizer.system.files import explained
 from quantizer.write.partial_output import OutputFile, PartialOutput, partial_path

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from app.library.external import ollama_projectors, snapshot_folders
 from app.library.local.model_files import is_model_file
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.shards import unsplit_name
-from quantizer.gguf.sidecars import (
+from quantizer.gguf.file_names import (
     FOUND_TYPES,
     NO_PROJECTOR,
     is_projector,
     is_sidecar,
     names_model,
     projector_owner,
+    unsplit_name,
     without_type,
 )
+from quantizer.gguf.gguf_reader import ModelFileError
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header

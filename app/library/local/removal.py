@@ -21,8 +21,16 @@ from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
 from app.settings.settings import Settings
-from quantizer.gguf.shards import shard_index, shard_path
-from quantizer.gguf.sidecars import PROJECTOR_MARK, head_rank, is_projector, is_sidecar, names_model, projector_owner
+from quantizer.gguf.file_names import (
+    PROJECTOR_MARK,
+    head_rank,
+    is_projector,
+    is_sidecar,
+    names_model,
+    projector_owner,
+    shard_index,
+    shard_path,
+)
 from quantizer.system.errors import UsageError
 from quantizer.system.files import explained, try_lock, writer_of
 from quantizer.system.process import is_process_alive

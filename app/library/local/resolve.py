@@ -15,8 +15,8 @@ from app.library.hub.reference import RepoReference
 from app.library.local.model_files import ModelRef, added_at_ns, head_paths, model_paths, repo_of
 from app.library.local.naming import id_of, ids_of, is_path, listed
 from app.settings.settings import Settings
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.shards import unsplit_name
+from quantizer.gguf.file_names import unsplit_name
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError
 
 GUIDE = "guide"

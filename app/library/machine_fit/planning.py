@@ -26,7 +26,7 @@ from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import PlacementPlan, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
-from quantizer.gguf.file_types import FILE_TYPES
+from quantizer.gguf.tensor_types import FILE_TYPES
 from quantizer.system.errors import UsageError
 
 _MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each cell, whatever the planned machine has

@@ -22,7 +22,7 @@ from app.library.download.remote_file import RemoteFile
 from app.library.hub.remote_model import RemoteHeader, read_up_to
 from app.library.local.removal import FETCHING, remove_empty_folders
 from app.library.pulling.puller import MakePlan, Puller, PullPlan, Staging, staged
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.pending_shards import PendingShard
 from quantizer.gguf.gguf_reader import open_local
 from quantizer.system.errors import StorageError

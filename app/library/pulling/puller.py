@@ -40,9 +40,9 @@ from app.library.local.removal import FETCHING
 from offload.footprint.model import PlannedModel
 from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.gguf.file_types import FileType
+from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.gguf.header import read_header
-from quantizer.gguf.sidecars import NO_PROJECTOR
+from quantizer.gguf.tensor_types import FileType
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import StorageError, UserError
 from quantizer.system.files import explained, remove_lock, sync_folder, try_lock

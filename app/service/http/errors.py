@@ -14,8 +14,8 @@ from app.library.hub.access import HubError, NotOnHubError
 from app.library.local.placement import NameTakenError
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import ContextOverflowError, RequestError, ServiceError
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.gguf.errors import ModelFileError
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, ErrorInfo, StorageError, UsageError, UserError, redact_paths
 
 

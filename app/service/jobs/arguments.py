@@ -17,8 +17,8 @@ from app.library.local.resolve import GUIDE, available, find_by_name
 from app.protocol.errors import RequestError
 from app.protocol.job import JobKind
 from app.settings.settings import Settings
-from quantizer.gguf.file_types import DEFAULT_FILE_TYPE, file_type_named
-from quantizer.gguf.shards import unsplit_name
+from quantizer.gguf.file_names import unsplit_name
+from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.system.errors import UsageError
 
 Resource: TypeAlias = Literal["network", "machine"]

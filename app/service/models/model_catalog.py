@@ -18,8 +18,7 @@ from app.library.local.resolve import available, find_by_name, resolve
 from app.service.models.senses import TEXT_ONLY, Senses
 from app.service.threads import in_thread
 from app.settings.settings import Settings
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import ArrayRef, Scalar
+from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError, Scalar
 from quantizer.gguf.model_info import ModelInfo, read_model_info
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.files import explained

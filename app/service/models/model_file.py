@@ -17,8 +17,8 @@ from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe
 from app.library.local.resolve import absolute, resolve
 from app.service.infill.tokens import InfillTokens, infill_tokens_of
 from app.settings.settings import NO_DRAFT, Settings
+from quantizer.gguf.adapters import read_control_vector, validate_adapter
 from quantizer.gguf.header import Header
-from quantizer.gguf.lora_adapter import validate_adapter
 from quantizer.gguf.validation import check_answers, validate_gguf
 from quantizer.system.errors import UsageError
 
@@ -144,8 +144,6 @@ def read_attachments(settings: Settings, model: Path) -> Attachments:
     for file, _ in lora:
         validate_adapter(Path(file), model)
     for file, _ in vectors:
-        from quantizer.gguf.control_vector import read_control_vector  # imports numpy, 0.3 s
-
         read_control_vector(Path(file), model)
     return Attachments(lora, vectors, _draft_path(settings))
 

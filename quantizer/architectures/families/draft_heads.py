@@ -30,8 +30,7 @@ from quantizer.architectures.shapes import (
     Dimensions,
     head_size,
 )
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries, whole_tensor
 
 _MASKS = ("t2d", ".rotary_emb.inv_freq")  # t2d tells which tokens are drafted, which d2t does too

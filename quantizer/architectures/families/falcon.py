@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter
-from quantizer.architectures.families.mamba import MAMBA, MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.families.recurrent import MAMBA, MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
 from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, VOCABULARY
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -22,8 +22,7 @@ from quantizer.architectures.shapes import (
     decoder_with_bias,
     head_size,
 )
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import RowFactors
 
 

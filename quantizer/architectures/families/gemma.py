@@ -7,19 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter
-from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, WINDOW, WINDOW_ROPE, number, windows_but_every
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    RMS_NORM,
+    WINDOW,
+    WINDOW_PATTERN,
+    WINDOW_ROPE,
+    integer,
+    kind_of,
+    number,
+    rope_of,
+    windows_but_every,
+)
 from quantizer.architectures.shapes import (
     ATTENTION,
+    DIMENSIONS,
     GATED_FEED_FORWARD,
     HEAD_NORMS,
     POST_NORMS,
     PRE_NORMS,
+    Dimensions,
+    Stack,
+    decoder,
     head_size,
 )
-from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import plus_one
+from quantizer.checkpoint.config import CheckpointError, Config
+from quantizer.convert.derived_tensors import Cut, ExtendedTensor, plus_one, whole_tensor
+from quantizer.convert.source_model import FileTensor, GeneratedTensor
 
 _SOFTCAP = Hyperparameter("final_logit_softcapping", "f32", number("final_logit_softcapping"))
 _NORMS = ("ATTN_NORM", "ATTN_POST_NORM", "FFN_NORM", "FFN_PRE_NORM", "FFN_POST_NORM", "OUTPUT_NORM")
@@ -119,3 +137,310 @@ GEMMA = (
     _GEMMA_3,
     _EMBEDDING_GEMMA,
 )
+
+
+_TOWERS = ("vision_tower.", "embed_vision.", "vision_embedder.", "audio_tower.", "embed_audio.")
+# without this row llama.cpp would cap them by 30, by zero it caps nothing
+_ALWAYS_SOFTCAP = Hyperparameter(
+    "final_logit_softcapping", "f32", lambda config: config.optional_number("final_logit_softcapping") or 0.0
+)
+_SHARING = (
+    Hyperparameter("attention.shared_kv_layers", "u32", integer("num_kv_shared_layers")),
+    Hyperparameter("embedding_length_per_layer_input", "u32", integer("hidden_size_per_layer_input")),
+)
+_ASSUMED: dict[str, Callable[[Config], Any]] = {
+    "hidden_activation": lambda _config: "gelu_pytorch_tanh",
+    "attention_bias": lambda _config: False,
+}
+# what Gemma 3n and the smaller models of Gemma 4 have in each layer, and outside of them
+_PER_LAYER: Dimensions = {
+    "inp_gate.weight": ("n_embd", "n_per_layer"),
+    "proj.weight": ("n_per_layer", "n_embd"),
+    "post_norm.weight": ("n_embd",),
+}
+_PER_LAYER_EMBEDDINGS: Dimensions = {
+    "per_layer_token_embd.weight": ("n_per_layers", "n_vocab"),
+    "per_layer_model_proj.weight": ("n_embd", "n_per_layers"),
+    "per_layer_proj_norm.weight": ("n_per_layer",),
+}
+
+
+def _of_every_token(tensor: FileTensor, name: str, config: Config) -> ExtendedTensor:
+    """Return the embeddings of the layers, in which transformers has images and sounds use those of token 0."""
+    return ExtendedTensor(tensor, name, max(tensor.shape[-1], config.integer("vocab_size")))
+
+
+_EMBEDDINGS: dict[str, dict[str, Cut]] = {
+    ".embed_tokens_per_layer.weight": {".embed_tokens_per_layer.weight": _of_every_token}
+}
+
+_N_STREAMS, _N_LAUREL, _N_PER_LAYER = 4, 64, 256
+_N_OWN, _N_SPARSE = 20, 10  # layers with keys and values, and with sparse feed-forwards
+_N_LAYERS_OF_KIND = 5  # the last of five has no window
+
+
+def _sparsity(config: Config) -> list[float]:
+    return [0.95 if i < _N_SPARSE else 0.0 for i in range(config.integer("num_hidden_layers"))]
+
+
+def _borrowed(config: Config) -> dict[str, str]:
+    """Return what llama.cpp reads of the layers without keys and values, but does not use: what they stand for."""
+    tensors = {}
+    for i in range(_N_OWN, config.integer("num_hidden_layers")):
+        own = _N_OWN - 1 if (i + 1) % _N_LAYERS_OF_KIND == 0 else _N_OWN - 2
+        names = ("attn_k.weight", "attn_v.weight", "attn_k_norm.weight")
+        tensors.update({f"blk.{i}.{name}": f"blk.{own}.{name}" for name in names})
+    return tensors
+
+
+GEMMA_3N = Architecture(
+    hf_classes=("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"),
+    gguf_name="gemma3n",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        *WINDOW,
+        *WINDOW_PATTERN,
+        *WINDOW_ROPE,
+        _ALWAYS_SOFTCAP,
+        *_SHARING,
+        Hyperparameter("altup.active_idx", "u32", integer("altup_active_idx")),
+        Hyperparameter("altup.num_inputs", "u32", integer("altup_num_inputs")),
+    ),
+    model_tensors=lambda config: {
+        **decoder(config),
+        **_PER_LAYER_EMBEDDINGS,
+        "altup_proj.weight": ("n_embd", "n_embd", _N_STREAMS - 1),
+        "altup_unembd_proj.weight": ("n_embd", "n_embd", _N_STREAMS - 1),
+    },
+    layer_tensors={
+        **PRE_NORMS,
+        **POST_NORMS,
+        **ATTENTION,
+        **HEAD_NORMS,
+        **GATED_FEED_FORWARD,
+        **_PER_LAYER,
+        "altup_correct_coef.weight": (_N_STREAMS, _N_STREAMS),
+        "altup_correct_scale.weight": ("n_embd",),
+        "altup_predict_coef.weight": (_N_STREAMS, _N_STREAMS**2),
+        "altup_router.weight": ("n_embd", _N_STREAMS),
+        "altup_router_norm.weight": ("n_embd",),
+        "laurel_l.weight": ("n_embd", _N_LAUREL),
+        "laurel_r.weight": (_N_LAUREL, "n_embd"),
+        "laurel_post_norm.weight": ("n_embd",),
+    },
+    borrowed=_borrowed,
+    splits={**_EMBEDDINGS, ".correct_output_scale": {".correct_output_scale.weight": whole_tensor}},
+    stacks=tuple(
+        Stack(f".{name}.", f".{name}.", lambda _config: _N_STREAMS - 1)
+        for name in ("altup_projections", "altup_unembed_projections")
+    ),
+    skipped_modules=_TOWERS,
+    defaults={
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1_000_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "final_logit_softcapping": 30.0,
+        "num_kv_shared_layers": 15,
+        "hidden_size_per_layer_input": _N_PER_LAYER,
+        "laurel_rank": _N_LAUREL,
+        "altup_num_inputs": _N_STREAMS,
+        "altup_active_idx": 0,
+    },
+    assumed={
+        **_ASSUMED,
+        "layer_types": windows_but_every(_N_LAYERS_OF_KIND),
+        "num_kv_shared_layers": lambda config: config.integer("num_hidden_layers") - _N_OWN,
+        "activation_sparsity_pattern": _sparsity,
+        "hidden_size_per_layer_input": lambda _config: _N_PER_LAYER,
+        "laurel_rank": lambda _config: _N_LAUREL,
+        "altup_num_inputs": lambda _config: _N_STREAMS,
+        "altup_active_idx": lambda _config: 0,
+        "altup_correct_scale": lambda _config: True,
+        "final_logit_softcapping": lambda _config: 30.0,
+    },
+)
+
+
+def _kinds(config: Config) -> list[str]:
+    """Return the kinds of all layers. Raises CheckpointError when config.json lists others than transformers knows."""
+    kinds = config.values.get("layer_types")
+    if kinds is None:
+        return [*windows_but_every(6)(config)[:-1], "full_attention"]
+    n_layers = config.integer("num_hidden_layers")
+    if not isinstance(kinds, list) or len(kinds) != n_layers or set(kinds) - {"sliding_attention", "full_attention"}:
+        cause = f"config.json does not list which of {n_layers} layers have windows."
+        raise CheckpointError(cause, "Check layer_types.")
+    return kinds
+
+
+def _of_full(config: Config, setting: str, published: str) -> int | None:
+    """Return a setting of the layers without a window, as transformers 5 saves it or as the models have it."""
+    if (value := config.optional_integer(published)) is not None:
+        return value
+    layers = config.section("per_layer_config")
+    full = (layers.section(str(i)) for i, kind in enumerate(_kinds(config)) if kind == "full_attention")
+    return next((value for layer in full if (value := layer.optional_integer(setting)) is not None), None)
+
+
+def _full_head(config: Config) -> int:
+    size = _of_full(config, "head_dim", "global_head_dim")
+    return 512 if size is None else size
+
+
+def _shares_keys(config: Config) -> bool:
+    """Return whether keys are the values too, in layers without a window."""
+    return config.flag("attention_k_eq_v") or False
+
+
+def _kv_heads(config: Config) -> list[int]:
+    n_windowed = config.integer("num_key_value_heads")
+    n_full = _of_full(config, "num_key_value_heads", "num_global_key_value_heads") if _shares_keys(config) else None
+    n_full = n_windowed if n_full is None else n_full
+    return [n_windowed if kind == "sliding_attention" else n_full for kind in _kinds(config)]
+
+
+def _n_own(config: Config) -> int:
+    return config.integer("num_hidden_layers") - config.integer("num_kv_shared_layers")
+
+
+def _widths(config: Config) -> list[int]:
+    """Return the widths of all feed-forwards: those of layers without keys and values may be twice as wide."""
+    width = config.integer("intermediate_size")
+    wide = 2 * width if config.flag("use_double_wide_mlp") else width
+    return [width if i < _n_own(config) else wide for i in range(config.integer("num_hidden_layers"))]
+
+
+def _has_experts(config: Config) -> bool:
+    return config.flag("enable_moe_block") or False
+
+
+def _of_experts(row: Hyperparameter) -> Hyperparameter:
+    return replace(row, read=lambda config: row.read(config) if _has_experts(config) else None)
+
+
+def _has_per_layer(config: Config) -> bool:
+    return config.integer("hidden_size_per_layer_input") > 0
+
+
+def _gemma_4_layer(config: Config, i: int) -> Dimensions:
+    is_full, n_heads = _kinds(config)[i] == "full_attention", config.integer("num_attention_heads")
+    width = _widths(config)[i]
+    size = _full_head(config) if is_full else head_size(config)
+    tensors: Dimensions = {
+        **PRE_NORMS,
+        **POST_NORMS,
+        "attn_q.weight": ("n_embd", size * n_heads),
+        "attn_q_norm.weight": (size,),
+        "attn_output.weight": (size * n_heads, "n_embd"),
+        "ffn_gate.weight": ("n_embd", width),
+        "ffn_up.weight": ("n_embd", width),
+        "ffn_down.weight": (width, "n_embd"),
+        "layer_output_scale.weight": (1,),
+    }
+    if i < _n_own(config):
+        kv = size * _kv_heads(config)[i]
+        tensors = {**tensors, "attn_k.weight": ("n_embd", kv), "attn_k_norm.weight": (size,)}
+        if not (is_full and _shares_keys(config)):
+            tensors = {**tensors, "attn_v.weight": ("n_embd", kv)}
+    per_layer = _PER_LAYER if _has_per_layer(config) else {}
+    return {**tensors, **per_layer, **(_EXPERTS if _has_experts(config) else {})}
+
+
+_EXPERTS: Dimensions = {
+    "pre_ffw_norm_2.weight": ("n_embd",),
+    "post_ffw_norm_1.weight": ("n_embd",),
+    "post_ffw_norm_2.weight": ("n_embd",),
+    "ffn_gate_inp.weight": ("n_embd", "n_expert"),
+    "ffn_gate_inp.scale": ("n_embd",),
+    "ffn_gate_up_exps.weight": ("n_embd", "2 n_ff_expert", "n_expert"),
+    "ffn_down_exps.weight": ("n_ff_expert", "n_embd", "n_expert"),
+    "ffn_down_exps.scale": ("n_expert",),
+}
+
+
+def _frequency_divisors(config: Config) -> list[GeneratedTensor]:
+    """Return the divisors of the layers without a window, which keep most numbers of a head from being rotated."""
+    kind_of(config, ("proportional",))
+    rope, n_pairs = rope_of(config), _full_head(config) // 2
+    share = rope.optional_number("partial_rotary_factor")
+    n_rotated = int((1.0 if share is None else share) * _full_head(config) // 2)
+    factor = rope.optional_number("factor") or 1.0
+    if not 0 <= n_rotated <= n_pairs or factor <= 0:
+        raise CheckpointError("config.json has a rope that rotates no heads.", "Check partial_rotary_factor.")
+    return [GeneratedTensor("rope_freqs.weight", (factor,) * n_rotated + (1e30,) * (n_pairs - n_rotated))]
+
+
+def _sharing(config: Config) -> int:
+    """Return the number of layers that share if llama.cpp finds whose keys they read: the last two with their own."""
+    n_shared, n_own = config.integer("num_kv_shared_layers"), _n_own(config)
+    ends_right = n_own >= 2 and _kinds(config)[n_own - 2 : n_own] == ["sliding_attention", "full_attention"]
+    return n_shared if ends_right else 0
+
+
+def _pattern(config: Config) -> Value:
+    return [kind == "sliding_attention" for kind in _kinds(config)]
+
+
+_REPLACED = ("attention.head_count_kv", "attention.key_length", "attention.value_length", "feed_forward_length")
+
+_GEMMA_4 = Architecture(
+    hf_classes=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
+    gguf_name="gemma4",
+    hyperparameters=(
+        *(row for row in DECODER if row.key not in _REPLACED and not row.key.startswith("rope.scaling.")),
+        *RMS_NORM,
+        *WINDOW,
+        *WINDOW_ROPE,
+        _ALWAYS_SOFTCAP,
+        *_SHARING,
+        Hyperparameter("attention.sliding_window_pattern", "bool[]", _pattern),
+        Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
+        Hyperparameter("attention.key_length", "u32", _full_head),
+        Hyperparameter("attention.value_length", "u32", _full_head),
+        Hyperparameter("attention.key_length_swa", "u32", head_size),
+        Hyperparameter("attention.value_length_swa", "u32", head_size),
+        Hyperparameter("rope.dimension_count", "u32", _full_head),
+        Hyperparameter("rope.dimension_count_swa", "u32", head_size),
+        Hyperparameter("feed_forward_length", "u32[]", _widths),
+        *map(
+            _of_experts,
+            (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", DIMENSIONS["n_ff_expert"])),
+        ),
+    ),
+    model_tensors=lambda config: {**decoder(config), **(_PER_LAYER_EMBEDDINGS if _has_per_layer(config) else {})},
+    layer_tensors=_gemma_4_layer,
+    generate=_frequency_divisors,
+    splits={
+        **_EMBEDDINGS,
+        ".layer_scalar": {".layer_scalar.weight": whole_tensor},
+        ".experts.gate_up_proj": {".experts.gate_up_proj.weight": whole_tensor},
+        ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
+        ".router.scale": {".router.proj.scale": whole_tensor},
+        ".router.per_expert_scale": {".experts.down_proj.scale": whole_tensor},
+    },
+    suffixes=(".scale",),
+    skipped_modules=_TOWERS,
+    aliases={"top_k_experts": "num_experts_per_tok"},
+    defaults={
+        "tie_word_embeddings": True,
+        "rms_norm_eps": 1e-6,
+        "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 256,
+    },
+    assumed={
+        **_ASSUMED,
+        "use_bidirectional_attention": lambda _config: "vision",
+        "num_kv_shared_layers": _sharing,
+    },
+)
+
+# the model without towers has no embeddings for its layers, and no setting that says so
+_UNIFIED = replace(
+    _GEMMA_4,
+    hf_classes=("Gemma4UnifiedForConditionalGeneration",),
+    defaults={**_GEMMA_4.defaults, "hidden_size_per_layer_input": 0},
+)
+
+GEMMA_4 = (_GEMMA_4, _UNIFIED)

@@ -5,18 +5,24 @@ Their bodies turn texts into vectors, one of them (Llama Embed Nemotron) without
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter
+import numpy as np
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.families.draft_heads import eagle3_variant
+from quantizer.architectures.families.recurrent import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
     RMS_NORM,
     ROTATED,
     VOCABULARY,
+    integer,
     llama3_factors,
     number,
+    rope_base,
     rope_number,
 )
 from quantizer.architectures.shapes import (
@@ -26,9 +32,11 @@ from quantizer.architectures.shapes import (
     GATED_FEED_FORWARD,
     NUMBERED_EXPERTS,
     PRE_NORMS,
+    Dimensions,
     decoder,
 )
-from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
+from quantizer.checkpoint.config import CheckpointError, Config
+from quantizer.convert.derived_tensors import Cut, rows_in, unpermute_keys, unpermute_queries, whole_tensor
 
 # Falcon 3 and many others are this class too
 _LLAMA = Architecture(
@@ -130,4 +138,276 @@ LLAMA_LIKE = (
     ),
     # rotated by neighbours in transformers too
     replace(_LLAMA, hf_classes=("HeliumForCausalLM",), row_orders={}, defaults={"rope_theta": 1e5}),
+)
+
+
+_PLAIN = next(entry for entry in LLAMA_LIKE if entry.gguf_name == "granite")
+_ASSUMED = {"hidden_act": lambda _config: "silu"}
+_DEFAULTS = _PLAIN.defaults
+_FIRST_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2))
+_SECOND_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2, n_rows))
+
+
+def _cuts(shared: str) -> dict[str, dict[str, Cut]]:
+    """Return how fused matrices are cut; `shared` is what gguf's map calls the feed-forward of all tokens."""
+    gates, ups = FUSED_EXPERTS[".experts.gate_up_proj"].values()
+    experts = {"block_sparse_moe.experts.w1.weight": gates, "block_sparse_moe.experts.w3.weight": ups}
+    return {
+        "block_sparse_moe.input_linear.weight": experts,
+        "block_sparse_moe.experts.gate_up_proj": experts,
+        "block_sparse_moe.experts.down_proj": {"block_sparse_moe.output_linear.weight": whole_tensor},
+        "shared_mlp.input_linear.weight": {
+            f"{shared}.gate_proj.weight": _FIRST_HALF,
+            f"{shared}.up_proj.weight": _SECOND_HALF,
+        },
+        "shared_mlp.output_linear.weight": {f"{shared}.down_proj.weight": whole_tensor},
+        ".router.weight": {".router.layer.weight": whole_tensor},
+    }
+
+
+def _feed_forward(config: Config, kind: str = "") -> Dimensions:
+    """Return the matrices of the feed-forward of all tokens, none where it has no width."""
+    n_embd, width = config.integer("hidden_size"), config.integer("shared_intermediate_size")
+    if not width:
+        return {}
+    return {
+        f"ffn_gate{kind}.weight": (n_embd, width),
+        f"ffn_up{kind}.weight": (n_embd, width),
+        f"ffn_down{kind}.weight": (width, n_embd),
+    }
+
+
+def _experts_layer(config: Config, _i: int) -> Dimensions:
+    return {**PRE_NORMS, **ATTENTION, **EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
+
+
+def _dense_layer(config: Config, _i: int) -> Dimensions:
+    return {**PRE_NORMS, **ATTENTION, **_feed_forward(config)}
+
+
+def _attends(config: Config, i: int) -> bool:
+    """Return whether layer `i` attends; without a list none does."""
+    kinds = config.values.get("layer_types", config.values.get("layers_block_type"))
+    if kinds is None:
+        return False
+    if not isinstance(kinds, list) or len(kinds) < config.integer("num_hidden_layers"):
+        raise CheckpointError("config.json does not list the kinds of all layers.", "Check layer_types.")
+    return kinds[i] in ("attention", "full_attention")
+
+
+def _kv_heads(config: Config) -> Value:
+    """Return the heads of each layer, none for Mamba's."""
+    n_heads = config.integer("num_key_value_heads", "num_attention_heads")
+    return [n_heads if _attends(config, i) else 0 for i in range(config.integer("num_hidden_layers"))]
+
+
+def _mamba(config: Config) -> Config:
+    """Return the settings of Mamba-2 by its own names."""
+    n_heads = config.integer("mamba_n_heads")
+    return Config(
+        {
+            "hidden_size": config.integer("hidden_size"),
+            "num_heads": n_heads,
+            "head_dim": 2 * config.integer("hidden_size") // max(1, n_heads),
+            "n_groups": config.integer("mamba_n_groups"),
+            "state_size": config.integer("mamba_d_state"),
+            "conv_kernel": config.integer("mamba_d_conv"),
+        }
+    )
+
+
+def _hybrid_layer(config: Config, i: int) -> Dimensions:
+    mixer = ATTENTION if _attends(config, i) else mamba_2_mixer(_mamba(config))
+    if not config.integer("num_local_experts"):
+        return {**PRE_NORMS, **mixer, **_feed_forward(config)}
+    return {**PRE_NORMS, **mixer, **EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
+
+
+def _shared_width(config: Config) -> Value:
+    return config.integer("shared_intermediate_size") or None
+
+
+_EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_shared_feed_forward_length", "u32", _shared_width))
+_WIDTH = Hyperparameter("feed_forward_length", "u32", integer("shared_intermediate_size"))
+
+_EXPERTS = replace(
+    _PLAIN,
+    hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
+    gguf_name="granitemoe",
+    hyperparameters=(*_PLAIN.hyperparameters, *_EXPERT_ROWS),
+    layer_tensors=_experts_layer,
+    splits=_cuts("mlp.shared_mlp"),
+    defaults={**_DEFAULTS, "shared_intermediate_size": 0},
+    assumed=_ASSUMED,
+)
+_ASSUMED_OF_ATTENTION = {**_ASSUMED, "position_embedding_type": lambda _config: "rope"}
+_ATTENTION_WITH_EXPERTS = replace(_EXPERTS, hf_classes=(), assumed=_ASSUMED_OF_ATTENTION)
+_ATTENTION_ONLY = replace(
+    _PLAIN,
+    hf_classes=(),
+    hyperparameters=(*(row for row in _PLAIN.hyperparameters if row.key != "feed_forward_length"), _WIDTH),
+    layer_tensors=_dense_layer,
+    splits=_cuts("mlp"),
+    assumed=_ASSUMED_OF_ATTENTION,
+)
+_HYBRID_ROWS = (
+    *(row for row in _PLAIN.hyperparameters if row.key not in ("attention.head_count_kv", "feed_forward_length")),
+    *mamba_2_rows(_mamba),
+    Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
+    # to llama.cpp the switch of positions
+    Hyperparameter("rope.scaling.finetuned", "bool", lambda config: config.text("position_embedding_type") == "rope"),
+)
+_HYBRID = replace(
+    _PLAIN,
+    hf_classes=(),
+    gguf_name="granitehybrid",
+    hyperparameters=(*_HYBRID_ROWS, _WIDTH),
+    layer_tensors=_hybrid_layer,
+    value_maps=MAMBA_2_TRANSFORMS["value_maps"],
+    reshaped=MAMBA_2_TRANSFORMS["reshaped"],
+    splits={**MAMBA_2_TRANSFORMS["splits"], **_cuts("mlp")},
+    defaults={**_DEFAULTS, "shared_intermediate_size": 1024, "mamba_n_groups": 1, "mamba_d_conv": 4},
+    assumed={
+        **_ASSUMED,
+        "mamba_expand": lambda _config: 2,
+        "mamba_conv_bias": lambda _config: True,
+        "mamba_proj_bias": lambda _config: False,
+        "time_step_limit": no_limit,
+    },
+)
+
+
+def _variant(config: Config) -> Architecture:
+    has_experts = config.integer("num_local_experts") > 0
+    if all(_attends(config, i) for i in range(config.integer("num_hidden_layers"))):
+        return _ATTENTION_WITH_EXPERTS if has_experts else _ATTENTION_ONLY
+    return _HYBRID_WITH_EXPERTS if has_experts else _HYBRID
+
+
+def _scale_of_depth(config: Config) -> Value:
+    return config.number("scale_depth") / math.sqrt(config.integer("num_hidden_layers"))
+
+
+def _scale_of_width(config: Config) -> Value:
+    return config.integer("hidden_size") / max(1, config.integer("dim_model_base"))
+
+
+_HYBRID_WITH_EXPERTS = replace(
+    _HYBRID,
+    hf_classes=("GraniteMoeHybridForCausalLM",),
+    hyperparameters=(
+        *_HYBRID_ROWS,
+        *_EXPERT_ROWS,
+        Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
+    ),
+    splits={**MAMBA_2_TRANSFORMS["splits"], **_cuts("mlp.shared_mlp")},
+    variant=_variant,
+)
+
+_MINICPM = replace(
+    _PLAIN,
+    hf_classes=("MiniCPMForCausalLM",),
+    gguf_name="minicpm",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        Hyperparameter("embedding_scale", "f32", lambda config: config.number("scale_emb")),
+        Hyperparameter("residual_scale", "f32", _scale_of_depth),
+        Hyperparameter("logit_scale", "f32", _scale_of_width),
+    ),
+    defaults={"tie_word_embeddings": True, "scale_emb": 1.0, "scale_depth": 1.0, "dim_model_base": 1},
+    assumed={
+        **_ASSUMED,
+        "attention_bias": lambda _config: False,
+        "num_experts": lambda _config: 0,
+    },
+)
+
+_OTHERS = (_HYBRID, _ATTENTION_ONLY, _ATTENTION_WITH_EXPERTS)
+
+
+def _bases(config: Config) -> list[float]:
+    """Return the base of the frequencies of each layer, 0 for one that does without positions."""
+    n_layers, listed = config.integer("num_hidden_layers"), config.values.get("layer_rope_theta")
+    if listed is None:
+        return [rope_base(config)] * n_layers
+    if not isinstance(listed, list) or len(listed) < n_layers:
+        raise CheckpointError("config.json does not list the bases of all layers.", "Check layer_rope_theta.")
+    return [Config({"layer_rope_theta": base}).number("layer_rope_theta") for base in listed[:n_layers]]
+
+
+def _one_base(config: Config) -> float:
+    """Return the base of all layers that have positions. Raises CheckpointError where they differ."""
+    bases = {base for base in _bases(config) if base} or {rope_base(config)}
+    if len(bases) > 1:
+        raise CheckpointError("config.json has several bases of frequencies.", "Choose another model.")
+    return bases.pop()
+
+
+def _windows(config: Config) -> Value:
+    """Return which layers have a window: all but every fourth, the first of them."""
+    kinds = config.values.get("layer_types")
+    n_layers = config.integer("num_hidden_layers")
+    if not isinstance(kinds, list):
+        return [i % 4 != 0 for i in range(n_layers)]
+    if len(kinds) < n_layers:
+        raise CheckpointError("config.json does not list the kinds of all layers.", "Check layer_types.")
+    return [kind == "sliding_attention" for kind in kinds[:n_layers]]
+
+
+_SINKS: Dimensions = {"attn_sinks.weight": ("n_heads",)}
+_WINDOWED = replace(
+    _PLAIN,
+    hf_classes=("GraniteSWAForCausalLM",),
+    gguf_name="granite_swa",
+    names_of="granite",
+    own_names={"model.layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks"},
+    hyperparameters=(
+        *(row for row in _PLAIN.hyperparameters if row.key != "rope.freq_base"),
+        Hyperparameter("rope.freq_base", "f32", _one_base),
+        Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),
+        Hyperparameter("attention.sliding_window_pattern", "bool[]", _windows),
+        Hyperparameter(
+            "attention.rope_pattern",
+            "bool[]",
+            lambda config: None if all(_bases(config)) else [base > 0 for base in _bases(config)],
+        ),
+    ),
+    layer_tensors={**PRE_NORMS, **ATTENTION, **_SINKS, **GATED_FEED_FORWARD},
+    splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}},
+    defaults={**_DEFAULTS, "tie_word_embeddings": True, "sliding_window": 128},
+    assumed={**_ASSUMED, "no_rope_layers": lambda config: [int(base > 0) for base in _bases(config)]},
+)
+
+
+def _windowed_experts_layer(config: Config, _i: int) -> Dimensions:
+    n_embd, width = config.integer("hidden_size"), config.integer("shared_intermediate_size")
+    shared: Dimensions = {"ffn_up_shexp.weight": (n_embd, 2 * width), "ffn_down_shexp.weight": (width, n_embd)}
+    return {**PRE_NORMS, **ATTENTION, **_SINKS, **EXPERT_FEED_FORWARD, **(shared if width else {})}
+
+
+_WINDOWED_WITH_EXPERTS = replace(
+    _WINDOWED,
+    hf_classes=("GraniteMoeSWAForCausalLM",),
+    names_of="granitemoe",
+    own_names={
+        **_WINDOWED.own_names,
+        "model.layers.{bid}.shared_mlp.input_linear": "blk.{bid}.ffn_up_shexp",
+        "model.layers.{bid}.shared_mlp.output_linear": "blk.{bid}.ffn_down_shexp",
+    },
+    hyperparameters=(*_WINDOWED.hyperparameters, *_EXPERT_ROWS),
+    layer_tensors=_windowed_experts_layer,
+    splits={
+        **_WINDOWED.splits,
+        **{ending: parts for ending, parts in _cuts("").items() if not ending.startswith("shared_mlp")},
+    },
+    defaults={**_DEFAULTS, "shared_intermediate_size": 0, "sliding_window": 128},
+)
+
+GRANITE = (
+    _EXPERTS,
+    replace(_HYBRID_WITH_EXPERTS, variants=_OTHERS),
+    _MINICPM,
+    _WINDOWED,
+    _WINDOWED_WITH_EXPERTS,
 )

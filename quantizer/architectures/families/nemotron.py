@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.families.mamba import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.families.recurrent import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -26,8 +26,7 @@ from quantizer.architectures.shapes import (
     biases,
     decoder_with_bias,
 )
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import plus_one, whole_tensor
 
 _ASSUMED = {"hidden_act": lambda _config: "relu2"}

@@ -10,19 +10,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantizer.architectures import find_architecture
-from quantizer.architectures.entry_settings import check_settings, given, unfolded, usually_named
+from quantizer.architectures.architecture import check_settings, given, unfolded, usually_named
+from quantizer.architectures.projectors.audio import QWEN_AUDIO, WHISPER
 from quantizer.architectures.projectors.gemma4 import GEMMA_4_PROJECTORS
-from quantizer.architectures.projectors.glm4v import GLM_4V
 from quantizer.architectures.projectors.internvl import INTERNVL
-from quantizer.architectures.projectors.paddleocr import PADDLEOCR
 from quantizer.architectures.projectors.pixtral import PIXTRAL
 from quantizer.architectures.projectors.projector import Projector
-from quantizer.architectures.projectors.qwen_audio import QWEN_AUDIO
-from quantizer.architectures.projectors.qwen_vl import QWEN_VL_PROJECTORS
-from quantizer.architectures.projectors.siglip import SIGLIP
-from quantizer.architectures.projectors.whisper import WHISPER
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.architectures.projectors.qwen_vl import GLM_4V, QWEN_VL_PROJECTORS
+from quantizer.architectures.projectors.siglip import PADDLEOCR, SIGLIP
+from quantizer.checkpoint.config import CheckpointError, Config
 
 __all__ = ["PROJECTORS", "Projector", "find_projector", "projectors_for"]
 

@@ -18,8 +18,7 @@ from quantizer.architectures.projectors.projector import (
     colours_apart,
 )
 from quantizer.architectures.shapes import Dimensions
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import MappedTensor
 from quantizer.convert.source_model import FileTensor
 

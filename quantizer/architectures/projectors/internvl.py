@@ -25,8 +25,7 @@ from quantizer.architectures.projectors.projector import (
     processor_of,
 )
 from quantizer.architectures.shapes import Dimensions, biases, n_patches_per_side
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 
 _OTHERWISE_NORMALISED = (3200, 45)  # the hidden size and the number of layers by which llama.cpp knows that tower
 _BIASED = ("attn_q.bias", "attn_k.bias", "attn_v.bias")

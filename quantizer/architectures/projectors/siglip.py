@@ -9,6 +9,7 @@ transformers that saved them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from quantizer.architectures.architecture import Hyperparameter, Value
@@ -25,8 +26,7 @@ from quantizer.architectures.projectors.projector import (
     processor_of,
 )
 from quantizer.architectures.shapes import Dimensions, n_patches_per_side
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import plus_one
 
 _TOWER_NAMES = {r"^(model\.)?vision_(tower|model)\.(vision_model\.)?": "vision_tower.vision_model."}
@@ -194,5 +194,75 @@ SIGLIP = (
             "vision_feature_layer": lambda _config: -1,
         },
         processor_assumed=PLAIN_PROCESSOR,
+    ),
+)
+
+
+_PADDLEOCR_N_JOINED = 4
+
+
+def _pixels(name: str, edge: str) -> Callable[[Config], Value]:
+    """Return a function that reads how many pixels a picture has at least, or at most, from either of two places."""
+
+    def read(config: Config) -> Value:
+        processor = processor_of(config)
+        n_pixels = processor.optional_integer(name) or processor.section("size").optional_integer(edge)
+        if not n_pixels:
+            raise CheckpointError(f"preprocessor_config.json has no {name}.", "Download the whole checkpoint.")
+        return n_pixels
+
+    return read
+
+
+def _paddleocr_outside_layers(config: Config) -> Dimensions:
+    n_joined = _PADDLEOCR_N_JOINED * config.integer("hidden_size")
+    return {
+        **TOWER_TENSORS,
+        "mm.input_norm.weight": ("n_embd",),
+        "mm.input_norm.bias": ("n_embd",),
+        "mm.1.weight": (n_joined, n_joined),
+        "mm.1.bias": (n_joined,),
+        "mm.2.weight": (n_joined, "n_projected"),
+        "mm.2.bias": ("n_projected",),
+    }
+
+
+PADDLEOCR = (
+    Projector(
+        kind="paddleocr",
+        hf_classes=("PaddleOCRVLForConditionalGeneration",),
+        modules=("visual.", "projector.", "mlp_AR."),
+        hyperparameters=(
+            *TOWER,
+            *PICTURE,
+            *GELU,
+            layer_norm_eps(1e-6),
+            Hyperparameter("vision.image_min_pixels", "u32", _pixels("min_pixels", "shortest_edge")),
+            Hyperparameter("vision.image_max_pixels", "u32", _pixels("max_pixels", "longest_edge")),
+        ),
+        layer_tensors=TOWER_LAYER,
+        model_tensors=_paddleocr_outside_layers,
+        renames={
+            r"^(model\.)?visual\.vision_model\.": "vision_tower.vision_model.",
+            r"^(model\.projector|projector|mlp_AR)\.pre_norm\.": "mm.input_norm.",
+            r"^(model\.projector|projector|mlp_AR)\.linear_": "mm.",
+        },
+        ignored=(".position_ids", ".packing_position_embedding.weight"),
+        unused=("vision_tower.vision_model.head.",),
+        defaults={
+            "image_size": 384,
+            "patch_size": 14,
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+        },
+        assumed={
+            "hidden_act": lambda _config: "gelu_pytorch_tanh",
+            "num_channels": lambda _config: 3,
+            "spatial_merge_size": lambda _config: 2,
+            "rope_parameters": lambda config: {**config.section("rope_parameters").values, "rope_theta": 1e4},
+        },
+        processor_assumed={**PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": 1},
     ),
 )

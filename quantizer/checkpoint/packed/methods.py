@@ -7,31 +7,65 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.checkpoint.packed import autoround, bitsandbytes, gptq, hqq, mxfp4, scaled, torchao
+from quantizer.checkpoint.config import CheckpointError, Config
+from quantizer.checkpoint.packed import gptq, scaled, self_described
 from quantizer.checkpoint.packed.parts import FLOATS, Parts, malformed, unsupported
 from quantizer.checkpoint.safetensors import Checkpoint, read_object
 from quantizer.convert.source_model import FileTensor
+
+# the word after auto_round -> GPTQ's format; AWQ has one
+_GPTQ = {
+    "": "gptq_v2",
+    "exllamav2": "gptq_v2",
+    "gptqmodel": "gptq_v2",
+    "tritonv2": "gptq_v2",
+    "auto_gptq": "gptq",
+    "gptq": "gptq",
+    "tritonv2_zp": "gptq",
+}
+_AWQ = ("auto_awq", "awq")
+_FLOATS = ("fp8", "fp8_static", "llm_compressor")
+
+
+def _unpack_autoround(config: Config, parts: Parts) -> Iterator[FileTensor]:
+    """Yield every weight of AutoRound, which is one way of quantizing, stored in the layouts of others.
+
+    `packing_format` (of the first versions, `backend`) names the layout and perhaps a kernel. Its own layout is GPTQ's
+    with zero points as they are. Layers may have other bits and groups than the rest; their shapes decide. Source:
+    auto-round's inference backends and its exports.
+    """
+    layout = config.text("packing_format") or config.text("backend") or "auto_round"
+    if config.values.get("rotation_config"):
+        raise unsupported("rotation of AutoRound")
+    name = layout.removeprefix("auto_round").removeprefix(":").partition(":")[0]
+    if name in _GPTQ:
+        yield from gptq.unpack_gptq(Config({**config.values, "checkpoint_format": _GPTQ[name]}), parts)
+    elif name in _AWQ:
+        yield from gptq.unpack_awq(Config({**config.values, "version": "gemm"}), parts)
+    elif name in _FLOATS:
+        yield from scaled.unpack_small_floats(parts)
+    else:
+        raise unsupported(f"AutoRound layout {layout[:64]!r}")
+
 
 Method: TypeAlias = Callable[[Config, Parts], Iterator[FileTensor]]
 
 # quant_method of config.json -> what takes the parts and yields the weights
 METHODS: dict[str, Method] = {
-    "auto-round": autoround.unpack,
+    "auto-round": _unpack_autoround,
     "awq": gptq.unpack_awq,
-    "bitsandbytes": bitsandbytes.unpack,
+    "bitsandbytes": self_described.unpack_bitsandbytes,
     "compressed-tensors": scaled.unpack_compressed_tensors,
     "fbgemm_fp8": scaled.unpack_fp8,
     "fp8": scaled.unpack_fp8,
     "gptq": gptq.unpack_gptq,
-    "hqq": hqq.unpack,
-    "intel/auto-round": autoround.unpack,
+    "hqq": self_described.unpack_hqq,
+    "intel/auto-round": _unpack_autoround,
     "modelopt": scaled.unpack_modelopt,
     "modelopt_fp4": scaled.unpack_modelopt,
     "mxfp8": scaled.unpack_fp8,
-    "mxfp4": mxfp4.unpack,
-    "torchao": torchao.unpack,
+    "mxfp4": scaled.unpack_mxfp4,
+    "torchao": self_described.unpack_torchao,
 }
 # scales of activations and of the KV cache: they change no weight
 _INPUTS = ("activation_scale", ".input_scale", ".input_scale_ub", ".input_global_scale")

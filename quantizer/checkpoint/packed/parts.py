@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.safetensors import STORED_TYPES
 from quantizer.convert.source_model import FileTensor
 from quantizer.gguf.tensor_types import tensor_type_named

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.packed import mxfp4, nvfp4
 from quantizer.checkpoint.packed.parts import (
     FLOATS,
     WORD_BITS,
@@ -33,8 +32,10 @@ from quantizer.checkpoint.packed.parts import (
     column_groups,
     computed_weight,
     dims,
+    four_bit_floats,
     malformed,
     spread_blocks,
+    stored_rows,
     unpack_bits,
     unsupported,
     viewed,
@@ -76,7 +77,7 @@ def _fp8(name: str, sizes: Dims | None, stored: FileTensor, parts: Parts) -> Fil
     """Return a weight of small floats; bytes with powers of two are pairs of four bits, as in DeepSeek's experts."""
     values = parts.take(name, (*_SMALL_FLOATS, *(("I8",) if stored.stored.name in _POWERS else ())))
     if values.stored.name == "I8":
-        return mxfp4.weight_of_rows(name, values, stored)
+        return weight_of_rows(name, values, stored)
     stored = _scale_numbers(stored)
     return computed_weight(name, dims(values), ScaledWeight(values, _fp8_scales(stored, dims(values), sizes)).open)
 
@@ -86,7 +87,7 @@ def unpack_modelopt(config: Config, parts: Parts) -> Iterator[FileTensor]:
     name = config.values.get("quant_algo")
     if name not in _QUANT_ALGOS:
         raise unsupported(f"quantization {str(name)[:64]!r} of ModelOpt")
-    yield from nvfp4.unpack_factors(parts)
+    yield from unpack_factors(parts)
     yield from unpack_fp8(config, parts)
 
 
@@ -155,11 +156,11 @@ def unpack_small_floats(parts: Parts) -> Iterator[FileTensor]:
 
 
 def _compressed(settings: Config, parts: Parts) -> Iterator[FileTensor]:
-    yield from nvfp4.unpack_divisors(parts)
+    yield from unpack_divisors(parts)
     for name in parts.bases("_packed"):
         if parts.left[f"{name}_packed"].stored.name == "U8":
             codes = parts.take(f"{name}_packed", ("U8",))
-            yield mxfp4.weight_of_rows(name, codes, parts.take(f"{name}_scale", _POWERS))
+            yield weight_of_rows(name, codes, parts.take(f"{name}_scale", _POWERS))
         else:
             yield _packed(name, settings, parts)
     for name in parts.bases("_scale"):
@@ -228,3 +229,118 @@ def _packed(name: str, settings: Config, parts: Parts) -> FileTensor:
         zeros = parts.take(f"{name}_zero_point", ("I32",), (packed_rows, n_blocks[1]))
     groups = parts.optional(f"{name}_g_idx", ("I32",), (shape[1],))
     return computed_weight(name, shape, _PackedWeight(words, n_bits, scales, zeros, groups).open)
+
+
+_MXFP4_BLOCK = 32
+_MXFP4_NAN = 255
+
+
+@dataclass(frozen=True, slots=True)
+class _Mxfp4Weight:
+    """Pairs of codes and the exponents of their blocks."""
+
+    name: str
+    codes: FileTensor
+    exponents: FileTensor
+
+    def open(self) -> Rows:
+        codes, exponents = stored_rows(self.codes, 2), stored_rows(self.exponents)
+
+        def rows(start: int, stop: int) -> npt.NDArray[np.uint8]:
+            scales, pairs = exponents(start, stop), codes(start, stop)
+            if (scales == _MXFP4_NAN).any():
+                raise malformed(f"The tensor {self.name} holds NaN or infinite weights")
+            elements = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*pairs.shape[:-1], 2, _MXFP4_BLOCK // 2)
+            return np.concatenate([scales[..., None], elements[..., 0, :] | elements[..., 1, :] << 4], axis=-1)
+
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Mxfp4Floats:
+    """The same as float32, of which layers that are cut or turned are made."""
+
+    codes: FileTensor
+    scales: BlockScales
+
+    def open(self) -> Rows:
+        pairs = stored_rows(self.codes)
+        return apply_scales(lambda start, stop: four_bit_floats(pairs(start, stop)), self.scales.open())
+
+
+def unpack_mxfp4(config: Config, parts: Parts) -> Iterator[FileTensor]:
+    """Yield every weight that is stored as blocks and scales, rows before columns. Raises CheckpointError."""
+    del config  # there is one way to store it
+    for name in parts.bases("_blocks"):
+        codes = parts.take(f"{name}_blocks", ("U8",))
+        *leading, n_blocks, n_bytes = dims(codes)
+        if not leading or n_bytes != _MXFP4_BLOCK // 2:
+            raise malformed(f"The tensor {codes.name!r} is not made of blocks of {_MXFP4_BLOCK // 2} bytes")
+        exponents = parts.take(f"{name}_scales", ("U8",), (*leading, n_blocks))
+        yield computed_weight(
+            name, (*leading, n_blocks * _MXFP4_BLOCK), _Mxfp4Weight(name, codes, exponents).open, "MXFP4"
+        )
+
+
+def weight_of_rows(name: str, codes: FileTensor, exponents: FileTensor) -> FileTensor:
+    """Return the weight whose rows lie in the bytes of `codes`: experts as they are, others as floats.
+
+    Raises CheckpointError when the exponents do not fit.
+    """
+    *leading, n_bytes = dims(codes)
+    n_blocks, rest = divmod(n_bytes, _MXFP4_BLOCK // 2)
+    if not leading or rest or dims(exponents) != (*leading, n_blocks):
+        raise malformed(f"The tensor {exponents.name!r} is not one number for each {_MXFP4_BLOCK} weights")
+    shape = (*leading, n_blocks * _MXFP4_BLOCK)
+    if "expert" not in name:
+        scales = BlockScales(viewed(exponents, "F8_E8M0"), shape, (1,) * len(leading) + (_MXFP4_BLOCK,))
+        return computed_weight(name, shape, _Mxfp4Floats(viewed(codes, "U8"), scales).open)
+    blocks = replace(viewed(codes, "U8"), shape=(_MXFP4_BLOCK // 2, n_blocks, *reversed(leading)))
+    return computed_weight(name, shape, _Mxfp4Weight(name, blocks, viewed(exponents, "U8")).open, "MXFP4")
+
+
+_NVFP4_BLOCK = 16
+_FACTOR, _DIVISOR = "_scale_2", "_global_scale"
+
+
+@dataclass(frozen=True, slots=True)
+class _Nvfp4Weight:
+    """Pairs of codes, the first in the lower half of a byte; scales of blocks, and what multiplies or divides them."""
+
+    codes: FileTensor
+    scales: BlockScales
+    factor: FileTensor
+    divides: bool
+
+    def open(self) -> Rows:
+        scales, factor = self.scales.open(), array(self.factor)[0]
+        if self.divides and factor == 0:
+            raise malformed(f"The tensor {self.factor.name!r}, by which weights are divided, is 0")
+        values = scales.values / factor if self.divides else scales.values * factor
+        return apply_scales(self._numbers, Grid(values, scales.row_blocks, scales.column_blocks))
+
+    def _numbers(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        return four_bit_floats(stored_rows(self.codes)(start, stop))
+
+
+def unpack_factors(parts: Parts) -> Iterator[FileTensor]:
+    """Yield every weight as ModelOpt stores it. Raises CheckpointError naming the part that does not fit."""
+    for name in parts.bases(_FACTOR):
+        yield _nvfp4_weight(name, name, _FACTOR, parts)
+
+
+def unpack_divisors(parts: Parts) -> Iterator[FileTensor]:
+    """Yield every weight as compressed-tensors stores it. Raises CheckpointError naming the part that does not fit."""
+    for name in parts.bases(_DIVISOR):
+        yield _nvfp4_weight(name, f"{name}_packed", _DIVISOR, parts)
+
+
+def _nvfp4_weight(name: str, codes_name: str, factor_ending: str, parts: Parts) -> FileTensor:
+    codes = parts.take(codes_name, ("U8",))
+    *leading, n_bytes = dims(codes)
+    shape: Dims = (*leading, 2 * n_bytes)
+    if not leading or shape[-1] % _NVFP4_BLOCK:
+        raise malformed(f"The tensor {codes.name!r} is not made of blocks of {_NVFP4_BLOCK // 2} bytes")
+    scales = block_scales(parts.take(f"{name}_scale", ("F8_E4M3",)), shape, (1,) * len(leading) + (_NVFP4_BLOCK,))
+    factor = replace(parts.take(name + factor_ending, ("F32",), (1,), ()), shape=(1,))
+    return computed_weight(name, shape, _Nvfp4Weight(codes, scales, factor, factor_ending == _DIVISOR).open)

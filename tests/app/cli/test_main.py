@@ -10,7 +10,7 @@ import pytest
 
 from app import __version__
 from app.cli import main as command_line
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError
 from quantizer.system.process import python_command
 from tests.app.running import RunningService

@@ -23,7 +23,7 @@ from app.protocol.errors import ServiceError, UnfitError
 from app.protocol.status import ModelStatus
 from app.service.server import listen
 from app.settings.settings import Settings, load_settings
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, UsageError
 from quantizer.system.memory_limit import MemoryLimit
 from quantizer.system.process import OwnedProcess

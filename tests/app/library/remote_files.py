@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from offload.footprint.model import PlannedModel
-from quantizer.gguf.file_types import file_type_named
-from quantizer.gguf.header import Header
-from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_entry, encode_header, file_bytes
-from quantizer.gguf.shards import shard_entries, shard_path
-from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.file_names import shard_entries, shard_path
+from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, file_bytes
+from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
 from tests.app.library.hub_repos import HubFile
 from tests.offload.model_outlines import header_of
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from quantizer.checkpoint.safetensors import read_object
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import UserError
 from quantizer.write.quantize_plan import QuantizePlan, plan

@@ -18,11 +18,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.gguf_reader import ARRAY, SCALAR_FORMATS, STRING, ArrayRef
-from quantizer.gguf.header import Header, read_header
-from quantizer.gguf.header_encoder import Entry, OutputTensor, encode_header
-from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.header import Entry, Header, OutputTensor, encode_header, read_header
+from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
 from quantizer.write.quantize_plan import plan
 from tests.battery.damage.fuzz_checkpoint import checkpoints, write_header
 from tests.battery.damage.gguf_readers import GgufReaders, disagreement

@@ -16,7 +16,7 @@ from app.service.models.model_catalog import read_facts
 from app.service.models.model_file import read_model_file
 from app.settings.settings import load_settings
 from offload.footprint.model import PlannedModel
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.gguf.validation import check_answers, validate_gguf
 from quantizer.system.errors import UserError
 from quantizer.write.quantize_plan import plan

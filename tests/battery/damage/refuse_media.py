@@ -27,7 +27,7 @@ from app.chat.attachments.reader import read_data
 from app.common.media_formats import MediaKind
 from app.engine.media.file_kinds import format_of
 from app.protocol.errors import RequestError
-from quantizer.gguf.sidecars import projector_name
+from quantizer.gguf.file_names import projector_name
 from quantizer.system.errors import UserError
 from quantizer.write.job import JobRequest, run_job
 from tests.app.chat.attachments.files import docx_of, notebook_of, paragraph, pdf_of

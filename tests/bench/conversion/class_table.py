@@ -28,8 +28,8 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
 from quantizer.architectures import find_architecture
 from quantizer.convert.checkpoint_source import config_header
+from quantizer.gguf.file_names import PROJECTOR_TYPES
 from quantizer.gguf.header import Header, read_header
-from quantizer.gguf.sidecars import PROJECTOR_TYPES
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.system.process import python_command
 from quantizer.write.events import JobWarning

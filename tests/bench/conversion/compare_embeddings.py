@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.convert.yes_no_ranker import PROMPT
+from quantizer.convert.embedding_modules import PROMPT
 
 LIMIT = 2e-3
 _LENGTHS = (1, 7, 40, 96)

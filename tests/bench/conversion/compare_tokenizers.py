@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from quantizer.checkpoint.config import Config
-from quantizer.gguf.header_encoder import encode_entry, encode_header
+from quantizer.gguf.header import encode_entry, encode_header
 from quantizer.tokenizers import TokenizerVocabulary, read_vocabulary, vocabulary_entries
 from tests.bench.models.tokenizer_zoo import ZOO, Resident
 from tests.bench.models.tricky_texts import tricky_texts

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from app.bench.workloads import WORDS
 from quantizer.convert.source_model import SourceModel
-from quantizer.gguf.file_types import FILE_TYPES, FileType, file_type_named
-from quantizer.gguf.header_encoder import Entry, encode_entry
+from quantizer.gguf.header import Entry, encode_entry
+from quantizer.gguf.tensor_types import FILE_TYPES, FileType, file_type_named
 from quantizer.mix.type_rules import ModelShape
 from quantizer.write.events import Event, TensorWritten
 from quantizer.write.quantize import execute

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from quantizer.architectures import find_architecture
-from quantizer.architectures.entry_settings import unfolded
+from quantizer.architectures.architecture import unfolded
 from quantizer.architectures.projectors import Projector, find_projector, projectors_for
 
 # what says nothing of the model, or is said for every layer

@@ -36,7 +36,7 @@ from rich.table import Table
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results, Unmeasured, line
 from app.bench.workloads import NO_DRAFTS, WORKLOADS, Bench, RandomText, measured_text
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UserError
 from quantizer.system.process import python_command
 from quantizer.write.quantize import execute

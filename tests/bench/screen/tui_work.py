@@ -27,7 +27,7 @@ from textual.pilot import Pilot
 
 from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize import execute
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from offload.footprint.model import PlannedModel
-from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import read_header
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize_plan import plan
 from tests.quantizer.gguf_files import Skeleton
 

@@ -13,7 +13,7 @@ from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.assessment import FitLevel, assess, choose
 from offload.speed.cost_model import expected_rates
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

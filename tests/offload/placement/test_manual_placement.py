@@ -16,7 +16,7 @@ from offload.placement.allocation import overfull
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan, dry_plan, plan
 from offload.speed.cost_model import expected_rates
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UsageError
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of

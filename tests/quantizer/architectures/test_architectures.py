@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from quantizer.architectures import ARCHITECTURES, find_architecture, generated_tensors, needed_tensors
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.source_model import FileTensor, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.gguf.gguf_reader import LocalFile
-from quantizer.gguf.header_encoder import encode_entry
+from quantizer.gguf.header import encode_entry
 from quantizer.gguf.tensor_types import tensor_type_named
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())

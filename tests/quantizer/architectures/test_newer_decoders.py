@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quantizer.architectures import find_architecture, generated_tensors, needed_tensors
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
 

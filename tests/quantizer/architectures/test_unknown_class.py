@@ -9,7 +9,7 @@ import pytest
 import quantizer
 from quantizer.architectures import ARCHITECTURES, find_architecture
 from quantizer.architectures.unknown_class import UNCONVERTIBLE, nearest_classes
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 
 
 def refused(**settings: Any) -> CheckpointError:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
 from quantizer.gguf.gguf_reader import open_local
 from quantizer.write.events import Event, JobPlanned, JobResumed, OutputDone, ShardOrder, TensorWritten, WaitingForShard

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.safetensors import read_checkpoint
 from tests.quantizer.checkpoints import TinyLlama, write_safetensors
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -8,14 +9,18 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.convert.checkpoint_source import open_checkpoint
-from quantizer.gguf.file_types import file_type_named
-from quantizer.gguf.header import Header, read_header
+from quantizer.architectures import find_architecture
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.convert.checkpoint_source import general_entries, layer_number_entries, open_checkpoint
+from quantizer.convert.source_model import FileTensor
+from quantizer.gguf.gguf_reader import LocalFile
+from quantizer.gguf.header import Entry, Header, encode_header, read_header
+from quantizer.gguf.tensor_types import file_type_named, tensor_type_named
 from quantizer.system.errors import UserError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import TinyLlama
+from tests.quantizer.memory_source import Memory
 
 LLAMA_3 = {
     "rope_type": "llama3",
@@ -168,3 +173,79 @@ def test_weights_that_are_not_numbers_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"output\.weight holds NaN"):
         converted(folder, "Q8_0")
     assert not folder.with_name("model.gguf").exists()
+
+
+OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
+N_LAYERS = 2
+ENDINGS = ("alpha_n", "alpha_p", "beta", "eps")
+
+
+def tensor(name: str, value: float, shape: tuple[int, ...] = (1,)) -> FileTensor:
+    """A tensor of equal numbers in BF16, as Apertus is published."""
+    data = struct.pack("<f", value)[2:]
+    return FileTensor(name, shape, tensor_type_named("BF16"), Memory(data * shape[0]), 0)
+
+
+def numbers() -> dict[str, FileTensor]:
+    names = [f"model.layers.{i}.mlp.act_fn.{ending}" for i in range(N_LAYERS) for ending in ENDINGS]
+    return {name: tensor(name, 0.5 * number) for number, name in enumerate(names)}
+
+
+def entries(tensors: dict[str, FileTensor], name: str = "apertus") -> list[Entry]:
+    architecture, config = find_architecture(OUTLINES[name]["config"] | {"num_hidden_layers": N_LAYERS})
+    return list(layer_number_entries(tensors, config, architecture))
+
+
+def test_the_numbers_of_all_layers_become_one_row() -> None:
+    rows = {entry.key: struct.unpack("<IQ2f", entry.payload) for entry in entries(numbers())}
+    f32 = 6
+    assert rows == {f"xielu.{name}": (f32, 2, 0.5 * i, 0.5 * (i + 4)) for i, name in enumerate(ENDINGS)}
+
+
+def test_other_architectures_have_no_such_rows() -> None:
+    assert entries({}, "arcee") == []
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (None, "lacks model"),
+        (tensor("", 1.0, (2,)), "not a single number"),
+        (tensor("", float("inf")), "is inf"),
+        (FileTensor("", (1,), tensor_type_named("I32"), Memory(bytes(4)), 0), "not a single number"),
+    ],
+)
+def test_what_is_no_number_is_named(odd: FileTensor | None, message: str) -> None:
+    name = "model.layers.1.mlp.act_fn.beta"
+    tensors = {key: value for key, value in numbers().items() if key != name} | ({name: odd} if odd else {})
+    with pytest.raises(CheckpointError, match=message) as caught:
+        entries(tensors)
+    assert name in str(caught.value)
+
+
+SHARED, STACKED = ("blk.0.attn_q.weight", (1000, 2000)), ("blk.0.ffn_up_exps.weight", (1000, 3000, 8))
+PHI_TOKENS = ("<unk>", "<s>", "</s>", "<|endoftext|>")
+
+
+def described(folder: Path, words: tuple[str, ...] = (), *shapes: tuple[str, tuple[int, ...]]) -> Header:
+    folder.mkdir()
+    path = folder / "model.gguf"
+    tensors = [FileTensor(name, shape, tensor_type_named("F32"), LocalFile(path, 0), 0) for name, shape in shapes]
+    path.write_bytes(encode_header(list(general_entries(folder.name, folder, "llama", tensors, words)), []))
+    return read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("phi3-tune", "Phi 3 Tune"), ("Tiny-PHI3-GPTQ", "Tiny Phi 3 GPTQ"), ("llama-3", "Llama 3")]
+)
+def test_a_name_that_promises_the_tokens_of_phi_3_is_spelt_apart(folder: str, name: str, tmp_path: Path) -> None:
+    assert described(tmp_path / folder, ("hello",)).text("general.name") == name
+
+
+def test_a_model_with_the_tokens_of_phi_3_keeps_its_name(tmp_path: Path) -> None:
+    assert described(tmp_path / "phi3-tune", PHI_TOKENS).text("general.name") == "Phi3 Tune"
+
+
+@pytest.mark.parametrize(("tensors", "label"), [([SHARED], "2.0M"), ([SHARED, STACKED], "8x5.0M")])
+def test_a_size_label_has_one_expert_and_their_number(tensors: list[Any], label: str, tmp_path: Path) -> None:
+    assert described(tmp_path / "model", (), *tensors).text("general.size_label") == label

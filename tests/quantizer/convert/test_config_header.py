@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quantizer.architectures import find_architecture
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.convert.checkpoint_source import config_header
 from quantizer.convert.source_model import FileTensor
 from quantizer.convert.tensor_mapping import map_tensors

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.gguf.file_types import file_type_named
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize_plan import plan
 from tests.battery.damage.fuzz_checkpoint import checkpoints, damage, is_sound, outcome
 from tests.battery.damage.vocabularies import VocabularyChild

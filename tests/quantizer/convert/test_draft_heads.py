@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from app.engine.load.head_file import validate_head
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.gguf.file_types import file_type_named
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.gguf_reader import ArrayRef
 from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan

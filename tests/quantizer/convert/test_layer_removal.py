@@ -11,9 +11,9 @@ import pytest
 
 from quantizer.convert.layer_removal import check_removable, layers_to_remove, matrix_without_layers
 from quantizer.convert.source_model import open_gguf
-from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import layer_caches_of
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.mix.imatrix import ActivationStats, ImportanceMatrix
 from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from quantizer.convert import old_gguf
 from quantizer.convert.old_gguf import InterleavedTensor
 from quantizer.convert.source_model import FileTensor
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
-from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
 from quantizer.gguf.validation import check_answers, validate_gguf
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan

@@ -8,10 +8,10 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.gguf.file_types import file_type_named
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.gguf.adapters import validate_adapter
 from quantizer.gguf.header import Header
-from quantizer.gguf.lora_adapter import validate_adapter
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UsageError, UserError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, open_source, plan

@@ -10,12 +10,12 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.pending_shards import PendingShards
 from quantizer.checkpoint.safetensors import read_checkpoint
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.file_names import projector_name
 from quantizer.gguf.header import Header, read_header
-from quantizer.gguf.sidecars import projector_name
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.child_request import Message
 from quantizer.system.errors import StorageError, UsageError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UserError
 from quantizer.write.quantize_plan import plan
 from tests.quantizer.damaged_models import Damage, Originals, damages

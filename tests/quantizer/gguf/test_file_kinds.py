@@ -6,7 +6,7 @@ from pathlib import Path
 import gguf
 import pytest
 
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.validation import check_answers, validate_gguf
 from tests.quantizer.gguf_files import tiny_llama

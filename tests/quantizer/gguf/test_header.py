@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError
 from quantizer.gguf.header import Header, parse_header, read_header
 from tests.quantizer.gguf_files import raw_gguf, raw_string, tiny_llama
 from tests.quantizer.memory_source import Memory

@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantizer.gguf import gguf_reader as strings
 from quantizer.gguf import gguf_reader as wire
-from quantizer.gguf import string_array as strings
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.gguf_reader import STRING, ArrayRef, decode_strings
+from quantizer.gguf.gguf_reader import STRING, ArrayRef, ListStrings, ModelFileError, decode_strings
 from quantizer.gguf.numpy_strings import NumpyStrings, skip_strings
-from quantizer.gguf.string_array import ListStrings
 from quantizer.gguf.validation import validate_gguf
 from tests.quantizer.damaged_models import Originals, damages
 from tests.quantizer.gguf_files import raw_string
@@ -120,7 +118,7 @@ def _named_as_empty(tokens: list[bytes], chance: random.Random) -> list[bytes]:
 def test_a_vocabulary_of_many_is_counted_as_one_of_few(
     change: Callable[[list[bytes], random.Random], list[bytes]],
 ) -> None:
-    from quantizer.gguf.validation import _n_distinct
+    from quantizer.gguf.vocabulary_validation import _n_distinct
 
     tokens = change([b"token%d" % index for index in range(wire.MANY)], random.Random(3))
     data = encoded(tokens)

@@ -8,7 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import shard_paths, validate_gguf
 from tests.quantizer.gguf_files import byte_level_tokens, tiny_llama, tiny_weights

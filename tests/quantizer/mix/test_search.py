@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantizer.convert.source_model import SourceModel
-from quantizer.gguf.file_types import file_type_named
-from quantizer.gguf.tensor_types import tensor_type_named
-from quantizer.mix.overrides import Overrides, TensorOverride
+from quantizer.gguf.tensor_types import file_type_named, tensor_type_named
 from quantizer.mix.search import SIZE_TOLERANCE, Mix, MixSearch, check_reachable, check_unquantized
+from quantizer.mix.type_rules import Overrides, TensorOverride
 from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan, plan_model

@@ -6,7 +6,7 @@ import pytest
 from quantizer.convert.source_model import FileTensor
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.imatrix import ColumnWeights
-from quantizer.mix.sensitivity import candidates, distortions
+from quantizer.mix.search import candidates, distortions
 from quantizer.write.dtype_conversion import encode, to_float32
 from tests.quantizer.memory_source import Memory
 

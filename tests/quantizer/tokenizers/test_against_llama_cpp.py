@@ -12,7 +12,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from quantizer.checkpoint.config import Config
-from quantizer.gguf.header_encoder import encode_entry, encode_header
+from quantizer.gguf.header import encode_entry, encode_header
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
 from tests.quantizer.checkpoints import tokenizer, tokenizer_config
 from tests.quantizer.tokenizer_files import sentence_bpe, unigram, word_pieces, write

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.tokenizers.pretokenizers import preparation, pretokenizer_name
 
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.tokenizers import Token, TokenizerVocabulary, TokenType, read_vocabulary
 from tests.quantizer.tokenizer_files import BYTES, piece_model, sentence_bpe, write
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.tokenizers.sentencepiece_model import Algorithm, parse_piece_model, read_piece_model
 from quantizer.tokenizers.vocabulary import Token, TokenType
 from tests.quantizer.tokenizer_files import piece_model

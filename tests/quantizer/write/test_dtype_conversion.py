@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 from quantizer.write.dtype_conversion import convert
 

@@ -12,14 +12,13 @@ import gguf
 import numpy as np
 import pytest
 
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.gguf.errors import ModelFileError
-from quantizer.gguf.file_types import FILE_TYPES, file_type_named
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
-from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
+from quantizer.gguf.tensor_types import FILE_TYPES, TENSOR_TYPES, file_type_named, tensor_type_named
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import EngineError, StorageError, UsageError, UserError
-from quantizer.write import ggml
+from quantizer.write import dtype_conversion
 from quantizer.write.events import Event, JobWarning, TensorWritten
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import QuantizePlan, plan
@@ -74,7 +73,7 @@ def test_quantized_weights_come_close_to_the_originals(tmp_path: Path, checkpoin
 
 def test_slabs_and_threads_change_no_byte(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(checkpoint, "Q4_K_M", tmp_path / "whole.gguf")
-    monkeypatch.setattr("quantizer.write.pipeline._SLAB_ELEMENTS", 256 * 7)
+    monkeypatch.setattr("quantizer.write.quantize._SLAB_ELEMENTS", 256 * 7)
     execute(plan(checkpoint, file_type_named("Q4_K_M"), tmp_path / "cut.gguf"), 3, False, lambda _done: None)
     assert (tmp_path / "cut.gguf").read_bytes() == (tmp_path / "whole.gguf").read_bytes()
 
@@ -208,19 +207,19 @@ def test_block_sizes_agree_with_gguf() -> None:
 def test_what_ggml_quantizes_it_reads_back(name: str) -> None:
     rows = np.random.default_rng(3).choice(np.float32([-1, 0, 1]), (3, 512))
     kind = tensor_type_named(name)
-    data = ggml.quantize(rows, kind)
+    data = dtype_conversion.quantize(rows, kind)
     assert len(data) == kind.tensor_bytes((512, 3))
-    assert np.abs(ggml.dequantize(data, kind, 512) - rows).max() < 0.2
+    assert np.abs(dtype_conversion.dequantize(data, kind, 512) - rows).max() < 0.2
 
 
 def test_ggml_refuses_what_is_not_a_number() -> None:
     with pytest.raises(EngineError, match="invalid numbers"):
-        ggml.quantize(np.full((1, 256), np.nan, np.float32), tensor_type_named("Q8_0"))
+        dtype_conversion.quantize(np.full((1, 256), np.nan, np.float32), tensor_type_named("Q8_0"))
 
 
 def test_ggml_reports_which_types_need_a_matrix() -> None:
-    assert ggml.requires_imatrix(tensor_type_named("IQ2_XXS"))
-    assert not ggml.requires_imatrix(tensor_type_named("Q4_K"))
+    assert dtype_conversion.requires_imatrix(tensor_type_named("IQ2_XXS"))
+    assert not dtype_conversion.requires_imatrix(tensor_type_named("Q4_K"))
 
 
 def broken_weights() -> dict[str, np.ndarray]:

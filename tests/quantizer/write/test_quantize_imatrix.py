@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from quantizer.convert.source_model import RenamedTensor
-from quantizer.gguf.file_types import file_type_named
 from quantizer.gguf.header import read_header
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.mix.imatrix import ActivationStats, ImportanceMatrix, read_imatrix, save_imatrix
 from quantizer.system.errors import UsageError
 from quantizer.write.quantize import execute
@@ -146,7 +146,7 @@ def test_each_expert_is_quantized_with_its_own_weights_however_rows_are_cut(
     first, second, third = read(whole, name).reshape(n_experts, n_ff, n_embd)
     assert np.array_equal(first, third)
     assert np.square(second - rows[0])[:, :64].mean() < np.square(first - rows[0])[:, :64].mean()
-    monkeypatch.setattr("quantizer.write.pipeline._SLAB_ELEMENTS", 7 * n_embd)
+    monkeypatch.setattr("quantizer.write.quantize._SLAB_ELEMENTS", 7 * n_embd)
     assert written(source, "Q4_K_S", tmp_path / "cut.gguf", tmp_path / "i.gguf").read_bytes() == whole.read_bytes()
 
 

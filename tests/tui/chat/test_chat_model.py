@@ -12,7 +12,7 @@ from app.chat.store import ChatStore
 from app.client.fake import READY, ScriptedClient, ScriptedReply
 from app.protocol.chat import Message
 from app.settings.settings import Settings
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from tests.tui.conftest import User
 from tui.app import LocalllmApp
 from tui.chat.repository import SqliteChatRepository

@@ -10,7 +10,7 @@ from textual.widgets import Input, TextArea
 
 from app.client.fake import COMPLETED, LOADING, READY, ScriptedClient, ScriptedReply
 from app.protocol.errors import ContextOverflowError, ServiceError
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, ErrorInfo
 from tui.app import LocalllmApp
 from tui.chat.commands import EXAMPLES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from app.client.fake import ScriptedClient
 from app.protocol.plan import PlanRequest
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from tests.tui.plans import planner_for
 from tui.plan.controls import Stepper
 

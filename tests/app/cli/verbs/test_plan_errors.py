@@ -68,7 +68,7 @@ def test_files_that_are_not_what_they_are_named_as_are_refused(
     capsys: pytest.CaptureFixture[str], tiny_model: Path
 ) -> None:
     assert "is not a projector" in refused(capsys, tiny_model, "--mmproj", tiny_model, *GIVEN)
-    assert "is no LoRA adapter" in refused(capsys, tiny_model, "--lora", tiny_model, *GIVEN)
+    assert "is not a LoRA adapter" in refused(capsys, tiny_model, "--lora", tiny_model, *GIVEN)
 
 
 @pytest.mark.parametrize(

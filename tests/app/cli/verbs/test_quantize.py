@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from app.settings.parsing import parse_byte_size
-from quantizer.gguf.file_types import FILE_TYPES
 from quantizer.gguf.header import read_header
+from quantizer.gguf.tensor_types import FILE_TYPES
 from tests.app.cli.in_process import run_localllm
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import write_gguf

@@ -21,8 +21,7 @@ from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import NO_ADAPTERS, Adapter, AdapterSet, Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
-from quantizer.gguf.control_vector import read_control_vector
-from quantizer.gguf.lora_adapter import validate_adapter
+from quantizer.gguf.adapters import read_control_vector, validate_adapter
 
 CONFIG, SETTING = EngineConfig(n_ctx=512, n_sequences=4), RuntimeSettings(1, False, False)
 PROMPT = "How do I make a model smaller, and what does it cost to do so on a machine like mine?"

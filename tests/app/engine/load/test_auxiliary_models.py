@@ -14,7 +14,7 @@ from offload.footprint.profile import RunConfig
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan, plan
 from offload.speed.cost_model import expected_rates
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.validation import validate_gguf
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_heads import predicting_model

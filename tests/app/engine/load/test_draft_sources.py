@@ -18,7 +18,7 @@ from app.engine.protocol.messages import EngineConfig, Truncation
 from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from tests.quantizer.gguf_files import tiny_llama
 
 REAL_DRAFT = Path(__file__).with_name("real_draft.py")

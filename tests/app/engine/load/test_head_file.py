@@ -9,7 +9,7 @@ import pytest
 from app.engine.load.auxiliary_models import read_auxiliary_models
 from app.engine.load.head_file import find_head, head_kind, is_head, read_head
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import validate_gguf
 from tests.quantizer.gguf_draft_heads import HEADS, MASK_TOKEN, draft_head, drafted_model

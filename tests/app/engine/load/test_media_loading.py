@@ -11,7 +11,7 @@ import pytest
 
 from app.engine.load.media_loading import usable_projector
 from app.engine.protocol.messages import EngineConfig
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from tests.quantizer.gguf_projectors import tiny_projector
 

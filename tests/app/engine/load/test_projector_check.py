@@ -8,7 +8,7 @@ import pytest
 
 from app.engine.load import projector_check
 from app.engine.load.projector_check import check_projector
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from quantizer.system.errors import UserError
 from tests.quantizer.gguf_files import tiny_llama

@@ -6,7 +6,7 @@ import gguf
 import pytest
 
 from app.engine.load.projector_file import validate_projector
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector

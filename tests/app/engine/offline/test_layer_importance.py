@@ -11,7 +11,7 @@ from app.engine.offline.evaluation import EvalRequest, EvalResult, evaluate
 from app.engine.offline.layer_importance import LayerDistances, LayerRequest, measure_layers
 from quantizer.convert.layer_removal import layers_to_remove
 from quantizer.convert.source_model import open_gguf
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import EngineError
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import PlanOptions, plan

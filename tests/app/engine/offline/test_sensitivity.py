@@ -17,7 +17,7 @@ from app.engine.offline.sensitivity import (
 )
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.imatrix import read_imatrix
-from quantizer.mix.sensitivity import Sensitivity
+from quantizer.mix.search import Sensitivity
 from quantizer.write.dtype_conversion import encode, to_float32
 from tests.quantizer.gguf_files import tiny_llama, tiny_weights
 

@@ -16,7 +16,7 @@ from app.engine.fake import FakeBackend
 from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.speed_bench import QUICK, THOROUGH, Clock, SpeedBench, TuningEffort, measure_step_cost
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize import execute
 from tests.bench.models.make_model import plan_random_model
 

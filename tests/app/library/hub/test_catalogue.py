@@ -12,8 +12,8 @@ from app.library.hub.catalogue import (
     parse_catalogue,
     read_catalogue,
 )
-from quantizer.gguf.file_types import FILE_TYPES
 from quantizer.gguf.hyperparameters import hyperparameter_faults
+from quantizer.gguf.tensor_types import FILE_TYPES
 from quantizer.system.errors import UsageError
 
 # Gigabytes of files as their repositories list them.

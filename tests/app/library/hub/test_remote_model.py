@@ -11,7 +11,7 @@ from app.library.download.remote_file import Digest, RemoteFile
 from app.library.hub.access import HubAccess, HubError, async_http_client
 from app.library.hub.remote_model import read_remote_model
 from offload.footprint.model import PlannedModel
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.validation import tensors_of, validate_gguf
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

@@ -8,7 +8,7 @@ from app.library.hub.selection import families_of, quants_of
 from app.library.machine_fit.planning import planning_context
 from app.settings.settings import Settings
 from offload.footprint.model import PlannedModel
-from quantizer.gguf.file_types import FILE_TYPES
+from quantizer.gguf.tensor_types import FILE_TYPES
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

@@ -16,7 +16,7 @@ from app.library.local import placement
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef
 from app.library.local.placement import copy_model, link_model, plan_import
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
 from tests.app.external_folders import ollama_model
 from tests.app.small_models import small_model, small_shards

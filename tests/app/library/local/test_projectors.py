@@ -7,7 +7,7 @@ import pytest
 
 from app.library.local.projectors import choose_projector, find_projector, general_choice, projector_stamp
 from app.service.models.model_file import is_current, read_model_file
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from tests.app.external_folders import ollama_model_that_sees
 from tests.quantizer.gguf_files import tiny_llama

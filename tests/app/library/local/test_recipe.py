@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe, recipe_path, write_recipe
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
 
 FULL = Recipe(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError, absolute, available, find_by_name, portable, resolve
 from app.settings.settings import Settings
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from app.settings.settings import Settings
 from offload.devices.machine import Machine
 from offload.footprint.model import PlannedModel
 from offload.placement.assessment import FitLevel
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UsageError
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of

@@ -16,7 +16,7 @@ from app.library.hub.repository import Repository
 from app.library.hub.selection import QuantChoice
 from app.library.local.index import Index
 from app.library.pulling.puller import Puller, PullPlan, plan_model_pull
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
 from tests.app.library.fetching import IMPATIENT
 from tests.app.library.hub_repos import HubRepo

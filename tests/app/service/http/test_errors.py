@@ -8,8 +8,8 @@ from app.library.local.placement import NameTakenError
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import ContextOverflowError, RequestError, ServiceError
 from app.service.http.errors import RefusedError, code_of, llamacpp_error, openai_error, status_of
-from quantizer.checkpoint.errors import CheckpointError
-from quantizer.gguf.errors import ModelFileError
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, UsageError, UserError
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from app.service.models.model_file import read_attachments
 from app.settings.settings import Settings
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError
 from tests.app.running import RunningService
 from tests.quantizer.gguf_adapters import control_vector, lora

@@ -18,7 +18,7 @@ from app.service.pool.memory_fake import host_with
 from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind
 from offload.placement.search import margin_bytes
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, UsageError
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_projectors import tiny_projector

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.convert.checkpoint_source import open_checkpoint
-from quantizer.gguf.file_types import file_type_named
+from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
 from tests.quantizer.encoder_checkpoints import TinyBert, TinyRanker

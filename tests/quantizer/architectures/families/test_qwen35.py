@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from quantizer.architectures import find_architecture, needed_tensors
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.convert.source_model import FileTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.gguf.tensor_types import tensor_type_named

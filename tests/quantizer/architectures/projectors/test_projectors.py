@@ -10,11 +10,10 @@ import pytest
 
 from quantizer.architectures import needed_tensors
 from quantizer.architectures.projectors import PROJECTORS, Projector, find_projector, projectors_for
-from quantizer.checkpoint.config import Config
-from quantizer.checkpoint.errors import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.source_model import RearrangedTensor, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.gguf.header_encoder import encode_entry
+from quantizer.gguf.header import encode_entry
 from tests.quantizer.seeing_checkpoints import PROJECTOR_OUTLINES, headers
 
 NORM_OF_FIRST_LAYER = re.compile(

@@ -16,7 +16,7 @@ from app.tools.fake import ScriptedApprover, ScriptedCall
 from app.tools.result import ToolOutcome
 from app.tools.tool import ToolOutput, ToolProgress
 from app.tools.tool_settings import ToolSettings
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, StorageError
 from tests.tui.chat.tool_chats import (
     TOOLS,

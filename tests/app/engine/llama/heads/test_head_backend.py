@@ -17,7 +17,7 @@ from app.engine.load.loading import LoadListener, load_model
 from app.engine.protocol.messages import EngineConfig
 from app.protocol.plan import Plan
 from offload.devices.machine import Machine
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from tests.quantizer.gguf_draft_heads import HEADS, draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama
 

@@ -13,7 +13,7 @@ from app.client.service_client import ServiceClient
 from app.library.hub.catalogue import Role
 from app.protocol.errors import RequestError
 from app.protocol.library import LocalModel, LocalModels
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError, UserError
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

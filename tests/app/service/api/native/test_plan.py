@@ -7,7 +7,7 @@ import pytest
 from app.client.service_client import ServiceClient
 from app.protocol.errors import RequestError
 from app.protocol.plan import PlanRequest
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError
 from tests.app.running import RunningService
 

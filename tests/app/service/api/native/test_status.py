@@ -10,7 +10,7 @@ from app.client.service_client import ServiceClient
 from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
 from app.protocol.errors import RequestError
 from app.settings.private_files import conversation_name
-from quantizer.gguf.errors import ModelFileError
+from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.running import RunningService
 
 

@@ -1,0 +1,440 @@
+"""Encoders. BERT, DistilBERT, RoBERTa, CamemBERT, XLM-R and their rerankers; Nomic's BERT: rotary positions, a gated
+feed-forward, GPT-2's names of settings. EuroBERT: a Llama that sees both sides. ModernBERT: windows around each token
+in two of three layers, no norm in the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    LAYER_NORM,
+    RMS_NORM,
+    ROPE,
+    SIZES,
+    VOCABULARY,
+    WINDOW_ROPE,
+    integer,
+    kind_of,
+)
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    FUSED_ATTENTION,
+    FUSED_FEED_FORWARD,
+    GATED_FEED_FORWARD,
+    PRE_NORMS,
+    Dimensions,
+    biases,
+    head_size,
+)
+from quantizer.checkpoint.config import CheckpointError, Config
+from quantizer.convert.derived_tensors import MappedTensor, positions_beyond_padding, whole_tensor
+from quantizer.convert.source_model import FileTensor
+
+_RANK = 4  # llama.cpp's number for pooling by a head that ranks
+
+_ENCODER = (
+    *SIZES,
+    *LAYER_NORM,
+    Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
+    Hyperparameter("attention.causal", "bool", lambda _config: False),
+)
+_NORMS: Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_output_norm.weight": ("n_embd",)}
+_WEIGHTS: Dimensions = {
+    **ATTENTION,
+    **_NORMS,
+    "ffn_up.weight": ("n_embd", "n_ff"),
+    "ffn_down.weight": ("n_ff", "n_embd"),
+}
+_EMBEDDINGS: Dimensions = {
+    "token_embd.weight": ("n_embd", "n_vocab"),
+    "token_types.weight": ("n_embd", "n_token_types"),
+    "token_embd_norm.weight": ("n_embd",),
+    "token_embd_norm.bias": ("n_embd",),
+}
+_RANKING: Dimensions = {"cls.weight": ("n_embd", "n_embd"), "cls.output.weight": ("n_embd", "n_labels")}
+
+
+def _n_positions_beyond_padding(config: Config) -> int:
+    return config.integer("max_position_embeddings") - config.integer("pad_token_id") - 1
+
+
+def _labels(config: Config) -> Value:
+    """Return the names of a ranker's outputs, by which llama.cpp counts them."""
+    labels = config.section("id2label").values
+    names = [labels.get(str(i)) for i in range(len(labels))]
+    if not all(isinstance(name, str) for name in names):
+        raise CheckpointError("config.json does not number its labels from 0 on.", "Check id2label.")
+    return [str(name) for name in names]
+
+
+_RANKER = (
+    Hyperparameter("pooling_type", "u32", lambda _config: _RANK),
+    Hyperparameter("classifier.output_labels", "str[]", _labels),
+)
+_LABELS = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
+
+_BERT = Architecture(
+    hf_classes=("BertModel", "BertForMaskedLM"),
+    gguf_name="bert",
+    hyperparameters=_ENCODER,
+    model_tensors=lambda _config: {**_EMBEDDINGS, "position_embd.weight": ("n_embd", "n_positions")},
+    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
+    # what the first checkpoints call the two vectors of a norm
+    splits={".gamma": {".weight": whole_tensor}, ".beta": {".bias": whole_tensor}},
+    ignored=("embeddings.position_ids",),
+    prefix="bert.",
+    unused=("cls.", "pooler."),
+    defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12},
+    assumed={
+        "hidden_act": lambda _config: "gelu",
+        "position_embedding_type": lambda _config: "absolute",
+        "is_decoder": lambda _config: False,
+    },
+)
+_DISTILLED = replace(
+    _BERT,
+    hf_classes=("DistilBertModel", "DistilBertForMaskedLM"),
+    model_tensors=lambda config: {
+        name: extents for name, extents in _BERT.model_tensors(config).items() if name != "token_types.weight"
+    },
+    prefix="distilbert.",
+    unused=("vocab_",),
+    aliases={
+        "dim": "hidden_size",
+        "hidden_dim": "intermediate_size",
+        "n_layers": "num_hidden_layers",
+        "n_heads": "num_attention_heads",
+        "activation": "hidden_act",
+    },
+    defaults={"type_vocab_size": 1, "layer_norm_eps": 1e-12},
+)
+_ROBERTA = replace(
+    _BERT,
+    hf_classes=(
+        *("RobertaModel", "RobertaForMaskedLM", "XLMRobertaModel", "XLMRobertaForMaskedLM"),
+        *("CamembertModel", "CamembertForMaskedLM"),
+    ),
+    hyperparameters=(
+        *(row for row in _ENCODER if row.key != "context_length"),
+        Hyperparameter("context_length", "u32", _n_positions_beyond_padding),
+    ),
+    model_tensors=lambda config: {
+        **_EMBEDDINGS,
+        "position_embd.weight": ("n_embd", _n_positions_beyond_padding(config)),
+    },
+    row_orders={"POS_EMBD": positions_beyond_padding},
+    prefix="roberta.",
+    unused=("lm_head.", "pooler."),
+    defaults={**_BERT.defaults, "pad_token_id": 1},
+)
+
+BERT = (
+    _BERT,
+    _DISTILLED,
+    _ROBERTA,
+    replace(
+        _ROBERTA,
+        hf_classes=(
+            *("RobertaForSequenceClassification", "XLMRobertaForSequenceClassification"),
+            "CamembertForSequenceClassification",
+        ),
+        hyperparameters=(*_ROBERTA.hyperparameters, *_RANKER),
+        model_tensors=lambda config: {**_ROBERTA.model_tensors(config), **_RANKING, **biases(_RANKING)},
+        defaults={**_ROBERTA.defaults, **_LABELS},
+        # llama.cpp reads both texts of a pair as of the first type
+        assumed={**_ROBERTA.assumed, "type_vocab_size": lambda _config: 1},
+    ),
+)
+
+
+def _n_trained_positions(config: Config) -> Value:
+    """Return the positions of training: beyond them its rope would change with a text's length, unlike llama.cpp's."""
+    return min(config.integer("max_position_embeddings"), config.integer("max_trained_positions"))
+
+
+NOMIC = Architecture(
+    hf_classes=("NomicBertModel",),
+    gguf_name="nomic-bert",
+    hyperparameters=(
+        *(row for row in _ENCODER if row.key != "context_length"),
+        *ROPE,
+        Hyperparameter("context_length", "u32", _n_trained_positions),
+    ),
+    model_tensors=lambda _config: _EMBEDDINGS,
+    layer_tensors={**FUSED_ATTENTION, **GATED_FEED_FORWARD, **_NORMS, **biases(_NORMS)},
+    aliases={
+        "n_embd": "hidden_size",
+        "n_inner": "intermediate_size",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_positions": "max_position_embeddings",
+        "layer_norm_epsilon": "layer_norm_eps",
+        "rotary_emb_base": "rope_theta",
+    },
+    defaults={
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "max_trained_positions": 2048,
+        "rope_theta": 1000.0,
+    },
+    assumed={
+        "activation_function": lambda _config: "swiglu",
+        "hidden_act": lambda _config: "silu",
+        "rotary_emb_fraction": lambda _config: 1.0,
+        "moe_every_n_layers": lambda _config: 0,
+        **dict.fromkeys(
+            (
+                *("causal", "prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"),
+                *("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"),
+            ),
+            lambda _config: False,
+        ),
+    },
+)
+
+
+def _no_scaling(config: Config) -> Value:
+    kind_of(config, ("default",))
+    return None
+
+
+_UNSCALED_ROPE = (
+    Hyperparameter("rope.scaling.type", "str", _no_scaling),
+    *(row for row in ROPE if not row.key.startswith("rope.scaling.")),
+)
+
+
+def _window_pattern(config: Config) -> Value:
+    """Return which layers have a window; before transformers 5 the first of every few had none."""
+    kinds, n = config.values.get("layer_types"), config.integer("global_attn_every_n_layers")
+    if kinds is None:
+        return [bool(i % max(1, n)) for i in range(config.integer("num_hidden_layers"))]
+    return [kind == "sliding_attention" for kind in kinds]
+
+
+_MODERN_LAYER: Dimensions = {"ffn_norm.weight": ("n_embd",), **FUSED_ATTENTION, **FUSED_FEED_FORWARD}
+_LATER_MODERN_LAYER: Dimensions = {"attn_norm.weight": ("n_embd",), **_MODERN_LAYER}
+_MODERN_BERT = Architecture(
+    hf_classes=("ModernBertModel", "ModernBertForMaskedLM"),
+    gguf_name="modern-bert",
+    hyperparameters=(
+        *(row for row in _ENCODER if row.key != "attention.layer_norm_epsilon"),
+        *VOCABULARY,
+        *_UNSCALED_ROPE,
+        *WINDOW_ROPE,
+        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("norm_eps")),
+        Hyperparameter("attention.sliding_window", "u32", integer("local_attention")),
+        Hyperparameter("attention.sliding_window_pattern", "bool[]", _window_pattern),
+        Hyperparameter("hidden_activation", "str", lambda config: config.text("hidden_activation")),
+    ),
+    model_tensors=lambda _config: {
+        "token_embd.weight": ("n_embd", "n_vocab"),
+        "token_embd_norm.weight": ("n_embd",),
+        "output_norm.weight": ("n_embd",),
+    },
+    # the embeddings were just normalised
+    layer_tensors=lambda _config, i: _LATER_MODERN_LAYER if i else _MODERN_LAYER,
+    prefix="model.",
+    unused=("head.", "decoder."),
+    aliases={
+        "global_rope_theta": "rope_theta",
+        "local_rope_theta": "rope_local_base_freq",
+    },
+    defaults={
+        "norm_eps": 1e-5,
+        "rope_theta": 160_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "local_attention": 128,
+        "global_attn_every_n_layers": 3,
+        "hidden_activation": "gelu",
+    },
+    assumed={
+        # llama.cpp has the gates of both
+        "hidden_activation": lambda config: "silu" if config.text("hidden_activation") == "silu" else "gelu",
+        **dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias"), lambda _config: False),
+    },
+)
+
+
+def _pooling_of_classifier(config: Config) -> Value:
+    """Return llama.cpp's number for what the head of a ranker reads."""
+    return 1 if config.text("classifier_pooling") == "mean" else 2
+
+
+_MODERN_RANKING: Dimensions = {**_RANKING, "cls.norm.weight": ("n_embd",), "cls.output.bias": ("n_labels",)}
+MODERN_BERT = (
+    _MODERN_BERT,
+    replace(
+        _MODERN_BERT,
+        hf_classes=("ModernBertForSequenceClassification",),
+        hyperparameters=(
+            *_MODERN_BERT.hyperparameters,
+            *_RANKER,
+            Hyperparameter("classifier.pooling_type", "u32", _pooling_of_classifier),
+        ),
+        model_tensors=lambda config: {**_MODERN_BERT.model_tensors(config), **_MODERN_RANKING},
+        splits={
+            "classifier.weight": {"classifier.out_proj.weight": whole_tensor},
+            "classifier.bias": {"classifier.out_proj.bias": whole_tensor},
+        },
+        unused=(),
+        defaults={**_MODERN_BERT.defaults, **_LABELS, "classifier_pooling": "cls"},
+        assumed={
+            **_MODERN_BERT.assumed,
+            "classifier_pooling": lambda config: "mean" if config.text("classifier_pooling") == "mean" else "cls",
+            "classifier_activation": lambda _config: "gelu",
+            "classifier_bias": lambda _config: False,
+        },
+    ),
+)
+
+EUROBERT = Architecture(
+    hf_classes=("EuroBertModel", "EuroBertForMaskedLM"),
+    gguf_name="eurobert",
+    hyperparameters=(
+        *(row for row in DECODER if not row.key.startswith("rope.")),
+        *RMS_NORM,
+        *VOCABULARY,
+        *_UNSCALED_ROPE,
+        Hyperparameter("attention.causal", "bool", lambda _config: False),
+    ),
+    model_tensors=lambda _config: {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)},
+    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+    prefix="model.",
+    unused=("lm_head.",),
+    defaults={"rms_norm_eps": 1e-5},
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+        **dict.fromkeys(("attention_bias", "mlp_bias"), lambda _config: False),
+    },
+)
+
+
+_DISTANCES: Dimensions = {"attn_rel_b.weight": ("n_heads", "n_distances")}
+_CROSS_ATTENTION: Dimensions = {
+    "cross_attn_norm.weight": ("n_embd",),
+    **{f"cross_{name.replace('output', 'o')}": extents for name, extents in ATTENTION.items()},
+}
+_LAYER: Dimensions = {
+    "attn_norm.weight": ("n_embd",),
+    **{name.replace("output", "o"): extents for name, extents in ATTENTION.items()},
+    "ffn_norm.weight": ("n_embd",),
+    "ffn_up.weight": ("n_embd", "n_ff"),
+    "ffn_down.weight": ("n_ff", "n_embd"),
+}
+_GATE: Dimensions = {"ffn_gate.weight": ("n_embd", "n_ff")}
+_GATED = "gated-gelu"
+
+
+def _t5_encoder(config: Config) -> Dimensions:
+    n_layers = config.integer("num_hidden_layers")
+    return {"token_embd.weight": ("n_embd", "n_vocab"), **_t5_stack("enc", n_layers, _LAYER, config)}
+
+
+def _t5_encoder_and_decoder(config: Config) -> Dimensions:
+    output: Dimensions = {} if _is_tied(config) else {"output.weight": ("n_embd", "n_vocab")}
+    decoder = _t5_stack("dec", _n_decoder_layers(config), {**_LAYER, **_CROSS_ATTENTION}, config)
+    return {**_t5_encoder(config), **decoder, **output}
+
+
+def _t5_stack(name: str, n_layers: int, layer: Dimensions, config: Config) -> Dimensions:
+    """Return the tensors of an encoder or a decoder."""
+    gate = _GATE if config.text("feed_forward_proj") == _GATED else {}
+    tensors: dict[str, tuple[str | int, ...]] = {f"{name}.output_norm.weight": ("n_embd",)}
+    for i in range(n_layers):
+        distances = _DISTANCES if i == 0 or config.flag("has_distances_everywhere") else {}
+        tensors |= {f"{name}.blk.{i}.{key}": extents for key, extents in {**layer, **gate, **distances}.items()}
+    return tensors
+
+
+def _n_decoder_layers(config: Config) -> int:
+    return config.integer("num_decoder_layers", "num_hidden_layers")
+
+
+def _is_tied(config: Config) -> bool:
+    return config.flag("tie_word_embeddings") is not False
+
+
+def _scaled_norm(tensor: FileTensor, name: str, config: Config) -> FileTensor | MappedTensor:
+    """Return the decoder's last norm with the factor of tied embeddings. Source: T5 of Mesh TensorFlow."""
+    is_scaled = config.flag("scale_decoder_outputs")
+    if not (_is_tied(config) if is_scaled is None else is_scaled):
+        return tensor
+    factor = config.integer("hidden_size") ** -0.5
+    return MappedTensor(tensor, name, lambda values: values * values.dtype.type(factor))
+
+
+_T5_ENCODER = Architecture(
+    hf_classes=("T5EncoderModel", "MT5EncoderModel"),
+    gguf_name="t5encoder",
+    hyperparameters=(
+        *SIZES,
+        Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
+        Hyperparameter("attention.key_length", "u32", head_size),
+        Hyperparameter("attention.value_length", "u32", head_size),
+        Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
+        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
+        Hyperparameter("attention.relative_buckets_count", "u32", integer("relative_attention_num_buckets")),
+        Hyperparameter("attention.causal", "bool", lambda _config: False),
+    ),
+    model_tensors=_t5_encoder,
+    layer_tensors={},
+    # the first checkpoints repeat the embeddings, and have distances between both sides, which are never used
+    ignored=("coder.embed_tokens.weight", ".EncDecAttention.relative_attention_bias.weight"),
+    unused=("decoder.", "lm_head."),
+    aliases={
+        "d_model": "hidden_size",
+        "d_ff": "intermediate_size",
+        "d_kv": "head_dim",
+        "num_heads": "num_attention_heads",
+        "num_layers": "num_hidden_layers",
+        "n_positions": "max_position_embeddings",
+    },
+    defaults={
+        "head_dim": 64,
+        "max_position_embeddings": 512,
+        "layer_norm_epsilon": 1e-6,
+        "relative_attention_num_buckets": 32,
+        "feed_forward_proj": "relu",
+        "decoder_start_token_id": 0,
+    },
+    assumed={
+        "feed_forward_proj": lambda config: _GATED if config.text("feed_forward_proj") == _GATED else "relu",
+        "relative_attention_max_distance": lambda _config: 128,
+    },
+)
+_T5 = replace(
+    _T5_ENCODER,
+    hf_classes=("T5ForConditionalGeneration",),
+    gguf_name="t5",
+    hyperparameters=(
+        *(row for row in _T5_ENCODER.hyperparameters if row.key != "attention.causal"),
+        Hyperparameter("decoder_block_count", "u32", _n_decoder_layers),
+        Hyperparameter("decoder_start_token_id", "u32", integer("decoder_start_token_id")),
+    ),
+    model_tensors=_t5_encoder_and_decoder,
+    splits={"decoder.final_layer_norm.weight": {"decoder.final_layer_norm.weight": _scaled_norm}},
+    approximations=lambda _config: (
+        "localllm runs the encoder only, which makes embeddings: the decoder needs a program that runs both.",
+    ),
+    unused=(),
+    # as transformers takes it: tied unless the config says otherwise
+    defaults={**_T5_ENCODER.defaults, "tie_word_embeddings": True},
+)
+_EVERYWHERE = {"has_distances_everywhere": True, "feed_forward_proj": _GATED}
+
+T5 = (
+    _T5_ENCODER,
+    _T5,
+    replace(_T5_ENCODER, hf_classes=("UMT5EncoderModel",), defaults={**_T5_ENCODER.defaults, **_EVERYWHERE}),
+    replace(
+        _T5,
+        hf_classes=("MT5ForConditionalGeneration",),
+        defaults={**_T5.defaults, "scale_decoder_outputs": False},
+    ),
+    replace(_T5, hf_classes=("UMT5ForConditionalGeneration",), defaults={**_T5.defaults, **_EVERYWHERE}),
+)

@@ -1,0 +1,427 @@
+"""Decoders with experts, most of whose layers have a window; gguf lacks all of them.
+
+Cohere 2 with experts (North): attention and feed-forward side by side after one norm, rotated only where there is a
+window and in the first, dense layers. Laguna: gated attention, whose heads differ in number from layer to layer, and
+another share of a head rotated where there is a window. Mellum 2: Qwen 3's experts, whose full layers may stretch
+their positions by YaRN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.families.dense import no_scaling
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    RMS_NORM,
+    VOCABULARY,
+    WINDOW_ROPE,
+    integer,
+    kind_of,
+    partly_rotated,
+    rope_base,
+    rope_of,
+)
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    EXPERT_FEED_FORWARD,
+    FUSED_EXPERTS,
+    GATED_FEED_FORWARD,
+    HEAD_NORMS,
+    NUMBERED_EXPERTS,
+    PRE_NORMS,
+    Dimensions,
+    head_size,
+)
+from quantizer.checkpoint.config import CheckpointError, Config
+from quantizer.convert.derived_tensors import whole_tensor
+
+_NAMES_OF = "dots1"  # all but Laguna's gates
+_GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
+_SILU: dict[str, Callable[[Config], object]] = {"hidden_act": lambda _config: "silu"}
+
+
+def _listed(config: Config, name: str) -> list[Any]:
+    """Return a list with an entry for each layer, empty where there is none. Raises CheckpointError for a short one."""
+    values = config.values.get(name) or []
+    n_layers = config.integer("num_hidden_layers")
+    if not isinstance(values, list) or 0 < len(values) < n_layers:
+        raise CheckpointError(f"config.json has no {name} for each layer.", "Check config.json.")
+    return values[:n_layers]
+
+
+def n_dense(default: int) -> Callable[[Config], int]:
+    """Return a function that counts the layers without experts, `default` where config.json does not."""
+
+    def count(config: Config) -> int:
+        if kinds := _listed(config, "mlp_layer_types"):
+            return kinds.count("dense")
+        stated = config.optional_integer("first_k_dense_replace")
+        return min(default if stated is None else stated, config.integer("num_hidden_layers"))
+
+    return count
+
+
+def leading_dense(config: Config) -> list[str]:
+    """Return the kinds of layers, those without experts first: nothing else can be told llama.cpp."""
+    kinds = config.values.get("mlp_layer_types") or []
+    return sorted(kinds, key=lambda kind: str(kind) != "dense")
+
+
+def _windows(config: Config) -> list[bool]:
+    return [kind == "sliding_attention" for kind in _listed(config, "layer_types")]
+
+
+_WINDOW = (
+    Hyperparameter(
+        "attention.sliding_window",
+        "u32",
+        lambda config: config.integer("sliding_window") if any(_windows(config)) else None,
+    ),
+    Hyperparameter(
+        "attention.sliding_window_pattern",
+        "bool[]",
+        lambda config: _windows(config) if any(_windows(config)) else None,
+    ),
+)
+
+
+def _unscaled_windows(config: Config) -> Any:
+    """Return the rope settings, those of windows without a scaling, which llama.cpp would leave out."""
+    settings = config.section("rope_parameters")
+    windowed = settings.section("sliding_attention")
+    if not windowed.values:
+        return config.values.get("rope_parameters")
+    return {**settings.values, "sliding_attention": {**windowed.values, "rope_type": "default"}}
+
+
+def _same_base(config: Config) -> Any:
+    """Return the rope settings with one base of frequencies, which is all that llama.cpp computes Mellum with."""
+    settings = _unscaled_windows(config)
+    if not isinstance(settings, dict) or "sliding_attention" not in settings:
+        return settings
+    return {**settings, "sliding_attention": {**settings["sliding_attention"], "rope_theta": rope_base(config)}}
+
+
+_MELLUM = Architecture(
+    hf_classes=("MellumForCausalLM",),
+    gguf_name="mellum",
+    names_of=_NAMES_OF,
+    hyperparameters=(
+        *(DECODER + RMS_NORM + EXPERTS + _WINDOW + WINDOW_ROPE),
+        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+    ),
+    layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD},
+    stacks=NUMBERED_EXPERTS,
+    splits=FUSED_EXPERTS,
+    unused=("mtp.",),
+    assumed={
+        **_SILU,
+        "attention_bias": lambda _config: False,
+        "tie_word_embeddings": lambda _config: False,
+        "norm_topk_prob": lambda _config: True,
+        "mlp_layer_types": lambda config: ["sparse"] * config.integer("num_hidden_layers"),
+        "rope_parameters": _same_base,
+    },
+)
+
+
+def _expert_matrices(width: int, ending: str) -> Dimensions:
+    return {
+        f"ffn_gate{ending}.weight": ("n_embd", width),
+        f"ffn_up{ending}.weight": ("n_embd", width),
+        f"ffn_down{ending}.weight": (width, "n_embd"),
+    }
+
+
+_COHERE_N_DENSE = n_dense(0)
+
+
+def _cohere_layer(config: Config, i: int) -> Dimensions:
+    attention: Dimensions = {"attn_norm.weight": ("n_embd",), **ATTENTION}
+    if i < _COHERE_N_DENSE(config):
+        return {**attention, **_expert_matrices(config.integer("prefix_dense_intermediate_size"), "")}
+    n_shared = config.optional_integer("num_shared_experts") or 0
+    shared = _expert_matrices(n_shared * config.integer("intermediate_size"), "_shexp") if n_shared else {}
+    return {**attention, **EXPERT_FEED_FORWARD, **shared}
+
+
+def _gating(config: Config) -> Value:
+    name = config.text("expert_selection_fn") or "softmax"
+    if name not in _GATING:
+        raise CheckpointError(f"config.json chooses experts by {name[:32]}.", "Choose another model.")
+    return _GATING[name]
+
+
+def _weights_norm(config: Config) -> Value:
+    """Return whether the weights of chosen experts add up to one, as a softmax of theirs always does."""
+    flag = config.flag("norm_topk_prob")
+    return _gating(config) == _GATING["softmax"] or flag is None or flag
+
+
+def _of_shared(factor: Callable[[Config], int]) -> Callable[[Config], Value]:
+    return lambda config: (config.optional_integer("num_shared_experts") or 0) * factor(config) or None
+
+
+_COHERE = Architecture(
+    hf_classes=("Cohere2MoeForCausalLM",),
+    gguf_name="cohere2moe",
+    names_of=_NAMES_OF,
+    hyperparameters=(
+        *(row for row in DECODER if row.key != "feed_forward_length" and not row.key.startswith("rope.scaling.")),
+        *(VOCABULARY + EXPERTS + _WINDOW),
+        Hyperparameter(
+            "feed_forward_length",
+            "u32",
+            lambda config: config.integer("prefix_dense_intermediate_size", "intermediate_size"),
+        ),
+        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_eps")),
+        Hyperparameter(
+            "attention.layer_norm_rms_epsilon", "f32", lambda config: config.optional_number("rms_norm_eps")
+        ),
+        Hyperparameter("rope.dimension_count", "u32", head_size),
+        Hyperparameter("rope.scaling.type", "str", no_scaling),
+        Hyperparameter("logit_scale", "f32", lambda config: config.number("logit_scale")),
+        Hyperparameter("leading_dense_block_count", "u32", _COHERE_N_DENSE),
+        Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
+        Hyperparameter("expert_gating_func", "u32", _gating),
+        Hyperparameter("expert_weights_norm", "bool", _weights_norm),
+        Hyperparameter("expert_shared_count", "u32", _of_shared(lambda _config: 1)),
+        Hyperparameter(
+            "expert_shared_feed_forward_length", "u32", _of_shared(lambda config: config.integer("intermediate_size"))
+        ),
+    ),
+    layer_tensors=_cohere_layer,
+    stacks=NUMBERED_EXPERTS,
+    splits=FUSED_EXPERTS,
+    leaves_later_layers=True,
+    defaults={"tie_word_embeddings": True, "logit_scale": 0.0625, "layer_norm_eps": 1e-5, "head_dim": 128},
+    assumed={
+        **_SILU,
+        "attention_bias": lambda _config: False,
+        "prefix_dense_sliding_window_pattern": lambda _config: 1,
+        "shared_expert_combination_strategy": lambda _config: "average",
+        "mlp_layer_types": leading_dense,
+    },
+)
+
+
+_LAGUNA_N_DENSE = n_dense(1)
+_PER_HEAD = (True, "per-head")
+
+
+def _heads(config: Config) -> list[int]:
+    """Return the number of heads of each layer."""
+    n_layers = config.integer("num_hidden_layers")
+    listed = config.sizes("num_attention_heads_per_layer")
+    heads = list(listed[:n_layers]) if listed else [config.integer("num_attention_heads")] * n_layers
+    if len(heads) < n_layers:
+        raise CheckpointError("config.json does not list the heads of all layers.", "Check config.json.")
+    return heads
+
+
+def _laguna_layer(config: Config, i: int) -> Dimensions:
+    n_heads = _heads(config)[i]
+    n_query = n_heads * head_size(config)
+    attention: Dimensions = {
+        **PRE_NORMS,
+        **ATTENTION,
+        **HEAD_NORMS,
+        "attn_q.weight": ("n_embd", n_query),
+        "attn_output.weight": (n_query, "n_embd"),
+        "attn_gate.weight": ("n_embd", n_heads if config.values.get("gating") in _PER_HEAD else n_query),
+    }
+    if i < _LAGUNA_N_DENSE(config):
+        return {**attention, **GATED_FEED_FORWARD}
+    shared = _expert_matrices(config.integer("shared_expert_intermediate_size"), "_shexp")
+    return {**attention, **EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",), **shared}
+
+
+def _rotated_in_windows(config: Config) -> Value:
+    windowed = config.section("rope_parameters").section("sliding_attention")
+    share = windowed.optional_number("partial_rotary_factor")
+    return int(head_size(config) * (1.0 if share is None else share)) if windowed.values else None
+
+
+_LAGUNA = Architecture(
+    hf_classes=("LagunaForCausalLM",),
+    gguf_name="laguna",
+    names_of=_NAMES_OF,
+    own_names={
+        "model.layers.{bid}.self_attn.g_proj": "blk.{bid}.attn_gate",
+        "model.layers.{bid}.mlp.experts.e_score_correction": "blk.{bid}.exp_probs_b",
+    },
+    hyperparameters=(
+        *(row for row in DECODER if row.key != "attention.head_count"),
+        *(RMS_NORM + VOCABULARY + EXPERTS + _WINDOW + WINDOW_ROPE),
+        Hyperparameter("attention.head_count", "u32[]", _heads),
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
+        Hyperparameter("rope.dimension_count_swa", "u32", _rotated_in_windows),
+        Hyperparameter("leading_dense_block_count", "u32", _LAGUNA_N_DENSE),
+        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+        Hyperparameter("expert_shared_feed_forward_length", "u32", integer("shared_expert_intermediate_size")),
+        Hyperparameter("expert_gating_func", "u32", lambda _config: _GATING["sigmoid"]),
+        Hyperparameter("expert_weights_norm", "bool", lambda _config: True),
+        Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("moe_routed_scaling_factor")),
+    ),
+    layer_tensors=_laguna_layer,
+    # before those of experts, which it looks like
+    splits={"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}, **FUSED_EXPERTS},
+    stacks=NUMBERED_EXPERTS,
+    defaults={"gating": True, "moe_routed_scaling_factor": 1.0, "head_dim": 128},
+    assumed={
+        **_SILU,
+        "attention_bias": lambda _config: False,
+        "gating": lambda config: config.values["gating"] if config.values["gating"] in _PER_HEAD else "per-element",
+        "moe_apply_router_weight_on_input": lambda _config: False,
+        "moe_router_logit_softcapping": lambda _config: 0.0,
+        "mlp_layer_types": leading_dense,
+        "rope_parameters": _unscaled_windows,
+    },
+)
+
+WINDOWED_EXPERTS = (_MELLUM, _COHERE, _LAGUNA)
+
+
+_MAX_ALPHA = 1e6
+
+
+def _stretched_base(config: Config) -> float:
+    """Return the base of the frequencies, multiplied by a power of `alpha` as transformers does."""
+    alpha = rope_of(config).optional_number("alpha") if kind_of(config) == "dynamic" else None
+    if alpha is None:
+        return rope_base(config)
+    size = head_size(config)
+    if size <= 2 or not 1 <= alpha <= _MAX_ALPHA:
+        raise CheckpointError(f"config.json stretches its rotations by {alpha}.", "Check rope_parameters.")
+    return rope_base(config) * math.pow(alpha, size / (size - 2))
+
+
+def _as_everywhere(name: str, value: Callable[[Config], int]) -> Callable[[Config], Any]:
+    """Return what `name` must be: `value`, or a list of it for all layers."""
+
+    def expected(config: Config) -> Any:
+        n_layers = config.integer("num_hidden_layers")
+        return [value(config)] * n_layers if isinstance(config.values.get(name), list) else value(config)
+
+    return expected
+
+
+def _experts_per_token(config: Config) -> int:
+    """Return the number of experts that answer in each layer. Raises CheckpointError when layers differ."""
+    of_layers = config.values.get("moe_topk")
+    if not isinstance(of_layers, list):
+        return config.integer("moe_topk", "num_experts_per_tok")
+    if len(set(map(str, of_layers))) != 1:
+        raise CheckpointError("config.json has layers with other numbers of experts.", "Choose another model.")
+    return Config({"moe_topk": of_layers[0]}).integer("moe_topk")
+
+
+_HUNYUAN_ROWS = (
+    *(row for row in DECODER if row.key != "rope.freq_base"),
+    Hyperparameter("rope.freq_base", "f32", _stretched_base),
+    *RMS_NORM,
+)
+_HUNYUAN_LAYER = {**PRE_NORMS, **ATTENTION, **HEAD_NORMS}
+_HUNYUAN_ASSUMED: dict[str, Callable[[Config], Any]] = {
+    "hidden_act": lambda _config: "silu",
+    "attention_bias": lambda _config: False,
+    "mlp_bias": lambda _config: False,
+    "use_qk_norm": lambda _config: True,
+    "use_cla": lambda _config: False,
+}
+_FEED_FORWARD_LENGTH = integer("intermediate_size")
+
+_HY_3_N_DENSE = n_dense(1)
+
+
+def _hy_3_layer(config: Config, i: int) -> Dimensions:
+    if i < _HY_3_N_DENSE(config):
+        return {**_HUNYUAN_LAYER, **GATED_FEED_FORWARD}
+    width = _hy_3_shared_width(config)
+    return {
+        **_HUNYUAN_LAYER,
+        **EXPERT_FEED_FORWARD,
+        "exp_probs_b": ("n_expert",),  # without an ending here
+        "ffn_gate_shexp.weight": ("n_embd", width),
+        "ffn_up_shexp.weight": ("n_embd", width),
+        "ffn_down_shexp.weight": (width, "n_embd"),
+    }
+
+
+def _hy_3_shared_width(config: Config) -> int:
+    return config.integer("num_shared_experts") * config.integer("moe_intermediate_size")
+
+
+_HY_3 = Architecture(
+    hf_classes=("HYV3ForCausalLM",),
+    gguf_name="hy_v3",
+    names_of="dots1",
+    hyperparameters=(
+        *(DECODER + RMS_NORM + EXPERTS),
+        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+        Hyperparameter("expert_shared_feed_forward_length", "u32", _hy_3_shared_width),
+        Hyperparameter("expert_gating_func", "u32", lambda _config: 2),  # sigmoid
+        Hyperparameter("expert_weights_norm", "bool", lambda _config: True),
+        Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("router_scaling_factor")),
+    ),
+    layer_tensors=_hy_3_layer,
+    stacks=NUMBERED_EXPERTS,
+    splits={".e_score_correction_bias": {".expert_bias": whole_tensor}, **FUSED_EXPERTS},
+    leaves_later_layers=True,
+    defaults={"rope_theta": 11_158_840.0, "router_scaling_factor": 2.826, "num_shared_experts": 1, "head_dim": 128},
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "attention_bias": lambda _config: False,
+        "mlp_bias": lambda _config: False,
+        "route_norm": lambda _config: True,
+        "first_k_dense_replace": _HY_3_N_DENSE,
+        "mlp_layer_types": leading_dense,
+    },
+)
+
+HUNYUAN = (
+    _HY_3,
+    Architecture(
+        hf_classes=("HunYuanDenseV1ForCausalLM",),
+        gguf_name="hunyuan-dense",
+        hyperparameters=_HUNYUAN_ROWS,
+        layer_tensors={**_HUNYUAN_LAYER, **GATED_FEED_FORWARD},
+        assumed=_HUNYUAN_ASSUMED,
+    ),
+    Architecture(
+        hf_classes=("HunYuanMoEV1ForCausalLM",),
+        gguf_name="hunyuan-moe",
+        hyperparameters=(
+            *_HUNYUAN_ROWS,
+            EXPERTS[0],
+            Hyperparameter("expert_used_count", "u32", _experts_per_token),
+            Hyperparameter("expert_feed_forward_length", "u32", _FEED_FORWARD_LENGTH),
+            Hyperparameter("expert_shared_count", "u32", lambda _config: 1),
+            Hyperparameter("expert_shared_feed_forward_length", "u32", _FEED_FORWARD_LENGTH),
+        ),
+        layer_tensors={
+            **_HUNYUAN_LAYER,
+            "ffn_gate_inp.weight": ("n_embd", "n_expert"),
+            **{
+                name.replace(".weight", f"_{kind}.weight"): (*extents, *more)
+                for kind, more in (("exps", ("n_expert",)), ("shexp", ()))
+                for name, extents in GATED_FEED_FORWARD.items()
+            },
+        },
+        stacks=NUMBERED_EXPERTS,
+        splits=FUSED_EXPERTS,
+        assumed={
+            **_HUNYUAN_ASSUMED,
+            "moe_intermediate_size": _as_everywhere(
+                "moe_intermediate_size", lambda config: config.integer("intermediate_size")
+            ),
+            "num_shared_expert": _as_everywhere("num_shared_expert", lambda _config: 1),
+            "norm_topk_prob": lambda _config: True,
+        },
+    ),
+)

@@ -1,0 +1,324 @@
+"""Mamba and Mamba-2, which have a state instead of attention; Jamba, with attention in every few layers and experts in
+others, and without positions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    DIMENSIONS,
+    EXPERT_FEED_FORWARD,
+    FUSED_EXPERTS,
+    GATED_FEED_FORWARD,
+    HEAD_NORMS,
+    PRE_NORMS,
+    Dimensions,
+    Stack,
+    resolve_shapes,
+)
+from quantizer.checkpoint.config import CheckpointError, Config
+from quantizer.convert.derived_tensors import negative_exponential, whole_tensor
+
+_UNBOUNDED_CONTEXT = 1 << 20  # a state has no length; llama.cpp's own files have this value
+
+_ROWS = (
+    Hyperparameter("block_count", "u32", integer("num_hidden_layers")),
+    Hyperparameter("context_length", "u32", lambda _config: _UNBOUNDED_CONTEXT),
+    Hyperparameter("embedding_length", "u32", integer("hidden_size")),
+    Hyperparameter("feed_forward_length", "u32", lambda _config: 0),
+    Hyperparameter("attention.head_count", "u32", lambda _config: 0),
+    Hyperparameter("ssm.conv_kernel", "u32", integer("conv_kernel")),
+    Hyperparameter("ssm.state_size", "u32", integer("state_size")),
+    Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
+)
+_LAYER: Dimensions = {
+    "attn_norm.weight": ("n_embd",),
+    "ssm_in.weight": ("n_embd", "2 n_ff"),
+    "ssm_conv1d.weight": ("n_conv", "n_ff"),
+    "ssm_conv1d.bias": ("n_ff",),
+    "ssm_x.weight": ("n_ff", "n_step_and_states"),
+    "ssm_dt.weight": ("n_step", "n_ff"),
+    "ssm_dt.bias": ("n_ff",),
+    "ssm_a": ("n_state", "n_ff"),
+    "ssm_d": ("n_ff",),
+    "ssm_out.weight": ("n_ff", "n_embd"),
+}
+_MIXER_2: Dimensions = {
+    "ssm_in.weight": ("n_embd", "n_ssm_projection"),
+    "ssm_conv1d.weight": ("n_conv", "n_ssm_channels"),
+    "ssm_conv1d.bias": ("n_ssm_channels",),
+    "ssm_dt.bias": ("n_ssm_heads",),
+    "ssm_a": (1, "n_ssm_heads"),
+    "ssm_d": (1, "n_ssm_heads"),
+    "ssm_norm.weight": ("n_ssm_group", "n_ssm_groups"),
+    "ssm_out.weight": ("n_ssm_inner", "n_embd"),
+}
+
+
+def no_limit(config: Config) -> object:
+    """Return the bounds of time steps as they are written, if they bound nothing."""
+    bounds = config.values.get("time_step_limit")
+    is_open = isinstance(bounds, list) and bounds in ([0.0, math.inf], [0.0, {"__float__": "Infinity"}])
+    return bounds if is_open else [0.0, math.inf]
+
+
+def mamba_2_rows(settings: Callable[[Config], Config]) -> tuple[Hyperparameter, ...]:
+    """Return the rows of Mamba-2's sizes; `settings` gives a hybrid's config Mamba-2's own names."""
+    sizes: dict[str, Callable[[Config], Value]] = {
+        "conv_kernel": integer("conv_kernel"),
+        "state_size": integer("state_size"),
+        "inner_size": DIMENSIONS["n_ssm_inner"],
+        "time_step_rank": integer("num_heads"),
+        "group_count": integer("n_groups"),
+    }
+    return tuple(
+        Hyperparameter(f"ssm.{name}", "u32", lambda config, read=read: read(settings(config)))  # type: ignore[misc]
+        for name, read in sizes.items()
+    )
+
+
+def mamba_2_mixer(settings: Config) -> Dimensions:
+    """Return the tensors of Mamba-2 in a layer, without its norm."""
+    return resolve_shapes(_MIXER_2, settings)
+
+
+# how Mamba-2's tensors become llama.cpp's, as fields of an entry
+MAMBA_2_TRANSFORMS: Mapping[str, Any] = {
+    "value_maps": {"SSM_A": negative_exponential},
+    "reshaped": ("SSM_CONV1D", "SSM_A", "SSM_D", "SSM_NORM"),
+    "splits": {".dt_bias": {".dt_proj.bias": whole_tensor}},
+}
+
+MAMBA = (
+    Architecture(
+        hf_classes=("MambaForCausalLM",),
+        gguf_name="mamba",
+        hyperparameters=(
+            *_ROWS,
+            Hyperparameter("ssm.inner_size", "u32", integer("intermediate_size")),
+            Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
+            Hyperparameter("ssm.dt_b_c_rms", "bool", lambda _config: False),
+        ),
+        layer_tensors=_LAYER,
+        value_maps={"SSM_A": negative_exponential},
+        reshaped=("SSM_CONV1D",),
+        defaults={"tie_word_embeddings": True},
+        assumed={
+            "hidden_act": lambda _config: "silu",
+            "use_bias": lambda _config: False,
+            "intermediate_size": lambda config: 2 * config.integer("hidden_size"),
+        },
+    ),
+    Architecture(
+        hf_classes=("Mamba2ForCausalLM",),
+        gguf_name="mamba2",
+        hyperparameters=(
+            *(row for row in _ROWS if not row.key.startswith("ssm.")),
+            *mamba_2_rows(lambda config: config),
+        ),
+        layer_tensors={"attn_norm.weight": ("n_embd",), **_MIXER_2},
+        **MAMBA_2_TRANSFORMS,
+        assumed={
+            "hidden_act": lambda _config: "silu",
+            "use_bias": lambda _config: False,
+            "use_conv_bias": lambda _config: True,
+            "time_step_limit": no_limit,
+        },
+    ),
+)
+
+
+_MAMBA: Dimensions = {
+    "ssm_in.weight": ("n_embd", "2 n_mamba"),
+    "ssm_conv1d.weight": ("n_conv", "n_mamba"),
+    "ssm_conv1d.bias": ("n_mamba",),
+    "ssm_x.weight": ("n_mamba", "n_step_and_states"),
+    "ssm_dt.weight": ("n_step", "n_mamba"),
+    "ssm_dt.bias": ("n_mamba",),
+    "ssm_dt_norm.weight": ("n_step",),
+    "ssm_b_norm.weight": ("n_state",),
+    "ssm_c_norm.weight": ("n_state",),
+    "ssm_a": ("n_state", "n_mamba"),
+    "ssm_d": ("n_mamba",),
+    "ssm_out.weight": ("n_mamba", "n_embd"),
+}
+
+
+def _is_every(config: Config, kind: str, i: int) -> bool:
+    period, offset = config.integer(f"{kind}_layer_period"), config.integer(f"{kind}_layer_offset")
+    return i % max(1, period) == offset
+
+
+def _layer(config: Config, i: int) -> Dimensions:
+    has_experts = _is_every(config, "expert", i) and config.integer("num_experts") > 1
+    return {
+        **PRE_NORMS,
+        **(ATTENTION if _is_every(config, "attn", i) else _MAMBA),
+        **(EXPERT_FEED_FORWARD if has_experts else GATED_FEED_FORWARD),
+    }
+
+
+def _kv_heads(config: Config) -> Value:
+    """Return the heads of each layer, none for Mamba's."""
+    n_heads = config.integer("num_key_value_heads")
+    return [n_heads if _is_every(config, "attn", i) else 0 for i in range(config.integer("num_hidden_layers"))]
+
+
+JAMBA = Architecture(
+    hf_classes=("JambaForCausalLM",),
+    gguf_name="jamba",
+    hyperparameters=(
+        *SIZES,
+        *RMS_NORM,
+        *EXPERTS,
+        Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
+        Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
+        Hyperparameter("ssm.conv_kernel", "u32", integer("conv_kernel")),
+        Hyperparameter("ssm.state_size", "u32", integer("state_size")),
+        Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_mamba"]),
+        Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
+    ),
+    layer_tensors=_layer,
+    value_maps={"SSM_A": negative_exponential},
+    reshaped=("SSM_CONV1D",),
+    # gguf's map has the experts under the names of other models
+    stacks=(Stack(".feed_forward.experts.", ".mlp.experts.", DIMENSIONS["n_expert"]),),
+    aliases={"mamba_d_conv": "conv_kernel", "mamba_d_state": "state_size", "mamba_dt_rank": "time_step_rank"},
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "mamba_expand": lambda _config: 2,
+        "mamba_conv_bias": lambda _config: True,
+        "mamba_proj_bias": lambda _config: False,
+        "sliding_window": lambda _config: None,
+    },
+)
+
+
+_SIGMOID = 2  # llama.cpp's number for it
+_CONVOLUTION = {"conv", "short_conv"}
+
+
+def _attends(config: Config, i: int) -> bool:
+    """Return whether layer `i` attends; without any list all do."""
+    kinds = config.values.get("layer_types")
+    if kinds is None:
+        chosen = config.values.get("full_attn_idxs")
+        return not isinstance(chosen, list) or i in chosen
+    if not isinstance(kinds, list) or len(kinds) < config.integer("num_hidden_layers"):
+        raise CheckpointError("config.json does not list the kinds of all layers.", "Check layer_types.")
+    return kinds[i] not in _CONVOLUTION
+
+
+def _lfm_kv_heads(config: Config) -> Value:
+    """Return the heads of each layer, none for convolutions."""
+    n_heads = config.integer("num_key_value_heads")
+    return [n_heads if _attends(config, i) else 0 for i in range(config.integer("num_hidden_layers"))]
+
+
+def _lfm_width(config: Config) -> int:
+    """Return the width of the feed-forward, as the HF class computes it."""
+    width = config.integer("block_ff_dim", "intermediate_size")
+    if config.flag("block_auto_adjust_ff_dim") is False:
+        return width
+    multiple = config.integer("block_multiple_of")
+    width = int(config.number("block_ffn_dim_multiplier") * int(2 * width / 3))
+    return -(-width // max(1, multiple)) * multiple
+
+
+def _lfm_model(config: Config) -> Dimensions:
+    tensors: Dimensions = {"token_embd.weight": ("n_embd", "n_vocab"), "token_embd_norm.weight": ("n_embd",)}
+    is_tied = config.flag("tie_word_embeddings")
+    return tensors if is_tied else {**tensors, "output.weight": ("n_embd", "n_vocab")}
+
+
+def _lfm_mixer(config: Config, i: int) -> Dimensions:
+    if _attends(config, i):
+        return {**PRE_NORMS, **ATTENTION, **HEAD_NORMS}
+    n_embd = config.integer("hidden_size")
+    return {
+        **PRE_NORMS,
+        "shortconv.conv.weight": (config.integer("conv_L_cache"), n_embd),
+        "shortconv.in_proj.weight": (n_embd, 3 * n_embd),
+        "shortconv.out_proj.weight": (n_embd, n_embd),
+    }
+
+
+def _lfm_layer(config: Config, i: int) -> Dimensions:
+    n_embd, width = config.integer("hidden_size"), _lfm_width(config)
+    return {
+        **_lfm_mixer(config, i),
+        "ffn_gate.weight": (n_embd, width),
+        "ffn_up.weight": (n_embd, width),
+        "ffn_down.weight": (width, n_embd),
+    }
+
+
+def _lfm_moe_layer(config: Config, i: int) -> Dimensions:
+    if i < config.integer("num_dense_layers"):
+        return {**_lfm_mixer(config, i), **GATED_FEED_FORWARD}
+    return {**_lfm_mixer(config, i), **EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
+
+
+_LFM_ROWS = (
+    *(row for row in DECODER if row.key not in ("feed_forward_length", "attention.head_count_kv")),
+    *VOCABULARY,
+    Hyperparameter("attention.head_count_kv", "u32[]", _lfm_kv_heads),
+    Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("norm_eps")),
+    Hyperparameter("shortconv.l_cache", "u32", integer("conv_L_cache")),
+)
+_LFM_2 = Architecture(
+    hf_classes=("Lfm2ForCausalLM",),
+    gguf_name="lfm2",
+    hyperparameters=(*_LFM_ROWS, Hyperparameter("feed_forward_length", "u32", _lfm_width)),
+    model_tensors=_lfm_model,
+    layer_tensors=_lfm_layer,
+    reshaped=("SHORTCONV_CONV",),
+    aliases={"tie_embedding": "tie_word_embeddings"},
+    defaults={
+        "tie_word_embeddings": True,
+        "rope_theta": 1e6,
+        "norm_eps": 1e-5,
+        "conv_L_cache": 3,
+        "block_multiple_of": 256,
+        "block_ffn_dim_multiplier": 1.0,
+    },
+    assumed={
+        "conv_bias": lambda _config: False,
+        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+    },
+)
+
+LFM = (
+    _LFM_2,
+    replace(
+        _LFM_2,
+        hf_classes=("Lfm2MoeForCausalLM",),
+        gguf_name="lfm2moe",
+        hyperparameters=(
+            *_LFM_ROWS,
+            *EXPERTS,
+            Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
+            Hyperparameter("leading_dense_block_count", "u32", integer("num_dense_layers")),
+            Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+            Hyperparameter("expert_gating_func", "u32", lambda _config: _SIGMOID),
+        ),
+        layer_tensors=_lfm_moe_layer,
+        splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **FUSED_EXPERTS},
+        # gguf's map has the experts under the names of Mixtral's
+        stacks=(Stack(".feed_forward.experts.", ".block_sparse_moe.experts.", DIMENSIONS["n_expert"]),),
+        defaults={**_LFM_2.defaults, "num_dense_layers": 2},
+        assumed={
+            **_LFM_2.assumed,
+            "use_expert_bias": lambda _config: True,
+            "norm_topk_prob": lambda _config: True,
+            "routed_scaling_factor": lambda _config: 1.0,
+        },
+    ),
+)

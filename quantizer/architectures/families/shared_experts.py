@@ -1,0 +1,286 @@
+"""GLM 4 before and after GLM 4 0414, whose four norms are in `dense`; Solar Open.
+
+GLM 4 of 2024: neighbours rotated in half of each head, gate and up in one matrix. GLM 4.5 and 4.6: experts chosen by
+sigmoids with a correction, one of them shared, after dense layers; halves rotated. Solar Open: the same with experts in
+every layer and whole heads rotated. GLM 4.5 and 4.6 have a layer that predicts one token further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.families.deepseek import EXPERT_CHOICE, SHARED_EXPERTS, dense_before_sparse
+from quantizer.architectures.metadata_rows import (
+    DECODER,
+    EXPERTS,
+    PREDICTION_ROW,
+    RMS_NORM,
+    ROTATED,
+    VOCABULARY,
+    WINDOW,
+    WINDOW_PATTERN,
+    integer,
+    llama3_factors,
+    partly_rotated,
+)
+from quantizer.architectures.shapes import (
+    ATTENTION,
+    CHOICE_CORRECTION,
+    DIMENSIONS,
+    EXPERT_FEED_FORWARD,
+    FUSED_EXPERTS,
+    FUSED_FEED_FORWARD,
+    GATED_FEED_FORWARD,
+    HEAD_NORMS,
+    NUMBERED_EXPERTS,
+    POST_NORMS,
+    PRE_NORMS,
+    Dimensions,
+    attention_biases,
+)
+from quantizer.checkpoint.config import Config
+from quantizer.convert.derived_tensors import whole_tensor
+
+_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
+_EXPERTS: Dimensions = {"exp_probs_b.bias": ("n_expert",), **EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
+
+
+def _layer(config: Config, i: int) -> Dimensions:
+    is_dense = i < config.integer("first_k_dense_replace")
+    return {
+        **_NORMS,
+        **ATTENTION,
+        **attention_biases(config, by_default=False),
+        **(HEAD_NORMS if config.flag("use_qk_norm") else {}),
+        **(GATED_FEED_FORWARD if is_dense else _EXPERTS),
+    }
+
+
+def _head_size_of_equal_shares(config: Config) -> int:
+    return config.integer("hidden_size") // max(1, config.integer("num_attention_heads"))
+
+
+_SILU: dict[str, Callable[[Config], object]] = {"hidden_act": lambda _config: "silu"}
+_GLM = Architecture(
+    hf_classes=("GlmForCausalLM",),
+    gguf_name="chatglm",
+    hyperparameters=(*DECODER, *RMS_NORM, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
+    layer_tensors=lambda config, _i: {
+        **PRE_NORMS,
+        **ATTENTION,
+        **attention_biases(config, by_default=True),
+        **FUSED_FEED_FORWARD,
+    },
+    assumed={**_SILU, "head_dim": _head_size_of_equal_shares},
+)
+
+_GLM_4_5 = Architecture(
+    hf_classes=("Glm4MoeForCausalLM",),
+    gguf_name="glm4moe",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        *EXPERTS,
+        *EXPERT_CHOICE,
+        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5)),
+        *PREDICTION_ROW,
+    ),
+    layer_tensors=_layer,
+    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
+    stacks=NUMBERED_EXPERTS,
+    leaves_later_layers=True,
+    keeps_prediction_layer=True,
+    defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
+    assumed={**_SILU, "scoring_func": lambda _config: "sigmoid"},
+)
+
+GLM = (
+    _GLM,
+    _GLM_4_5,
+    replace(
+        _GLM_4_5,
+        hf_classes=("SolarOpenForCausalLM",),
+        hyperparameters=(
+            *(row for row in DECODER if row.key != "feed_forward_length"),
+            *RMS_NORM,
+            *EXPERTS,
+            *EXPERT_CHOICE,
+            Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
+        ),
+        leaves_later_layers=False,
+        keeps_prediction_layer=False,
+        defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 0, "norm_topk_prob": True, "rope_theta": 1e6},
+        assumed={
+            **_GLM_4_5.assumed,
+            "first_k_dense_replace": lambda _config: 0,
+            "use_qk_norm": lambda _config: False,
+        },
+    ),
+)
+
+
+_N_LAYERS_WITH_WINDOWS = 64
+
+
+def _has_windows(config: Config) -> bool:
+    return config.integer("num_hidden_layers") == _N_LAYERS_WITH_WINDOWS
+
+
+def _exaone_window(config: Config) -> Value:
+    return config.integer("sliding_window") if _has_windows(config) else None
+
+
+def _exaone_pattern(config: Config) -> Value:
+    return WINDOW_PATTERN[0].read(config) if _has_windows(config) else None
+
+
+def _known_window(config: Config) -> int | None:
+    return config.optional_integer("sliding_window") if _has_windows(config) else None
+
+
+def _known_pattern(config: Config) -> int | str | None:
+    """Return one of the two ways to say that every fourth layer attends to everything, where the pattern counts."""
+    given = config.values.get("sliding_window_pattern")
+    is_unused = "layer_types" in config.values or "sliding_window" not in config.values
+    return given if is_unused or given == "LLLG" else 4
+
+
+_EXAONE = Architecture(
+    hf_classes=("Exaone4ForCausalLM",),
+    gguf_name="exaone4",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        *VOCABULARY,
+        Hyperparameter("attention.sliding_window", "u32", _exaone_window),
+        Hyperparameter("attention.sliding_window_pattern", "bool[]", _exaone_pattern),
+    ),
+    layer_tensors={**POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
+    generate=llama3_factors,
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
+        "sliding_window": _known_window,
+        "sliding_window_pattern": _known_pattern,
+    },
+)
+
+_EXAONE_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, **SHARED_EXPERTS, "exp_probs_b.bias": ("n_expert",)}
+
+
+def _exaone_layer(config: Config, i: int) -> Dimensions:
+    is_dense = i < config.integer("first_k_dense_replace")
+    return {**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **(GATED_FEED_FORWARD if is_dense else _EXAONE_EXPERTS)}
+
+
+_K_EXAONE = Architecture(
+    hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
+    gguf_name="exaone-moe",
+    hyperparameters=(
+        *DECODER,
+        *RMS_NORM,
+        *VOCABULARY,
+        *WINDOW,
+        *WINDOW_PATTERN,
+        *EXPERTS,
+        *EXPERT_CHOICE,
+        Hyperparameter("expert_shared_feed_forward_length", "u32", DIMENSIONS["n_ff_shared_experts"]),
+    ),
+    layer_tensors=_exaone_layer,
+    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
+    stacks=NUMBERED_EXPERTS,
+    generate=llama3_factors,
+    unused=("mtp.",),
+    aliases={"num_shared_experts": "n_shared_experts"},
+    defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
+    assumed={
+        "hidden_act": lambda _config: "silu",
+        "scoring_func": lambda _config: "sigmoid",
+        "mlp_layer_types": dense_before_sparse,
+        "sliding_window_pattern": _known_pattern,
+        "tie_word_embeddings": lambda _config: False,
+    },
+)
+
+_EXAONE_3 = Architecture(
+    hf_classes=("ExaoneForCausalLM",),
+    gguf_name="exaone",
+    hyperparameters=DECODER + RMS_NORM + ROTATED,
+    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+    generate=llama3_factors,
+    aliases={
+        "num_layers": "num_hidden_layers",
+        "layer_norm_epsilon": "rms_norm_eps",
+        "activation_function": "hidden_act",
+    },
+    assumed={"hidden_act": lambda _config: "silu", "partial_rotary_factor": lambda _config: 1.0},
+)
+
+EXAONE = (_EXAONE, _K_EXAONE, _EXAONE_3)
+
+
+_ERNIE_DEFAULTS = {"tie_word_embeddings": True, "rope_theta": 5e5}
+_ERNIE_ASSUMED = {"hidden_act": lambda _config: "silu", "use_bias": lambda _config: False}
+_ERNIE_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
+
+
+def _ernie_layer(config: Config, i: int) -> Dimensions:
+    if i < config.integer("moe_layer_start_index"):
+        return {**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}
+    return {
+        **PRE_NORMS,
+        **ATTENTION,
+        **_ERNIE_EXPERTS,
+        **(SHARED_EXPERTS if config.integer("n_shared_experts") else {}),
+    }
+
+
+def _last_layer(config: Config) -> int:
+    """Return the last layer's number, which -1 stands for as well."""
+    return -1 if config.values.get("moe_layer_end_index") == -1 else config.integer("num_hidden_layers") - 1
+
+
+ERNIE = (
+    Architecture(
+        hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
+        gguf_name="ernie4_5",
+        hyperparameters=DECODER + RMS_NORM,
+        layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+        defaults=_ERNIE_DEFAULTS,
+        assumed=_ERNIE_ASSUMED,
+    ),
+    Architecture(
+        hf_classes=("Ernie4_5_MoeForCausalLM",),
+        gguf_name="ernie4_5-moe",
+        hyperparameters=(
+            *DECODER,
+            *RMS_NORM,
+            *EXPERTS,
+            Hyperparameter("interleave_moe_layer_step", "u32", lambda _config: 1),
+            Hyperparameter("leading_dense_block_count", "u32", integer("moe_layer_start_index")),
+            Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+            Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
+            Hyperparameter("expert_shared_feed_forward_length", "u32", DIMENSIONS["n_ff_shared_experts"]),
+        ),
+        layer_tensors=_ernie_layer,
+        reshaped=("FFN_EXP_PROBS_B",),
+        splits={
+            # the same correction, under two names
+            ".gate.moe_statics.e_score_correction_bias": {".moe_statics.e_score_correction.bias": whole_tensor},
+            ".e_score_correction_bias": {".e_score_correction.bias": whole_tensor},
+            **FUSED_EXPERTS,
+        },
+        stacks=NUMBERED_EXPERTS,
+        # prediction of several tokens
+        unused=tuple(f"model.mtp_{part}." for part in ("block", "emb_norm", "hidden_norm", "linear_proj")),
+        aliases={
+            "moe_num_experts": "num_experts",
+            "moe_k": "num_experts_per_tok",
+            "moe_num_shared_experts": "n_shared_experts",
+        },
+        defaults={**_ERNIE_DEFAULTS, "moe_layer_start_index": 1, "n_shared_experts": 2},
+        assumed={**_ERNIE_ASSUMED, "moe_layer_interval": lambda _config: 1, "moe_layer_end_index": _last_layer},
+    ),
+)
