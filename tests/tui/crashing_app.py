@@ -59,5 +59,5 @@ FAULTS: dict[str, Callable[[LocalllmApp], object]] = {
 
 if __name__ == "__main__":
     fault = FAULTS[sys.argv.pop(1)]
-    LocalllmApp.show_help = lambda app: fault(app) and None  # type: ignore[assignment, func-returns-value, misc, return-value]
+    LocalllmApp.show_help = lambda app, _topic="": fault(app) and None  # type: ignore[assignment, func-returns-value, misc, return-value]
     __main__.main()
