@@ -24,6 +24,9 @@ from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
+from app.chat.repository import ChatRepository, InMemoryChatRepository
+from app.chat.stream import Clock
+from app.chat.summaries import AutoCompaction
 from app.common.help_topics import read_topic
 from app.common.terminal import printable, printable_line, printable_paste
 from app.settings.settings import Settings
@@ -31,9 +34,6 @@ from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
 from quantizer.system.process import stop_job
-from tui.chat.answer.compactor import AutoCompaction
-from tui.chat.answer.stream import Clock
-from tui.chat.repository import ChatRepository, InMemoryChatRepository
 from tui.chat.screen import ChatScreen
 from tui.chat.session import ChatSession
 from tui.commands import FEATURES, HOME, Feature

@@ -7,50 +7,21 @@ httpx and the launcher after the first frame.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal, Protocol, TypeGuard, cast
+from typing import TYPE_CHECKING, Literal, TypeGuard, cast
 
+from app.chat.backend import ChatBackend, ConnectionState
 from app.common.event_log import log_event
 from app.protocol.errors import RequestError, ServiceError
 from app.settings.settings import Settings
 from quantizer.system.errors import EngineError, UserError
 
 if TYPE_CHECKING:
-    from app.chat.conversation import MediaFile
     from app.client.service_client import ServiceClient
-    from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message
-    from app.protocol.plan import Plan
-    from app.protocol.status import ModelStatus, ServiceStatus
-    from app.protocol.tools import ToolDefinition
-
-
-class ChatBackend(Protocol):
-    """The chat part of `app.client.service_client.ServiceClient`, which documents the errors."""
-
-    async def status(self) -> ServiceStatus: ...
-
-    async def load(self, model: str) -> str: ...
-
-    async def count_tokens(self, text: str, model: str = "") -> int: ...
-
-    async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int: ...
-
-    async def count_tool_tokens(self, tools: Sequence[ToolDefinition], model: str = "") -> int: ...
-
-    def chat(
-        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncGenerator[AnswerEvent, None]: ...
-
-    def complete(
-        self, prompt: str, model: str = "", options: GenerationOptions | None = None
-    ) -> AsyncGenerator[AnswerEvent, None]: ...
-
-    async def end_thought(self, response_id: str) -> None: ...
-
-    async def check_schema(self, schema: object) -> None: ...
+    from app.protocol.status import ModelStatus
 
 
 _CHECK_S = 10.0
@@ -72,27 +43,6 @@ def local_service(settings: Settings) -> Opener:
             yield client
 
     return opened
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionState:
-    """The phase of the connection. `progress` runs from 0 to 1 while loading; `error` is set in the phase "failed". A
-    model that was "unloaded" after idle time is loaded again for the next answer. `plan` is the plan the model was
-    loaded with, None until known. `sees` pictures and `hears` sounds: None where the engine does not say it."""
-
-    phase: Literal["idle", "starting", "loading", "ready", "unloaded", "failed"] = "idle"
-    model: str
-    progress: float = 0.0
-    n_ctx: int = 0
-    notices: tuple[str, ...] = ()
-    error: UserError | None = None
-    plan: Plan | None = None
-    sees: bool | None = None
-    hears: bool | None = None
-
-    def reads(self, file: MediaFile) -> bool:
-        """Return whether the model reads a picture or sound, as far as known."""
-        return (self.hears if file.is_sound else self.sees) is not False
 
 
 class ServiceConnection:

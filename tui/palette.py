@@ -17,11 +17,11 @@ from textual.content import Content
 from textual.markup import escape
 from textual.style import Style
 
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import StoreThread
 from app.common.terminal import printable_line
 from app.settings.descriptions import DESCRIPTIONS
 from quantizer.system.errors import StorageError, UserError
-from tui.chat.repository import SqliteChatRepository
 from tui.commands import FEATURES, Command, Feature
 from tui.history.query import ChatQuery, fetch_rows
 from tui.models.choice import local_models

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
+from app.chat.repository import SqliteChatRepository
 from app.common.event_log import log_event, logging_to_file
 from app.common.terminal import printable
 from app.settings.private_files import keep_private, mark_in_use, remove_prefixes
@@ -26,7 +27,6 @@ from app.settings.settings import Settings
 from quantizer.system.errors import StorageError, UserError
 from quantizer.system.files import open_private, private_folder
 from tui.app import LocalllmApp
-from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
 from tui.models.dialogs import is_first_run
 from tui.settings.controller import SettingsController

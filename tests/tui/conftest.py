@@ -17,13 +17,13 @@ import pytest
 from textual.events import Paste
 from textual.pilot import Pilot
 
+from app.chat.repository import ChatRepository
+from app.chat.stream import Clock
 from app.client.fake import ScriptedClient
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
-from tui.chat.answer.stream import Clock
-from tui.chat.repository import ChatRepository
 from tui.connection import ServiceConnection
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})

@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 
 from textual.pilot import Pilot
 
+from app.chat.repository import SqliteChatRepository
 from app.settings.settings import Settings
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
-from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
 
 PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"

@@ -16,6 +16,7 @@ import pytest
 from textual.drivers.headless_driver import HeadlessDriver
 
 from app.chat.conversation import Attachment, Chat, Message, Transcript
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import PLAN, READY, ScriptedClient, ScriptedReply
 from app.common.terminal import printable
@@ -30,7 +31,6 @@ from quantizer.system.errors import EngineError, ErrorInfo
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
-from tui.chat.repository import SqliteChatRepository
 from tui.chat.tools.approval_panel import ApprovalPanel
 from tui.connection import ServiceConnection
 

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from tests.app.cli.in_process import run_localllm
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
-from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow

@@ -11,13 +11,13 @@ import psutil
 import pytest
 from textual.pilot import Pilot
 
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
-from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow

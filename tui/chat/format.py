@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 
+from app.chat.backend import ConnectionState
+from app.chat.branches import Ending, TranscriptEntry
 from app.chat.conversation import ChatSettings, Scalar
 from app.chat.sampling_options import valid_options
+from app.chat.stream import AnswerFigures
 from app.common.terminal import printable_line
 from app.library.local.naming import id_of
-from tui.chat.answer.stream import AnswerFigures
-from tui.chat.conversation import Ending, TranscriptEntry
-from tui.connection import ConnectionState
 
 if TYPE_CHECKING:
     from app.protocol.chat import Completed

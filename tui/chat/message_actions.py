@@ -1,6 +1,6 @@
 """The base of the chat screen: actions on messages and on waiting questions.
 
-Owns which message an action applies to. `tui.chat.open_chat` carries the actions out.
+Owns which message an action applies to. `app.chat.session` carries the actions out.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from textual import on, work
 from textual.events import Paste
 from textual.worker import Worker
 
+from app.chat.branches import RemovedMessages, TranscriptEntry
 from app.chat.conversation import Draft
+from app.chat.session import OpenChat, joined
 from quantizer.system.errors import StorageError, UserError
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
-from tui.chat.conversation import RemovedMessages, TranscriptEntry
 from tui.chat.notices import StatusLine, WaitingQuestions
-from tui.chat.open_chat import OpenChat, joined
 from tui.chat.transcript.message_view import MessageView
 from tui.chat.transcript.transcript import Transcript
 from tui.markdown.document import CodeBlock, code_blocks

@@ -5,11 +5,11 @@ from __future__ import annotations
 from textual.content import Content
 from textual.widgets import Static
 
+from app.chat.rounds import RoundLimitError
 from app.common.terminal import printable, printable_line
 from app.protocol.errors import ContextOverflowError, UnfitError
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
-from tui.chat.answer.rounds import RoundLimitError
 from tui.chat.commands import EXAMPLES
 from tui.chat.format import Status
 from tui.commands import FEATURES

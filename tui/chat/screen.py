@@ -18,6 +18,8 @@ from textual.widgets import TextArea
 from textual.worker import Worker
 
 from app.chat.conversation import Attachment, ChatSettings, MessageContent
+from app.chat.repository import DraftAutosave
+from app.chat.session import OpenChat
 from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
@@ -28,8 +30,6 @@ from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.format import advice
 from tui.chat.notices import OtherQuestions, StatusLine, WaitingQuestions
-from tui.chat.open_chat import OpenChat
-from tui.chat.repository import DraftAutosave
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.tools.approval_panel import ApprovalPanel
 from tui.chat.tools.tool_screen import ToolScreen

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment
 from app.protocol.library import LocalModel
-from tui.connection import ConnectionState
 
 _MAX_NAMED = 3
 

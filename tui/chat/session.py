@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from app.chat.branches import Conversation
+from app.chat.repository import ChatRepository, OpenedChat
 from app.chat.sampling_options import think_of
+from app.chat.session import ChatView, OpenChat
+from app.chat.stream import Clock
+from app.chat.summaries import AutoCompaction
+from app.chat.tool_switches import tools_in_short
 from app.protocol.errors import ServiceError
 from app.tools.backend import ToolBackend
-from tui.chat.answer.compactor import AutoCompaction
-from tui.chat.answer.stream import Clock
-from tui.chat.conversation import Conversation
 from tui.chat.format import Status, status_of
-from tui.chat.open_chat import ChatView, OpenChat
-from tui.chat.repository import ChatRepository, OpenedChat
-from tui.chat.tools.switches import tools_in_short
 from tui.connection import ServiceConnection
 
 

@@ -19,12 +19,12 @@ from textual.widgets import Input, OptionList, Static
 from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
 from app.chat.files import ImportResult, export_of, export_to, import_file
+from app.chat.session import OpenChat
 from app.chat.store import ChatStore, StoreThread
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
 from app.settings.private_files import remove_prefixes
 from quantizer.system.errors import StorageError, UserError
-from tui.chat.open_chat import OpenChat
 from tui.commands import Command, CommandTable, list_command
 from tui.connection import localllm_service
 from tui.history.chat_list import ChatList

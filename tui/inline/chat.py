@@ -15,7 +15,9 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+from app.chat.branches import Ending
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
+from app.chat.steps import undone_text
 from app.cli.output.answer import as_json, calls_json, stats_line
 from app.cli.tool_options import RequestedTools
 from app.common.help_topics import read_topic
@@ -23,12 +25,10 @@ from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
-from tui.chat.answer.steps import undone_text
 from tui.chat.composer.attachment_reader import AttachmentReader
 from tui.chat.composer.external_editor import edit_text
 from tui.chat.composer.mentions import MentionReader, names_in
 from tui.chat.composer.pasted_paths import pasted_paths
-from tui.chat.conversation import Ending
 from tui.chat.format import empty_answer_text, figures_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor

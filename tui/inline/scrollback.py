@@ -19,14 +19,14 @@ from types import ModuleType
 
 import click
 
+from app.chat.branches import TranscriptEntry
 from app.chat.conversation import Message
+from app.chat.stream import StreamChunk, format_reasoning
 from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.cli.prompts import multiline
 from app.common.terminal import printable, printable_paste
 from app.tools.display import result_text
-from tui.chat.answer.stream import StreamChunk, format_reasoning
 from tui.chat.composer.attachments import complete_path
-from tui.chat.conversation import TranscriptEntry
 
 _PASTE_GAP_S = 0.02  # the pieces of a paste arrive faster than this, keys slower
 PROMPT = ">>> "

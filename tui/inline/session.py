@@ -14,6 +14,8 @@ from types import FrameType
 
 import click
 
+from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
+from app.chat.summaries import AutoCompaction
 from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
 from app.cli.output.format import print_json
@@ -21,8 +23,6 @@ from app.cli.user_interface import ChatOptions
 from app.protocol.errors import UnfitError
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
-from tui.chat.answer.compactor import AutoCompaction
-from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service
 from tui.inline.chat import InlineChat

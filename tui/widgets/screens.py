@@ -19,12 +19,12 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
+from app.chat.repository import ChatRepository
+from app.chat.stream import Clock
 from app.common.terminal import printable
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
-from tui.chat.answer.stream import Clock
-from tui.chat.repository import ChatRepository
 from tui.chat.session import ChatSession
 from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Feature
 from tui.connection import ServiceConnection

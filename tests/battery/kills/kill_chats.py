@@ -14,9 +14,9 @@ import random
 import tempfile
 from pathlib import Path
 
+from tests.app.chat.killed_rounds import kill_rounds
 from tests.app.chat.killed_writer import kill_a_writer
 from tests.battery.tally import finish
-from tests.tui.chat.answer.killed_rounds import kill_rounds
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from tempfile import TemporaryDirectory
 from textual.events import Paste
 from textual.pilot import Pilot
 
+from app.chat.repository import SqliteChatRepository
 from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from quantizer.gguf.tensor_types import file_type_named
@@ -33,7 +34,6 @@ from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.bench.models.make_model import plan_random_model
 from tui.app import LocalllmApp
-from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection, local_service
 
 LIMIT_MS = 200.0

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import MessageContent
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import READY, ScriptedClient, ScriptedReply
 from app.protocol.chat import Message
@@ -15,7 +16,6 @@ from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.tui.conftest import User
 from tui.app import LocalllmApp
-from tui.chat.repository import SqliteChatRepository
 from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedReply
 from app.protocol.tools import ToolCall
 from quantizer.system.errors import EngineError
+from tests.app.chat.tool_chats import backend_of, calling
 from tests.tui.chat.test_chat_model import ManyModels
-from tests.tui.chat.tool_chats import backend_of, calling
 from tests.tui.model_scenes import client_with_models
-from tui.chat.repository import SqliteChatRepository
 
 FIRST = ScriptedReply(deltas=("The guide's answer.",))
 FAST = replace(COMPLETED, decode_tokens_per_s=99.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from app.chat.conversation import Draft
+from app.chat.repository import SAVE_AFTER_S, DraftAutosave, InMemoryChat
 from quantizer.system.errors import StorageError
-from tui.chat.repository import SAVE_AFTER_S, DraftAutosave, InMemoryChat
 
 NOTHING = Draft()
 DISK_FULL = StorageError("The disk is full.", "Make room.")

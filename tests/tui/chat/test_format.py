@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from app.chat.backend import ConnectionState
+from app.chat.stream import AnswerFigures, AnswerTimer, StreamChunk
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.client.fake import READY as READY_MODEL
 from tests.tui.plans import split_plan
-from tui.chat.answer.stream import AnswerFigures, AnswerTimer, StreamChunk
 from tui.chat.format import Status, advice, status_of
-from tui.connection import ConnectionState
 
 READY = ConnectionState(phase="ready", model="guide", n_ctx=2048)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.chat.conversation import MessageState
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient, ScriptedReply
 from quantizer.system.errors import EngineError
 from tui.chat.commands import EXAMPLES
-from tui.chat.repository import SqliteChatRepository
 
 SLOW = ScriptedReply(deltas=("Half ", "whole."), pause_after=1)
 SECOND = ScriptedReply(deltas=("The second answer.",))

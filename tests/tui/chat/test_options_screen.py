@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from app.chat.conversation import ChatSettings
 from app.chat.presets import Presets
+from app.chat.repository import SqliteChatRepository
 from app.chat.sampling_options import CHAT_OPTIONS
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
 from app.protocol.chat import GenerationOptions
 from app.protocol.errors import RequestError
-from tui.chat.repository import SqliteChatRepository
 
 
 async def _sets(user, **texts: str) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from textual.events import Key
 
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from quantizer.system.errors import EngineError
-from tui.chat.repository import SqliteChatRepository
 
 TWO = (ScriptedReply(deltas=("First try.",)), ScriptedReply(deltas=("Second try.",)))
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient, ScriptedReply
 from tests.tui.model_scenes import client_with_models
 from tui.chat.commands import EXAMPLES
-from tui.chat.repository import SqliteChatRepository
 
 
 @pytest.mark.parametrize("size", [(80, 24), (60, 18)])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.chat.conversation import ChatSettings, MessageContent
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient, ScriptedReply
 from app.protocol.errors import NoTemplateError
 from app.tools.tool_settings import ToolSettings
-from tui.chat.repository import SqliteChatRepository
 
 BASE_MODEL = ScriptedReply(ending=NoTemplateError("base has no chat template.", "Use /v1/completions with it."))
 

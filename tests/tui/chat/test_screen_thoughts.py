@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import GenerationOptions
-from tui.chat.repository import SqliteChatRepository
 
 THOUGHTFUL = ScriptedReply(thoughts=("Hm, ", "cats?\x1b[2J "), deltas=("Yes", ", cats."))
 

@@ -12,9 +12,9 @@ import pytest
 from textual.events import Key
 
 from app.chat.conversation import Chat, Message, Transcript
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
-from tui.chat.repository import SqliteChatRepository
 
 DAY_MS = 24 * 3600 * 1000
 

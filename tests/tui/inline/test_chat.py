@@ -16,6 +16,7 @@ import pytest
 
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageState
 from app.chat.presets import Presets
+from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import GenerationOptions, MediaPart
@@ -24,7 +25,6 @@ from app.settings.settings import Settings
 from quantizer.system.errors import EngineError
 from tests.app.chat.attachments.files import pdf_of, picture_of
 from tests.tui.model_scenes import client_with_models
-from tui.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection
 from tui.inline.chat import InlineChat

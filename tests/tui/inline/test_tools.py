@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from app.chat.repository import InMemoryChatRepository
 from app.cli.tool_options import RequestedTools
 from app.client.fake import ScriptedClient
 from app.tools.approval import Decision
 from app.tools.fake import FakeToolBackend
 from quantizer.system.errors import UsageError
-from tests.tui.chat.tool_chats import backend_of, call, calling, said, unbatched
-from tui.chat.repository import InMemoryChatRepository
+from tests.app.chat.tool_chats import backend_of, call, calling, said, unbatched
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection
 from tui.inline.chat import InlineChat

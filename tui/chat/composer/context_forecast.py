@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from app.chat.attachments.prompt import compose_prompt
+from app.chat.backend import ChatBackend, ConnectionState
 from app.chat.context_tokens import estimated_tokens
 from app.chat.conversation import Attachment, Draft, MediaFile
 from app.protocol.chat import MediaPart
 from app.protocol.errors import RequestError
-from tui.connection import ChatBackend, ConnectionState
 
 MediaParts = Callable[[Sequence[MediaFile]], Awaitable[Mapping[str, MediaPart]]]
 _TEMPLATE_TOKENS = 8  # what the chat template writes around a question, and before its answer

@@ -8,10 +8,10 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Static
 
+from app.chat.branches import TranscriptEntry
 from app.tools.display import call_lines, progress_text, result_text
 from app.tools.lines import plain_lines
 from app.tools.result import ToolResult
-from tui.chat.conversation import TranscriptEntry
 from tui.widgets.styled_lines import StyledLines
 
 SIGNS = {False: "▸", True: "▾"}  # by whether it is open

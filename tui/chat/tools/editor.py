@@ -10,15 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from app.cli.tool_options import RequestedTools
-from app.common.terminal import printable_line
-from app.tools.backend import ToolBackend
-from app.tools.tool import ServerStatus
-from app.tools.tool_settings import ToolSettings
-from quantizer.system.errors import UsageError, UserError
-from tui.chat.composer.attachments import files_below
-from tui.chat.session import ChatSession
-from tui.chat.tools.switches import (
+from app.chat.tool_switches import (
     ALL,
     allowing_rules,
     enabled_tools,
@@ -32,6 +24,14 @@ from tui.chat.tools.switches import (
     without_folder,
     without_rule,
 )
+from app.cli.tool_options import RequestedTools
+from app.common.terminal import printable_line
+from app.tools.backend import ToolBackend
+from app.tools.tool import ServerStatus
+from app.tools.tool_settings import ToolSettings
+from quantizer.system.errors import UsageError, UserError
+from tui.chat.composer.attachments import files_below
+from tui.chat.session import ChatSession
 
 _FORMS = "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER or forget NUMBER."
 _N_FOLDERS_OFFERED = 200

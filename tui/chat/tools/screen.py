@@ -19,12 +19,12 @@ from textual.suggester import Suggester
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.chat.tool_switches import is_on, rule_text, summary
 from app.common.terminal import printable, printable_line
 from app.tools.tool import Effect, ServerStatus, Tool
 from quantizer.system.errors import UserError
 from tui.chat.composer.attachments import complete_path
 from tui.chat.tools.editor import ToolsEditor
-from tui.chat.tools.switches import is_on, rule_text, summary
 from tui.widgets.dialogs import InputDialog
 
 _EFFECTS = {

@@ -1,6 +1,6 @@
 """The part of the chat screen for tools: the question before a call, /tools, and taking steps back.
 
-Owns where the focus is while a question waits. `tui.chat.open_chat` runs the calls.
+Owns where the focus is while a question waits. `app.chat.session` runs the calls.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 from textual import on
 
 from app.chat.conversation import Draft
+from app.chat.session import OpenChat
+from app.chat.steps import undone_text
 from quantizer.system.errors import StorageError
-from tui.chat.answer.steps import undone_text
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.draft_screen import DraftScreen
 from tui.chat.notices import OtherQuestions
-from tui.chat.open_chat import OpenChat
 from tui.chat.tools.approval_panel import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
 from tui.widgets.screens import AppContext

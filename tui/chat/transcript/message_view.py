@@ -18,11 +18,11 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widgets import Static
 
+from app.chat.branches import Ending, TranscriptEntry, has_only_calls
 from app.chat.conversation import Role
+from app.chat.stream import format_reasoning
 from app.common.terminal import printable
-from tui.chat.answer.stream import format_reasoning
 from tui.chat.commands import MESSAGE_COMMANDS
-from tui.chat.conversation import Ending, TranscriptEntry, has_only_calls
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.chat.tools.call_view import SIGNS, FoldLine, ToolCallView

@@ -6,8 +6,8 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
+from app.chat.branches import Ending, TranscriptEntry
 from app.common.terminal import printable
-from tui.chat.conversation import Ending, TranscriptEntry
 from tui.chat.tools.call_view import SIGNS, FoldLine
 from tui.markdown.widget import MarkdownText
 

@@ -19,10 +19,10 @@ from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.widget import Widget
 
+from app.chat.branches import TranscriptEntry
 from app.chat.conversation import Message
+from app.chat.stream import StreamChunk
 from quantizer.system.errors import UserError
-from tui.chat.answer.stream import StreamChunk
-from tui.chat.conversation import TranscriptEntry
 from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
 from tui.chat.transcript.message_view import MessageView, uniform_rows
 from tui.pictures.picture_view import PictureView

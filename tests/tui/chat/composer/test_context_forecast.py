@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment, Draft
 from app.client.fake import ScriptedClient
 from app.protocol.errors import RequestError
 from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
-from tui.connection import ConnectionState
 
 
 class CountingClient(ScriptedClient):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.chat.conversation import ChatSettings, MessageContent
+from app.chat.repository import SqliteChatRepository
 from app.client.fake import ScriptedClient
 from app.tools.approval import Decision
-from tests.tui.chat.tool_chats import TOOLS, backend_of, call, calling, said, unbatched, until
-from tui.chat.repository import SqliteChatRepository
+from tests.app.chat.tool_chats import TOOLS, backend_of, call, calling, said, unbatched, until
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection
 

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from textual.events import Key
 
+from app.chat.repository import SqliteChatRepository
 from app.client.fake import ScriptedClient, ScriptedReply
 from app.protocol.tools import ToolCall
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Effect, Preview, ToolOutput, ToolProgress
-from tests.tui.chat.tool_chats import calling, said
+from tests.app.chat.tool_chats import calling, said
 from tests.tui.conftest import QUICK_CLOCK
-from tui.chat.repository import SqliteChatRepository
 from tui.chat.tools.approval_panel import ApprovalPanel
 
 DIFF = "--- a/sum.py\n+++ b/sum.py\n@@ -1,2 +1,2 @@\n def total(a, b):\n-    return a - b\n+    return a + b\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.chat.conversation import Chat, Message, MessageState, Transcript
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
 from app.protocol.tools import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
-from tui.chat.repository import SqliteChatRepository
 
 READ = ToolCall("call-1", "read_file", '{"path": "sum.py"}')
 EDIT = ToolCall("call-2", "edit_file", '{"path": "sum.py", "old": "a - b", "new": "a + b"}')

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 from textual.widgets import Static
 
+from app.chat.branches import TranscriptEntry
 from app.chat.conversation import Message
-from tui.chat.conversation import TranscriptEntry
 from tui.chat.transcript.message_view import AnswerView
 from tui.chat.transcript.transcript import STEP, MessageWindow, SteadyScroll, Transcript
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from app.chat.branches import ContextSize, Conversation, Ending
 from app.chat.compaction import summary_turn
 from app.chat.conversation import ChatSettings, Message, MessageState
 from app.protocol.tools import ToolCall
 from app.tools.result import ToolResult
 from quantizer.system.errors import EngineError
-from tui.chat.conversation import ContextSize, Conversation, Ending
 
 
 def _turns(chat: Conversation, leaf_id: int) -> list[tuple[str, str]]:

@@ -1,6 +1,6 @@
 """Titles of chats: when a chat gets a generated one, the request for it, and what of the answer is taken.
 
-Owns the words of the request. Which chat has which title is stored by `tui.chat.open_chat`.
+Owns the words of the request. Which chat has which title is stored by `app.chat.session`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from app.chat.backend import ChatBackend
 from app.chat.conversation import Message, MessageState, provisional_title
+from app.chat.stream import with_cache_key
 from app.common.terminal import printable_line
 from app.protocol.chat import GenerationOptions, TextDelta
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolDefinition
-from tui.chat.answer.stream import with_cache_key
-from tui.connection import ChatBackend
 
 if TYPE_CHECKING:
     from app.protocol.status import ModelStatus

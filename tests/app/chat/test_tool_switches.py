@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.tools.fake import fake_tool
-from app.tools.tool import Effect, ServerStatus
-from app.tools.tool_settings import ApprovalRule, ToolSettings
-from quantizer.system.errors import UsageError
-from tui.chat.tools.switches import (
+from app.chat.tool_switches import (
     names_of,
     rule_text,
     switched,
@@ -18,6 +14,10 @@ from tui.chat.tools.switches import (
     without_folder,
     without_rule,
 )
+from app.tools.fake import fake_tool
+from app.tools.tool import Effect, ServerStatus
+from app.tools.tool_settings import ApprovalRule, ToolSettings
+from quantizer.system.errors import UsageError
 
 FILES = ServerStatus(
     "files",

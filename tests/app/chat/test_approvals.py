@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
+from app.chat.approvals import ApprovalQueue
 from app.protocol.tools import ToolDefinition
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.tool import Effect, Preview, Tool
-from tui.chat.tools.approvals import ApprovalQueue
 
 WRITE = Tool("files", "write_file", ToolDefinition("write_file", "Write a file."), Effect.WRITE)
 RUN = Tool("commands", "run_command", ToolDefinition("run_command", "Run a command."), Effect.RUN)

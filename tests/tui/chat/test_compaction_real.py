@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import ChatSettings, Message, MessageContent
+from app.chat.repository import SqliteChatRepository
 from app.settings.settings import Settings
-from tui.chat.repository import SqliteChatRepository
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service
 

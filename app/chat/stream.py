@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from app.chat.backend import ChatBackend, ChatConnection
 from app.chat.conversation import MessageContent, Scalar
 from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prompt, template_stops
 from app.chat.sampling_options import generation_options, template_of
@@ -18,7 +19,6 @@ from app.common.terminal import printable
 from app.protocol.chat import AnswerEvent, Completed, GenerationOptions, Message, TextDelta
 from app.protocol.errors import RequestError
 from app.protocol.tools import ToolCallDelta, ToolDefinition
-from tui.connection import ChatBackend, ServiceConnection
 
 BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
 _LONGEST_BATCH_S = 0.15
@@ -51,7 +51,7 @@ class StreamChunk:
 
 
 async def stream_answer(
-    connection: ServiceConnection,
+    connection: ChatConnection,
     turns: Sequence[Message],
     options: Mapping[str, Scalar] = _NO_OPTIONS,
     other_model: Callable[[], str] = lambda: "",

@@ -8,14 +8,14 @@ from itertools import pairwise
 import pytest
 
 from app.chat.conversation import MessageState
+from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import COMPLETED, READY, ScriptedClient, ScriptedReply
 from app.protocol.errors import ContextOverflowError
 from app.tools.fake import ScriptedCall
 from app.tools.tool import ToolOutput
 from quantizer.system.errors import EngineError
-from tests.tui.chat.tool_chats import ask, backend_of, call, calling, opened_chat, roles, said
-from tui.chat.repository import SqliteChatRepository
+from tests.app.chat.tool_chats import ask, backend_of, call, calling, opened_chat, roles, said
 
 SUMMARY = "The cook wants **soup** with leeks."
 

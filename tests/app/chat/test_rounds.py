@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from app.chat.branches import TranscriptEntry
 from app.chat.conversation import ChatSettings, Message, MessageContent, MessageState
+from app.chat.rounds import RoundLimitError
 from app.chat.store import ChatStore
+from app.chat.stream import StreamChunk
+from app.chat.turns import NOT_RUN
 from app.client.fake import COMPLETED, READY, ScriptedClient, ScriptedReply
 from app.protocol.status import Occupancy
 from app.tools.approval import Decision
@@ -18,7 +22,7 @@ from app.tools.tool import ToolOutput, ToolProgress
 from app.tools.tool_settings import ToolSettings
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, StorageError
-from tests.tui.chat.tool_chats import (
+from tests.app.chat.tool_chats import (
     TOOLS,
     WRITTEN,
     ask,
@@ -31,10 +35,6 @@ from tests.tui.chat.tool_chats import (
     unbatched,
     until,
 )
-from tui.chat.answer.rounds import RoundLimitError
-from tui.chat.answer.stream import StreamChunk
-from tui.chat.answer.turns import NOT_RUN
-from tui.chat.conversation import TranscriptEntry
 
 __all__ = ["unbatched"]
 

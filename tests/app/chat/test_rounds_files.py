@@ -10,7 +10,7 @@ from app.tools.builtin.servers import tool_runner
 from app.tools.fake import ScriptedApprover
 from app.tools.result import ToolOutcome
 from app.tools.tool_settings import ToolSettings
-from tests.tui.chat.tool_chats import ask, call, calling, opened_chat, roles, said, unbatched
+from tests.app.chat.tool_chats import ask, call, calling, opened_chat, roles, said, unbatched
 
 __all__ = ["unbatched"]
 

@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 
+from app.chat.backend import ChatBackend
+from app.chat.branches import Conversation
 from app.chat.conversation import ChatSettings
+from app.chat.repository import OpenedChat, SqliteChatRepository
+from app.chat.session import OpenChat
 from app.protocol.chat import AnswerEvent, GenerationOptions, Message
 from app.protocol.tools import ToolDefinition
 from app.settings.settings import Settings
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall
 from app.tools.tool import Effect, Tool, ToolOutput
 from app.tools.tool_settings import ToolSettings
+from tests.app.chat.tool_chats import ask, roles
 from tests.quantizer.gguf_files import tiny_llama
-from tests.tui.chat.tool_chats import ask, roles
-from tui.chat.conversation import Conversation
-from tui.chat.open_chat import OpenChat
-from tui.chat.repository import OpenedChat, SqliteChatRepository
-from tui.connection import ChatBackend, Opener, ServiceConnection, local_service
+from tui.connection import Opener, ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from app.chat.attachment_files import encode_media
+from app.chat.branches import UNSAVED_ID, Conversation, RemovedMessages
 from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, provisional_title
 from app.protocol.chat import MediaPart
 from quantizer.system.errors import StorageError
-from tui.chat.conversation import UNSAVED_ID, Conversation, RemovedMessages
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat, ChatSettings, Transcript

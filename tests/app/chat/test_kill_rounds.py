@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tui.chat.answer.killed_rounds import kill_rounds
+from tests.app.chat.killed_rounds import kill_rounds
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,7 @@
 """The answer that a chat is being given: streamed into its message, measured and drawn.
 
 Owns its figures, its model, and whether it has only reasoning so far. What is asked, and what follows an answer, is
-`tui.chat.answer.exchange`'s.
+`app.chat.session`'s.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from contextlib import aclosing
 from dataclasses import asdict, replace
 from typing import Protocol
 
+from app.chat.backend import ChatConnection
+from app.chat.branches import Conversation
 from app.chat.conversation import Message, MessageState
+from app.chat.repository import AnswerTarget, AnswerWriter, StoredChat
+from app.chat.stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.errors import NoTemplateError, ServiceError
 from app.protocol.tools import ToolDefinition, with_delta
 from quantizer.system.errors import UserError
-from tui.chat.answer.stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
-from tui.chat.conversation import Conversation
-from tui.chat.repository import AnswerTarget, AnswerWriter, StoredChat
-from tui.connection import ServiceConnection
 
 _NO_TEMPLATE = (
     "It is a base model: /template completion lets it continue your text; /template lists templates to chat with it."
@@ -27,7 +27,7 @@ _NO_TEMPLATE = (
 
 
 class AnswerDisplay(Protocol):
-    """Where an answer is shown as it is written; see `tui.chat.open_chat.ChatView`."""
+    """Where an answer is shown as it is written; see `app.chat.session.ChatView`."""
 
     async def write(self, message: Message, chunk: StreamChunk) -> None: ...
 
@@ -58,7 +58,7 @@ class AnswerRunner:
     def __init__(
         self,
         chat: AnsweredChat,
-        connection: ServiceConnection,
+        connection: ChatConnection,
         clock: Clock,
         show: Callable[[], Awaitable[None]],
         on_change: Callable[[], None],

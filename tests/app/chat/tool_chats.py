@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from app.chat import stream
+from app.chat.branches import Conversation
 from app.chat.conversation import ChatSettings, Message, MessageContent
+from app.chat.repository import InMemoryChatRepository, OpenedChat, SqliteChatRepository
+from app.chat.session import OpenChat
 from app.client.fake import ScriptedClient, ScriptedReply
 from app.protocol.tools import ToolCall
 from app.tools.backend import ToolBackend
@@ -18,10 +22,6 @@ from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_t
 from app.tools.result import FileChange
 from app.tools.tool import Effect, ToolOutput
 from app.tools.tool_settings import ToolSettings
-from tui.chat.answer import stream
-from tui.chat.conversation import Conversation
-from tui.chat.open_chat import OpenChat
-from tui.chat.repository import InMemoryChatRepository, OpenedChat, SqliteChatRepository
 from tui.connection import ServiceConnection
 
 __all__ = [

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Message
+from app.chat.steps import last_step
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient
 from app.tools.approval import Decision
 from app.tools.fake import ScriptedApprover
 from quantizer.system.errors import StorageError
-from tests.tui.chat.tool_chats import WRITTEN, ask, backend_of, call, calling, opened_chat, roles, said, unbatched
-from tui.chat.answer.steps import last_step
+from tests.app.chat.tool_chats import WRITTEN, ask, backend_of, call, calling, opened_chat, roles, said, unbatched
 
 __all__ = ["unbatched"]
 

@@ -12,8 +12,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Protocol
 
+from app.chat.branches import Conversation, LiveCall
 from app.chat.conversation import Message, MessageContent, MessageState
+from app.chat.repository import AnswerTarget, StoredChat
 from app.chat.sampling_options import template_of
+from app.chat.turns import made_calls
 from app.protocol.tools import ToolCall, ToolDefinition
 from app.tools.approval import ApprovalQuestion, Approver, Decision
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
@@ -23,9 +26,6 @@ from app.tools.rounds import next_step, repeat_note
 from app.tools.tool import ToolProgress
 from app.tools.tool_settings import ApprovalRule
 from quantizer.system.errors import UserError
-from tui.chat.answer.turns import made_calls
-from tui.chat.conversation import Conversation, LiveCall
-from tui.chat.repository import AnswerTarget, StoredChat
 
 SHOWN_AFTER_S = 0.1
 _STOPPED = "The user stopped this call in the middle. What it did until then is not undone."

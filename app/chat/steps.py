@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from app.chat.branches import UNSAVED_ID, Conversation
 from app.chat.conversation import Message
+from app.chat.repository import StoredChat
+from app.chat.turns import made_calls
 from app.common.terminal import printable_line
 from app.tools.backend import ToolBackend
 from app.tools.display import call_title
 from app.tools.result import FileChange
 from quantizer.system.errors import StorageError
-from tui.chat.answer.turns import made_calls
-from tui.chat.conversation import UNSAVED_ID, Conversation
-from tui.chat.repository import StoredChat
 
 
 @dataclass(frozen=True, slots=True)

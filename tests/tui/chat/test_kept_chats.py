@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from app.chat import repository as repository_module
 from app.chat.conversation import Message, MessageContent, MessageState
+from app.chat.repository import AnswerTarget, SqliteChatRepository
 from app.chat.store import ChatStore
 from app.client.fake import ScriptedClient, ScriptedReply
 from quantizer.system.errors import StorageError
-from tui.chat import repository as repository_module
-from tui.chat.repository import AnswerTarget, SqliteChatRepository
 
 
 def _stored(data_dir: Path) -> list[Message]:

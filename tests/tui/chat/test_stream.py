@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.chat import stream
 from app.chat.conversation import Message
+from app.chat.stream import AnswerTimer, StreamChunk, format_reasoning, remaining_pause_s, stream_answer
 from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.common.terminal import printable
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.tools import ToolCall, with_delta
 from quantizer.system.errors import EngineError
-from tui.chat.answer import stream
-from tui.chat.answer.stream import AnswerTimer, StreamChunk, format_reasoning, remaining_pause_s, stream_answer
 from tui.connection import ServiceConnection
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Message, MessageState
+from app.chat.rounds import pending_calls
 from app.chat.store import ChatStore
+from app.chat.turns import CUT_OFF, turns_of
 from app.tools.result import ToolOutcome
 from tests.app.chat.killed_writer import Trial, kill_a_writer
-from tui.chat.answer.rounds import pending_calls
-from tui.chat.answer.turns import CUT_OFF, turns_of
 
 __all__ = ["kill_rounds"]
 
