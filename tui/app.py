@@ -9,13 +9,11 @@ import gc
 import os
 import sys
 import time
-from contextlib import AbstractContextManager
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.content import Content
@@ -38,13 +36,15 @@ from tui.chat.screen import ChatScreen
 from tui.chat.session import ChatSession
 from tui.commands import FEATURES, HOME, Feature
 from tui.connection import ServiceConnection
+from tui.context import AppContext, BaseApp
 from tui.jobs.format import ending, is_long
 from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, model_of
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import HIGH_CONTRAST, NO_COLOR_CSS, WithoutColors, theme_choices
-from tui.widgets.notifications import NotificationCenter, Severity
-from tui.widgets.screens import AppContext, CommandScreen
+from tui.widgets.dialogs import ChoiceDialog, GuidePage, HelpScreen
+from tui.widgets.notifications import Severity
+from tui.widgets.screens import CommandScreen
 from tui.widgets.stylesheet import CachedStylesheet
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def _palette_provider() -> type[Provider]:
     return PaletteProvider
 
 
-class LocalllmApp(App[None]):
+class LocalllmApp(BaseApp):
     """localllm in a terminal. It paints first and connects afterwards; the caller closes the connection and the
     repository. `is_welcoming` shows the welcome screen first."""
 
@@ -96,11 +96,10 @@ class LocalllmApp(App[None]):
     ) -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty means unset, but Textual would turn colours off
-        super().__init__()
+        super().__init__(clock)
         self.stylesheet = CachedStylesheet(variables=self.get_css_variables())
         if self.no_color:
             self._filters.append(WithoutColors())
-        self._notification_center = NotificationCenter(self, clock)
         self._is_welcoming = is_welcoming
         self.animation_level = "none"
         settings = settings or Settings()
@@ -124,11 +123,11 @@ class LocalllmApp(App[None]):
             settings_controller=controller,
             clock=clock,
         )
-        self._settings_controller = self.app_context.settings_controller
-        self._settings_controller.on_change("theme", self._apply_theme)
-        self._settings_controller.on_change("keys", self._apply_keys)
+        self._settings_controller = controller
+        controller.on_change("theme", self._apply_theme)
+        controller.on_change("keys", self._apply_keys)
         self.register_theme(HIGH_CONTRAST)
-        self._quit_flow = QuitFlow(self, self.app_context)
+        self._quit_flow = QuitFlow(self, self.app_context.jobs, connection, controller)
         self.app_context.jobs.on_end(self._notify_job_end)
         loss = _ENGINE_LOSS.format(url=settings.connect) if settings.connect else _LOSS
         connection.on_disconnect(partial(self._warn, loss))
@@ -159,19 +158,11 @@ class LocalllmApp(App[None]):
         """Show a notification in one line instead of Textual's boxes, which cover what is read."""
         text = Content.from_markup(message).plain if markup else message
         for_s = self.NOTIFICATION_TIMEOUT if timeout is None else timeout
-        self._notification_center.add(f"{title}: {text}" if title else text, severity, for_s)
-
-    def draw_notifications(self) -> None:
-        """Show the current notification on the screen that came to the front."""
-        self._notification_center.draw()
-
-    def notify_during(self, text: str) -> AbstractContextManager[None]:
-        """Show `text` while the block runs."""
-        return self._notification_center.during(text)
+        self.notifications.add(f"{title}: {text}" if title else text, severity, for_s)
 
     def show_notifications(self) -> None:
         """Show every notification of this session."""
-        self._notification_center.show_all()
+        self.notifications.show_all()
 
     def action_show_notifications(self) -> None:
         """Show every notification of this session, also over a dialog."""
@@ -179,7 +170,7 @@ class LocalllmApp(App[None]):
 
     async def action_dismiss_notifications(self) -> None:
         """Dismiss the notification; a running answer stops as well, since Esc does that at any time."""
-        self._notification_center.dismiss()
+        self.notifications.dismiss()
         if isinstance(self.screen, ChatScreen) and self.screen.is_answering:
             await self.screen.run_command("stop")
 
@@ -225,12 +216,7 @@ class LocalllmApp(App[None]):
         if self._exception is None:
             super()._print_error_renderables()
 
-    async def go_to(self, feature_id: str) -> None:
-        """Show a feature in its last state."""
-        await self.switch_mode(feature_id)
-
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
-        """Show the chat with this id, at one of its messages or at its end."""
         await self.go_to(HOME)
         assert isinstance(self.screen, ChatScreen)
         await self.screen.open_chat(chat_id, message_id)
@@ -244,7 +230,6 @@ class LocalllmApp(App[None]):
             self.notify("No model was downloaded in this session: F6 lists models to download.", markup=False)
 
     async def choose_model(self, name: str) -> None:
-        """Chat with the local model `name`, which may be abbreviated; without a name, list the models."""
         from tui.models.choice import find_model, local_models
 
         if not name:
@@ -260,21 +245,17 @@ class LocalllmApp(App[None]):
 
     def show_help(self, topic: str = "") -> None:
         """Show the keys and commands of the current screen, or the page of the guide about `topic`."""
-        from tui.widgets.dialogs import GuidePage, HelpScreen
-
         if topic:
             try:
                 self.push_screen(GuidePage(read_topic(topic)))
             except UserError as error:
                 self.notify(printable(str(error)), severity="error", markup=False)
-        elif isinstance(self.screen, CommandScreen):
-            self.push_screen(HelpScreen(self.screen, self._settings_controller.keys))
+        elif isinstance(screen := self.screen, CommandScreen):
+            self.push_screen(HelpScreen(screen.KEYS, screen.all_commands(), self._settings_controller.keys))
 
     @work
     async def change_theme(self) -> None:
         """Ask for a theme and save it to the settings file."""
-        from tui.widgets.dialogs import ChoiceDialog
-
         chosen = await self.push_screen_wait(ChoiceDialog("Theme", _THEME_HINT, theme_choices(self.available_themes)))
         if chosen is None:
             return
@@ -328,7 +309,7 @@ class LocalllmApp(App[None]):
         """Leave keys to the screens' commands of the same name, except in dialogs, which have none of them. Leave Esc
         to them while no notification is shown that can have been noticed."""
         if action == "dismiss_notifications":
-            return self._notification_center.is_noticed
+            return self.notifications.is_noticed
         if action in {"interrupt", "suspend_to_shell"}:
             return self.screen.is_modal
         return super().check_action(action, parameters)

@@ -7,7 +7,7 @@ every screen. A command is a method of its screen, or of the app.
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,10 @@ class Command:
     def help_text(self) -> str:
         """The tooltip, and the other slash words."""
         return f"{self.tooltip} (also /{', /'.join(self.also)})" if self.also else self.tooltip
+
+    def bound_keys(self, custom: Mapping[str, str]) -> str:
+        """Return the keys in effect, comma-separated: those of the `custom` keys by command id, else its own."""
+        return custom.get(self.id, self.keys) if self.keys else ""
 
     def run(self, target: object, argument: str = "") -> Awaitable[None] | None:
         """Call the method of `target`, a screen or the app."""

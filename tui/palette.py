@@ -26,14 +26,13 @@ from tui.commands import FEATURES, Command, Feature
 from tui.history.query import ChatQuery, fetch_rows
 from tui.models.choice import local_models
 from tui.models.rows import format_size
-from tui.settings.keymap import keys_of
 from tui.settings.screen import SettingsScreen
 from tui.widgets.dialogs import format_keys
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
     from app.protocol.library import LocalModel
-    from tui.app import LocalllmApp
+    from tui.context import BaseApp
 
 
 _N_CHATS = 8
@@ -113,8 +112,8 @@ class PaletteProvider(Provider):
     # Entries
 
     @property
-    def _app(self) -> LocalllmApp:
-        return cast("LocalllmApp", self.app)
+    def _app(self) -> BaseApp:
+        return cast("BaseApp", self.app)
 
     def _own_commands(self) -> Iterator[PaletteEntry]:
         screen = self.screen
@@ -180,7 +179,7 @@ class PaletteProvider(Provider):
         if command.has_priority or not command.keys:
             await screen.run_command(command.id)
         else:
-            keys = format_keys(keys_of(command, self._app.app_context.settings_controller.keys))
+            keys = format_keys(command.bound_keys(self._app.app_context.settings_controller.keys))
             screen.inform(f"{keys}: {command.title.lower()} what is selected.")
 
     async def _show_setting(self, name: str) -> None:

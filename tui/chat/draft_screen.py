@@ -26,8 +26,7 @@ from tui.chat.message_actions import ConversationScreen
 from tui.chat.senses import models_that_read, unread_media
 from tui.commands import slash_line
 from tui.connection import localllm_service
-from tui.settings.keymap import keys_of
-from tui.widgets.screens import AppContext
+from tui.context import AppContext
 
 _PAUSE_S = 0.3
 _PART_SHARE = 0.75  # of what is free in the context
@@ -123,7 +122,7 @@ class DraftScreen(ConversationScreen):
         assert command is not None
         from tui.widgets.dialogs import format_keys
 
-        return format_keys(keys_of(command, self.app_context.settings_controller.keys))
+        return format_keys(command.bound_keys(self.app_context.settings_controller.keys))
 
     @on(Composer.Refused)
     def _refused(self, event: Composer.Refused) -> None:

@@ -23,8 +23,9 @@ from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.notices import StatusLine, WaitingQuestions
 from tui.chat.transcript.message_view import MessageView
 from tui.chat.transcript.transcript import Transcript
+from tui.context import AppContext
 from tui.markdown.document import CodeBlock, code_blocks
-from tui.widgets.screens import AppContext, CommandScreen
+from tui.widgets.screens import CommandScreen
 
 _EDITING: Mapping[str, str] = {
     "user": "Editing the question: Enter sends it, Esc cancels",

@@ -35,8 +35,8 @@ from tui.chat.tools.approval_panel import ApprovalPanel
 from tui.chat.tools.tool_screen import ToolScreen
 from tui.chat.transcript.transcript import Transcript
 from tui.commands import slash_line, unknown_command
+from tui.context import AppContext
 from tui.widgets.notifications import NotificationLine
-from tui.widgets.screens import AppContext
 
 if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText

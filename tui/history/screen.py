@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from textual import on, work
 from textual.widget import Widget
@@ -27,14 +27,11 @@ from app.settings.private_files import remove_prefixes
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import Command, CommandTable, list_command
 from tui.connection import localllm_service
+from tui.context import AppContext, BaseApp
 from tui.history.chat_list import ChatList
 from tui.history.query import ChatFilters, ChatQuery, HistoryRow, SearchInput, fetch_rows
 from tui.widgets.dialogs import InputDialog
-from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
-
-if TYPE_CHECKING:
-    from tui.app import LocalllmApp
-
+from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 _FORGET_TIMEOUT_S = 10.0  # a service that starts or computes a long step; what it saves later goes at the next start
 
@@ -179,7 +176,7 @@ class HistoryScreen(FeatureScreen):
     async def _open(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         row = self.chat_list.rows[event.option_index]
-        await cast("LocalllmApp", self.app).open_chat(row.chat.id, row.message_id)
+        await cast("BaseApp", self.app).open_chat(row.chat.id, row.message_id)
 
     def rename_chat(self) -> None:
         """Ask for a new title."""

@@ -14,12 +14,13 @@ from app.common.terminal import printable
 from app.protocol.errors import ServiceError
 from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection, localllm_service
+from tui.widgets.dialogs import ChoiceDialog
 
 if TYPE_CHECKING:
     from textual.app import App
 
     from app.protocol.job import Job
-    from tui.widgets.screens import AppContext
+    from tui.settings.controller import SettingsController
 
 
 _ASK, _GO_ON, _STOP = "ask", "go-on", "stop"  # values of the setting jobs_at_exit
@@ -149,11 +150,13 @@ def model_of(job: Job) -> str:
 class QuitFlow:
     """Ends `app` cleanly: running jobs continue or stop, as the settings or the user choose."""
 
-    def __init__(self, app: App[None], app_context: AppContext) -> None:
+    def __init__(
+        self, app: App[None], jobs: JobMonitor, connection: ServiceConnection, settings_controller: SettingsController
+    ) -> None:
         self._app = app
-        self._jobs = app_context.jobs
-        self._connection = app_context.connection
-        self._settings_controller = app_context.settings_controller
+        self._jobs = jobs
+        self._connection = connection
+        self._settings_controller = settings_controller
         self._is_asking = False
         self._is_quitting = False  # started after the terminal closed
 
@@ -183,8 +186,6 @@ class QuitFlow:
         self._app.run_worker(self._quit_with_jobs(choice), group="leave", exclusive=True)
 
     async def _ask(self) -> None:
-        from tui.widgets.dialogs import ChoiceDialog
-
         text = f"Running or queued jobs: {self._jobs.n_busy}."
         choice = await self._app.push_screen_wait(ChoiceDialog("Quit", text, _CHOICES))
         self._is_asking = False

@@ -20,8 +20,9 @@ from app.protocol.plan import PlanRequest
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
+from tui.context import AppContext
 from tui.metrics.figures import MetricsHistory, bench_runs, compared_lines, history_lines, model_lines, run_line
-from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.protocol.job import Job

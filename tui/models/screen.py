@@ -21,12 +21,13 @@ from app.settings.parsing import parse_duration
 from app.settings.settings import Settings
 from tui.commands import HOME, CommandTable, list_command
 from tui.connection import localllm_service
+from tui.context import AppContext
 from tui.models.dialogs import ModelInfoScreen, QuantizeScreen
 from tui.models.lists import ModelLists
 from tui.models.model_list import ModelDetail, ModelList, SearchField
 from tui.models.rows import ModelRow, format_removal
 from tui.widgets.dialogs import ChoiceDialog
-from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.client.service_client import LibraryClient

@@ -21,7 +21,7 @@ from tui.pictures.terminal_graphics import TerminalGraphics, graphics_of
 from tui.pictures.widgets import cells_of, load_widgets, picture_widget, release
 
 if TYPE_CHECKING:
-    from tui.app import LocalllmApp
+    from tui.context import BaseApp
 
 
 MIN_SCREEN_ROWS = 20  # on a smaller screen a picture would leave no room for what is said about it
@@ -47,7 +47,7 @@ def whole_screen_bounds(screen: Size) -> Size:
 
 async def media_content(app: App[None], file: MediaFile) -> bytes:
     """Return the content of a picture of the app's chats. Raises StorageError."""
-    chat = cast("LocalllmApp", app).app_context.session.chat
+    chat = cast("BaseApp", app).app_context.session.chat
     parts = await chat.stored.media_parts([file])
     return b64decode(parts[file.sha256].base64)
 
@@ -86,7 +86,7 @@ class PictureView(Vertical):
         self._graphics = await graphics_of(self.app)
         if self._graphics.protocol == "none" or not self._bounds(self.app.size).height:
             return
-        previews = cast("LocalllmApp", self.app).app_context.previews
+        previews = cast("BaseApp", self.app).app_context.previews
         try:
             self._preview = await previews.get(self._key, self._read)
         except UserError as error:

@@ -21,10 +21,11 @@ from app.protocol.plan import PlanRequest
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
+from tui.context import AppContext
 from tui.plan.controls import Stepper, apply_step, plan_controls
 from tui.plan.display import DeviceBars, SpeedCurve, describe_load, headline, machine_text, remedy_text
 from tui.widgets.dialogs import InputDialog
-from tui.widgets.screens import FEATURE_CSS, AppContext, FeatureScreen
+from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.protocol.plan import PlanReport

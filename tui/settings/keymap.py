@@ -19,11 +19,6 @@ _KNOWN = {key.value for key in Keys}
 _MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
 
 
-def keys_of(command: Command, keys: Mapping[str, str]) -> str:
-    """Return the keys of a command, comma-separated: the custom ones, else its own."""
-    return keys.get(command.id, command.keys) if command.keys else ""
-
-
 def check_keys(keys: Mapping[str, str]) -> None:
     """Raise UsageError for an unknown command, an invalid key, a key that would block typing, and two commands of one
     screen with the same key. Imports every screen."""
@@ -77,7 +72,7 @@ def _is_character(base: str) -> bool:
 def _check_apart(title: str, table: tuple[Command, ...], keys: Mapping[str, str]) -> None:
     owners: dict[str, str] = {}
     for command in table:
-        for name in filter(None, keys_of(command, keys).split(",")):
+        for name in filter(None, command.bound_keys(keys).split(",")):
             if command.id in _YIELDING and command.id not in keys:
                 continue
             other = owners.setdefault(name, command.id)

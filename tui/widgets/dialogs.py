@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import ClassVar
 
 from rich.table import Table
@@ -21,9 +21,6 @@ from app.common.help_topics import TOPICS
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 from tui.commands import Command
-from tui.settings.keymap import keys_of
-from tui.widgets.notifications import Notification
-from tui.widgets.screens import CommandScreen
 
 _KEY_NAMES = {
     "escape": "Esc",
@@ -57,15 +54,21 @@ class TableDialog(ModalScreen[None]):
 
 
 class HelpScreen(TableDialog):
-    """Every key and command of the screen `about`, custom keys first."""
+    """The keys of a screen's widgets, then its commands; `custom` are the user's keys by command."""
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,f1,q", "dismiss(None)", "Close", id="help-close", tooltip="Go back"),
     ]
 
-    def __init__(self, about: CommandScreen, keys: Mapping[str, str]) -> None:
-        super().__init__("Keys and commands", _help_rows(about, keys))
+    def __init__(self, bindings: Iterable[Binding], commands: Iterable[Command], custom: Mapping[str, str]) -> None:
+        rows = [("/help TOPIC", f"The guide, a page each: {', '.join(TOPICS)}")]
+        rows += [(format_keys(binding.key), binding.tooltip) for binding in bindings]
+        for command in commands:
+            slash = f"/{command.slash} {command.argument}".rstrip() if command.slash else ""
+            label = "  ".join(filter(None, (format_keys(command.bound_keys(custom)), slash)))
+            rows.append((label, command.help_text))
+        super().__init__("Keys and commands", [*rows, ("Ctrl+P", "Search commands, models, chats and settings")])
 
 
 class GuidePage(ModalScreen[None]):
@@ -86,19 +89,6 @@ class GuidePage(ModalScreen[None]):
         with VerticalScroll() as panel:
             panel.border_subtitle = "Esc closes"
             yield Static(Markdown(self._page, hyperlinks=False))
-
-
-class NotificationsScreen(TableDialog):
-    """The notifications of this session, whole, the newest first."""
-
-    CSS_PATH = "help.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss(None)", "Close", id="notifications-close", tooltip="Go back"),
-    ]
-
-    def __init__(self, notifications: Sequence[Notification]) -> None:
-        rows = [(each.at, each.text if each.severity == "information" else f"! {each.text}") for each in notifications]
-        super().__init__("Notifications, newest first", rows or [("", "No notifications in this session.")])
 
 
 class ChoiceDialog(ModalScreen[str | None]):
@@ -123,7 +113,11 @@ class ChoiceDialog(ModalScreen[str | None]):
             panel.border_title = self._title
             panel.border_subtitle = f"{'Number or ' if self._is_numbered else ''}Enter selects · Esc cancels"
             yield Static(self._explanation, markup=False, id="explanation")
-            options = [Option(text, choice_id) for choice_id, text in self._lines()]
+            width = len(str(len(self._choices)))
+            options = [
+                Option(printable(f"{number:{width}}  {text}" if self._is_numbered else text), choice_id)
+                for number, (choice_id, text) in enumerate(self._choices.items(), start=1)
+            ]
             yield OptionList(*options, markup=False, compact=True, classes="-numbered" if self._is_numbered else None)
 
     def on_mount(self) -> None:
@@ -140,11 +134,6 @@ class ChoiceDialog(ModalScreen[str | None]):
     def _chosen(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.dismiss(event.option_id)
-
-    def _lines(self) -> Iterator[tuple[str, str]]:
-        width = len(str(len(self._choices)))
-        for number, (choice_id, text) in enumerate(self._choices.items(), start=1):
-            yield choice_id, printable(f"{number:{width}}  {text}" if self._is_numbered else text)
 
 
 class InputDialog(ModalScreen[None]):
@@ -201,24 +190,7 @@ class InputDialog(ModalScreen[None]):
             self.dismiss()
 
 
-def _help_rows(about: CommandScreen, keys: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [
-        ("/help TOPIC", f"The guide, a page each: {', '.join(TOPICS)}"),
-        *((format_keys(binding.key), binding.tooltip) for binding in about.KEYS),
-        *((_label(command, keys), command.help_text) for command in about.all_commands()),
-        ("Ctrl+P", "Search commands, models, chats and settings"),
-    ]
-
-
-def _label(command: Command, keys: Mapping[str, str]) -> str:
-    slash = f"/{command.slash} {command.argument}".rstrip() if command.slash else ""
-    return "  ".join(part for part in (format_keys(keys_of(command, keys)), slash) if part)
-
-
 def format_keys(keys: str) -> str:
     """Return Textual's key names in display form: `ctrl+j,shift+enter` is Ctrl+J, Shift+Enter."""
-    return ", ".join("+".join(map(_key_name, key.split("+"))) for key in keys.split(",") if key)
-
-
-def _key_name(part: str) -> str:
-    return _KEY_NAMES.get(part, part.capitalize())
+    pressed = (key.split("+") for key in keys.split(",") if key)
+    return ", ".join("+".join(_KEY_NAMES.get(part, part.capitalize()) for part in parts) for parts in pressed)

@@ -7,19 +7,21 @@ the keys of other screens, and at the bottom of a dialog.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import strftime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from rich.cells import cell_len, set_cell_size
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Click
 from textual.widgets import Static
 
 from app.common.terminal import printable, printable_line
+from tui.widgets.dialogs import TableDialog
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -136,6 +138,19 @@ class NotificationLine(Static):
             self.update(Content(text), layout=False)
 
 
+class NotificationsScreen(TableDialog):
+    """The notifications of this session, whole, the newest first."""
+
+    CSS_PATH = "help.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss(None)", "Close", id="notifications-close", tooltip="Go back"),
+    ]
+
+    def __init__(self, notifications: Sequence[Notification]) -> None:
+        rows = [(each.at, each.text if each.severity == "information" else f"! {each.text}") for each in notifications]
+        super().__init__("Notifications, newest first", rows or [("", "No notifications in this session.")])
+
+
 class NotificationCenter:
     """Shows the notifications of `app` on whichever screen is in front; `clock` counts seconds."""
 
@@ -188,8 +203,6 @@ class NotificationCenter:
 
     def show_all(self) -> None:
         """Open the list, the newest first."""
-        from tui.widgets.dialogs import NotificationsScreen
-
         self._board.dismiss()
         self.draw()
         if not isinstance(self._app.screen, NotificationsScreen):

@@ -1,16 +1,12 @@
-"""The bases of the screens: keys, slash words and help come from a screen's command table and the app's.
-
-Owns the objects that all screens share, and the dispatch from a key to a method.
-"""
+"""The bases of the screens: keys, slash words and help come from a screen's command table and the app's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
 from inspect import isawaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -19,44 +15,14 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
-from app.chat.repository import ChatRepository
-from app.chat.stream import Clock
 from app.common.terminal import printable
-from app.settings.settings import Settings
-from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
-from tui.chat.session import ChatSession
 from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Feature
-from tui.connection import ServiceConnection
-from tui.jobs.monitor import Downloads, JobMonitor
-from tui.pictures.preview import Previews
-from tui.settings.controller import SettingsController
-
-if TYPE_CHECKING:
-    from tui.app import LocalllmApp
-
+from tui.context import AppContext, BaseApp
 
 FEATURE_CSS = Path(__file__).with_suffix(".tcss")
 _INFO_S = 4.0
 _WARNING_S = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppContext:
-    """Connection, downloads, jobs, repository, open chats, tools, previews of pictures, settings and clock. The creator
-    of the app closes the connection and the repository. `clock` counts seconds, `settings_controller` changes settings.
-    """
-
-    connection: ServiceConnection
-    downloads: Downloads
-    jobs: JobMonitor
-    repository: ChatRepository
-    session: ChatSession
-    tools: ToolBackend
-    settings: Settings
-    settings_controller: SettingsController
-    clock: Clock
-    previews: Previews = field(default_factory=Previews)
 
 
 class CommandScreen(Screen[None]):
@@ -72,11 +38,11 @@ class CommandScreen(Screen[None]):
         self.app_context = app_context
 
     def on_mount(self) -> None:
-        self.call_after_refresh(cast("LocalllmApp", self.app).draw_notifications)
+        self.call_after_refresh(cast("BaseApp", self.app).notifications.draw)
 
     def on_screen_resume(self) -> None:
         """Show the notification that came meanwhile. Textual calls the handlers of subclasses too."""
-        cast("LocalllmApp", self.app).draw_notifications()
+        cast("BaseApp", self.app).notifications.draw()
 
     def all_commands(self) -> Iterator[Command]:
         """Yield the screen's commands, then the app's."""
@@ -112,7 +78,7 @@ class CommandScreen(Screen[None]):
 
     def inform_during(self, text: str) -> AbstractContextManager[None]:
         """Notify of `text` while the block runs."""
-        return cast("LocalllmApp", self.app).notify_during(text)
+        return cast("BaseApp", self.app).notifications.during(text)
 
     def warn(self, text: str) -> None:
         """Notify of an error and its remedy."""

@@ -6,7 +6,7 @@ import pytest
 
 from quantizer.system.errors import UsageError
 from tui.commands import APP_COMMANDS
-from tui.settings.keymap import check_keys, ids_with_keys, keys_of
+from tui.settings.keymap import check_keys, ids_with_keys
 
 REFUSED = {
     "no such command": {"fly": "f12"},
@@ -50,6 +50,6 @@ def test_keys_that_are_free_or_change_places_are_taken(keys: dict[str, str]) -> 
 def test_own_keys_go_before_those_of_the_table() -> None:
     help_command = APP_COMMANDS.find("help")
     assert help_command is not None
-    assert keys_of(help_command, {}) == "f1"
-    assert keys_of(help_command, {"help": "f12"}) == "f12"
+    assert help_command.bound_keys({}) == "f1"
+    assert help_command.bound_keys({"help": "f12"}) == "f12"
     assert {"help", "go-settings", "chats-rename"} <= set(ids_with_keys())

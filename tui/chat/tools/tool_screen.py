@@ -18,7 +18,7 @@ from tui.chat.draft_screen import DraftScreen
 from tui.chat.notices import OtherQuestions
 from tui.chat.tools.approval_panel import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
-from tui.widgets.screens import AppContext
+from tui.context import AppContext
 
 
 class ToolScreen(DraftScreen):
