@@ -21,21 +21,17 @@ from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
 from app.service.api.anthropic.models import is_anthropic
 from app.service.api.app_state import AppState
-from app.service.api.llamacpp import embeddings as llamacpp_embeddings
 from app.service.api.llamacpp import routes as llamacpp
 from app.service.api.llamacpp import server_routes as llamacpp_server
-from app.service.api.llamacpp import slots as llamacpp_slots
 from app.service.api.lmstudio import chat_routes as lmstudio_chat
 from app.service.api.lmstudio import model_routes as lmstudio_models
 from app.service.api.lmstudio import routes as lmstudio
 from app.service.api.lmstudio import sdk_routes as lmstudio_sdk
 from app.service.api.native import jobs as native_jobs
 from app.service.api.native import library as native_library
-from app.service.api.native import metered_keys as native_metered_keys
 from app.service.api.native import metrics as native_metrics
 from app.service.api.native import plan as native_plan
 from app.service.api.native import status as native_status
-from app.service.api.native import thoughts as native_thoughts
 from app.service.api.ollama import library_routes as ollama_library
 from app.service.api.ollama import routes as ollama
 from app.service.api.openai import embeddings as openai_embeddings
@@ -86,16 +82,12 @@ _ROUTE_MODULES = (
     lmstudio_models,
     lmstudio_sdk,
     llamacpp,
-    llamacpp_embeddings,
     llamacpp_server,
-    llamacpp_slots,
     native_status,
     native_plan,
     native_library,
     native_jobs,
     native_metrics,
-    native_metered_keys,
-    native_thoughts,
     docs,
 )
 _MODEL_PATHS = ("/v1/models", "/models")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 from app.service.generation.answer_parser import AnswerParser
-from app.service.tools.formats import tool_format_of
+from app.service.tools.formats import ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCallParser
 from app.service.tools.tool import ParsedText, Tool, ToolOptions, merge_deltas
-from app.service.tools.tool_format import ToolFormat
 
 WEATHER = Tool(
     "get_weather",

@@ -1,34 +1,67 @@
-"""The state of the application that routes use: models, library, planner, jobs."""
+"""What routes of all dialects use: the state of the application, the model of a request, and its chat turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from secrets import token_urlsafe
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import HTTPConnection, Request
 
 from app.service.api.fields import WithWarnings
-from app.service.api.lmstudio.uploads import UploadedFiles
-from app.service.api.refused_content import RefusedContent
+from app.service.api.lmstudio.history import UploadedFiles
+from app.service.api.text_request import PromptField
 from app.service.generation.documents import DocumentReader
-from app.service.generation.media import MediaFetcher
+from app.service.generation.media import MediaFetcher, PromptMedia
 from app.service.generation.template_caps import TemplateProbe
-from app.service.http.access_log import record_of
-from app.service.http.metered_keys import MeteredKeys
+from app.service.generation.unreadable_content import UnreadableError
+from app.service.http.access_log import MeteredKeys, record_of
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import ModelTask
 from app.service.models.plan_service import PlanService
 from app.service.models.served_model import ServedModel
-from app.service.pool.keep_alive import IdleLimit
+from app.service.pool.engine_pool import IdleLimit
 from app.service.shutdown_policy import ShutdownPolicy
+from app.service.threads import in_thread
 
-if TYPE_CHECKING:  # they use this module
+if TYPE_CHECKING:
     from app.service.api.responses.runs import Runs
     from app.service.api.responses.store import ResponseStore
+
+
+MAX_REMEMBERED = 256
+
+
+class RefusedContent:
+    """The digests of content that was refused, the latest last."""
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[bytes, None] = OrderedDict()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._digests
+
+    def is_known(self, content: str) -> bool:
+        """Return whether `content` was refused before."""
+        return _digest(content) in self._digests
+
+    def add(self, content: str) -> None:
+        """Remember that `content` is refused."""
+        digest = _digest(content)
+        self._digests[digest] = None
+        self._digests.move_to_end(digest)
+        while len(self._digests) > MAX_REMEMBERED:
+            self._digests.popitem(last=False)
+
+
+def _digest(content: str) -> bytes:
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +116,56 @@ async def model_of(
 def planner_warnings(model: ServedModel) -> WithWarnings:
     """Return the field of an answer with the planner's warnings of `model` and the notices of the request, if any."""
     return {"warnings": list(warnings)} if (warnings := model.record.warnings) else {}
+
+
+Made = TypeVar("Made")
+AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)
+
+_WORDS: Mapping[str, tuple[str, str]] = {"image": ("sees pictures", "see"), "audio": ("hears sounds", "hear")}
+
+
+async def turn_of(state: AppState, model: ServedModel, make: Callable[[PromptMedia], Made]) -> Made:
+    """Return what `make` makes with the pictures, sounds and documents of a new turn of `model`.
+
+    Raises RequestError as `make` does, with a remedy that names a model for what this one does not read.
+    """
+    try:
+        media = PromptMedia(model.senses, state.media_fetcher, {})
+        made = make(media)
+        if media.unread:  # which are known now: read them, and begin again
+            made = make(PromptMedia(model.senses, state.media_fetcher, await state.documents.read(media.unread)))
+    except UnreadableError as error:
+        remedy = await _remedy(state.models, error.kind)
+        raise UnreadableError(error.content_type, error.senses, remedy) from None
+    return made
+
+
+async def prompt_with_media(
+    state: AppState, model: ServedModel, body: AnyPromptBody
+) -> tuple[AnyPromptBody, PromptMedia]:
+    """Return `body` with the pictures and sounds of its prompts, and these. Raises RequestError as `turn_of`."""
+    return await turn_of(state, model, lambda media: (body.with_markers(media, state.media_marker), media))
+
+
+async def _remedy(models: ModelManager, kind: str) -> str:
+    """Return what to do with content of a kind that the model does not read."""
+    if kind not in _WORDS:
+        return "Ask again in words, or send its text."
+    does, do = _WORDS[kind]
+    described = await models.catalog.list_with_facts()
+    able = [ref.id for ref, facts in described if kind in models.senses(ref, facts).modalities]
+    if able:
+        return f"Ask {able[0]}, which {does}."
+    return await _to_get(does, do) if kind == "image" else f"No model here can {do}; get one with its mmproj file."
+
+
+@in_thread
+def _to_get(does: str, do: str) -> str:
+    """Return which model of the catalogue to get: the smallest that sees."""
+    from app.library.hub.catalogue import Role, read_catalogue  # it plans models: numpy would come with the service
+
+    seeing = (model for model in read_catalogue().models if Role.VISION in model.roles)
+    smallest = min(seeing, key=lambda model: model.parameters, default=None)
+    if smallest is None:
+        return f"No model here can {do}; get one with its mmproj file."
+    return f"No model here can {do}. Get one that {does}: `localllm pull {smallest.name}`."

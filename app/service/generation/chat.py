@@ -31,10 +31,9 @@ from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.generation.unreadable_content import notice_of_notes
 from app.service.models.served_model import ServedModel
 from app.service.tools.call_grammar import BoundCalls, answer_grammar, bound_calls
-from app.service.tools.formats import GENERIC, tool_format_of
+from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions
-from app.service.tools.tool_format import ToolFormat
 
 Message = dict[str, Any]
 Messages = Sequence[Message]

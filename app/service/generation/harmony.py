@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from app.common.answer_text import partial_match_length
-from app.service.tools.call_reader import JsonArguments
+from app.service.tools.argument_forms import JsonArguments
 from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
 
 MAX_HEADER_CHARACTERS = 256

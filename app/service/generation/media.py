@@ -21,7 +21,7 @@ from app.engine.request import MAX_MEDIA, MediaInput, Request
 from app.protocol.errors import RequestError
 from app.service.generation.documents import Document, ReadDocuments
 from app.service.generation.unreadable_content import UnreadableError, note_of_refused, note_of_unreadable
-from app.service.models.senses import TEXT_ONLY, Senses
+from app.service.models.model_file import TEXT_ONLY, Senses
 
 MAX_MEDIA_BYTES = 96 << 20  # Base64 of one prompt: it has to pass the worker's pipe in one message
 _ADDRESSES = ("http://", "https://")

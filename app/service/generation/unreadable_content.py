@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from app.protocol.errors import RequestError
-from app.service.models.senses import TEXT_ONLY, Senses
+from app.service.models.model_file import TEXT_ONLY, Senses
 
 # What a type of content is called in the note that replaces it; others by their type.
 _KINDS = {

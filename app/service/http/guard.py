@@ -1,31 +1,68 @@
 """Access control of the service: the first thing that handles a request.
 
-Owns the checks of Host, Origin, API key and body size, and the scope that a path needs. A web page that the user has
-open can reach a port of this machine, so a request must look like one from a program, come from a page of the setting
-`origins`, or have a key.
+Checks Host, Origin, API key, its scope, and body size. A web page that the user has open can reach a port of this
+machine, so a request must look like one from a program, come from a page of the setting `origins`, or have a key.
+Those pages get CORS headers; others get none, so that their scripts read nothing.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.common.event_log import log_event
 from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
-from app.service.http.access_log import record_of
-from app.service.http.cors import is_preflight, preflight_response, sending_to_page
+from app.service.http.access_log import MeteredKeys, record_of
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
-from app.service.http.metered_keys import MeteredKeys
 from app.service.http.streaming import JsonResponse
 from app.settings.origins import NO_ORIGINS, Origins, entry_for, parse_origins
 from app.settings.parsing import is_host_name, is_loopback, parse_host_names
 from app.settings.settings import Settings
 from quantizer.system.errors import UserError
+
+MAX_AGE_S = 600
+_METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
+_EXPOSED = "x-localllm-warning, www-authenticate"
+_HEADER_NAMES = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
+
+
+def is_preflight(scope: Scope, headers: Headers) -> bool:
+    """Return whether a browser asks if a page may send a request, before it sends that."""
+    return scope.get("method") == "OPTIONS" and "access-control-request-method" in headers
+
+
+def preflight_response(headers: Headers) -> Response:
+    """Return the answer to a preflight of an allowed page: every method, and the headers that it asks for.
+
+    `sending_to_page` adds the rest.
+    """
+    allowed = {"access-control-allow-methods": _METHODS, "access-control-max-age": str(MAX_AGE_S)}
+    if _HEADER_NAMES.fullmatch(wanted := headers.get("access-control-request-headers", "")):
+        allowed["access-control-allow-headers"] = wanted
+    if headers.get("access-control-request-private-network") == "true":
+        allowed["access-control-allow-private-network"] = "true"
+    return Response(status_code=204, headers=allowed)
+
+
+def sending_to_page(send: Send, origin: str) -> Send:
+    """Return `send` with the headers that let a page of `origin` read the answer."""
+    own = {"access-control-allow-origin": origin, "vary": "Origin", "access-control-expose-headers": _EXPOSED}
+    extra = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in own.items()]
+
+    async def send_with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], *extra]
+        await send(message)
+
+    return send_with_headers
+
 
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_KEY = "first"

@@ -18,17 +18,16 @@ from app.library.local.projectors import general_choice
 from app.library.local.resolve import BUILT_IN, UnknownModelError
 from app.protocol.errors import RequestError
 from app.service.generation.content_forms import ContentForms
-from app.service.models.model_catalog import FileFacts, ModelCatalog
+from app.service.models.model_catalog import FileFacts, ModelCatalog, is_placeholder
 from app.service.models.model_file import (
     NOTHING_ATTACHED,
     Attachments,
     ModelFile,
     ModelTask,
+    Senses,
     is_current,
     read_model_file,
 )
-from app.service.models.placeholder_names import is_placeholder
-from app.service.models.senses import Senses
 from app.service.models.served_model import ServedModel, TemplateRenderer
 from app.service.pool.background import IdleTuning
 from app.service.pool.engine_client import EngineClient

@@ -1,6 +1,7 @@
-"""The models that a request may name, loaded or not, and the facts in their files.
+"""The models that a request may name, loaded or not, with facts from their files, cached until a file changes.
 
-Owns names, and facts cached until a file changes. Independent of engines and dialects.
+`is_placeholder` recognises names that mean no local model: clients send `gpt-4o` or `default` because they have to
+send something.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,7 @@ from pathlib import Path
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import choose_projector, general_choice, projector_stamp
 from app.library.local.resolve import available, find_by_name, resolve
-from app.service.models.senses import TEXT_ONLY, Senses
+from app.service.models.model_file import TEXT_ONLY, Senses
 from app.service.threads import in_thread
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError, Scalar
@@ -114,3 +116,44 @@ class ModelCatalog:
         with contextlib.suppress(ModelFileError):
             return await self.facts(ref)
         return None
+
+
+# What routers and clients put before a model's name (source: the providers of LiteLLM and OpenRouter).
+_PROVIDERS = re.compile(
+    r"(?:anthropic|azure|custom_openai|default|deepseek|google|gemini|hosted_vllm|litellm_proxy|llamacpp|llama_cpp|lm_studio"
+    r"|lmstudio|local|localllm|mistral|models|ollama|ollama_chat|openai|openai_like|openrouter|qwen|vllm|x-ai|xai)/"
+)
+# Hosted models, which nobody can have as a file (source: the providers' lists of models).
+_HOSTED = re.compile(
+    r"gpt-\d.*"  # not gpt-oss, gpt-j, gpt-neox
+    r"|(?:chatgpt|codex|text-davinci|text-curie|text-babbage|text-ada|text-embedding|davinci|babbage|o\d)(?:-.*)?"
+    r"|claude(?:-.*)?|(?:claude-)?(?:sonnet|opus|haiku)(?:\[1m\]|-[\d.-]+|-latest)?"
+    r"|gemini-.*|grok-.*|sonar(?:-.*)?|deepseek-(?:chat|reasoner)|moonshot-v1-.*|voyage-.*"
+    r"|qwen[\d.]*(?:-coder|-vl|-omni)?-(?:max|plus|turbo|flash|long)(?:-.*)?"
+    r"|(?:mistral|ministral|codestral|devstral|magistral|pixtral|kimi)-(?:.+-)?latest|mistral-(?:tiny|small|medium|large|embed)"
+)
+# What a client offers before anybody has chosen: a word alone, or several as in local-model, llama-server, my-model.
+_ALONE = re.compile(
+    r"(?:ai|any|auto|current|custom|default|demo|dummy|empty|example|fake|foo|llamacpp|llamafile|llm|lm|lmstudio|loaded"
+    r"|local|localhost|localllm|main|model|none|null|ollama|openai|placeholder|server|test|undefined|vllm|whatever)\d{0,2}"
+)
+_WORD = (
+    r"(?:a|ai|any|api|assistant|auto|bot|chat|coder|compatible|completion|cpp|current|custom|default|demo|dummy|empty"
+    r"|example|fake|here|llama|llm|lm|loaded|local|localllm|main|model|my|name|openai|placeholder|server|some|studio"
+    r"|test|text|the|vision|whatever|your|\d{1,2})"
+)
+_WORDS = re.compile(rf"{_WORD}(?:[-_. ]{_WORD})+")
+_SUFFIX = re.compile(r":(?:latest|free|thinking|nitro|online)$")
+_MAX_CHARACTERS = 100
+
+
+def is_placeholder(name: str) -> bool:
+    """Return whether `name` is of a hosted model, or says as little as "default": no local model can be meant by it.
+
+    A name that could be of a local model, `llama3.2`, `qwen3:8b`, `org/repo`, is none, and neither is one that people
+    give to theirs, such as `mario`.
+    """
+    rest = _SUFFIX.sub("", name.strip().lower()[:_MAX_CHARACTERS])
+    while provider := _PROVIDERS.match(rest):
+        rest = rest[provider.end() :]
+    return any(pattern.fullmatch(rest) for pattern in (_HOSTED, _ALONE, _WORDS))

@@ -1,12 +1,13 @@
-"""A model file as chat needs it before an engine loads it, and what the settings attach to the default model.
+"""A model file as requests need it before an engine loads it, and what the settings attach to the default model.
 
-Owns what is read of the header, and the syntax and validation of LoRA adapters (FILE[=NAME]), control vectors
-(FILE[=SCALE]) and the draft model. Independent of weights and of engines.
+Reads the header only: chat template, fill-in-the-middle tokens, whether it takes pictures or sounds. Validates LoRA
+adapters (FILE[=NAME]), control vectors (FILE[=SCALE]) and the draft model.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -15,12 +16,37 @@ from app.library.local.model_files import FileIdentity, identity_of
 from app.library.local.projectors import NOTHING_FOUND, FoundProjector, choose_projector, projector_stamp
 from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe
 from app.library.local.resolve import absolute, resolve
-from app.service.infill.tokens import InfillTokens, infill_tokens_of
 from app.settings.settings import NO_DRAFT, Settings
 from quantizer.gguf.adapters import read_control_vector, validate_adapter
 from quantizer.gguf.header import Header
 from quantizer.gguf.validation import check_answers, validate_gguf
 from quantizer.system.errors import UsageError
+
+Modality: TypeAlias = Literal["text", "image", "audio"]
+
+
+@dataclass(frozen=True, slots=True)
+class Senses:
+    """Whether a model sees pictures and hears sounds."""
+
+    sees: bool = False
+    hears: bool = False
+
+    @property
+    def modalities(self) -> list[Modality]:
+        """The kinds of content that the model reads."""
+        media: dict[Modality, bool] = {"image": self.sees, "audio": self.hears}
+        return ["text", *(kind for kind, is_read in media.items() if is_read)]
+
+    @property
+    def described(self) -> str:
+        """What the model reads, as the end of a sentence."""
+        words = {(False, False): "only text", (True, False): "text and pictures", (False, True): "text and sounds"}
+        return words.get((self.sees, self.hears), "text, pictures and sounds")
+
+
+TEXT_ONLY = Senses()
+
 
 MAX_SCALE = 100.0
 _RANK = 4  # as a `pooling_type`
@@ -172,3 +198,86 @@ def _scale(text: str) -> float:
         cause = f"The scale {text!r} of a control vector is not a number up to {MAX_SCALE:g}."
         raise UsageError(cause, "Use FILE=0.8.")
     return scale
+
+
+_TOKENS = "tokenizer.ggml.tokens"
+
+# The metadata keys, the newer first, and the spellings in files without them (source: llama.cpp
+# src/llama-vocab.cpp @ the version vendored in llama-cpp-python 0.3.36; mistral-common for [PREFIX] and [SUFFIX]).
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "prefix": ("fim_pre_token_id", "prefix_token_id"),
+    "suffix": ("fim_suf_token_id", "suffix_token_id"),
+    "middle": ("fim_mid_token_id", "middle_token_id"),
+    "repository": ("fim_rep_token_id",),
+    "separator": ("fim_sep_token_id",),
+}
+_SPELLINGS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>"),
+        "prefix",
+    ),
+    **dict.fromkeys(
+        ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>"),
+        "suffix",
+    ),
+    **dict.fromkeys(
+        ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>"),
+        "middle",
+    ),
+    **dict.fromkeys(("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"), "repository"),
+    "<|file_sep|>": "separator",
+    "<|prefix|>": "prefix",
+    "<|suffix|>": "suffix",
+    "<|middle|>": "middle",
+    "[PREFIX]": "prefix",
+    "[SUFFIX]": "suffix",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InfillTokens:
+    """Ids of the tokens before the prefix, the suffix, and the text to be generated.
+
+    A model without `middle` generates right after the prefix, which then comes last (`is_suffix_first`). `repository`
+    and `separator` precede the names of a project and its files; `begin` is BOS, where the engine adds it.
+    """
+
+    prefix: int
+    suffix: int
+    middle: int | None = None
+    repository: int | None = None
+    separator: int | None = None
+    begin: int | None = None
+
+    @property
+    def is_suffix_first(self) -> bool:
+        return self.middle is None
+
+
+def infill_tokens_of(header: Header) -> InfillTokens | None:
+    """Return the tokens of the model of `header`, None if it has none."""
+    if _TOKENS not in header.fields:
+        return None
+    ids = _ids_by_key(header) or _ids_by_spelling(header)
+    if "prefix" not in ids or "suffix" not in ids:
+        return None
+    return InfillTokens(**ids, begin=header.integer("tokenizer.ggml.bos_token_id"))
+
+
+def _ids_by_key(header: Header) -> dict[str, int]:
+    """Return the ids in the metadata, ignoring those beyond the vocabulary."""
+    n_tokens = header.array_ref(_TOKENS).count
+    found = {
+        name: [token for key in keys if (token := header.integer(f"tokenizer.ggml.{key}")) is not None]
+        for name, keys in _KEYS.items()
+    }
+    return {name: tokens[0] for name, tokens in found.items() if tokens and 0 <= tokens[0] < n_tokens}
+
+
+def _ids_by_spelling(header: Header) -> dict[str, int]:
+    """Return the ids of the tokens with a known spelling, the first of each."""
+    ids: dict[str, int] = {}
+    for token, text in enumerate(header.array(_TOKENS)):
+        if isinstance(text, str) and text in _SPELLINGS:
+            ids.setdefault(_SPELLINGS[text], token)
+    return ids

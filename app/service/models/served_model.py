@@ -18,14 +18,11 @@ from app.protocol.errors import ContextOverflowError
 from app.protocol.metering import ContextLength
 from app.service.generation.content_forms import ContentForms
 from app.service.http.access_log import RequestRecord
-from app.service.models.model_file import ModelFile
-from app.service.models.senses import Senses
+from app.service.models.model_file import ModelFile, Senses
 from app.service.pool.background import PromptAfter
 from app.service.pool.context_growth import room_for_answer
-from app.service.pool.engine_client import EngineClient
-from app.service.pool.engine_pool import SharedEngine
-from app.service.pool.engine_status import EngineStatus
-from app.service.pool.keep_alive import IdleLimit, KeepAlive
+from app.service.pool.engine_client import EngineClient, EngineStatus
+from app.service.pool.engine_pool import IdleLimit, KeepAlive, SharedEngine
 from app.service.pool.worker_process import AnswerEvent
 
 

@@ -1,16 +1,17 @@
 """The engine of one model, as the service uses it: loaded on first use, restarted when its worker dies, unloaded.
 
-Owns the worker process and the requests that wait for it. Independent of HTTP, of chat templates, of model names and
-of other engines.
+Owns the worker process, its status and the requests that wait for it. Independent of HTTP, of chat templates, of model
+names and of other engines.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -46,10 +47,70 @@ from app.engine.protocol.messages import (
 )
 from app.engine.request import FinishReason, MediaInput, Request
 from app.protocol.errors import UnfitError
-from app.service.pool.engine_status import CrashLimit, EngineStatus
+from app.protocol.library import ModelState
+from app.protocol.plan import Plan
+from app.protocol.status import LoadedSetting
 from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartWorker, WorkerProcess, until_finished
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.memory_limit import out_of_memory
+
+_UNFIT = ("partial", "wont_run")  # verdicts of a plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """The state of an engine. `plan` is what loading follows.
+
+    `facts` and `settings` are those of the loaded model; `error` is set when `state` is "failed". An "unloaded" engine
+    loads its model with the next use.
+    """
+
+    state: ModelState = "loading"
+    progress: float = 0.0
+    notices: tuple[str, ...] = ()
+    plan: Plan | None = None
+    facts: BackendFacts | None = None
+    settings: tuple[LoadedSetting, ...] = ()
+    error: UserError | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The planner's advice for a model that is partly or wholly misplaced: the cost, and what helps most."""
+        if self.plan is None or self.plan.verdict not in _UNFIT:
+            return ()
+        helps = tuple(f"What would help: {remedy.what}." for remedy in self.plan.remedies[:1])
+        return (*self.plan.warnings[:1], *helps)
+
+
+class CrashLimit:
+    """Counts failures: `max_failures` within `window_s` seconds, with no finished answer between, are too many."""
+
+    def __init__(
+        self, max_failures: int = 3, window_s: float = 60.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.max_failures = max_failures
+        self.window_s = window_s
+        self._clock = clock
+        self._failures_s: deque[float] = deque(maxlen=max_failures)
+
+    def record_failure(self) -> None:
+        self._failures_s.append(self._clock())
+
+    def record_success(self) -> None:
+        self._failures_s.clear()
+
+    @property
+    def is_reached(self) -> bool:
+        """True until the window has moved past the oldest of the counted failures."""
+        return len(self._failures_s) == self.max_failures and self._clock() - self._failures_s[0] < self.window_s
+
+    def explained(self, error: UserError) -> UserError:
+        """Return `error`, the last failure, with the reason why nothing is retried where the limit is reached."""
+        if not self.is_reached:
+            return error
+        cause = f"The engine failed {self.max_failures} times within a minute. {error.cause}"
+        return EngineError(cause, "Try a smaller --ctx or another model; a new attempt is possible in a minute.")
+
 
 _GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
 _GRACE_AT_STOP_S = 6.0  # a worker saves its state for 3 s at most, and writes it

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from app.common.answer_text import partial_match_length
-from app.service.tools.argument_forms import JsonForm
-from app.service.tools.call_reader import ArgumentsReader, JsonArguments, ObjectReader, n_after_arguments
+from app.service.tools.argument_forms import ArgumentsReader, JsonArguments, JsonForm, ObjectReader, n_after_arguments
+from app.service.tools.formats import ToolFormat
 from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
-from app.service.tools.tool_format import ToolFormat
 
 MAX_HEADER_CHARACTERS = 256
 _NAMESPACE = re.compile(r"\Afunctions[._]")

@@ -14,13 +14,13 @@ from pydantic import Field, StrictStr
 from app.common.media_formats import MediaKind
 from app.engine.grammar.json_grammar import JsonFormat
 from app.protocol.errors import RequestError
+from app.service.api.app_state import RefusedContent
 from app.service.api.fields import Body
 from app.service.api.messages import (
     PARAGRAPH_BREAK,
     alternate_roles,
     refuse_unreadable_question,
 )
-from app.service.api.refused_content import RefusedContent
 from app.service.api.text_request import SamplingBody
 from app.service.api.thinking import TemplateVariablesBody, ThinkingOptions, asked_thinking, joined_reasoning
 from app.service.generation.chat import ChatTurn

@@ -14,10 +14,8 @@ from typing_extensions import TypedDict
 from app.protocol.errors import ContextOverflowError, RequestError
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
-from app.service.api.app_state import app_state, model_of, planner_warnings
-from app.service.api.refused_content import RefusedContent
+from app.service.api.app_state import RefusedContent, app_state, model_of, planner_warnings, turn_of
 from app.service.api.text_request import with_recipe_defaults
-from app.service.api.turns import turn_of
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
 from app.service.generation.media import PromptMedia
 from app.service.http.errors import anthropic_error

@@ -1,16 +1,25 @@
-"""Routes of llama-server's dialect for text: /completion, /infill, /apply-template."""
+"""Routes of llama-server's dialect for text and vectors: /completion, /infill, /apply-template, /embedding.
+
+A body of OpenAI's at /embeddings gets OpenAI's answer: clients that were given no /v1 send it there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import math
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
 from fastapi import Request
+from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
-from app.service.api.app_state import app_state, model_of, planner_warnings
-from app.service.api.llamacpp.requests import InfillBody, LlamaCppTextBody, PromptBody
+from app.engine import request as engine_request
+from app.engine.grammar.json_grammar import JsonFormat
+from app.protocol.errors import RequestError
+from app.service.api.app_state import app_state, model_of, planner_warnings, prompt_with_media, turn_of
+from app.service.api.fields import Body, TtlBody
 from app.service.api.llamacpp.responses import (
     Completion,
     CompletionChunk,
@@ -18,20 +27,114 @@ from app.service.api.llamacpp.responses import (
     SelectedFields,
     SeveralCompletions,
 )
+from app.service.api.openai.embeddings import (
+    MAX_INPUTS,
+    EmbeddingList,
+    EmbeddingsBody,
+    as_floats,
+    embeddings,
+)
 from app.service.api.openai.requests import ChatCompletionBody
-from app.service.api.prompt_forms import with_token_ids
-from app.service.api.text_request import with_recipe_defaults
-from app.service.api.turns import prompt_with_media, turn_of
+from app.service.api.text_request import GenerationBody, PromptField, with_recipe_defaults, with_token_ids
 from app.service.generation.chat import prompt_of
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import llamacpp_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import EventStream, JsonResponse, while_connected
-from app.service.infill.fim_request import fim_generation
+from app.service.infill_request import FimRequest, Snippet, fim_generation
 from app.service.models.served_model import ServedModel
 
+MAX_ANSWERS = 8
+MAX_COMPLETIONS = 64  # of all prompts of a request
+MAX_SNIPPETS = 256
+
+
+class LlamaCppTextBody(GenerationBody):
+    """The fields that /completion and /infill share. `n_cmpl` is limited to MAX_ANSWERS."""
+
+    n_predict: int | None = None
+    max_tokens: int | None = None
+    n_cmpl: Annotated[int, Field(ge=1)] | None = None
+    n_probs: int | None = None
+    n_indent: int | None = None
+    json_schema: Any = None
+    response_fields: list[StrictStr] | None = None
+    return_tokens: bool | None = None
+
+    def requests(self, *prompts: str | tuple[int, ...]) -> tuple[engine_request.Request, ...]:
+        """Return the engine's requests for `prompts`. Raises RequestError for none, too many, and values out of range.
+
+        The events of a stream have tokens in any case (source: llama-server's README).
+        """
+        n_answers = min(self.n_cmpl or 1, MAX_ANSWERS)
+        if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
+            cause = f"The request has {len(prompts)} prompts with {n_answers} answers each."
+            raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
+        n_indent, returns_tokens = self.n_indent or 0, bool(self.return_tokens or self.stream)
+        requests = (
+            replace(self.request(prompt), n_indent=n_indent, returns_tokens=returns_tokens) for prompt in prompts
+        )
+        return tuple(variant for request in requests for variant in request.variants(n_answers))
+
+    def _limit(self) -> int | None:
+        return self.max_tokens if self.n_predict is None else self.n_predict
+
+    def _n_logprobs(self) -> int | None:
+        return self.n_probs or None
+
+    def _text_format(self) -> JsonFormat | None:
+        return None if self.json_schema is None else JsonFormat(self.json_schema)
+
+
+class PromptBody(LlamaCppTextBody, PromptField):
+    """The body of /completion."""
+
+
+class SnippetBody(Body):
+    """A part of another file."""
+
+    text: StrictStr = ""
+    filename: StrictStr = ""
+
+    def snippet(self) -> Snippet:
+        return Snippet(self.text, self.filename) if self.filename else Snippet(self.text)
+
+
+class InfillBody(LlamaCppTextBody):
+    """The body of /infill: `prompt` is the text typed behind the prefix."""
+
+    input_prefix: StrictStr = ""
+    input_suffix: StrictStr = ""
+    input_extra: Annotated[list[SnippetBody], Field(max_length=MAX_SNIPPETS)] | None = None
+    prompt: StrictStr | None = None
+
+    @property
+    def fim_request(self) -> FimRequest:
+        return FimRequest(
+            prefix=self.input_prefix,
+            typed=self.prompt or "",
+            suffix=self.input_suffix,
+            snippets=tuple(item.snippet() for item in self.input_extra or ()),
+        )
+
+
 router = Router()
+
+
+class ControlBody(Body):
+    """The `id` of a streamed chat completion, and what to do with it."""
+
+    id: StrictStr
+    action: Literal["reasoning_end"]
+    model: StrictStr | None = None
+
+
+class ControlResult(TypedDict):
+    """Whether there is such a completion."""
+
+    success: bool
+    message: NotRequired[str]
 
 
 class ApplyTemplateResponse(TypedDict):
@@ -76,6 +179,14 @@ async def apply_template(request: Request, body: ChatCompletionBody) -> JsonResp
     turn = await turn_of(app_state(request), model, body.turn)
     prompt = await prompt_of(model, turn)
     return JsonResponse({"prompt": turn.media.with_public_markers(prompt.text, app_state(request).media_marker)})
+
+
+@router.post("/v1/chat/completions/control")
+async def control(request: Request, body: ControlBody) -> JsonResponse[ControlResult]:
+    """End the reasoning in a running chat completion, as llama-server does; `reasoning_control` need not be set."""
+    if app_state(request).models.end_thought(body.id):
+        return JsonResponse({"success": True})
+    return JsonResponse({"success": False, "message": "no active completion for this id"})
 
 
 async def _respond(request: Request, body: LlamaCppTextBody, model: ServedModel, prepare: Prepare) -> TextResponse:
@@ -123,3 +234,89 @@ async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: Serv
         return ""
     with model.in_use() as engine:
         return await engine.detokenize(prompt)
+
+
+_EUCLIDEAN = 2
+_MOST_NORM = 100
+_INT16_SCALE = 32760.0  # of the greatest number, where vectors are to fit into 16 bits
+
+TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
+Contents = StrictStr | TokenIds | Annotated[list[StrictStr | TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
+
+
+class EmbeddingBody(Body):
+    """`content`, or OpenAI's `input`: a text, token ids, or a list of either.
+
+    `embd_normalize` is the norm by which vectors are divided: 0 the greatest number, 1 the sum, 2 the length, or p.
+    """
+
+    content: Contents | None = None
+    input: Contents | None = None
+    model: StrictStr = ""
+    embd_normalize: Annotated[StrictInt, Field(ge=-1, le=_MOST_NORM)] = _EUCLIDEAN
+
+    def inputs(self) -> list[str | tuple[int, ...]]:
+        """Return the texts. Raises RequestError where there are none."""
+        value: Any = self.input if self.content is None else self.content
+        if value is None:
+            raise RequestError("There is no content.", "Send the text as `content`.")
+        is_one = isinstance(value, str) or isinstance(value[0], int)
+        return [item if isinstance(item, str) else tuple(item) for item in ([value] if is_one else value)]
+
+
+class EmbeddingsOfEitherBody(EmbeddingBody, TtlBody):
+    """The body of /embeddings, with OpenAI's fields."""
+
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+
+    def in_openai_form(self) -> EmbeddingsBody:
+        """Return the body of /v1/embeddings with the same fields."""
+        names = ("input", "model", "encoding_format", "dimensions", "ttl")
+        return EmbeddingsBody.model_construct(**{name: getattr(self, name) for name in names})
+
+
+class LlamaCppEmbedding(TypedDict):
+    """The vectors of one text: one, as llama-server gives it for every pooling but "none"."""
+
+    index: NonNegativeInt
+    embedding: list[list[float]]
+
+
+@router.post("/embedding", openapi_extra=errors(404))
+async def embedding(request: Request, body: EmbeddingBody) -> JsonResponse[list[LlamaCppEmbedding]]:
+    """A vector for each text, in llama-server's form."""
+    inputs, norm = body.inputs(), body.embd_normalize
+    if norm < 0:
+        raise RequestError("embd_normalize is -1, but vectors have the length 1.", "Leave it out, or use 0, 1 or 2.")
+    model = await model_of(request, body.model, task="vectors")
+
+    async def answer() -> JsonResponse[list[LlamaCppEmbedding]]:
+        vectors = [_normalized(as_floats(vector), norm) for vector in (await model.embed(inputs)).vectors]
+        return JsonResponse([{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)])
+
+    return await while_connected(request, answer())
+
+
+@router.post("/embeddings", openapi_extra=errors(404))
+async def embeddings_of_either(
+    request: Request, body: EmbeddingsOfEitherBody
+) -> JsonResponse[EmbeddingList | list[LlamaCppEmbedding]]:
+    """Vectors in the form of the body: llama-server's for `content`, OpenAI's for `input`."""
+    is_openai = body.input is not None and body.content is None
+    answer = await (embeddings(request, body.in_openai_form()) if is_openai else embedding(request, body))
+    return cast("JsonResponse[EmbeddingList | list[LlamaCppEmbedding]]", answer)
+
+
+_NORMS: Mapping[int, Callable[[Sequence[float]], float]] = {
+    0: lambda vector: max(map(abs, vector)) / _INT16_SCALE,
+    1: lambda vector: math.fsum(map(abs, vector)),
+}
+
+
+def _normalized(vector: list[float], norm: int) -> list[float]:
+    """Return `vector`, whose length is 1, divided by another norm (source: llama-server's README, `embd_normalize`)."""
+    if norm == _EUCLIDEAN:
+        return vector
+    size = _NORMS[norm](vector) if norm in _NORMS else math.fsum(abs(value) ** norm for value in vector) ** (1 / norm)
+    return [value / size if size else 0.0 for value in vector]

@@ -19,15 +19,14 @@ from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import AnswerProgress, EngineConfig
 from app.protocol.errors import ServiceError
-from app.service.api.app_state import app_state, model_of
+from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.fields import Body, WithWarnings
-from app.service.api.lmstudio.loading import begin_loading, loading
-from app.service.api.lmstudio.prompt_progress import prompt_progress, with_progress
+from app.service.api.lmstudio.models import begin_loading, loading
+from app.service.api.lmstudio.prediction import prompt_progress, with_progress
 from app.service.api.responses.context import context_of
 from app.service.api.responses.exchange import Exchange
 from app.service.api.responses.requests import ResponsesBody
 from app.service.api.text_request import with_recipe_defaults
-from app.service.api.turns import turn_of
 from app.service.http.errors import RefusedError, lmstudio_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router

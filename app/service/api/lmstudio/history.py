@@ -1,18 +1,51 @@
-"""A conversation of LM Studio's SDK as messages in OpenAI's form, or as a text. Pure.
+"""A conversation of LM Studio's SDK as messages in OpenAI's form, or as a text, and the pictures uploaded for it.
 
-Owns the parts of messages, and how reasoning lies in an assistant's text: clients send back what they were sent, tags
-included. Source: lmstudio-js 2.0.0, `chatMessageDataSchema` and `LLMPromptTemplate`.
+Clients send back what they were sent, so reasoning lies in an assistant's text, tags included. Source: lmstudio-js
+2.0.0, `chatMessageDataSchema` and `LLMPromptTemplate`.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import StrictInt, StrictStr
 
 from app.service.api.fields import Body
-from app.service.api.lmstudio.uploads import NO_FILES, Uploads
+
+MAX_CHARACTERS = 64 << 20  # of Base64
+
+
+class Uploads(Protocol):
+    """What was uploaded."""
+
+    def get(self, identifier: str) -> str:
+        """Return a file in Base64, "" for one that is not held any more."""
+        ...
+
+
+class UploadedFiles:
+    """The latest files in Base64, by identifier."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, str] = OrderedDict()
+
+    def add(self, base64: str) -> str:
+        """Hold a file and return its identifier; the oldest ones leave."""
+        identifier = secrets.token_hex(16)
+        self._files[identifier] = base64
+        while len(self._files) > 1 and sum(map(len, self._files.values())) > MAX_CHARACTERS:
+            self._files.popitem(last=False)
+        return identifier
+
+    def get(self, identifier: str) -> str:
+        return self._files.get(identifier, "")
+
+
+NO_FILES: Uploads = UploadedFiles()  # nothing is ever added to it
+
 
 OPENING_TAG, CLOSING_TAG = "<think>", "</think>"  # of every model's reasoning in the fragments of an answer
 

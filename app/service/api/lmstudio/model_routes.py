@@ -22,15 +22,23 @@ from app.protocol.job import Job
 from app.service.api.app_state import AppState, app_state, model_of
 from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.kv_config import change_of_loading
-from app.service.api.lmstudio.loading import begin_loading, loading, unload
-from app.service.api.lmstudio.model_info import Domain, display_name, domain_of, parameters_text, publisher_of
+from app.service.api.lmstudio.models import (
+    Domain,
+    begin_loading,
+    display_name,
+    domain_of,
+    loading,
+    parameters_text,
+    publisher_of,
+    unload,
+)
 from app.service.generation.thinking import Thinking
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
 from app.service.jobs.arguments import PullArguments
 from app.service.models.model_catalog import FileFacts
-from app.service.models.senses import Senses
+from app.service.models.model_file import Senses
 from app.service.models.served_model import ServedModel
 
 router = Router(prefix="/api/v1/models")

@@ -1,20 +1,21 @@
-"""An answer as the packets of LM Studio's SDK. Pure.
+"""An answer as the packets of LM Studio's SDK: fragments, tool calls, statistics, the progress of its prompt.
 
-Owns fragments, tool calls, statistics and reasons. Source: lmstudio-js 2.0.0, `llmBackendInterface` and
-`LLMPredictionStats`; 1.5.0 has fewer fields and drops the others.
+Source: lmstudio-js 2.0.0, `llmBackendInterface` and `LLMPredictionStats`; 1.5.0 has fewer fields and drops the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal, TypeAlias
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from app.engine.protocol.messages import AnswerProgress, Finished
 from app.engine.request import FinishReason, TokenLogprob
 from app.protocol.errors import RequestError
 from app.service.api.lmstudio.history import CLOSING_TAG, OPENING_TAG
-from app.service.api.lmstudio.sdk_errors import sdk_error
+from app.service.api.lmstudio.sdk_session import sdk_error
 from app.service.generation.generation import Answer, Delta
+from app.service.models.served_model import ServedModel
 from app.service.tools.tool import ToolCallDelta
 
 Packet: TypeAlias = dict[str, Any]
@@ -171,3 +172,40 @@ def stats_of(answer: Answer, n_ctx: int) -> Packet:
 def user_stopped(n_tokens: int) -> Packet:
     """Return the statistics of an answer that its client has cancelled."""
     return {"stopReason": "userStopped", "predictedTokensCount": n_tokens}
+
+
+Item = TypeVar("Item")
+INTERVAL_S = 0.25
+
+
+async def prompt_progress(model: ServedModel, request_id: str) -> AnswerProgress | None:
+    """Return the progress of a request whose prompt is being computed, None for any other."""
+    metrics = await model.engine.metrics() if model.is_loaded else None
+    running = metrics.running if metrics else ()
+    found = next((answer for answer in running if answer.request_id == request_id), None)
+    return found if found and found.n_computed_tokens < found.n_prompt_tokens else None
+
+
+async def with_progress(
+    items: AsyncGenerator[Item, None],
+    progress: Callable[[], Awaitable[AnswerProgress | None]],
+    interval_s: float = INTERVAL_S,
+) -> AsyncGenerator[Item | AnswerProgress, None]:
+    """Yield `items`, which are closed with this generator; before the first one, `progress` as it grows."""
+    coming = asyncio.ensure_future(anext(items, None))
+    n_before = -1
+    try:
+        while not (await asyncio.wait({coming}, timeout=interval_s))[0]:
+            found = await progress()
+            if found is not None and found.n_computed_tokens > n_before and not coming.done():
+                n_before = found.n_computed_tokens
+                yield found
+        first = coming.result()
+        if first is not None:
+            yield first
+            async for item in items:
+                yield item
+    finally:
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
+        await items.aclose()

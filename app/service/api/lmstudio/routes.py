@@ -23,7 +23,7 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import EventStream, JsonResponse
 from app.service.models.model_catalog import FileFacts
-from app.service.models.senses import Senses
+from app.service.models.model_file import Senses
 from app.service.models.served_model import ServedModel
 
 router = Router(prefix="/api/v0")

@@ -16,10 +16,23 @@ from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, load_fields, sdk_config
-from app.service.api.lmstudio.loading import begin_loading, loading, unload
-from app.service.api.lmstudio.model_info import Domain, domain_of, instance_info, model_info
-from app.service.api.lmstudio.sdk_errors import no_model_for, no_model_with_path
-from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, NoParameter
+from app.service.api.lmstudio.models import (
+    Domain,
+    begin_loading,
+    domain_of,
+    instance_info,
+    loading,
+    model_info,
+    unload,
+)
+from app.service.api.lmstudio.sdk_session import (
+    Channel,
+    Context,
+    Endpoint,
+    NoParameter,
+    no_model_for,
+    no_model_with_path,
+)
 from app.service.models.model_catalog import FileFacts
 from app.service.models.served_model import ServedModel
 

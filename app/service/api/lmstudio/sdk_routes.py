@@ -1,19 +1,247 @@
-"""The websockets of LM Studio's SDK, one for each of its namespaces, and the route by which it finds a service."""
+"""The websockets of LM Studio's SDK, one for each of its namespaces, and the functions of the small namespaces.
+
+`system`, `repository` and `files` are here: what is on this machine and on the hub. A download is a job of the service,
+which ends with the client that asked for it. What belongs to LM Studio's app alone (plugins, artifacts, its account)
+is not here, and calling it says so.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from base64 import b64decode
 from collections.abc import Mapping
-from typing import Literal
+from contextlib import aclosing
+from typing import Annotated, Any, Literal, TypeAlias
 
+from pydantic import Field, StrictInt, StrictStr
 from starlette.websockets import WebSocket
 from typing_extensions import TypedDict
 
-from app.service.api.lmstudio.sdk_library import FILES_ENDPOINTS, REPOSITORY_ENDPOINTS, SYSTEM_ENDPOINTS
+from app import __version__
+from app.common.keys import KeyScope
+from app.common.media_formats import MediaKind
+from app.engine.media.file_kinds import format_of
+from app.library.local.model_files import ModelRef
+from app.library.local.resolve import UnknownModelError
+from app.protocol.errors import RequestError, ServiceError
+from app.protocol.job import Job
+from app.protocol.library import HubRepository, Quant, VerdictName
+from app.service.api.fields import Body
+from app.service.api.lmstudio.models import domain_of, model_info
 from app.service.api.lmstudio.sdk_models import MODEL_ENDPOINTS
-from app.service.api.lmstudio.sdk_session import Namespace, serve_namespace
+from app.service.api.lmstudio.sdk_session import (
+    Channel,
+    Context,
+    Endpoint,
+    Namespace,
+    NoParameter,
+    no_model_with_path,
+    serve_namespace,
+)
 from app.service.api.lmstudio.sdk_text import EMBEDDING_ENDPOINTS, LLM_ENDPOINTS
+from app.service.generation.media import Medium
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
+from app.service.jobs.arguments import PullArguments
+
+Fit: TypeAlias = Literal["fullGPUOffload", "partialGPUOffload", "willNotFit"]
+
+_N_USUAL, _N_MOST = 10, 25  # the latter is LM Studio's own limit
+_MAX_WORDS = 200  # characters
+_FITS: dict[VerdictName, Fit] = {
+    "fits": "fullGPUOffload",  # or the memory is all there is
+    "tight": "fullGPUOffload",
+    "partial": "partialGPUOffload",
+    "wont_run": "willNotFit",
+}
+
+
+class _SearchOptions(Body):
+    searchTerm: Annotated[StrictStr, Field(max_length=_MAX_WORDS)] = ""  # noqa: N815
+    limit: Annotated[StrictInt, Field(ge=1, le=_N_MOST)] = _N_USUAL
+    compatibilityTypes: list[StrictStr] | None = None  # noqa: N815
+
+
+class _SearchBody(Body):
+    opts: _SearchOptions = _SearchOptions()
+
+
+class _Identifier(Body):
+    type: Literal["catalog", "hf"]
+    identifier: Annotated[StrictStr, Field(max_length=_MAX_WORDS)]
+
+
+class _OptionsBody(Body):
+    modelSearchResultIdentifier: _Identifier  # noqa: N815
+
+
+class _DownloadBody(Body):
+    downloadIdentifier: Annotated[StrictStr, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]+$")]  # noqa: N815
+
+
+class _VariantsBody(Body):
+    modelKey: StrictStr  # noqa: N815
+
+
+class _NotifyBody(Body):
+    title: StrictStr = ""
+    description: StrictStr = ""
+
+
+class _UploadBody(Body):
+    name: StrictStr
+    contentBase64: StrictStr  # noqa: N815
+
+
+async def _list_downloaded(context: Context, _: NoParameter) -> list[Any]:
+    models = context.state.models
+    described = await models.catalog.list_with_facts()
+    return [model_info(ref, facts, domain_of(facts), models.senses(ref, facts)) for ref, facts in described]
+
+
+async def _list_variants(context: Context, body: _VariantsBody) -> list[Any]:
+    """Return the one variant of a model: each quantization is a model of its own here."""
+    models = context.state.models
+    try:
+        ref = await models.find(body.modelKey)
+    except UnknownModelError as error:
+        present = [other.id for other in await models.catalog.list_models()]
+        raise no_model_with_path(body.modelKey, error, present) from error
+    facts = await models.catalog.facts(ref)
+    return [model_info(ref, facts, domain_of(facts), models.senses(ref, facts))]
+
+
+async def _version(_context: Context, _: NoParameter) -> dict[str, Any]:
+    return {"version": __version__, "build": 1}
+
+
+async def _info(_context: Context, _: NoParameter) -> dict[str, Any]:
+    return {"pid": os.getpid(), "isDaemon": True, "version": __version__}
+
+
+async def _alive(_context: Context, _: NoParameter, _channel: Channel) -> None:
+    """Stay open until the connection ends, which is all that it is for."""
+    await asyncio.Event().wait()
+
+
+async def _notify(context: Context, _: _NotifyBody) -> None:
+    await context.tell("localllm shows no notifications.")
+
+
+async def _flags(_context: Context, _: NoParameter) -> list[str]:
+    return []
+
+
+async def _search(context: Context, body: _SearchBody) -> dict[str, Any]:
+    kinds = body.opts.compatibilityTypes
+    if not body.opts.searchTerm.strip():
+        raise RequestError("There are no words to search for.", "Send a searchTerm.")
+    if kinds is not None and "gguf" not in kinds:
+        return {"results": []}
+    found = await context.state.library.search(body.opts.searchTerm, body.opts.limit)
+    return {"results": [_entry(repository, body.opts.searchTerm) for repository in found]}
+
+
+def _entry(repository: HubRepository, words: str) -> dict[str, Any]:
+    name = repository.repo
+    is_exact = name.lower() == words.strip().lower()
+    return {"name": name, "identifier": {"type": "hf", "identifier": name}, "exact": is_exact, "staffPick": False}
+
+
+async def _download_options(context: Context, body: _OptionsBody) -> dict[str, Any]:
+    repo = body.modelSearchResultIdentifier.identifier
+    found = await context.state.library.search(repo, _N_MOST)
+    repository = next((item for item in found if item.repo.lower() == repo.lower()), None)
+    if repository is None:
+        raise RequestError(f"The hub has no repository {repo[:80]!r}.", "Search for models again.")
+    quants = [quant for model in repository.models for quant in model.quants]
+    best = max((quant for quant in quants if quant.fit.runs_well), key=lambda quant: quant.n_bytes, default=None)
+    return {"results": [_option(repository.repo, quant, is_best=quant is best) for quant in quants]}
+
+
+def _option(repo: str, quant: Quant, *, is_best: bool) -> dict[str, Any]:
+    """Return one file of a repository; the largest that runs well is recommended."""
+    reference = f"{repo}:{quant.name}"
+    return {
+        "quantization": quant.name,
+        "name": repo.partition("/")[2] or repo,
+        "sizeBytes": quant.n_bytes,
+        "fitEstimation": _FITS[quant.fit.verdict],
+        "recommended": is_best,
+        "downloadIdentifier": reference,
+        "indexedModelIdentifier": reference,
+        "compatibilityType": "gguf",
+    }
+
+
+async def _download(context: Context, body: _DownloadBody, channel: Channel) -> None:
+    """Fetch a model; a client that cancels, or goes away, cancels the job, which the next one resumes."""
+    jobs = context.state.jobs
+    before = frozenset(await context.state.models.catalog.list_models())
+    job = await jobs.start(PullArguments(reference=body.downloadIdentifier))
+    cancelling = asyncio.ensure_future(_cancel_when_asked(context, job.id, channel))
+    try:
+        async with aclosing(jobs.watch_one(job.id)) as states:
+            async for job in states:
+                if job.n_bytes:
+                    await channel.send({"type": "downloadProgress", "update": _progress(job)})
+    finally:
+        cancelling.cancel()
+        if not job.has_ended:
+            jobs.cancel(job.id)
+    if job.state == "cancelled" and channel.is_cancelled.is_set():
+        return
+    if job.state != "done":
+        raise job.error.error() if job.error else ServiceError(f"The download was {job.state}.", "Start it again.")
+    await channel.send({"type": "startFinalizing"})
+    model = downloaded_model(body.downloadIdentifier, before, await context.state.models.catalog.list_models())
+    await channel.send({"type": "success", "defaultIdentifier": model})
+
+
+async def _cancel_when_asked(context: Context, job_id: str, channel: Channel) -> None:
+    await channel.is_cancelled.wait()
+    context.state.jobs.cancel(job_id)
+
+
+def _progress(job: Job) -> dict[str, Any]:
+    done, total, rate = job.n_done_bytes or 0, job.n_bytes or 0, job.bytes_per_s or 0.0
+    return {"downloadedBytes": done, "totalBytes": total, "speedBytesPerSecond": rate}
+
+
+def downloaded_model(reference: str, before: frozenset[ModelRef], after: tuple[ModelRef, ...]) -> str:
+    """Return the id of the model that a download of `reference` has added, or found there already."""
+    repo = reference.partition(":")[0].lower()
+    new = [ref.id for ref in after if ref not in before]
+    known = [ref.id for ref in after if ref.repo and ref.repo.lower() in repo]
+    return next(iter((*new, *known)), reference)
+
+
+async def _upload(context: Context, body: _UploadBody) -> dict[str, Any]:
+    """Hold a picture for the messages that name it. Raises RequestError for any other file."""
+    base64 = Medium(MediaKind.PICTURE, body.contentBase64).base64()
+    data = b64decode(base64)
+    if format_of(data).kind is not MediaKind.PICTURE:
+        raise RequestError(f"{body.name[:80]!r} is no picture.", "Send sounds to /v1/chat/completions.")
+    return {"identifier": context.state.uploads.add(base64), "fileType": "image", "sizeBytes": len(data)}
+
+
+SYSTEM_ENDPOINTS = {
+    "listDownloadedModels": Endpoint(NoParameter, _list_downloaded),
+    "listDownloadedModelVariants": Endpoint(_VariantsBody, _list_variants),
+    "alive": Endpoint(NoParameter, stream=_alive),
+    "notify": Endpoint(_NotifyBody, _notify),
+    "version": Endpoint(NoParameter, _version),
+    "info": Endpoint(NoParameter, _info),
+    "getExperimentFlags": Endpoint(NoParameter, _flags),
+}
+REPOSITORY_ENDPOINTS = {
+    "searchModels": Endpoint(_SearchBody, _search, scope=KeyScope.MANAGE),
+    "getModelDownloadOptions": Endpoint(_OptionsBody, _download_options, scope=KeyScope.MANAGE),
+    "downloadModel": Endpoint(_DownloadBody, stream=_download, scope=KeyScope.MANAGE),
+}
+FILES_ENDPOINTS = {"uploadFileBase64": Endpoint(_UploadBody, _upload)}
+
 
 router = Router()
 

@@ -1,34 +1,132 @@
 """One connection of LM Studio's SDK: calls and channels of one namespace over one websocket.
 
-Owns the frames and their ids, the key in the first message, and that each call ends with a result or an error. Knows
-nothing of models. Source: lmstudio-js 2.0.0 (`lms-communication`, `lms-communication-client`), lmstudio-python 1.5.0
-(`json_api.py`). A client that subscribes to a signal is told that there is none: `llm`, `embedding` and `system` have
-none.
+Owns the frames and their ids, the key in the first message, the form of errors, and that each call ends with a result
+or an error. Source: lmstudio-js 2.0.0 (`lms-communication`, `lms-communication-client`,
+`serializedLMSExtendedErrorSchema`), lmstudio-python 1.5.0 (`json_api.py`). A client that subscribes to a signal is told
+that there is none: `llm`, `embedding` and `system` have none.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, NotRequired, TypeAlias
 
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
-from starlette.websockets import WebSocket
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
+from typing_extensions import TypedDict
 
 from app.common.keys import KeyScope
+from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
 from app.service.api.app_state import AppState, app_state
 from app.service.api.fields import Body
-from app.service.api.lmstudio.sdk_errors import sdk_error
 from app.service.http.access_log import RequestRecord, record_of
-from app.service.http.errors import BUG, RefusedError
+from app.service.http.errors import BUG, RefusedError, openai_error
 from app.service.http.guard import socket_scopes
-from app.service.http.routing import invalid_fields
-from app.service.http.websocket import BadMessageError, JsonSocket
+from app.service.http.routing import invalid_fields, parse_object
+from app.service.http.streaming import compact_json
 from quantizer.system.errors import UserError
+
+FIRST_TIMEOUT_S = 15.0
+_POLICY_VIOLATION = 1008  # RFC 6455
+
+
+class BadMessageError(RequestError):
+    """A message that is no JSON object, or beyond the limits of one; `text` says whose it is."""
+
+    def __init__(self, error: RequestError, text: str = "") -> None:
+        super().__init__(error.cause, error.remedy)
+        self.text = text
+
+
+class JsonSocket:
+    """The JSON objects of an accepted `websocket`."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+
+    async def first(self) -> dict[str, Any] | None:
+        """Return the first object; None, closing the websocket, where it does not come in time. Raises as `receive`."""
+        try:
+            async with asyncio.timeout(FIRST_TIMEOUT_S):
+                return await self.receive()
+        except TimeoutError:
+            await self.close("The first message did not come in time.")
+            return None
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next object, None at the end. Raises BadMessageError for a message that is none."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        text = message.get("text")
+        if text is None:
+            raise BadMessageError(RequestError("The message is bytes.", "Send JSON as text."))
+        try:
+            return parse_object(text.encode("utf-8", "surrogatepass"))
+        except RequestError as error:
+            raise BadMessageError(error, text) from None
+
+    async def send(self, message: object) -> None:
+        """Send an object; it is dropped where the client is gone, which `receive` reports."""
+        with contextlib.suppress(WebSocketDisconnect, WebSocketDisconnected):
+            await self._websocket.send({"type": "websocket.send", "text": compact_json(message).decode()})
+
+    async def close(self, reason: str) -> None:
+        """Close the websocket for a client that does not keep to its protocol."""
+        with contextlib.suppress(WebSocketDisconnect, WebSocketDisconnected):
+            await self._websocket.close(_POLICY_VIOLATION, reason)
+
+
+_N_SAMPLES = 12
+
+
+class SdkError(TypedDict):
+    """An error; `cause` would be a stack of calls, which nobody needs."""
+
+    title: str
+    rootTitle: str
+    suggestion: NotRequired[str]
+    errorData: NotRequired[dict[str, Any]]
+    displayData: NotRequired[dict[str, Any]]
+
+
+class NotFoundError(UnknownModelError):
+    """A model that is not here, with the data that clients display."""
+
+    def __init__(self, cause: str, remedy: str, display: Mapping[str, Any]) -> None:
+        super().__init__(cause, remedy)
+        self.display = dict(display)
+
+
+def no_model_for(query: Mapping[str, Any], error: UserError, loaded: Sequence[str]) -> NotFoundError:
+    """Return the error for a model that was asked for by its properties."""
+    sample = {"loadedModelsSample": list(loaded[:_N_SAMPLES]), "totalLoadedModels": len(loaded)}
+    display = {"code": "generic.noModelMatchingQuery", "query": dict(query), **sample}
+    return NotFoundError(error.cause, error.remedy, display)
+
+
+def no_model_with_path(path: str, error: UserError, present: Sequence[str]) -> NotFoundError:
+    """Return the error for a model that was to be loaded."""
+    sample = {"availablePathsSample": list(present[:_N_SAMPLES]), "totalModels": len(present)}
+    return NotFoundError(error.cause, error.remedy, {"code": "generic.pathNotFound", "path": path, **sample})
+
+
+def sdk_error(error: UserError) -> SdkError:
+    """Return `error` without folders of this machine."""
+    fields = openai_error(error)["error"]
+    sent: SdkError = {"title": fields["cause"], "rootTitle": fields["cause"], "errorData": {"code": fields["code"]}}
+    if fields["remedy"]:
+        sent["suggestion"] = fields["remedy"]
+    if isinstance(error, NotFoundError):
+        sent["displayData"] = error.display
+    return sent
+
 
 MAX_OPEN = 256  # calls and channels of one connection; the next one is read when one ends
 

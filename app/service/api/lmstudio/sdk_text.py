@@ -16,17 +16,22 @@ from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
 
 from app.engine.protocol.messages import AnswerProgress
 from app.protocol.errors import RequestError
-from app.service.api.lmstudio.history import ChatHistory, PromptTemplate
+from app.service.api.app_state import turn_of
+from app.service.api.lmstudio.history import ChatHistory, PromptTemplate, Uploads
 from app.service.api.lmstudio.kv_config import ConfigStack, load_fields, prediction_fields, sdk_config
-from app.service.api.lmstudio.prediction import PacketMaker, progress_packet, stats_of, user_stopped
-from app.service.api.lmstudio.prompt_progress import prompt_progress, with_progress
+from app.service.api.lmstudio.prediction import (
+    PacketMaker,
+    progress_packet,
+    prompt_progress,
+    stats_of,
+    user_stopped,
+    with_progress,
+)
 from app.service.api.lmstudio.sdk_models import SpecifierBody, described, model_for
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint
-from app.service.api.lmstudio.uploads import Uploads
 from app.service.api.openai.embeddings import as_floats
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.text_request import with_recipe_defaults
-from app.service.api.turns import turn_of
 from app.service.generation.chat import chat_generation, prompt_of
 from app.service.generation.generation import Answer, Delta, Generation
 from app.service.http.routing import invalid_fields

@@ -1,12 +1,12 @@
-"""/metrics: the counters and gauges of all engines for Prometheus, under our names and llama-server's.
+"""/metrics for Prometheus, under our names and llama-server's, and temporary keys, whose requests are counted.
 
-Owns names and the text format. Knows nothing of how the figures are counted.
+A program that starts another one, such as `localllm launch`, gives it such a key and learns what it used.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -15,8 +15,13 @@ from starlette.responses import PlainTextResponse
 
 from app.engine.loop.counters import Histogram
 from app.engine.protocol.messages import EngineMetrics
+from app.protocol.metering import MeteredKey, MeteredUsage
 from app.service.api.app_state import app_state
+from app.service.api.native.status import error_body
+from app.service.http.errors import RefusedError
+from app.service.http.openapi import errors
 from app.service.http.routing import Router
+from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 
 router = Router()
 
@@ -159,3 +164,25 @@ def _histogram_lines(name: str, label: str, histogram: Histogram) -> Iterator[st
 def _label(model: str) -> str:
     escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'model="{escaped}"'
+
+
+@router.post("/api/localllm/metered-keys")
+async def open_key(request: Request) -> EventStream[MeteredKey]:
+    """Create a key that may ask models until this stream is closed; its one event has it."""
+
+    async def events() -> AsyncGenerator[MeteredKey, None]:
+        state = app_state(request)
+        with state.metered_keys.open() as key:
+            yield key
+            await state.shutdown_policy.closed()
+
+    return EventStream(events(), error_body, DONE_EVENTS)
+
+
+@router.get("/api/localllm/metered-keys/{key_id}", openapi_extra=errors(404))
+async def key_usage(request: Request, key_id: str) -> JsonResponse[MeteredUsage]:
+    """What the requests with a key used so far."""
+    meter = app_state(request).metered_keys.of_id(key_id)
+    if meter is None:
+        raise RefusedError(404, "not_found", "There is no such key.", "It ends with the stream that created it.")
+    return JsonResponse(meter.usage)

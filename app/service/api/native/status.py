@@ -1,4 +1,4 @@
-"""Routes of the service itself: /api/localllm/status, load, attend, stay, forget-prefixes and schema.
+"""Routes of the service itself: /api/localllm/status, load, attend, stay, forget-prefixes, end-thought and schema.
 
 Only our own routes have paths of this machine in their errors: the caller gave them.
 """
@@ -24,7 +24,7 @@ from app.protocol.sampling import SamplingOptions
 from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, ServiceStatus
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
-from app.service.http.errors import openai_error
+from app.service.http.errors import RefusedError, openai_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
@@ -89,6 +89,12 @@ class StaysUntil(TypedDict):
     stays_until: Literal["", "jobs-end"]
 
 
+class EndedThought(TypedDict):
+    """The response whose reasoning ends."""
+
+    id: str
+
+
 class Attendance(TypedDict):
     """The number of clients that attend the service."""
 
@@ -148,6 +154,17 @@ async def forget_prefixes(request: Request, body: ForgetPrefixesBody) -> JsonRes
     await asyncio.gather(*(engine.forget(names) for engine in models.engines.values()))
     files = await asyncio.to_thread(remove_prefixes, models.settings.cache_dir, keys)
     return JsonResponse({"n_files": len(files.paths), "n_bytes": files.n_bytes})
+
+
+@router.post("/requests/{response_id}/end-thought", openapi_extra=errors(404))
+async def end_thought(request: Request, response_id: str) -> JsonResponse[EndedThought]:
+    """End the reasoning in a running response of any dialect, by its id, so that its text begins.
+
+    A response whose reasoning has ended goes on as it is.
+    """
+    if not app_state(request).models.end_thought(response_id):
+        raise RefusedError(404, "not_found", "No response of that id is running.", "It has ended, or never began.")
+    return JsonResponse({"id": response_id})
 
 
 @router.post("/schema")

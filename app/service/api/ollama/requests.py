@@ -30,8 +30,8 @@ from app.service.api.thinking import asked_thinking
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.thinking import Thinking
-from app.service.infill.fim_request import FimRequest
-from app.service.pool.keep_alive import IdleLimit
+from app.service.infill_request import FimRequest
+from app.service.pool.engine_pool import IdleLimit
 from app.settings.parsing import parse_duration
 
 MAX_INPUTS = 2048

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.recipe import read_recipe
 from app.library.local.resolve import UnknownModelError
-from app.service.api.app_state import app_state, model_of, planner_warnings
+from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
 from app.service.api.fields import WithWarnings
 from app.service.api.ollama.library_routes import find_model, model_not_found
 from app.service.api.ollama.model_info import (
@@ -46,14 +46,13 @@ from app.service.api.ollama.responses import (
     embedding_usage,
 )
 from app.service.api.openai.embeddings import as_floats
-from app.service.api.turns import turn_of
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.errors import RefusedError, ollama_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, LineStream, while_connected
-from app.service.infill.fim_request import fim_generation
+from app.service.infill_request import fim_generation
 from app.service.models.model_file import ModelTask
 from app.service.models.served_model import ServedModel
 

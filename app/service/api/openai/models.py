@@ -31,7 +31,7 @@ from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
 from app.service.models.manager import ModelManager
 from app.service.models.model_catalog import FileFacts
-from app.service.models.senses import Modality, Senses
+from app.service.models.model_file import Modality, Senses
 from app.service.models.served_model import ServedModel
 from quantizer.system.errors import UserError
 

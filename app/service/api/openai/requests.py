@@ -23,12 +23,11 @@ from app.service.api.messages import (
     refuse_unreadable_question,
     tool_options_of,
 )
-from app.service.api.prompt_forms import PromptField
-from app.service.api.text_request import GenerationBody
+from app.service.api.text_request import GenerationBody, PromptField
 from app.service.api.thinking import ChatThinkingBody
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, PromptMedia
-from app.service.infill.fim_request import FimRequest
+from app.service.infill_request import FimRequest
 
 MAX_ANSWERS = 8
 MAX_COMPLETIONS = 64  # of all prompts of a request

@@ -14,7 +14,7 @@ from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.protocol.errors import RequestError
-from app.service.api.app_state import app_state, model_of, planner_warnings
+from app.service.api.app_state import app_state, model_of, planner_warnings, prompt_with_media, turn_of
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
 from app.service.api.openai.responses import (
     ChatChunk,
@@ -27,16 +27,14 @@ from app.service.api.openai.responses import (
     TextCompletion,
     TextFormatter,
 )
-from app.service.api.prompt_forms import with_token_ids
-from app.service.api.text_request import with_recipe_defaults
-from app.service.api.turns import prompt_with_media, turn_of
+from app.service.api.text_request import with_recipe_defaults, with_token_ids
 from app.service.generation.chat import chat_generation, n_prompt_tokens
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import openai_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse, while_connected
-from app.service.infill.fim_request import fim_generation
+from app.service.infill_request import fim_generation
 from app.service.models.served_model import ServedModel
 
 router = Router()

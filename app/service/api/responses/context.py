@@ -16,7 +16,7 @@ from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind, Record, ResponseStore
 from app.service.generation.media import PromptMedia
 from app.service.http.errors import RefusedError, message_of
-from app.service.models.senses import Senses
+from app.service.models.model_file import Senses
 from quantizer.system.errors import StorageError
 
 _STORED = (

@@ -9,7 +9,7 @@ from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.protocol.errors import RequestError
-from app.service.api.app_state import app_state, model_of
+from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.responses.context import context_of, not_found, response_of
 from app.service.api.responses.exchange import Exchange
 from app.service.api.responses.listing import ItemList, Page, page_of
@@ -17,7 +17,6 @@ from app.service.api.responses.requests import InputTokensBody, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind
 from app.service.api.text_request import with_recipe_defaults
-from app.service.api.turns import turn_of
 from app.service.generation.chat import n_prompt_tokens
 from app.service.http.errors import openai_error
 from app.service.http.openapi import errors

@@ -8,7 +8,6 @@ import pytest
 
 from app.engine.load.auxiliary_models import left_out_notice, read_auxiliary_models, with_sound_projector
 from app.engine.protocol.messages import EngineConfig
-from app.service.pool.memory_fake import host_with
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.assessment import FitLevel
@@ -16,6 +15,7 @@ from offload.plan import PlacementPlan, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.validation import validate_gguf
+from tests.app.service.pool.memory_fake import host_with
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_heads import predicting_model
 from tests.quantizer.gguf_projectors import tiny_projector

@@ -10,7 +10,7 @@ import pytest
 
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.fields import Body
-from app.service.api.llamacpp.requests import InfillBody, PromptBody
+from app.service.api.llamacpp.routes import InfillBody, PromptBody
 from app.service.api.ollama.requests import OllamaChatBody, OllamaGenerateBody, PullBody
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.responses.requests import ResponsesBody

@@ -15,20 +15,19 @@ from app.engine.request import Request
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import RequestError
 from app.service.api.anthropic.requests import MessagesBody
+from app.service.api.app_state import RefusedContent
 from app.service.api.lmstudio.chat_routes import StudioChatBody
 from app.service.api.messages import alternate_roles
 from app.service.api.ollama.requests import OllamaChatBody, OllamaGenerateBody
 from app.service.api.openai.requests import ChatCompletionBody
-from app.service.api.prompt_forms import PromptField
-from app.service.api.refused_content import RefusedContent
 from app.service.api.responses.context import Context, _is_present
 from app.service.api.responses.items import parse_item
 from app.service.api.responses.requests import ResponsesBody
+from app.service.api.text_request import PromptField
 from app.service.generation.branches import branches_of
 from app.service.generation.chat import ChatTurn, prompt_of
 from app.service.generation.media import PromptMedia
-from app.service.models.model_file import ModelFile
-from app.service.models.senses import Senses
+from app.service.models.model_file import ModelFile, Senses
 from app.service.models.served_model import ServedModel
 from app.service.pool.background import _prefill_request
 from tests.app.engine.media.files import picture_file, sound_file

@@ -13,10 +13,10 @@ import pytest
 
 from app.protocol.errors import RequestError
 from app.service.api.anthropic.requests import MessagesBody
+from app.service.api.app_state import MAX_REMEMBERED, RefusedContent
 from app.service.api.messages import refuse_unreadable_question
 from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
-from app.service.api.refused_content import MAX_REMEMBERED, RefusedContent
 from app.service.api.responses.requests import ResponsesBody
 from app.service.generation.unreadable_content import note_of_unreadable
 from tests.app.running import RunningService

@@ -16,7 +16,7 @@ from app.service.generation.chat import ChatTurn, Prompt, chat_generation, promp
 from app.service.http.errors import openai_error
 from app.service.models.model_file import ModelFile, ModelTask
 from app.service.models.served_model import ServedModel
-from app.service.pool.engine_status import EngineStatus
+from app.service.pool.engine_client import EngineStatus
 from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"

@@ -13,8 +13,7 @@ from app.service.api.openai.requests import ChatCompletionBody
 from app.service.generation.chat import prompt_of
 from app.service.generation.content_forms import MAX_REMEMBERED, ContentForms, in_parts
 from app.service.generation.media import PromptMedia
-from app.service.models.model_file import ModelFile
-from app.service.models.senses import Senses
+from app.service.models.model_file import ModelFile, Senses
 from app.service.models.served_model import ServedModel
 from tests.app.service.api.picture_requests import URL
 from tests.app.service.generation.test_chat import PLAIN, HereAndNow

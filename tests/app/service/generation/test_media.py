@@ -19,7 +19,7 @@ from app.service.generation.media import (
     joined_content,
 )
 from app.service.generation.unreadable_content import UnreadableError, notice_of_notes
-from app.service.models.senses import Senses
+from app.service.models.model_file import Senses
 from tests.app.engine.media.files import picture_file, sound_file
 
 BOTH = Senses(sees=True, hears=True)

@@ -14,18 +14,21 @@ import pytest
 
 from app.client.fake import PLAN as GUIDE_PLAN
 from app.engine.chat_template.template_process import TemplateProcess
+from app.engine.request import Timings, Usage
 from app.library.local.model_files import ModelRef
+from app.protocol.errors import RequestError
+from app.protocol.metering import MeteredUsage
 from app.protocol.plan import PlanChange, PlanRemedy
 from app.service.application import create_app
 from app.service.http import access_log
-from app.service.http.access_log import WARNING_HEADER
+from app.service.http.access_log import WARNING_HEADER, MeteredKeys, UsageMeter
 from app.service.http.guard import GuardPolicy
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import read_model_file
-from app.service.pool.memory_fake import FakeMemory
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
+from tests.app.service.pool.memory_fake import FakeMemory
 from tests.app.thread_worker import thread_worker
 
 PLAN = replace(
@@ -178,3 +181,48 @@ async def test_the_end_of_a_stream_has_the_warning(tmp_path: Path, tiny_model: P
         text = (await service.http.post(path, json={**WHOLE[path], "stream": True})).text
     lines = [line.removeprefix("data: ") for line in text.splitlines() if line and not line.endswith("[DONE]")]
     assert [json.loads(line).get("warnings") for line in lines][-1] == SAID
+
+
+def test_a_key_is_known_by_its_secret_and_its_id_until_it_is_closed() -> None:
+    keys = MeteredKeys()
+    with keys.open() as key, keys.open() as other:
+        assert key.id != other.id
+        assert keys.of_secret(key.secret) is keys.of_id(key.id)
+        assert keys.of_secret(other.secret) is not keys.of_secret(key.secret)
+        assert keys.of_secret(key.secret + "x") is keys.of_secret("") is keys.of_id("") is None
+        assert key.secret not in repr(vars(keys)), "a secret is kept as its hash"
+    assert keys.of_secret(key.secret) is keys.of_id(key.id) is None
+
+
+def test_there_is_a_limit_of_open_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_log, "_MOST_OPEN", 1)
+    keys = MeteredKeys()
+    with keys.open(), pytest.raises(RequestError, match="1 temporary keys"), keys.open():
+        pass
+    with keys.open():
+        pass
+
+
+def test_answers_are_summed_and_the_first_prompt_is_that_of_the_first_request_with_tools() -> None:
+    meter = UsageMeter()
+    assert meter.usage == MeteredUsage()
+    answers = [(50, 0, False, 0.5), (1000, 600, True, 3.0), (1100, 1000, True, 0.25)]
+    for n_prompt, n_cached, has_tools, wait_s in answers:
+        usage = Usage(n_prompt_tokens=n_prompt, n_cached_tokens=n_cached, n_output_tokens=11)
+        meter.add_answer(usage, Timings(queue_s=0.05, prefill_s=wait_s, decode_s=1.0), has_tools=has_tools)
+    meter.add_failure()
+    usage = meter.usage
+    assert (usage.n_answers, usage.n_failed) == (3, 1)
+    assert (usage.n_prompt_tokens, usage.n_cached_tokens, usage.n_output_tokens) == (2150, 1600, 33)
+    assert (usage.n_first_prompt_tokens, usage.n_first_cached_tokens) == (1000, 600)
+    assert usage.first_token_s == pytest.approx(0.55)
+    assert usage.cached_share == pytest.approx(1600 / 2150)
+    assert usage.later_cached_share == pytest.approx(1000 / 1150)
+    assert usage.prefill_tokens_per_s == pytest.approx(550 / 3.75)
+    assert usage.decode_tokens_per_s == pytest.approx(10.0)
+
+
+def test_rates_of_nothing_are_zero() -> None:
+    usage = MeteredUsage()
+    assert (usage.later_cached_share, usage.n_answers) == (0.0, 0)
+    assert (usage.cached_share, usage.prefill_tokens_per_s, usage.decode_tokens_per_s) == (0.0, 0.0, 0.0)

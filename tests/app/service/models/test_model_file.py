@@ -4,14 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
-from app.service.models.model_file import read_attachments
+from app.service.models.model_file import InfillTokens, infill_tokens_of, read_attachments
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
+from quantizer.gguf.header import read_header
 from quantizer.system.errors import UsageError
 from tests.app.running import RunningService
 from tests.quantizer.gguf_adapters import control_vector, lora
+from tests.quantizer.gguf_files import byte_level_tokens, tiny_llama
 
 
 def test_names_and_scales_are_split_from_files_that_may_have_an_equals_sign(tmp_path: Path, tiny_model: Path) -> None:
@@ -78,3 +81,50 @@ def test_a_request_sets_the_scale_of_an_adapter(steered: RunningService) -> None
 def test_an_unknown_adapter_is_a_400(steered: RunningService, entry: dict[str, Any]) -> None:
     response = steered.http.post("/v1/completions", json={"prompt": "hello", "lora": [entry]})
     assert response.status_code == 400
+
+
+def _tokens(path: Path, **ids: int) -> InfillTokens | None:
+    def edit(writer: gguf.GGUFWriter) -> None:
+        for name, token in ids.items():
+            writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
+
+    return infill_tokens_of(read_header(tiny_llama(path / "model.gguf", edit)))
+
+
+def _spelled(path: Path, *spellings: str) -> InfillTokens | None:
+    def edit(writer: gguf.GGUFWriter) -> None:
+        tokens = [*byte_level_tokens()[: 272 - len(spellings)], *spellings]
+        for data in writer.kv_data:
+            data.pop("tokenizer.ggml.tokens", None)
+        writer.add_token_list(tokens)
+
+    return infill_tokens_of(read_header(tiny_llama(path / "model.gguf", edit)))
+
+
+def test_a_file_has_the_ids(tmp_path: Path) -> None:
+    ids = {"fim_pre": 260, "fim_suf": 261, "fim_mid": 262, "fim_rep": 263, "fim_sep": 264, "bos": 265}
+    assert _tokens(tmp_path, **ids) == InfillTokens(
+        prefix=260, suffix=261, middle=262, repository=263, separator=264, begin=265
+    )
+
+
+def test_older_files_have_other_keys(tmp_path: Path) -> None:
+    tokens = _tokens(tmp_path, prefix=260, suffix=261, middle=262)
+    assert tokens == InfillTokens(prefix=260, suffix=261, middle=262)
+
+
+@pytest.mark.parametrize("ids", [{}, {"fim_pre": 260}, {"fim_pre": 260, "fim_suf": 272}])
+def test_a_model_without_both_sides_cannot_fill_in_the_middle(tmp_path: Path, ids: dict[str, int]) -> None:
+    assert _tokens(tmp_path, **ids) is None
+
+
+def test_tokens_are_known_by_their_spelling(tmp_path: Path) -> None:
+    assert _spelled(tmp_path, "<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<reponame>") == InfillTokens(
+        prefix=268, suffix=269, middle=270, repository=271
+    )
+
+
+def test_mistrals_models_have_the_suffix_first(tmp_path: Path) -> None:
+    tokens = _spelled(tmp_path, "[PREFIX]", "[MIDDLE]", "[SUFFIX]")
+    assert tokens == InfillTokens(prefix=269, suffix=271)
+    assert tokens.is_suffix_first

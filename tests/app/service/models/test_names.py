@@ -14,7 +14,6 @@ from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.resolve import UnknownModelError, resolve
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import read_model_file
-from app.service.pool.memory_fake import FakeMemory
 from app.settings.settings import Settings
 from tests.app.service.models.managed import (
     CODER,
@@ -25,6 +24,7 @@ from tests.app.service.models.managed import (
     library_settings,
     managing,
 )
+from tests.app.service.pool.memory_fake import FakeMemory
 from tests.app.thread_worker import thread_worker
 from tests.quantizer.gguf_files import tiny_llama
 

@@ -19,10 +19,10 @@ from app.engine.request import Request
 from app.service.http.access_log import WARNING_HEADER
 from app.service.pool.context_growth import RoomWanted, context_sizes, lengths_to_try, room_for_answer
 from app.service.pool.memory import ModelDemand
-from app.service.pool.memory_fake import FakeMemory
 from offload.devices.machine import Machine
 from tests.app.conftest import CHAT_TEMPLATE
 from tests.app.one_file_service import BASE, SIZES, Service, serving, until
+from tests.app.service.pool.memory_fake import FakeMemory
 from tests.quantizer.gguf_files import tiny_llama
 
 USUAL, TRAINED = 4096, 65536  # of the fake engine without --ctx; a token of its is a byte

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from app.service.pool.load_queue import plan_eviction
 from app.service.pool.memory import LoadedModel, ModelDemand, machine_without
-from app.service.pool.memory_fake import host_with
 from offload.devices.machine import Device, DeviceKind, Machine
+from tests.app.service.pool.memory_fake import host_with
 
 SIZES = st.integers(1, 100)
 GPU = "CUDA0"

@@ -14,10 +14,10 @@ from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.engine.request import Request
 from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.load_queue import LoadQueue
-from app.service.pool.memory_fake import FakeMemory
 from app.service.pool.worker_process import StartWorker, WorkerProcess
 from quantizer.system.errors import EngineError
 from quantizer.system.process import python_command
+from tests.app.service.pool.memory_fake import FakeMemory
 from tests.app.thread_worker import thread_worker
 
 THREADS = thread_worker(step_ms=2)

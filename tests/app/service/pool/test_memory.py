@@ -14,12 +14,12 @@ from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.resolve import GUIDE, resolve
 from app.protocol.errors import UnfitError
 from app.service.pool.memory import LoadedModel, MachineMemory, private_bytes, resident_bytes
-from app.service.pool.memory_fake import host_with
 from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind
 from offload.placement.search import margin_bytes
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, UsageError
+from tests.app.service.pool.memory_fake import host_with
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_projectors import tiny_projector
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.tools.elements import ElementForm
 from app.service.tools.literal_arguments import FUNCTION_GEMMA, GEMMA, PYTHON, LiteralForm
-from app.service.tools.tagged_arguments import ParameterTags
+from app.service.tools.tagged_arguments import ElementForm, ParameterTags
 
 KEYS = st.from_regex(r"\A[a-z_][a-z0-9_]{0,6}\Z")
 TEXTS = st.text("ab \n\t'\"\\,=:()[]{}é😀0", max_size=12)

@@ -1,8 +1,7 @@
 """A fill-in-the-middle request in any dialect, as a generation.
 
-Owns how texts become tokens, so that a user's file cannot add special tokens, and the order and token budgets of the
-prompt. Where a prefix has to be cut, its own content decides the place, so that the prompt after a keystroke or a line
-still begins with the cached one. Independent of dialects.
+Texts are tokenized without special tokens, so that a user's file cannot inject them. Where a prefix has to be cut, its
+own content decides the place, so that the prompt after a keystroke or a line still begins with the cached one.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from zlib import crc32
 from app.engine.request import Request
 from app.service.generation.generation import Generation
 from app.service.http.errors import RefusedError
-from app.service.infill.tokens import InfillTokens
+from app.service.models.model_file import InfillTokens
 from app.service.models.served_model import ServedModel
 from app.service.pool.background import BACKGROUND_PRIORITY
 

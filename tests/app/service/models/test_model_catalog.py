@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.service.models.placeholder_names import is_placeholder
+from app.service.models.model_catalog import is_placeholder
 
 # Each is the name that the client sends by default, or the one that its documentation tells users to take.
 SENT_BY_CLIENTS = {

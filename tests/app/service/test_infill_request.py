@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.service.infill.fim_request import InfillParts, infill_prompt
-from app.service.infill.tokens import InfillTokens
+from app.service.infill_request import InfillParts, infill_prompt
+from app.service.models.model_file import InfillTokens
 
 PRE, SUF, MID, REP, SEP, BOS = 1, 2, 3, 4, 5, 6
 TOKENS = InfillTokens(prefix=PRE, suffix=SUF, middle=MID, repository=REP, separator=SEP)

@@ -8,7 +8,7 @@ import pytest
 
 from app.engine.grammar.gbnf import GbnfRules, check_grammar
 from app.protocol.errors import RequestError
-from app.service.tools.raw_text import raw_text
+from app.service.tools.argument_forms import raw_text
 from tests.app.gbnf_texts import Grammar
 
 TAGS = ["</parameter>", "]<]minimax[>[</a>", '<|"|>', "<escape>", "<|close|>argument<|sep|>"]

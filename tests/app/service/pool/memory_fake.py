@@ -40,7 +40,7 @@ class FakeMemory:
         self.most_bytes = max(self.most_bytes, held_bytes)
         return host_with(self._total_bytes - held_bytes)
 
-    def held_bytes(self, path: Path, plan: Plan | None) -> Mapping[str, int]:  # noqa: ARG002
+    def held_bytes(self, path: Path, plan: Plan | None) -> Mapping[str, int]:
         """Return the size of the model at `path`."""
         return {HOST_NAME: self._sizes[path.stem]}
 

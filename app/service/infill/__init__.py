@@ -1,1 +1,0 @@
-"""Fill-in-the-middle for models that were trained for it."""
