@@ -1,7 +1,7 @@
-"""The formats of pictures and sounds, by the first bytes of a file.
+"""The formats of pictures and sounds, by the first bytes of a file; what other files are, and why they are refused.
 
-Owns which formats are read, their MIME types, and what common other ones are called. What a file's name or a client
-says does not count. Independent of who reads them: the engine's decoders, and the attachments of chats.
+A file's name or what a client says does not count. Independent of who reads them: the engine's decoders, and the
+attachments of chats.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+
+from app.protocol.errors import RequestError
 
 N_BEGIN = 512  # bytes that tell a format
 
@@ -94,3 +96,27 @@ def unsupported_media(begin: bytes) -> str:
 
 def _first_match(patterns: Iterable[tuple[re.Pattern[bytes], str]], begin: bytes) -> str:
     return next((name for pattern, name in patterns if pattern.match(begin[:N_BEGIN])), "")
+
+
+_REFUSED: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
+    (re.compile(pattern, re.DOTALL), what)
+    for pattern, what in (
+        (rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<svg", "an SVG drawing"),
+        (rb"%PDF", "a PDF document"),
+        (rb"PK\x03\x04", "a ZIP archive or an office document"),
+        (rb"\x1f\x8b", "a compressed file"),
+        (rb"GGUF", "a model file"),
+    )
+)
+_REMEDY = "Send PNG, JPEG, GIF, WebP, BMP or TIFF for a picture, WAV, MP3, FLAC or Ogg Vorbis for a sound."
+
+
+def format_of(data: bytes) -> MediaFormat:
+    """Return the format of a file. Raises RequestError for an empty file and for any other format."""
+    begin = data[:N_BEGIN]
+    if found := media_format(begin):
+        return found
+    if not data:
+        raise RequestError("A picture or sound has no content.", _REMEDY)
+    other = next((what for pattern, what in _REFUSED if pattern.match(begin)), "neither a picture nor a sound")
+    raise RequestError(f"A file is {unsupported_media(begin) or other}, which models do not take.", _REMEDY)

@@ -23,20 +23,17 @@ from app.engine.backend import Backend
 from app.engine.embedding import EmbeddingQueue
 from app.engine.fake import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
-from app.engine.load.speed_sampler import SpeedSampler
+from app.engine.load.run_history import SpeedSampler
 from app.engine.loop.core import Engine, Event
 from app.engine.loop.sequence import NO_LAYOUTS
 from app.engine.loop.verification import OUTPUT_INTERVAL_S
-from app.engine.media.chunks import MediaLayout, is_placeholder
-from app.engine.media.intake import MediaIntake, Prepared, owner_of
-from app.engine.media.media_queue import MediaQueue
-from app.engine.media.prompt import prompt_tokens
+from app.engine.media.chunks import MediaLayout, is_placeholder, prompt_tokens
+from app.engine.media.media_queue import MediaIntake, MediaQueue, Prepared, owner_of
 from app.engine.protocol import messages
 from app.engine.protocol.messages import Output, WorkerMessage
 from app.engine.quoted import Spans
 from app.engine.request import FinishReason, Request, Timings, Usage
-from app.engine.tuning.setting_choice import describe_drafts
-from app.engine.tuning.tune_results import Workload
+from app.engine.tuning.tune_results import Workload, describe_drafts
 from app.protocol.errors import RequestError
 from app.settings.settings import load_settings
 from quantizer.system.errors import ErrorInfo, UserError

@@ -14,7 +14,7 @@ from typing import Any
 from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.cache.state_store import StateStore
 from app.engine.llama import LlamaBackend, LlamaModel, LoadedHead
-from app.engine.load.draft_sources import make_head_source
+from app.engine.load.auxiliary_loading import make_head_source
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, TokenLogprob

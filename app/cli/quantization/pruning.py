@@ -56,7 +56,7 @@ def prune_layers(request: JobRequest, n_removed: int, n_threads: int) -> PrunedR
 def _distances(source: Path, n_threads: int) -> Sequence[LayerDistance]:
     """Return the distance of each layer, measured now unless cached."""
     from app.engine.offline.layer_importance import LayerDistance, LayerRequest, measure_layers
-    from app.engine.offline.result_cache import cached_results
+    from app.engine.offline.scoring_model import cached_results
     from quantizer.gguf.validation import validate_gguf
 
     def measure() -> Sequence[LayerDistance]:

@@ -16,8 +16,7 @@ from app.cli.output.progress import with_progress
 from app.common.terminal import printable
 
 if TYPE_CHECKING:
-    from app.engine.offline.eval_statistics import Estimate
-    from app.engine.offline.evaluation import EvalResult, ModelFigures
+    from app.engine.offline.evaluation import Estimate, EvalResult, ModelFigures
 
 
 @click.command("eval", epilog="Example: localllm eval model-Q4_K_M.gguf --against model-F16.gguf")

@@ -113,9 +113,14 @@ def _plan_with_auxiliary(
 
     Raises UserError for files of another kind.
     """
-    from app.engine.load.auxiliary_models import left_out_notice, left_out_projector_notice, read_auxiliary_models
+    from app.engine.load.auxiliary_models import (
+        assessment_order,
+        is_all_on_gpus,
+        left_out_notice,
+        left_out_projector_notice,
+        read_auxiliary_models,
+    )
     from app.engine.load.head_file import find_head
-    from app.engine.load.load_plan import assessment_order, is_all_on_gpus
     from app.library.local.projectors import choose_projector
     from app.library.machine_fit.planning import plan_of
     from app.service.models.model_file import read_attachments

@@ -13,8 +13,7 @@ from app.engine.backend import Backend, holds_window
 from app.engine.cache.prefix_tree import Match, PrefixTree
 from app.engine.cache.state_offload import MIN_SAVED_TOKENS, Restoration, StateOffloader
 from app.engine.cache.state_store import StateStore
-from app.engine.media.chunks import is_placeholder
-from app.engine.media.prompt import n_whole
+from app.engine.media.chunks import is_placeholder, n_whole
 from app.engine.request import NO_ADAPTERS, AdapterSet
 
 MIN_END_TOKENS = 128  # before the last token of a prompt, for a checkpoint there: it costs a step of its own

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from app.engine.backend import Backend
 from app.engine.cache.prefix_tree import PrefixTree
 from app.engine.cache.state_store import SavedMatch, StateStore
-from app.engine.media.prompt import n_whole
+from app.engine.media.chunks import n_whole
 from app.engine.request import AdapterSet
 
 MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored

@@ -1,8 +1,8 @@
 """llama.cpp as a `Backend`. `native` is the only module of the project that imports llama_cpp.
 
-Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), HeadContext,
-LlamaProjector and samplers.
-One thread makes all calls except `interrupt`. Independent of requests, except for their sampling parameters.
+Every pointer has one owner, freed by `close`: LlamaModel, LlamaBackend (a context over it), HeadContext, LlamaProjector
+and samplers. One thread makes all calls except `interrupt`. Independent of requests, except for their sampling
+parameters.
 """
 
 from __future__ import annotations
@@ -10,13 +10,11 @@ from __future__ import annotations
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecorder, WritableWeights
-from app.engine.llama.heads.autoregressive_context import AutoregressiveContext, MtpContext
-from app.engine.llama.heads.block_context import BlockContext
-from app.engine.llama.heads.head_backend import HeadBackend
-from app.engine.llama.heads.head_context import HeadContext
-from app.engine.llama.media import LlamaProjector, ProjectorOptions
+from app.engine.llama.head_backend import HeadBackend, HeadContext
+from app.engine.llama.head_contexts import AutoregressiveContext, BlockContext, MtpContext
 from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes, vocabulary_alone
 from app.engine.llama.native import EvalObserver, native_log
+from app.engine.llama.projector import LlamaProjector, ProjectorOptions
 
 __all__ = [
     "ActivationRecorder",

@@ -1,18 +1,19 @@
-"""A context over a loaded model: batches, decoding, logits, samplers and saved states.
+"""A context over a loaded model: batches, decoding, logits, samplers, adapters and saved states.
 
-Owns the native context, its cache, and the memory of batches that native code reads. Independent of how a model is
-loaded.
+Owns the native context, its cache, and the memory of batches that native code reads.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,20 +21,58 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.grammar.first_characters import FirstCharacters
-from app.engine.llama.adapters import LlamaAdapters
-from app.engine.llama.bound_sampler import BoundSampler
+from app.engine.llama.grammar_samplers import Grammar, GrammarSampler
+from app.engine.llama.host_memory import StepWeights
 from app.engine.llama.native import lib, native_log, tokenize
-from app.engine.llama.positions import PositionMap
-from app.engine.llama.samplers import Candidates, ChainBuilder, Grammar, GrammarSampler, LikeliestSampler, LlamaSampler
-from app.engine.llama.sequence_memory import SequenceMemory
-from app.engine.llama.state_buffers import StateBuffers
-from app.engine.llama.states import StateMemory
-from app.engine.llama.weight_layouts import StepWeights
+from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
+from app.engine.llama.sequence_memory import PositionMap, SequenceMemory, StateBuffers, StateMemory
 from app.engine.loop.sampling import check_biases, n_candidates
 from app.engine.media.chunks import MediaRows
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
-from quantizer.system.errors import EngineError
+from quantizer.system.errors import EngineError, UserError
+
+
+class LlamaAdapters:
+    """Native adapters of one model by key, which the model frees, and its control vector."""
+
+    def __init__(
+        self, model: int, paths: Mapping[str, Path], control_vector: NDArray[np.float32] | None = None
+    ) -> None:
+        """Load the validated files at `paths`. The control vector has shape (n_layers - 1, n_embd).
+
+        Raises EngineError with llama.cpp's message.
+        """
+        self._adapters = {key: _load(model, path) for key, path in paths.items()}
+        self._control_vector = control_vector
+
+    def attach(self, context: int) -> None:
+        """Apply the control vector and every adapter to a new context. Raises EngineError without support for them."""
+        self.activate(context, tuple((key, 1.0) for key in sorted(self._adapters)))
+        if self._control_vector is None:
+            return
+        directions = np.ascontiguousarray(self._control_vector, np.float32)
+        n_rows, n_embd = directions.shape
+        data = directions.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        if lib.llama_set_adapter_cvec(context, data, directions.size, n_embd, 1, n_rows):
+            cause = f"llama.cpp cannot apply the control vector: {native_log().last_lines()}"
+            raise EngineError(cause, "Load the model without it.")
+
+    def activate(self, context: int, adapters: AdapterSet) -> None:
+        """Use `adapters` in the context from now on."""
+        n_adapters = len(adapters)
+        pointers = (lib.llama_adapter_lora_p_ctypes * n_adapters)(*(self._adapters[key] for key, _ in adapters))
+        scales = (ctypes.c_float * n_adapters)(*(scale for _, scale in adapters))
+        lib.llama_set_adapters_lora(context, pointers, n_adapters, scales)
+
+
+def _load(model: int, path: Path) -> Any:
+    adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
+    if not adapter:
+        cause = f"llama.cpp cannot load the adapter {path.name}: {native_log().last_lines()}"
+        raise EngineError(cause, "Choose an adapter that was made for this model.")
+    return adapter
+
 
 _LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
 _N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
@@ -117,28 +156,29 @@ class LlamaBackend:
         history: Sequence[int] = (),
         visible: Collection[int] = (),
     ) -> Sampler:
-        check_biases(params, self.facts.n_vocab)
-        grammar = self._new_grammar(params.grammar, visible) if params.grammar else None
-        if grammar is None:
+        if not params.grammar:
+            check_biases(params, self.facts.n_vocab)
             return self._new_free_sampler(params, ignore_eos, history)
-        chain = self._chains.build(params, (), history)  # a grammar decides when an answer may end
-        return GrammarSampler(self._candidates, chain, grammar, is_filtered_first=params.mirostat > 0)
+        sampler = self.new_bindable_sampler(params, ignore_eos, history)
+        try:
+            sampler.bind(params.grammar, visible)
+        except UserError:
+            sampler.close()
+            raise
+        return sampler
 
     def new_bindable_sampler(
         self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()
-    ) -> BoundSampler:
+    ) -> GrammarSampler:
         check_biases(params, self.facts.n_vocab)
+        # Where a grammar decides when an answer may end, banning its end would leave no token.
         free = self._new_free_sampler(params, ignore_eos and not params.ends_by_grammar, history)
-        return BoundSampler(free, self._candidates, self._new_grammar, is_filtered_first=params.mirostat > 0)
+        return GrammarSampler(free, self._candidates, self._new_grammar, is_filtered_first=params.mirostat > 0)
 
-    def _new_free_sampler(
-        self, params: SamplingParams, ignore_eos: bool, history: Sequence[int]
-    ) -> LlamaSampler | LikeliestSampler:
+    def _new_free_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int]) -> LlamaSampler:
         banned = self._end_tokens if ignore_eos else ()
         chain, n = self._chains.build(params, banned, history), n_candidates(params, banned)
-        if n is None or self.facts.n_vocab < _LARGE_VOCABULARY:
-            return LlamaSampler(self._context, chain)
-        return LikeliestSampler(self._candidates, chain, n)
+        return LlamaSampler(self._candidates, chain, n if self.facts.n_vocab >= _LARGE_VOCABULARY else None)
 
     def _new_grammar(self, text: str, visible: Collection[int]) -> Grammar:
         def piece(token: int) -> bytes:

@@ -1,5 +1,4 @@
-"""Loaded weights, and the contexts created over them; the dry run, which loads a model without its weights; and
-vocabularies alone.
+"""Loaded weights, the contexts created over them, the dry run without weights, and vocabularies alone.
 
 Owns loading, the native arrays of a placement and the parameters of contexts. Independent of what is computed and of
 how sizes and placements are chosen.
@@ -19,19 +18,21 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk
 from app.engine.embedding import Pooling
-from app.engine.llama.adapters import LlamaAdapters
-from app.engine.llama.context import LlamaBackend, NativeContext
+from app.engine.llama.context import LlamaAdapters, LlamaBackend, NativeContext
 from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
-from app.engine.llama.heads.autoregressive_context import EagleContext, MtpContext
-from app.engine.llama.heads.block_context import BlockContext
-from app.engine.llama.heads.head_backend import HeadBackend
-from app.engine.llama.heads.head_context import HeadContext
-from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
-from app.engine.llama.media import LlamaProjector, ProjectorOptions
+from app.engine.llama.head_backend import HeadBackend, HeadContext
+from app.engine.llama.head_contexts import BlockContext, EagleContext, MtpContext
+from app.engine.llama.host_memory import (
+    HugePages,
+    PlainWeights,
+    RepackedTensors,
+    StepWeights,
+    new_zero_pages_given_back,
+)
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
-from app.engine.llama.weight_layouts import PlainWeights, RepackedTensors, StepWeights
-from app.engine.media.decoded import MediaDecoder
+from app.engine.llama.projector import LlamaProjector, ProjectorOptions
+from app.engine.media.chunks import MediaDecoder
 from app.engine.protocol.messages import BackendFacts, EngineConfig, Truncation
 from app.engine.request import Adapter
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec

@@ -1,20 +1,22 @@
-"""What the engine loads beside a model (draft model, adapters, projector, MTP layer), read from its files for a plan.
+"""What is loaded beside a model (draft model or head, adapters, projector), and what of it gives way to the model.
 
-Owns the validation of those files, and what a file must contain before llama.cpp may run its MTP layer: llama.cpp ends
-the process when something is missing. Their bytes are `offload`'s. Source: graph_mtp in llama.cpp src/models as
-vendored in llama-cpp-python 0.3.36.
+Validates those files and plans; loads nothing: `auxiliary_loading` does. Their bytes are computed in `offload`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from app.engine.load.head_file import find_head, is_head, read_head
+from app.engine.load.head_file import find_head, is_head, mtp_layer_bytes, read_head
+from app.engine.load.planner import LoadAttempt, LoadPlanner
 from app.engine.load.projector_file import validate_projector
 from app.engine.protocol.messages import EngineConfig
+from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
+from offload.placement.assessment import Assessment
 from offload.plan import PlacementPlan
 from quantizer.gguf.adapters import validate_adapter
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -89,53 +91,89 @@ def _projector(path: Path, model: Header) -> PlannedProjector:
     return PlannedProjector.of(validate_projector(path, model), model)
 
 
-_NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
-_EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
-_SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
-_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
-_GATED_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_q_norm", "attn_k_norm", "post_attention_norm")
-_LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
-# Tensors of the layer by architecture. Left out: those with a window, and those that llama.cpp loads and never runs.
-_NEEDED: dict[str, tuple[str, ...]] = {
-    "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),
-    "hy_v3": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, "attn_q_norm", "attn_k_norm", "ffn_norm"),
-    "qwen35": (*_NEXT, *_GATED_ATTENTION, *_FEED_FORWARD),
-    "qwen35moe": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
-    "qwen3next": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
-    "deepseek2": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, *_LATENT, "ffn_norm"),
-}
-_LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama.cpp reads without latent queries
+class PlanningDevices(Protocol):
+    """The devices of a load; see `LoadDevices`."""
+
+    @property
+    def has_gpu(self) -> bool: ...
+
+    def planner(self, path: Path, header: Header, key: str, auxiliary: AuxiliaryModels) -> LoadPlanner: ...
 
 
-def has_mtp_layers(header: Header) -> bool:
-    """Return whether the file declares such layers."""
-    return bool(header.integer(f"{header.architecture}.nextn_predict_layers"))
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """What is loaded beside a model, its planner and the first attempt."""
+
+    auxiliary: AuxiliaryModels
+    planner: LoadPlanner
+    attempt: LoadAttempt
+
+    @property
+    def assessment(self) -> Assessment:
+        """How all of it fits."""
+        return self.attempt.plan.assessment
+
+    @property
+    def has_room(self) -> bool:
+        """Whether nothing fits better with less."""
+        return not self.assessment.verdict.rank
 
 
-def mtp_layer_bytes(header: Header) -> int | None:
-    """Return the bytes that are read for the layer that predicts one token further, the output matrix included.
+def is_all_on_gpus(found: Assessment) -> bool:
+    """Return whether the whole model fits where it is fast, and that is on GPUs."""
+    placement = found.placement
+    return not found.verdict.rank and placement is not None and placement.n_on_gpus == len(found.profile.layers)
 
-    None for a file without one that can draft. Raises ModelFileError for a bad shard.
+
+def assessment_order(found: Assessment) -> tuple[int, float]:
+    """Return the sort key of assessments, the best first: how the model fits, then how fast it answers."""
+    return found.verdict.rank, -(found.decode_tps or 0.0)
+
+
+def plan_load(
+    devices: PlanningDevices,
+    header: Header,
+    key: str,
+    setting: RuntimeSettings,
+    config: EngineConfig,
+    on_notice: Callable[[str], None],
+    *,
+    has_found_head: bool,
+) -> LoadPlan:
+    """Return the plan of a load with `config`; `key` is the model's fingerprint.
+
+    Where a projector makes the model fit worse, it goes to the processor; one that was found, not chosen, is left out
+    then, and so is a found head, each with a notice. Raises ModelFileError for chosen files that do not belong to it.
     """
-    needed = _NEEDED.get(header.architecture)
-    if needed is None or header.integer(f"{header.architecture}.nextn_predict_layers") != 1:
-        return None
-    n_trunk = (header.integer(f"{header.architecture}.block_count") or 1) - 1
-    n_bytes = {tensor.name: tensor.n_bytes for tensor in tensors_of(header)}
-    block = f"blk.{n_trunk}."
-    if not _suits(header, n_trunk) or any(f"{block}{name}.weight" not in n_bytes for name in needed):
-        return None
-    own = sum(size for name, size in n_bytes.items() if name.startswith(block))
-    return own + n_bytes.get("output.weight", n_bytes.get("token_embd.weight", 0))
+
+    def planned(config: EngineConfig, *, is_projector_on_host: bool = False) -> LoadPlan:
+        auxiliary = _auxiliary(header, config, is_projector_on_host=is_projector_on_host)
+        planner = devices.planner(header.path, header, key, auxiliary)
+        return LoadPlan(planner.model.auxiliary, planner, planner.attempt(config, setting))
+
+    found, is_on_host = planned(config), False
+    if config.projector_path and devices.has_gpu and not is_all_on_gpus(found.assessment):
+        other = planned(config, is_projector_on_host=True)
+        is_on_host = assessment_order(other.assessment) < assessment_order(found.assessment)
+        found = other if is_on_host else found
+    if config.projector_path and not config.has_chosen_projector and not found.has_room:
+        other = planned(replace(config, projector_path=""))
+        path = Path(config.projector_path)
+        if notice := left_out_projector_notice(path, found.attempt.plan, other.attempt.plan):
+            on_notice(notice)
+            found, config, is_on_host = other, replace(config, projector_path=""), False
+    if has_found_head and not found.has_room:
+        other = planned(replace(config, draft_path=""), is_projector_on_host=is_on_host)
+        if notice := left_out_notice(Path(config.draft_path), found.attempt.plan, other.attempt.plan):
+            on_notice(notice)
+            return other
+    return found
 
 
-def _suits(header: Header, n_trunk: int) -> bool:
-    """Return whether llama.cpp runs the layer with these hyperparameters."""
-    prefix = header.architecture
-    if (header.integer(f"{prefix}.leading_dense_block_count") or 0) > n_trunk:
-        return False
-    if prefix != "deepseek2":
-        return True
-    lengths = ("attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla")
-    is_latent = all(header.integer(f"{prefix}.{length}") for length in lengths)
-    return is_latent and n_trunk not in _LITE_DEEPSEEK and f"{prefix}.attention.temperature_scale" not in header.fields
+def _auxiliary(header: Header, config: EngineConfig, *, is_projector_on_host: bool) -> AuxiliaryModels:
+    adapters = [Path(file) for file, _ in config.lora]
+    projector = Path(config.projector_path) if config.projector_path else None
+    found = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters, projector=projector)
+    if found.projector is None or not is_projector_on_host:
+        return found
+    return replace(found, projector=replace(found.projector, is_on_host=True))

@@ -18,33 +18,38 @@ from numpy.typing import NDArray
 from app.engine.backend import Backend
 from app.engine.cache.state_store import MAX_DISK_BYTES, StateStore
 from app.engine.embedding import Embedder, pooling_of
-from app.engine.load.auxiliary_models import mtp_layer_bytes, with_found_head
-from app.engine.load.draft_sources import HeadFile, Place, head_file, load_draft_sources, load_head
-from app.engine.load.load_plan import LoadPlan, plan_load
-from app.engine.load.machine import exposure_warning
-from app.engine.load.machine_file import fingerprint, model_key
-from app.engine.load.media_loading import (
+from app.engine.load.auxiliary_loading import (
+    HeadFile,
     LoadedProjector,
     NewMediaQueue,
+    Place,
+    head_file,
+    load_draft_sources,
+    load_head,
     load_projector,
     media_queue_of,
     usable_projector,
 )
-from app.engine.load.planner import LoadAttempt, LoadDevices, load_within_memory
-from app.engine.load.run_history import RunHistory
+from app.engine.load.auxiliary_models import LoadPlan, plan_load, with_found_head
+from app.engine.load.head_file import mtp_layer_bytes
+from app.engine.load.machine import exposure_warning
+from app.engine.load.machine_file import fingerprint, model_key
+from app.engine.load.planner import LoadAttempt, LoadDevices, check_fit, load_within_memory, size_context
+from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
-from app.engine.load.sizing import check_fit, size_context
-from app.engine.load.speed_sampler import RunRecorder, SpeedSample
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource
-from app.engine.tuning.setting_choice import SettingChoice, choose_setting, describe_projector, describe_settings
 from app.engine.tuning.speed_bench import measure_step_cost
 from app.engine.tuning.tune_results import (
     RuntimeSettings,
+    SettingChoice,
     TuneFile,
     Workload,
+    choose_setting,
+    describe_projector,
+    describe_settings,
     plain_from_of,
     tune_key,
 )

@@ -1,13 +1,14 @@
-"""The plan of one load: its sizes, its runtime settings and where its layers go; and the devices of this process.
+"""The plan of a load: sizes of the context, runtime settings, where layers go, and whether to load at all.
 
-Owns the way from the requested configuration to the one that is loaded, and to a smaller one after a failure; and from
-a header and the devices that ggml lists to a planner. Planning is pure but for the dry run that it receives. Native
-code is imported when called.
+`offload` decides; here are the numbers that it gets: settings, header, the devices of this process, and compute buffers
+from a dry run in a child (`python -m app.engine.load.planner`, with a DryRunRequest on stdin), since llama.cpp may
+crash on a strange file. Native code is imported when called.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,25 +18,117 @@ from app.engine.backend import MemoryShortError
 from app.engine.load.machine import check_reachable, detect_machine, known_speeds
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.run_history import fitted_rates
-from app.engine.load.sizing import requested_run
-from app.engine.protocol.messages import EngineConfig
+from app.engine.model_task import TaskProgress, run_task, serve_task
+from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode, encode
+from app.protocol.errors import UnfitError
+from app.settings.settings import Settings
+from offload.advice.remedies import Remedy
 from offload.advice.warnings import fit_summary
 from offload.devices.gpus import ListedGpu
+from offload.devices.host_memory import host_memory
 from offload.devices.machine import Machine
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels, AuxiliaryUsage, PlannedProjector
-from offload.footprint.context import MIN_N_CTX
+from offload.footprint.context import MIN_N_CTX, ContextRequest, plan_context
+from offload.footprint.kv_cache import (
+    bytes_per_cell,
+    check_kv_types,
+    n_cached_sequences,
+    n_window_cells,
+    parse_kv_types,
+)
 from offload.footprint.model import PlannedModel
-from offload.format import format_memory
+from offload.footprint.profile import RunConfig
+from offload.format import format_memory, format_speed
 from offload.placement.actual_usage import DeviceUsage, ExcessUsage, excess_usage, missing_gpus, with_reserved
 from offload.placement.allocation import Share
+from offload.placement.assessment import FitLevel
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import DryRun, PlacementPlan, dry_plan, parameters_of, plan
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.gguf.header import Header, read_header
-from quantizer.gguf.validation import tensors_of
+from quantizer.gguf.layer_caches import kv_shape_of, layer_caches_of
+from quantizer.gguf.validation import shard_paths, tensors_of
 from quantizer.system.errors import EngineError
+
+_MAX_REMEDIES = 3
+
+
+def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> tuple[EngineConfig, str]:
+    """Return `config` with context and cells chosen, and a notice for the user or "".
+
+    The memory for the cache is only known when it `is_on_host`. Raises UsageError for cache types that this model
+    cannot have, EngineError for a context that does not fit.
+    """
+    types, shape, caches = parse_kv_types(config.kv_type), kv_shape_of(header), layer_caches_of(header)
+    check_kv_types(types, shape)
+    windowed = [layer for layer in caches.layers if layer.is_windowed]
+    plan = plan_context(
+        ContextRequest(
+            n_ctx=config.n_ctx,
+            n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
+            n_sequences=config.n_sequences,
+            bytes_per_cell=bytes_per_cell(types, shape),
+            weight_bytes=sum(path.stat().st_size for path in shard_paths(header)),
+            free_bytes=host_memory().free_bytes if is_on_host else None,
+            windowed_bytes_per_cell=types.n_bytes(
+                sum(layer.k_elements for layer in windowed), sum(layer.v_elements for layer in windowed)
+            ),
+            n_windowed_cells=n_window_cells(caches, n_cached_sequences(caches, config.n_sequences)),
+        )
+    )
+    return replace(config, n_ctx=plan.n_ctx, n_cells=plan.n_cells, kv_type=str(types)), plan.notice
+
+
+def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
+    """Return the warning to give before `plan` is loaded, "" when the whole model fits.
+
+    Raises UnfitError when the user has to agree first, EngineError when nobody can be asked and it is too large.
+    """
+    level = plan.assessment.verdict
+    is_too_large = level is FitLevel.WONT_RUN and (bool(plan.assessment.machine.gpus) or _exceeds_memory(plan))
+    if level is not FitLevel.PARTIAL and not is_too_large:
+        return ""
+    cause, remedy = plan.warnings[0], _remedies_text(plan.remedies)
+    if when_unfit is UnfitPolicy.ASK:
+        raise UnfitError(cause, remedy)
+    if is_too_large and when_unfit is not UnfitPolicy.LOAD:
+        raise EngineError(cause, f"{remedy} Or load it anyway with --yes.".lstrip())
+    return cause
+
+
+def _exceeds_memory(plan: PlacementPlan) -> bool:
+    """Return whether the model takes more than all free memory, so that it is read from disk again and again."""
+    profile = plan.assessment.profile
+    return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > plan.assessment.machine.host.free_bytes
+
+
+def _remedies_text(remedies: tuple[Remedy, ...]) -> str:
+    texts = [
+        remedy.what + (f" ({format_speed(remedy.decode_tps)} tok/s)" if remedy.decode_tps is not None else "")
+        for remedy in remedies[:_MAX_REMEDIES]
+    ]
+    return f"What would help: {'; '.join(texts)}." if texts else ""
+
+
+def requested_config(settings: Settings, machine: Machine) -> RunConfig:
+    """Return the run configuration that `settings` request, with fused attention on GPUs. Raises UsageError."""
+    config = EngineConfig(n_ctx=settings.ctx, kv_type=settings.kv_type, n_sequences=settings.parallel)
+    return requested_run(config, is_fused=bool(machine.gpus))
+
+
+def requested_run(config: EngineConfig, *, is_fused: bool) -> RunConfig:
+    """Return the run configuration that `config` requests of the planner. Raises UsageError."""
+    return RunConfig(
+        n_ctx=config.n_ctx,
+        n_cells=config.n_cells,
+        kv_types=parse_kv_types(config.kv_type),
+        n_sequences=config.n_sequences,
+        is_fused=is_fused,
+        gpu_layers=config.gpu_layers,
+    )
+
 
 _STEP_DOWN = 0.85  # of the free memory of GPUs, after a load that failed
 Loaded = TypeVar("Loaded")
@@ -267,3 +360,40 @@ class LoadDevices:
             return []
         speeds = known_speeds(self._cache_dir) if is_measured else None
         return list(llama.ggml_gpus(with_links=is_measured, known_speeds=speeds))
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunRequest:
+    """A context of the validated model at `path`, with its layers placed by `parameters`.
+
+    The answers and the cached sequences beside them share its cells. `rpc` are the servers whose devices may be among
+    those of `parameters`.
+    """
+
+    path: Path
+    config: RunConfig
+    parameters: LoadParameters = ON_HOST
+    rpc: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _ComputeBuffers:
+    n_bytes: Mapping[str, int]
+
+
+def compute_by_device(request: DryRunRequest) -> dict[str, int]:
+    """Return the bytes of compute buffers by device name. Raises the UserError of the child, or EngineError."""
+    (buffers,) = run_task("app.engine.load.planner", request, TaskProgress, _ComputeBuffers)
+    return dict(buffers.n_bytes)
+
+
+def _dry_run(request: DryRunRequest) -> Iterator[_ComputeBuffers]:
+    from app.engine.llama.devices import add_rpc_servers
+    from app.engine.llama.model import dry_compute_bytes
+
+    add_rpc_servers(request.rpc)
+    yield _ComputeBuffers(dry_compute_bytes(request.path, request.config, request.parameters))
+
+
+if __name__ == "__main__":
+    sys.exit(serve_task(DryRunRequest, _dry_run))

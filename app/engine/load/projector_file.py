@@ -1,7 +1,7 @@
 """Projectors as files: whether llama.cpp can be given one, and whether it belongs to a model.
 
 Owns the kinds that libmtmd knows and the ranges of their sizes: it ends the process for others, or takes memory without
-end. What only running a projector shows is found in `app.engine.load.projector_check`. Source: `init_vision`,
+end. What only running a projector shows is found in `app.engine.load.auxiliary_loading`. Source: `init_vision`,
 `init_audio` and mtmd_tokenizer in tools/mtmd/mtmd.cpp as vendored in llama-cpp-python 0.3.36.
 """
 

@@ -19,8 +19,7 @@ from app.engine.loop.scheduler import StepBudget, schedule
 from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence
 from app.engine.loop.slots import AdapterScheduler, SlotManager
 from app.engine.loop.verification import Verifier, n_steps_at_once
-from app.engine.media.chunks import Embeddings, MediaEmbeddings, MediaLayout
-from app.engine.media.prompt import PlacedChunk
+from app.engine.media.chunks import Embeddings, MediaEmbeddings, MediaLayout, PlacedChunk
 from app.engine.protocol.messages import AnswerProgress, Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.speculative.cost_model import StepCost

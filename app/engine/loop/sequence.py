@@ -16,8 +16,7 @@ from app.engine.loop.call_stages import AnswerVocabulary, CallStages
 from app.engine.loop.output import Echo, IncrementalDetokenizer, LogprobBuffer
 from app.engine.loop.scheduler import TokenDemand
 from app.engine.loop.thought import Thought
-from app.engine.media.chunks import Embeddings, MediaLayout, MediaRows
-from app.engine.media.prompt import PlacedChunk, PromptTokens, prompt_tokens
+from app.engine.media.chunks import Embeddings, MediaLayout, MediaRows, PlacedChunk, PromptTokens, prompt_tokens
 from app.engine.quoted import Spans, quoted_tokens
 from app.engine.request import NO_ADAPTERS, AdapterSet, FinishReason, Request, Timings, Usage, adapter_set
 from app.engine.speculative.cost_model import Acceptance

@@ -1,18 +1,21 @@
-"""The values of pictures and sounds in a prompt: chunks of embeddings, their placeholder tokens, and who makes them.
+"""Pictures and sounds in a prompt: decoded, then as chunks of embeddings with placeholder tokens. Pure.
 
-Owns the placeholder tokens of a chunk, which identify its content in the prefix tree, and the protocols between the
-loop and what decodes and encodes media. Independent of libmtmd, of files and of threads.
+The placeholder tokens of a chunk identify its content in the prefix tree. A prefix never ends inside of a chunk, whose
+tokens share positions or attend to each other.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.quoted import Spans, spans_within
 from app.engine.request import MediaInput
 
 Embeddings: TypeAlias = NDArray[np.float32]  # of a chunk, shape (n_tokens, n_embd)
@@ -107,3 +110,111 @@ def placeholder_tokens(chunk: MediaChunk) -> list[int]:
     digest = hashlib.shake_256(f"{chunk.content_id}/{chunk.n_tokens}".encode()).digest(4 * chunk.n_tokens)
     numbers = np.frombuffer(digest, "<u4") % _PLACEHOLDER_RANGE
     return [_FIRST_PLACEHOLDER + int(number) for number in numbers]
+
+
+MAX_SIDE = 4096  # pixels of a decoded picture; larger ones are scaled down, for projectors take far fewer
+MAX_SOUND_S = 30 * 60
+MIN_SOUND_S = 0.1  # libmtmd ends the process for a single sample, and reads past the end of a few
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """A picture of `width` × `height` pixels; `rgb` has three bytes for each, row by row."""
+
+    width: int
+    height: int
+    rgb: bytes
+
+    def __post_init__(self) -> None:
+        assert len(self.rgb) == 3 * self.width * self.height, "every pixel is there"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sound:
+    """A sound of one channel: its samples at the rate that was asked for, shape (n_samples,)."""
+
+    samples: NDArray[np.float32]
+
+
+class MediaDecoder(Protocol):
+    """A decoder of files. Calls come from one thread and may take seconds.
+
+    Raises RequestError for damaged, too large and unsupported files, EngineError where none can be decoded.
+    """
+
+    def picture(self, data: bytes) -> Picture: ...
+
+    def sound(self, data: bytes, sample_rate: int) -> Sound: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedChunk:
+    """A chunk whose first token is number `begin` of its sequence."""
+
+    begin: int
+    chunk: MediaChunk
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.chunk.n_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """The tokens of a prompt, placeholders among them, and the chunks that those stand for, in order."""
+
+    tokens: list[int]
+    chunks: tuple[PlacedChunk, ...] = ()
+
+
+def prompt_tokens(
+    prompt: str,
+    layouts: Mapping[str, MediaLayout],
+    tokenize: Callable[[str, bool, Spans], list[int]],
+    quoted: Spans = (),
+) -> PromptTokens:
+    """Return the tokens of `prompt`, in which each marker of `layouts` becomes that layout.
+
+    `tokenize(text, is_first, quoted)` tokenizes the texts between them, each with its `quoted` parts; the first one
+    also gets what begins a prompt.
+    """
+    place = 0
+    tokens = tokenize("", True, ()) if _begins_with_marker(prompt, layouts) else []
+    chunks: list[PlacedChunk] = []
+    for part in _parts(prompt, layouts):
+        if (layout := layouts.get(part)) is not None:
+            for piece in layout.parts:
+                if isinstance(piece, MediaChunk):
+                    chunks.append(PlacedChunk(len(tokens), piece))
+                    tokens.extend(placeholder_tokens(piece))
+                else:
+                    tokens.extend(piece)
+        elif part:
+            tokens.extend(tokenize(part, not tokens, spans_within(quoted, place, place + len(part))))
+        place += len(part)
+    return PromptTokens(tokens, tuple(chunks))
+
+
+def n_whole(tokens: Sequence[int], n_tokens: int) -> int:
+    """Return how many of the first `n_tokens` of a prompt can be used without cutting a chunk in two.
+
+    Chunks that follow each other without text between them count as one.
+    """
+    if not (0 < n_tokens < len(tokens) and is_placeholder(tokens[n_tokens])):
+        return n_tokens
+    while n_tokens and is_placeholder(tokens[n_tokens - 1]):
+        n_tokens -= 1
+    return n_tokens
+
+
+def _parts(prompt: str, layouts: Mapping[str, MediaLayout]) -> list[str]:
+    """Return the texts of `prompt` and the markers between them."""
+    if not layouts:
+        return [prompt]
+    return re.split(f"({'|'.join(map(re.escape, layouts))})", prompt)
+
+
+def _begins_with_marker(prompt: str, layouts: Mapping[str, MediaLayout]) -> bool:
+    return any(prompt.startswith(marker) for marker in layouts)

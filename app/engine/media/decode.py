@@ -18,9 +18,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from app.common.media_formats import MediaFormat, MediaKind
-from app.engine.media.decoded import MAX_SIDE, MAX_SOUND_S, MIN_SOUND_S, Picture, Sound
-from app.engine.media.file_kinds import format_of
+from app.common.media_formats import MediaFormat, MediaKind, format_of
+from app.engine.media.chunks import MAX_SIDE, MAX_SOUND_S, MIN_SOUND_S, Picture, Sound
 from app.protocol.errors import RequestError
 from quantizer.system.errors import ErrorInfo, UserError
 from quantizer.system.memory_limit import limit_growth

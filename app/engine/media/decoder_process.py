@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from app.common.media_formats import MediaKind
-from app.engine.media.decoded import Picture, Sound
+from app.engine.media.chunks import Picture, Sound
 from app.protocol.errors import RequestError
 from quantizer.system.errors import EngineError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit

@@ -1,8 +1,8 @@
-"""The thread that lays out and encodes the pictures and sounds of requests, and what it has ready.
+"""Requests with pictures and sounds: waiting for their layouts, and the thread that lays out and encodes.
 
-Owns the order of that work, the embeddings in memory and the errors of those that cannot be computed. Requests take
-turns, so that one with many pictures does not delay another with one. A request is an owner here, and so is a call that
-only counts tokens. Independent of the loop, which asks for embeddings and is woken, and of how an encoder works.
+Requests take turns, so that one with many pictures does not delay another with one. A request is an owner here, and so
+is a call that only counts tokens. Independent of the loop, which asks for embeddings and is woken, and of how an
+encoder works.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaEncoder, MediaLayout
 from app.engine.media.media_store import MediaStore
-from app.engine.request import IN_MEMORY, MediaInput
+from app.engine.protocol.messages import Tokenize
+from app.engine.request import IN_MEMORY, MediaInput, Request
+from app.protocol.errors import RequestError
 from quantizer.system.errors import EngineError, UserError
 
 MAX_MEMORY_BYTES = 256 << 20  # of embeddings that were fetched and may be asked for again
@@ -271,3 +273,66 @@ def _lower_priority() -> None:
     """Give the calling thread, and those that it starts, less of the processor. Linux has priorities of threads."""
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+
+_Message: TypeAlias = Request | Tokenize
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A message whose media are laid out, a layout of each in order, or the error of the first that cannot be."""
+
+    message: _Message
+    result: tuple[MediaLayout, ...] | UserError
+
+
+class MediaIntake:
+    """The messages with media that are being prepared by `queue`; `post` gets each when it is, from another thread."""
+
+    def __init__(self, queue: MediaQueue | None, post: Callable[[Prepared], None]) -> None:
+        self._queue = queue
+        self._post = post
+        self._preparing: dict[str, _Message] = {}
+
+    def begin(self, message: _Message) -> None:
+        """Have the media of `message` laid out. Raises RequestError where the model takes none."""
+        if self._queue is None:
+            raise RequestError(
+                "This model takes no pictures or sounds: no projector (mmproj) is loaded with it.",
+                "Choose a model that does: `localllm list` marks those with a projector.",
+            )
+        owner = owner_of(message)
+        conversation = message.conversation if isinstance(message, Request) else IN_MEMORY  # counting saves nothing
+        self._preparing[owner] = message
+        self._queue.prepare(owner, message.media, conversation, lambda result: self._post(Prepared(message, result)))
+
+    def layouts(self, prepared: Prepared) -> Mapping[str, MediaLayout] | None:
+        """Return the layouts of a message by marker, None if it was aborted meanwhile. Raises its error.
+
+        `end` must be called once they are no longer needed.
+        """
+        owner = owner_of(prepared.message)
+        if self._preparing.get(owner) is not prepared.message:
+            return None
+        del self._preparing[owner]
+        if isinstance(prepared.result, UserError):
+            raise prepared.result
+        markers = (each.marker for each in prepared.message.media)
+        return dict(zip(markers, prepared.result, strict=True))
+
+    def abort(self, owner: str) -> bool:
+        """Drop a message that is being prepared; return whether there was one."""
+        if self._preparing.pop(owner, None) is None:
+            return False
+        self.end(owner)
+        return True
+
+    def end(self, owner: str) -> None:
+        """Drop what is at hand for a request or call that has ended; of one without media there is nothing."""
+        if self._queue is not None:
+            self._queue.end(owner)
+
+
+def owner_of(message: Request | Tokenize) -> str:
+    """Return the id of a request or call."""
+    return message.request_id if isinstance(message, Request) else message.call_id

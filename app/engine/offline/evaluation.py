@@ -1,23 +1,191 @@
 """The evaluation of a model by a text: perplexity, KL divergence from a reference, size and speed.
 
-Owns the request, the result and the process in between: `python -m app.engine.offline.evaluation` with an EvalRequest
-on stdin. Both models are loaded at once and read the text side by side, so that no logits are stored.
+The process in between is `python -m app.engine.offline.evaluation` with an EvalRequest on stdin. Both models are loaded
+at once and read the text side by side, so that no logits are stored.
+
+Source of the statistics: perplexity, its standard error and that of a ratio, mean divergence and percentiles as in
+llama.cpp tools/perplexity/perplexity.cpp, as vendored in llama-cpp-python 0.3.36. Intervals are of 95 %: normal around
+means, Wilson's for shares, order statistics (the binomial's normal limit) for quantiles.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.engine.backend import Backend
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from app.engine.offline.eval_statistics import EvalAccumulator, EvalStatistics
 from app.engine.offline.scoring_model import ScoringModel, load_scoring_model, predictions, windows
 from app.engine.tuning.speed_bench import SpeedBench, TuningEffort
-from quantizer.system.errors import UsageError
+from quantizer.system.errors import EngineError, UsageError
+
+Floats = NDArray[np.float64]
+Logits = NDArray[np.float32]
+
+_Z = 1.959963984540054  # 95 % of a normal distribution lie within so many deviations
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A figure, its standard error, and the 95 % interval it lies in."""
+
+    value: float
+    error: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceComparison:
+    """A model compared with its reference: `ratio` of perplexities, KL divergence in nats per token, and how often both
+    have the same likeliest token."""
+
+    reference_perplexity: Estimate
+    ratio: Estimate
+    mean_kld: Estimate
+    median_kld: Estimate
+    p99_kld: Estimate
+    same_top: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class EvalStatistics:
+    """The statistics of `n_tokens` scored tokens; `comparison` needs a reference."""
+
+    n_tokens: int
+    perplexity: Estimate
+    comparison: ReferenceComparison | None
+
+
+class EvalAccumulator:
+    """A collector of scored tokens. It stores a few numbers for each, never its logits."""
+
+    def __init__(self) -> None:
+        self._losses: list[Floats] = []
+        self._reference_losses: list[Floats] = []
+        self._divergences: list[Floats] = []
+        self._is_same_top: list[NDArray[np.bool_]] = []
+        self._n_tokens = 0
+        self._loss_sum = self._divergence_sum = 0.0
+
+    @property
+    def perplexity(self) -> float:
+        """The perplexity of the model so far."""
+        return _exp(self._loss_sum / self._n_tokens)
+
+    @property
+    def mean_kld(self) -> float | None:
+        """The mean divergence from the reference so far, None without one."""
+        return self._divergence_sum / self._n_tokens if self._divergences else None
+
+    def add(self, targets: NDArray[np.intp], logits: Logits, reference: Logits | None = None) -> None:
+        """Score `targets`, shape (n,), that were predicted by `logits`, shape (n, n_vocab), and by a reference.
+
+        Raises EngineError for logits that are not numbers.
+        """
+        log_p = log_softmax(logits)
+        self._losses.append(-_taken(log_p, targets))
+        self._n_tokens += len(targets)
+        self._loss_sum += float(self._losses[-1].sum())
+        if reference is None:
+            return
+        log_q = log_softmax(reference)
+        self._reference_losses.append(-_taken(log_q, targets))
+        self._divergences.append(_divergence(log_q, log_p))
+        self._divergence_sum += float(self._divergences[-1].sum())
+        self._is_same_top.append(log_q.argmax(axis=1) == log_p.argmax(axis=1))
+
+    def statistics(self) -> EvalStatistics:
+        """Return the statistics of the tokens added so far, at least one."""
+        losses = np.concatenate(self._losses)
+        return EvalStatistics(len(losses), _exponential(mean_of(losses)), self._comparison(losses))
+
+    def _comparison(self, losses: Floats) -> ReferenceComparison | None:
+        if not self._divergences:
+            return None
+        reference_losses, divergences = np.concatenate(self._reference_losses), np.concatenate(self._divergences)
+        return ReferenceComparison(
+            _exponential(mean_of(reference_losses)),
+            _exponential(mean_of(losses - reference_losses)),
+            mean_of(divergences),
+            quantile_of(divergences, 0.5),
+            quantile_of(divergences, 0.99),
+            share_of(np.concatenate(self._is_same_top)),
+        )
+
+
+def log_softmax(logits: Logits) -> Floats:
+    """Return log-probabilities of rows of logits, shape (n, n_vocab), in float64. Raises EngineError for NaN."""
+    shifted = logits.astype(np.float64)
+    if np.isnan(shifted).any():
+        raise EngineError("The model's output is not a number (NaN).", "Download the model again.")
+    shifted -= shifted.max(axis=1, keepdims=True)
+    shifted -= np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return shifted
+
+
+def mean_of(values: Floats) -> Estimate:
+    """Return the mean of `values`; a single one has an infinite error."""
+    mean = float(values.mean())
+    error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return Estimate(mean, error, mean - _Z * error, mean + _Z * error)
+
+
+def quantile_of(values: Floats, share: float) -> Estimate:
+    """Return the value that `share` of `values` lie below, interpolated between neighbours.
+
+    Its error is that of a normal distribution with the same interval.
+    """
+    ordered = np.sort(values)
+    last = len(ordered) - 1
+    spread = _Z * math.sqrt(share * (1 - share) / len(ordered))
+    low, high = (float(ordered[round(min(1.0, max(0.0, at)) * last)]) for at in (share - spread, share + spread))
+    return Estimate(float(np.quantile(ordered, share)), (high - low) / (2 * _Z), low, high)
+
+
+def share_of(hits: NDArray[np.bool_]) -> Estimate:
+    """Return the share of true `hits`, with Wilson's interval, which stays within 0 and 1."""
+    n, share = len(hits), float(hits.mean())
+    error = math.sqrt(share * (1 - share) / (n - 1)) if n > 1 else math.inf
+    centre = (share + _Z**2 / (2 * n)) / (1 + _Z**2 / n)
+    half = _Z * math.sqrt(share * (1 - share) / n + _Z**2 / (4 * n**2)) / (1 + _Z**2 / n)
+    return Estimate(share, error, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def _exponential(mean: Estimate) -> Estimate:
+    """Return e to the power of a mean: the perplexity for losses, a ratio of two for their differences."""
+    value = _exp(mean.value)
+    return Estimate(value, value * mean.error, _exp(mean.low), _exp(mean.high))
+
+
+def _exp(power: float) -> float:
+    """Return e to a power, infinity on overflow: broken models lose that much."""
+    try:
+        return math.exp(power)
+    except OverflowError:
+        return math.inf
+
+
+def _taken(log_p: Floats, targets: NDArray[np.intp]) -> Floats:
+    taken: Floats = np.take_along_axis(log_p, targets[:, None], axis=1)[:, 0]
+    return taken
+
+
+def _divergence(log_q: Floats, log_p: Floats) -> Floats:
+    """Return KL(reference || model) of each row: Σ q (log q - log p); tokens of probability 0 in q add nothing."""
+    with np.errstate(invalid="ignore"):
+        terms = np.exp(log_q) * (log_q - log_p)
+    terms[np.isneginf(log_q)] = 0.0
+    divergence: Floats = terms.sum(axis=1)
+    return divergence
+
 
 _QUICK_SPEED = TuningEffort(n_repeats=5, n_prefill=64, depths=(0,), step_sizes=(1,), limit_s=2.0, has_answers=False)
 

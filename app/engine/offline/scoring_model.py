@@ -7,11 +7,12 @@ Native code is imported when called. Independent of statistics.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,11 +23,13 @@ from app.engine.load.self_test import run_self_test
 from app.engine.model_task import TaskProgress
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting
+from app.protocol import codec
 from app.settings.settings import load_settings
 from offload.devices.cpu import default_threads
 from quantizer.gguf.header import read_header
 from quantizer.gguf.model_info import read_model_info
 from quantizer.system.errors import EngineError, UsageError
+from quantizer.system.files import private_folder, write_atomically
 
 if TYPE_CHECKING:
     from app.engine.llama import EvalObserver
@@ -166,3 +169,19 @@ def load_scoring_model(
         trained = backend.facts.n_ctx_train
         raise UsageError(f"{path.name} was trained on {trained} tokens.", f"Use at most --ctx {trained}.")
     return ScoringModel(backend, setting, model.vocabulary().begin)
+
+
+_Result = TypeVar("_Result")
+
+
+def cached_results(
+    path: Path, result_type: type[_Result], measure: Callable[[], Sequence[_Result]]
+) -> Sequence[_Result]:
+    """Return the content of the file at `path`; if it cannot be read, `measure` and write it."""
+    try:
+        return [codec.decode(result_type, entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, KeyError):
+        measured = measure()
+    private_folder(path.parent)
+    write_atomically(path, json.dumps(codec.encode(list(measured))), sync=False)
+    return measured

@@ -1,8 +1,8 @@
 """The sensitivity of tensors: how far a model diverges from itself when one of them has a coarser type.
 
-Owns the request, the cache of results (a file for each model, matrix and text) and the process, which is
-`python -m app.engine.offline.sensitivity` with a SensitivityRequest on stdin. It overwrites one tensor after the other
-with its quantized values and lets the model read a text. Independent of what the results are used for.
+Owns the request, the cache of results (a file for each model, matrix and text) and the process, which is `python -m
+app.engine.offline.sensitivity` with a SensitivityRequest on stdin. It overwrites one tensor after the other with its
+quantized values and lets the model read a text. Independent of what the results are used for.
 """
 
 from __future__ import annotations
@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING
 
 from app.engine.backend import Backend
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from app.engine.offline.eval_statistics import EvalAccumulator
-from app.engine.offline.result_cache import cached_results
-from app.engine.offline.scoring_model import ScoringModel, Window, load_scoring_model, predictions, windows
+from app.engine.offline.evaluation import EvalAccumulator
+from app.engine.offline.scoring_model import (
+    ScoringModel,
+    Window,
+    cached_results,
+    load_scoring_model,
+    predictions,
+    windows,
+)
 from offload.devices.cpu import default_threads
 from quantizer.convert.source_model import SourceTensor, open_gguf
 from quantizer.gguf.header import OutputTensor

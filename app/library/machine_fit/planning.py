@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from app.engine.load.dry_run import DryRunRequest, compute_by_device
 from app.engine.load.machine import survey
+from app.engine.load.planner import DryRunRequest, compute_by_device, requested_config
 from app.engine.load.run_history import fitted_rates
-from app.engine.load.sizing import requested_config
 from app.protocol.library import ModelFit, Quant
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 from urllib.parse import unquote
 
-from app.common.media_formats import MediaKind
-from app.engine.media.file_kinds import format_of
+from app.common.media_formats import MediaKind, format_of
 from app.engine.request import MAX_MEDIA, MediaInput, Request
 from app.protocol.errors import RequestError
 from app.service.generation.documents import Document, ReadDocuments

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from app.common.media_formats import format_of
 from app.common.public_web import FetchLimits, PublicWeb, Resolve, is_public, resolve
-from app.engine.media.file_kinds import format_of
 
 MAX_FETCHED_BYTES = 20 << 20
 _LIMITS = FetchLimits(max_bytes=MAX_FETCHED_BYTES, accept="image/*, audio/*")

@@ -129,7 +129,7 @@ class MachineMemory:
             self._check(plain, config, machine)
 
     def _check(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> None:
-        from app.engine.load.sizing import check_fit, requested_run
+        from app.engine.load.planner import check_fit, requested_run
         from offload.plan import plan
 
         requested = requested_run(config, is_fused=bool(machine.gpus))
@@ -142,7 +142,7 @@ class MachineMemory:
 
     def _assess(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> Assessment:
         """Assess `model` in the config that a worker would choose: without a GPU, one for unlimited memory."""
-        from app.engine.load.sizing import requested_run
+        from app.engine.load.planner import requested_run
         from offload.placement.assessment import assess
         from offload.plan import best_assessment
 

@@ -30,7 +30,7 @@ from rich.table import Table
 from app.common.answer_text import HARMONY, NO_REASONING, ReasoningTags
 from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.llama import LlamaBackend, LlamaModel, model
-from app.engine.llama.bound_sampler import BoundSampler
+from app.engine.llama.grammar_samplers import GrammarSampler
 from app.engine.loop.core import Engine
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
@@ -78,7 +78,7 @@ class WillingSampler:
     """A sampler that takes the tokens `begin` first, and those of one of `ends` where its grammar allows them."""
 
     def __init__(
-        self, sampler: BoundSampler, begin: Sequence[int], ends: Sequence[Sequence[int]], chance: random.Random
+        self, sampler: GrammarSampler, begin: Sequence[int], ends: Sequence[Sequence[int]], chance: random.Random
     ) -> None:
         self._sampler = sampler
         self._begin = deque(begin)

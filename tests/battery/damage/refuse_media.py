@@ -24,8 +24,7 @@ from typing import Any
 import httpx
 
 from app.chat.attachments.reader import read_data
-from app.common.media_formats import MediaKind
-from app.engine.media.file_kinds import format_of
+from app.common.media_formats import MediaKind, format_of
 from app.protocol.errors import RequestError
 from quantizer.gguf.file_names import projector_name
 from quantizer.system.errors import UserError

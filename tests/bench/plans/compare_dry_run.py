@@ -17,7 +17,7 @@ from pathlib import Path
 
 from app.engine.llama.model import dry_context_params
 from app.engine.llama.native import lib
-from app.engine.load.dry_run import DryRunRequest, compute_by_device
+from app.engine.load.planner import DryRunRequest, compute_by_device
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig

@@ -20,8 +20,7 @@ from typing_extensions import TypedDict
 
 from app import __version__
 from app.common.keys import KeyScope
-from app.common.media_formats import MediaKind
-from app.engine.media.file_kinds import format_of
+from app.common.media_formats import MediaKind, format_of
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError, ServiceError

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.engine.backend import Chunk
 from app.engine.llama import AutoregressiveContext, BlockContext, HeadBackend, LlamaModel, LoadedHead
-from app.engine.load.draft_sources import make_head_source
+from app.engine.load.auxiliary_loading import make_head_source
 from app.engine.load.head_file import read_head
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings

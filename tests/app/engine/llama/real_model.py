@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from app.engine.backend import Sampler
-from app.engine.llama import LlamaBackend, LlamaModel, model, samplers
+from app.engine.llama import LlamaBackend, LlamaModel, grammar_samplers, model
 from app.engine.loop.core import Engine
 from app.engine.offline import scoring_model
-from app.engine.offline.eval_statistics import log_softmax
+from app.engine.offline.evaluation import log_softmax
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output, Truncation
 from app.engine.request import ReasoningBudget, Request, SamplingParams
 from app.engine.speculative.cost_model import StepCost
@@ -36,7 +36,7 @@ class Recording(LlamaBackend):
     def new_sampler(self, *arguments: Any, **options: Any) -> Sampler:
         sampler = super().new_sampler(*arguments, **options)
         if self.is_filtered_first:
-            assert isinstance(sampler, samplers.GrammarSampler)
+            assert isinstance(sampler, grammar_samplers.GrammarSampler)
             sampler._is_filtered_first = True
         return RecordingSampler(sampler, self.chosen)
 

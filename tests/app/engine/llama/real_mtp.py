@@ -16,8 +16,8 @@ import numpy as np
 
 from app.engine.backend import Chunk
 from app.engine.llama import HeadBackend, LlamaModel, MtpContext
-from app.engine.load.auxiliary_models import mtp_layer_bytes
-from app.engine.load.draft_sources import make_head_source
+from app.engine.load.auxiliary_loading import make_head_source
+from app.engine.load.head_file import mtp_layer_bytes
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from app.common.media_formats import MediaKind
+from app.common.media_formats import MediaKind, format_of
 from app.engine.llama import LlamaModel, LlamaProjector, ProjectorOptions
 from app.engine.llama.native import mtmd
 from app.engine.media.chunks import MediaChunk
 from app.engine.media.decoder_process import DecoderProcess
-from app.engine.media.file_kinds import format_of
 from app.engine.request import MediaInput
 from offload.placement.load_parameters import ON_HOST
 from quantizer.system.errors import EngineError, UserError

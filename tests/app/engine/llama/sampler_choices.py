@@ -11,7 +11,7 @@ from pathlib import Path
 
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel
-from app.engine.llama.samplers import Candidates, LikeliestSampler, LlamaSampler
+from app.engine.llama.samplers import Candidates, LlamaSampler
 from app.engine.loop.sampling import n_candidates
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
@@ -34,10 +34,9 @@ def main() -> None:
     for name, params in CASES.items():
         n = n_candidates(params)
         assert n is not None
-        few = LikeliestSampler(
-            Candidates(backend._context, backend.facts.n_vocab), backend._chains.build(params, (), ()), n
-        )
-        all_ = LlamaSampler(backend._context, backend._chains.build(params, (), ()))
+        candidates = Candidates(backend._context, backend.facts.n_vocab)
+        few = LlamaSampler(candidates, backend._chains.build(params, (), ()), n)
+        all_ = LlamaSampler(candidates, backend._chains.build(params, (), ()))
         n_equal, token = 0, 65
         backend.truncate(0, 0)
         for position in range(N_STEPS):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from app.engine.llama import LlamaBackend, LlamaModel
-from app.engine.load.draft_sources import load_draft_model
+from app.engine.load.auxiliary_loading import load_draft_model
 from app.engine.loop.core import Engine, Event
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import Request, SamplingParams

@@ -1,20 +1,42 @@
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
+import psutil
 import pytest
 
 from app.engine.backend import MemoryShortError
-from app.engine.load.planner import LoadAttempt, LoadPlanner, load_within_memory
-from app.engine.protocol.messages import EngineConfig
+from app.engine.load.planner import (
+    DryRunRequest,
+    LoadAttempt,
+    LoadPlanner,
+    check_fit,
+    compute_by_device,
+    load_within_memory,
+    size_context,
+)
+from app.engine.model_task import run_child
+from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.engine.tuning.tune_results import RuntimeSettings
+from app.protocol.codec import decode, encode
+from app.protocol.errors import UnfitError
 from offload.devices.machine import DeviceSpeed, Machine
+from offload.footprint.kv_cache import KvTypes, bytes_per_cell
 from offload.footprint.model import PlannedModel
 from offload.footprint.profile import RunConfig
 from offload.placement.actual_usage import ExcessUsage
+from offload.placement.assessment import FitLevel
 from offload.placement.load_parameters import ON_HOST, LoadParameters
-from quantizer.system.errors import EngineError
+from offload.plan import PlacementPlan, plan
+from offload.speed.cost_model import expected_rates
+from quantizer.gguf.header import read_header
+from quantizer.gguf.layer_caches import kv_shape_of
+from quantizer.gguf.validation import tensors_of, validate_gguf
+from quantizer.system.errors import EngineError, UsageError
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 
@@ -142,3 +164,130 @@ def test_an_error_of_memory_repeats_nothing_of_what_llama_cpp_printed() -> None:
     assert str(caught.value).startswith("Not enough memory: the model needs ")
     assert "llama.cpp takes more than was planned" in caught.value.cause, "the machine has more than the plan takes"
     assert "allocate" not in str(caught.value)
+
+
+def planned(free_gib: float, on_card_gib: float | None = None) -> PlacementPlan:
+    """A plan of an 8B in Q8_0 (8 GiB) on a machine with so much free."""
+    cards = () if on_card_gib is None else (replace(CARD.gpus[0], free_bytes=int(on_card_gib * GIB)),)
+    machine = Machine(replace(CARD.host, free_bytes=int(free_gib * GIB)), cards)
+    header = header_of("llama-3.1-8b")
+    question = RunConfig(n_ctx=2048, n_cells=2048, kv_types=KvTypes())
+    return plan(PlannedModel(header, header.tensors), question, machine, expected_rates(machine))
+
+
+@pytest.mark.parametrize("when_unfit", UnfitPolicy)
+def test_a_model_that_fits_has_no_warning(when_unfit: UnfitPolicy) -> None:
+    assert check_fit(planned(20, 11.5), when_unfit) == ""
+
+
+@pytest.mark.parametrize("when_unfit", UnfitPolicy)
+def test_a_processor_alone_has_no_warning(when_unfit: UnfitPolicy) -> None:
+    assert check_fit(planned(20), when_unfit) == ""
+
+
+@pytest.mark.parametrize("when_unfit", [UnfitPolicy.WARN, UnfitPolicy.LOAD])
+def test_a_partly_offloaded_model_has_a_warning_of_one_sentence(when_unfit: UnfitPolicy) -> None:
+    warning = check_fit(planned(20, 5), when_unfit)
+    assert "of 33 layers fit" in warning
+    assert "tok/s instead of" in warning
+    assert "\n" not in warning
+
+
+def test_a_partly_offloaded_model_needs_a_yes_when_the_user_can_be_asked() -> None:
+    with pytest.raises(UnfitError, match=r"tok/s instead of .* What would help: "):
+        check_fit(planned(20, 5), UnfitPolicy.ASK)
+
+
+def test_a_model_beyond_all_memory_is_an_error_with_remedies_unless_the_user_agrees() -> None:
+    hopeless = planned(6)
+    assert hopeless.assessment.verdict is FitLevel.WONT_RUN
+    with pytest.raises(
+        EngineError, match=r"Not enough memory: it needs .* and may use .* What would help: .*quantize .* with --yes"
+    ):
+        check_fit(hopeless, UnfitPolicy.WARN)
+    with pytest.raises(UnfitError):
+        check_fit(hopeless, UnfitPolicy.ASK)
+    assert "it needs" in check_fit(hopeless, UnfitPolicy.LOAD)
+
+
+def test_a_gpu_without_layers_is_an_error() -> None:
+    with pytest.raises(EngineError, match="with --yes"):
+        check_fit(planned(7.9, 0.5), UnfitPolicy.WARN)
+
+
+def test_a_model_that_leaves_a_processor_alone_no_margin_is_loaded() -> None:
+    profile = planned(20).assessment.profile
+    tight = planned((profile.weight_bytes + profile.cache_bytes + profile.compute_bytes) / GIB + 0.1)
+    assert tight.assessment.verdict is FitLevel.WONT_RUN
+    assert check_fit(tight, UnfitPolicy.WARN) == ""
+
+
+GUIDE = read_header(Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf")
+N_CTX_TRAIN = GUIDE.integer(f"{GUIDE.architecture}.context_length") or 0
+
+
+def test_a_small_model_gets_the_context_it_was_trained_on_and_cells_for_all_answers() -> None:
+    config, notice = size_context(EngineConfig(n_sequences=2), GUIDE, is_on_host=True)
+    assert (config.n_ctx, config.n_cells, config.kv_type) == (N_CTX_TRAIN, 2 * N_CTX_TRAIN, "f16")
+    assert notice == ""
+
+
+def test_a_context_beyond_the_memory_of_this_machine_is_an_error_before_loading() -> None:
+    n_ctx = psutil.virtual_memory().total // bytes_per_cell(KvTypes(), kv_shape_of(GUIDE)) + 1
+    with pytest.raises(EngineError, match="MiB of KV cache"):
+        size_context(EngineConfig(n_ctx=n_ctx), GUIDE, is_on_host=True)
+    assert size_context(EngineConfig(n_ctx=n_ctx), GUIDE, is_on_host=False)[0].n_ctx == n_ctx
+
+
+def test_requested_cache_types_are_validated() -> None:
+    assert size_context(EngineConfig(kv_type="Q8_0"), GUIDE, is_on_host=True)[0].kv_type == "q8_0"
+    with pytest.raises(UsageError, match="no type"):
+        size_context(EngineConfig(kv_type="q3"), GUIDE, is_on_host=True)
+
+
+SETTING = RunConfig(n_ctx=1024, n_cells=1024, kv_types=KvTypes(), n_sequences=4, is_fused=False)
+
+
+def dry_bytes(path: Path) -> int:
+    return compute_by_device(DryRunRequest(path, SETTING))["CPU"]
+
+
+def test_a_dry_run_returns_the_compute_buffers_of_a_context(tiny_model: Path) -> None:
+    scores = 4 * 1024 * 512 * 4  # heads, cells, tokens of a micro-batch, F32
+    assert scores < dry_bytes(tiny_model) < 2 * scores
+
+
+def test_a_plan_uses_the_bytes_of_the_dry_run(tiny_model: Path) -> None:
+    header = validate_gguf(tiny_model)
+    model = PlannedModel(header, tensors_of(header))
+    n_bytes = dry_bytes(tiny_model)
+    assert model.measured(SETTING, n_bytes).profile(SETTING).compute_bytes == pytest.approx(n_bytes, rel=1e-6)
+
+
+def test_a_file_that_llama_cpp_rejects_is_an_error_with_its_output(tmp_path: Path) -> None:
+    path = tmp_path / "no.gguf"
+    path.write_bytes(b"GGUF")
+    with pytest.raises(EngineError, match=r"cannot load no\.gguf: .*failed") as raised:
+        dry_bytes(path)
+    assert str(tmp_path) not in str(raised.value)
+
+
+def test_an_abort_of_llama_cpp_names_its_source_without_the_folder_it_was_built_in() -> None:
+    program = (
+        "from quantizer.system.child_request import serve_request\nfrom app.engine.llama.native import ggml_function\n"
+        "serve_request(lambda _, _send: ggml_function('ggml_abort')(b'/tmp/pip-x/ggml.c', 12, b'no room'))"
+    )
+    with pytest.raises(EngineError, match=r"(SIGABRT|status \d+)\); its last output: (.* \| )?ggml\.c:12: no room"):
+        list(run_child([sys.executable, "-c", program], {}))
+
+
+def test_a_device_that_no_longer_exists_is_named(tiny_model: Path) -> None:
+    gone = replace(ON_HOST, n_gpu_layers=1, devices=("CUDA7",), tensor_split=(1,))
+    with pytest.raises(EngineError, match="The device CUDA7 of the plan no longer exists"):
+        compute_by_device(DryRunRequest(tiny_model, SETTING, gone))
+
+
+def test_a_request_is_the_same_in_the_process() -> None:
+    parameters = replace(ON_HOST, devices=("A", "B"), tensor_split=(1, 2), host_pattern=r"\.ffn_")
+    request = replace(DryRunRequest(Path("m.gguf"), SETTING, parameters), rpc=("host:1",))
+    assert decode(DryRunRequest, json.loads(json.dumps(encode(request)))) == request

@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from app.common.media_formats import MediaKind
+from app.common.media_formats import MediaKind, format_of
 from app.engine.media.decoder_process import DecoderProcess
-from app.engine.media.file_kinds import format_of
 from app.protocol.errors import RequestError
 from tests.app.engine.media.files import flac_file, mp3_file, picture_file, sound_file
 

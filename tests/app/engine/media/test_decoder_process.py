@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from app.engine.media.chunks import MAX_SIDE, MAX_SOUND_S
 from app.engine.media.decode import MAX_PIXELS
-from app.engine.media.decoded import MAX_SIDE, MAX_SOUND_S
 from app.engine.media.decoder_process import DecoderProcess
 from app.protocol.errors import RequestError
 from tests.app.engine.media.files import picture, picture_file, sound_file

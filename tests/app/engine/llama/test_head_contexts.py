@@ -6,14 +6,64 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.llama import HeadBackend
-from app.engine.load import auxiliary_models
+from app.engine.llama.head_contexts import HiddenRows
+from app.engine.load import head_file
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.protocol.messages import EngineConfig
 from tests.quantizer.gguf_heads import predicting_model
+
+ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
+
+
+def stored() -> HiddenRows:
+    rows = HiddenRows()
+    rows.set(1, 10, ROWS)
+    return rows
+
+
+def test_the_state_before_a_token_is_that_of_the_token_before_it() -> None:
+    known = [stored().before(1, position) for position in (10, 11, 12, 13, 14)]
+    assert [None if row is None else list(row) for row in known] == [None, [0, 1], [2, 3], [4, 5], None]
+
+
+def test_a_first_token_and_an_unknown_sequence_have_no_row() -> None:
+    rows = HiddenRows()
+    rows.set(1, 0, ROWS)
+    assert rows.before(1, 0) is None
+    assert rows.before(2, 1) is None
+
+
+def test_rows_are_copied_and_replace_earlier_ones() -> None:
+    rows, native = stored(), ROWS.copy()
+    rows.set(1, 20, native)
+    native[:] = 0
+    assert rows.before(1, 13) is None
+    row = rows.before(1, 23)
+    assert row is not None
+    assert list(row) == [4, 5]
+
+
+def test_a_copy_of_a_sequence_has_its_rows_only() -> None:
+    rows = stored()
+    rows.set(2, 10, -ROWS)
+    rows.share(1, 2)
+    row = rows.before(2, 11)
+    assert row is not None
+    assert list(row) == [0, 1]
+    rows.share(3, 2)
+    assert rows.before(2, 11) is None
+
+
+def test_removed_rows_are_not_returned() -> None:
+    rows = stored()
+    rows.remove(1)
+    assert rows.before(1, 11) is None
+
 
 REAL_HEAD = "tests.app.engine.llama.real_mtp"
 SAME = 1e-3  # logits that differ by their last bits only
@@ -90,7 +140,7 @@ def test_a_notice_reports_whether_an_mtp_layer_drafts(
     tmp_path: Path, architecture: str, notice: str, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not names:
-        monkeypatch.delitem(auxiliary_models._NEEDED, architecture)
+        monkeypatch.delitem(head_file._NEEDED, architecture)
     notices: list[str] = []
     config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1)
     path = predicting_model(tmp_path / "m.gguf", architecture)

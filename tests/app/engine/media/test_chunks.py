@@ -1,7 +1,14 @@
 from __future__ import annotations
 
-from app.engine.media.chunks import MediaChunk, MediaLayout, is_placeholder, placeholder_tokens
-from app.engine.media.prompt import PlacedChunk, n_whole, prompt_tokens
+from app.engine.media.chunks import (
+    MediaChunk,
+    MediaLayout,
+    PlacedChunk,
+    is_placeholder,
+    n_whole,
+    placeholder_tokens,
+    prompt_tokens,
+)
 from app.engine.quoted import Spans
 
 ONE, OTHER = MediaChunk("a" * 64, 3, 3), MediaChunk("b" * 64, 2, 2)

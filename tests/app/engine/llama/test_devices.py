@@ -7,8 +7,8 @@ from ctypes import c_int, c_void_p
 
 import pytest
 
-from app.engine.llama import device_speed
-from app.engine.llama.device_speed import measure_speed
+from app.engine.llama import devices
+from app.engine.llama.devices import measure_speed
 from app.engine.llama.native import ggml_function
 
 CPU_KIND = 0  # of ggml_backend_dev_type@0.3.36
@@ -24,7 +24,7 @@ def processor() -> int:
 def test_a_device_is_measured_by_the_bytes_and_operations_of_its_products(
     processor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_speed, "_WEIGHT_BYTES", 40 << 20)
+    monkeypatch.setattr(devices, "_WEIGHT_BYTES", 40 << 20)
     ticks = itertools.count(step=0.5)
     speed = measure_speed(processor, 1 << 30, lambda: next(ticks))  # each pass takes half a second
     assert speed is not None
@@ -39,8 +39,8 @@ def test_a_device_with_little_memory_is_not_measured(processor: int) -> None:
 def test_a_device_that_has_not_the_memory_that_it_reports_is_not_measured(
     processor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_speed, "_WEIGHT_BYTES", 1 << 50)
-    monkeypatch.setattr(device_speed, "_N_ROWS", 1 << 39)
+    monkeypatch.setattr(devices, "_WEIGHT_BYTES", 1 << 50)
+    monkeypatch.setattr(devices, "_N_ROWS", 1 << 39)
     assert measure_speed(processor, 1 << 62) is None
 
 
@@ -48,8 +48,8 @@ def test_weights_are_f16_where_a_device_has_no_product_for_others(
     processor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([False, True])
-    monkeypatch.setattr(device_speed._Products, "are_supported", lambda _self, _device: next(answers))
-    monkeypatch.setattr(device_speed, "_WEIGHT_BYTES", 40 << 20)
+    monkeypatch.setattr(devices._Products, "are_supported", lambda _self, _device: next(answers))
+    monkeypatch.setattr(devices, "_WEIGHT_BYTES", 40 << 20)
     ticks = itertools.count(step=1.0)
     speed = measure_speed(processor, 1 << 30, lambda: next(ticks))
     assert speed is not None

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from app.engine.offline.eval_statistics import EvalAccumulator, log_softmax, mean_of, quantile_of, share_of
+from app.engine.offline.evaluation import EvalAccumulator, log_softmax, mean_of, quantile_of, share_of
 from quantizer.system.errors import EngineError
 
 RNG = np.random.default_rng(11)

@@ -1,1 +1,0 @@
-"""Contexts of draft heads, and a backend with one."""
