@@ -17,8 +17,8 @@ from app.chat.conversation import Message, MessageState
 from app.chat.repository import AnswerTarget, AnswerWriter, StoredChat
 from app.chat.stream import AnswerFigures, AnswerTimer, Clock, StreamChunk, stream_answer
 from app.protocol.chat import Message as ChatMessage
+from app.protocol.chat import Tool, with_deltas
 from app.protocol.errors import NoTemplateError, ServiceError
-from app.protocol.tools import ToolDefinition, with_delta
 from quantizer.system.errors import UserError
 
 _NO_TEMPLATE = (
@@ -84,7 +84,7 @@ class AnswerRunner:
         """That model if it is not the connection's; else an empty string."""
         return self._other_model or self._chat.pinned_model
 
-    async def run(self, writer: AnswerWriter, target: AnswerTarget, tools: Sequence[ToolDefinition]) -> None:
+    async def run(self, writer: AnswerWriter, target: AnswerTarget, tools: Sequence[Tool]) -> None:
         """Stream the answer to `target`, which may call `tools`, into `writer` and the view. Whatever ends it, the text
         so far is kept; an error is one of the conversation."""
         conversation = self._chat.conversation
@@ -125,7 +125,7 @@ class AnswerRunner:
         self._on_change()
 
     async def _stream(
-        self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter, tools: Sequence[ToolDefinition]
+        self, turns: Sequence[ChatMessage], timer: AnswerTimer, writer: AnswerWriter, tools: Sequence[Tool]
     ) -> None:
         is_new = turns[-1].role != "assistant"
         events = stream_answer(
@@ -168,11 +168,8 @@ class AnswerRunner:
 
 
 def _with_chunk(message: Message, chunk: StreamChunk) -> Message:
-    calls = message.calls
-    for delta in chunk.calls:
-        calls = with_delta(calls, delta)
     content, reasoning = message.content + chunk.text, message.reasoning + chunk.reasoning
-    return replace(message, content=content, reasoning=reasoning, calls=calls)
+    return replace(message, content=content, reasoning=reasoning, calls=with_deltas(message.calls, chunk.calls))
 
 
 def _in_a_chat(error: UserError) -> UserError:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from app.chat.conversation import MediaFile
-    from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message
+    from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, Tool
     from app.protocol.plan import Plan
     from app.protocol.status import ServiceStatus
-    from app.protocol.tools import ToolDefinition
     from quantizer.system.errors import UserError
 
 
@@ -29,7 +28,7 @@ class ChatBackend(Protocol):
 
     async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int: ...
 
-    async def count_tool_tokens(self, tools: Sequence[ToolDefinition], model: str = "") -> int: ...
+    async def count_tool_tokens(self, tools: Sequence[Tool], model: str = "") -> int: ...
 
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None

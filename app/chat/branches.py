@@ -16,9 +16,8 @@ from app.chat.context_tokens import estimated_tokens, message_tokens
 from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree
 from app.chat.tool_calls import call_text
 from app.chat.turns import made_calls, media_files_of, turns_of
-from app.protocol.chat import MediaPart
+from app.protocol.chat import MediaPart, ToolCall
 from app.protocol.chat import Message as ChatMessage
-from app.protocol.tools import ToolCall
 from app.tools.tool import ToolProgress
 from quantizer.system.errors import UserError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, get_args
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.result import ToolResult
 from app.tools.tool_settings import NO_TOOL_SETTINGS, ToolSettings
 

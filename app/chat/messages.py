@@ -17,8 +17,8 @@ from app.chat.database import storable
 from app.chat.rows import calls_json, insert, message_columns, message_of, result_json
 from app.chat.tool_calls import call_text
 from app.common.database import Database
+from app.protocol.chat import ToolCall
 from app.protocol.codec import decode
-from app.protocol.tools import ToolCall
 from app.tools.result import ToolResult
 
 _NEW: Mapping[str, int] = {}  # the place of a message that had no id before

@@ -17,7 +17,7 @@ from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.repository import AnswerTarget, StoredChat
 from app.chat.sampling_options import template_of
 from app.chat.turns import made_calls
-from app.protocol.tools import ToolCall, ToolDefinition
+from app.protocol.chat import Tool, ToolCall
 from app.tools.approval import ApprovalQuestion, Approver, Decision
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
 from app.tools.output import MAX_CHARACTERS, characters_for
@@ -94,7 +94,7 @@ class Rounds:
         self._on_change = on_change
         self._calls = None if tools is None else CallRunner(chat.stored, chat.conversation, tools, show)
 
-    async def offered(self) -> tuple[ToolDefinition, ...]:
+    async def offered(self) -> tuple[Tool, ...]:
         """Return the tools that are switched on; none with a prompt template, which has no place for them."""
         settings = self._chat.conversation.settings
         if self._tools is None or not settings.tools.enabled or template_of(settings.options):

@@ -13,8 +13,8 @@ from typing import Any
 
 from app.chat.conversation import Attachment, Chat, ChatSettings, MediaFile, Message, MessageContent, MessageState
 from app.chat.database import storable
+from app.protocol.chat import ToolCall
 from app.protocol.codec import decode, encode
-from app.protocol.tools import ToolCall
 from app.tools.result import ToolResult
 from app.tools.tool_settings import NO_TOOL_SETTINGS
 

@@ -28,8 +28,8 @@ from app.chat.stream import AnswerFigures, Clock, StreamChunk
 from app.chat.summaries import AutoCompaction, Compactor, ContextRoom
 from app.chat.titles import generate_title, needs_title
 from app.chat.turns import made_calls
+from app.protocol.chat import Tool
 from app.protocol.errors import NoTemplateError
-from app.protocol.tools import ToolDefinition
 from app.tools.approval import Approver
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import StorageError, UserError
@@ -123,7 +123,7 @@ class OpenChat:
         return self._answers.model
 
     @property
-    def offered(self) -> Sequence[ToolDefinition]:
+    def offered(self) -> Sequence[Tool]:
         """The tools that the last request offered."""
         return self._exchanges.offered
 
@@ -419,7 +419,7 @@ class Exchanges:
         room: ContextRoom,
         show: Callable[[], Awaitable[None]],
     ) -> None:
-        self.offered: Sequence[ToolDefinition] = ()
+        self.offered: Sequence[Tool] = ()
         self._chat = chat
         self._answers = answers
         self._rounds = rounds

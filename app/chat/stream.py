@@ -16,9 +16,17 @@ from app.chat.conversation import MessageContent, Scalar
 from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prompt, template_stops
 from app.chat.sampling_options import generation_options, template_of
 from app.common.terminal import printable
-from app.protocol.chat import AnswerEvent, Completed, GenerationOptions, Message, TextDelta
+from app.protocol.chat import (
+    AnswerDelta,
+    AnswerEvent,
+    Completed,
+    GenerationOptions,
+    Message,
+    Tool,
+    ToolCallDelta,
+    joined_deltas,
+)
 from app.protocol.errors import RequestError
-from app.protocol.tools import ToolCallDelta, ToolDefinition
 
 BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
 _LONGEST_BATCH_S = 0.15
@@ -57,7 +65,7 @@ async def stream_answer(
     other_model: Callable[[], str] = lambda: "",
     busy_s: Clock = time.thread_time,
     prompt_cache_key: str = "",
-    tools: Sequence[ToolDefinition] = (),
+    tools: Sequence[Tool] = (),
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
     """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
     answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with a template among them the
@@ -130,31 +138,20 @@ async def _read(stream: AsyncIterator[AnswerEvent], queue: asyncio.Queue[AnswerE
 
 def _batch(events: Sequence[AnswerEvent | None]) -> list[StreamChunk | Completed]:
     """Join the deltas into one chunk."""
-    deltas = [event for event in events if isinstance(event, TextDelta | ToolCallDelta)]
+    deltas = [event for event in events if isinstance(event, AnswerDelta)]
     completed = [event for event in events if isinstance(event, Completed)]
     if not deltas:
         return [*completed]
-    texts = [delta for delta in deltas if isinstance(delta, TextDelta)]
-    counts = [delta.n_tokens for delta in texts if delta.reasoning]
+    counts = [delta.n_tokens for delta in deltas if delta.reasoning]
     chunk = StreamChunk(
-        printable("".join(delta.text for delta in texts)),
+        printable("".join(delta.text for delta in deltas)),
         deltas[-1].n_tokens,
-        printable("".join(delta.reasoning for delta in texts)),
+        printable("".join(delta.reasoning for delta in deltas)),
         max(counts, default=None),
         deltas[-1].response_id,
-        _joined_calls([delta for delta in deltas if isinstance(delta, ToolCallDelta)]),
+        joined_deltas(call for delta in deltas for call in delta.calls),
     )
     return [chunk, *completed]
-
-
-def _joined_calls(deltas: Sequence[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
-    """Return one part for each call, in the order of their indices."""
-    joined: dict[int, ToolCallDelta] = {}
-    for delta in deltas:
-        begun = joined.get(delta.index)
-        added = delta if begun is None else replace(begun, arguments=begun.arguments + delta.arguments)
-        joined[delta.index] = replace(added, n_tokens=delta.n_tokens)
-    return tuple(joined[index] for index in sorted(joined))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ from app.protocol.errors import ContextOverflowError, RequestError
 from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
-    from app.protocol.tools import ToolDefinition
+    from app.protocol.chat import Tool
     from app.settings.settings import Settings
 
 
@@ -89,7 +89,7 @@ class CompactedChat(Protocol):
         """That model if it is not the connection's; else an empty string."""
 
     @property
-    def offered(self) -> Sequence[ToolDefinition]:
+    def offered(self) -> Sequence[Tool]:
         """The tools that the last request of the chat offered."""
 
 

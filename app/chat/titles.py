@@ -13,9 +13,8 @@ from app.chat.backend import ChatBackend
 from app.chat.conversation import Message, MessageState, provisional_title
 from app.chat.stream import with_cache_key
 from app.common.terminal import printable_line
-from app.protocol.chat import GenerationOptions, TextDelta
+from app.protocol.chat import AnswerDelta, GenerationOptions, Tool
 from app.protocol.chat import Message as ChatMessage
-from app.protocol.tools import ToolDefinition
 
 if TYPE_CHECKING:
     from app.protocol.status import ModelStatus
@@ -48,7 +47,7 @@ async def generate_title(
     model: str,
     turns: Sequence[ChatMessage],
     prompt_cache_key: str = "",
-    tools: Sequence[ToolDefinition] = (),
+    tools: Sequence[Tool] = (),
 ) -> str:
     """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError.
 
@@ -60,7 +59,7 @@ async def generate_title(
     options = GenerationOptions(temperature=0.0, max_tokens=_MAX_TOKENS, tools=tuple(tools))
     options = with_cache_key(options, prompt_cache_key)
     async with aclosing(client.chat(messages, model=model, options=options)) as events:
-        parts = [event.text async for event in events if isinstance(event, TextDelta)]
+        parts = [event.text async for event in events if isinstance(event, AnswerDelta)]
     return parse_title("".join(parts))
 
 

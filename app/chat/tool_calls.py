@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 
 
 def arguments_of(call: ToolCall) -> Mapping[str, Any] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from app.common.terminal import printable_line
-from app.tools.tool import Effect, ServerStatus, Tool
+from app.tools.tool import Effect, ServerStatus, ServerTool
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.system.errors import UsageError
 
@@ -94,7 +94,7 @@ def with_rounds(settings: ToolSettings, text: str) -> ToolSettings:
 
 
 def allowing_rules(
-    offered: Sequence[Tool], names: Sequence[str], commands: Sequence[tuple[str, ...]]
+    offered: Sequence[ServerTool], names: Sequence[str], commands: Sequence[tuple[str, ...]]
 ) -> list[ApprovalRule]:
     """Return rules that allow servers and tools by their names, and commands by how they begin. Raises UsageError for
     a name that is not among the tools that are on."""
@@ -125,7 +125,7 @@ def is_on(settings: ToolSettings, server: ServerStatus) -> bool:
     return any(each.partition("/")[0] == server.name for each in settings.enabled)
 
 
-def enabled_tools(settings: ToolSettings, servers: Sequence[ServerStatus]) -> list[Tool]:
+def enabled_tools(settings: ToolSettings, servers: Sequence[ServerStatus]) -> list[ServerTool]:
     """Return the known tools that are switched on."""
     return [tool for server in servers for tool in server.tools if settings.has(server.name, tool.name)]
 
@@ -179,7 +179,7 @@ def _box(is_checked: bool) -> str:
     return "[x]" if is_checked else "[ ]"
 
 
-def _beginning(tool: Tool) -> str:
+def _beginning(tool: ServerTool) -> str:
     """Return the first words of what a tool says it does."""
     text = printable_line(tool.definition.description)
     return text if len(text) <= _DESCRIPTION_CHARACTERS else f"{text[: _DESCRIPTION_CHARACTERS - 1]}…"

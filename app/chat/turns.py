@@ -14,9 +14,8 @@ from app.chat.attachments.prompt import compose_prompt, media_of
 from app.chat.compaction import sent_branch, summary_turn
 from app.chat.conversation import MediaFile, Message, MessageState
 from app.chat.tool_calls import arguments_of
-from app.protocol.chat import MediaPart
+from app.protocol.chat import MediaPart, ToolCall
 from app.protocol.chat import Message as ChatMessage
-from app.protocol.tools import ToolCall
 from app.tools.result import ToolOutcome
 
 CUT_OFF = "The call was cut off in the middle: what it did is not known."

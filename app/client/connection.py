@@ -1,27 +1,20 @@
-"""HTTP connections: requests, server-sent events, errors; the one to the service, and what clients of others share.
-
-Owns HTTP. Independent of what is requested.
-"""
+"""HTTP connections: requests, server-sent events and errors, of the service and of engines of others."""
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from typing import Any, ClassVar, Self
 
 import httpx
 
-from app.protocol.chat import GenerationOptions, MediaPart, Message
 from app.protocol.codec import encode
 from app.protocol.errors import ServiceError
-from app.protocol.tools import ToolCall
 from quantizer.system.errors import ErrorInfo, UserError
 
 MAX_QUOTED = 300  # characters of a server's text, in an error
-_SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that OpenAI's API calls otherwise
 _START_AGAIN = "Start it with `localllm serve`, or start localllm again."
 
 
@@ -131,65 +124,6 @@ class Connection(HttpConnection):
         if event.keys() == {"error"}:
             raise error_of(event["error"])
         return event
-
-
-def chat_body(messages: Sequence[Message], model: str, options: GenerationOptions | None) -> dict[str, Any]:
-    """Return the body of a streamed chat, with the options that are set. Media are OpenAI's content parts."""
-    tools = [{"type": "function", "function": encode(tool)} for tool in options.tools] if options else []
-    body = {"model": model, "messages": [_chat_message(message) for message in messages], **_streamed(options)}
-    return {**body, "tools": tools} if tools else body
-
-
-def _chat_message(message: Message) -> dict[str, Any]:
-    if message.role == "tool":
-        named = {"name": message.name} if message.name else {}
-        return {"role": "tool", "tool_call_id": message.call_id, **named, "content": message.content}
-    if message.calls:
-        thought = {"reasoning_content": message.reasoning} if message.reasoning else {}
-        calls = [_call(call) for call in message.calls]
-        return {"role": message.role, "content": message.content or None, **thought, "tool_calls": calls}
-    if not message.media:
-        return {"role": message.role, "content": message.content}
-    parts = [_media_part(part) for part in message.media]
-    if message.content:
-        parts.append({"type": "text", "text": message.content})
-    return {"role": message.role, "content": parts}
-
-
-def _call(call: ToolCall) -> dict[str, Any]:
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-
-
-def _media_part(part: MediaPart) -> dict[str, Any]:
-    if part.is_sound:
-        subtype = part.mime_type.removeprefix("audio/")
-        sound = {"data": part.base64, "format": _SOUND_FORMATS.get(subtype, subtype)}
-        return {"type": "input_audio", "input_audio": sound}
-    return {"type": "image_url", "image_url": {"url": f"data:{part.mime_type};base64,{part.base64}"}}
-
-
-def completion_body(prompt: str, model: str, options: GenerationOptions | None) -> dict[str, Any]:
-    """Return the body of a streamed completion of `prompt`, which has neither thought nor tools, with the options that
-    are set."""
-    return {"model": model, "prompt": prompt, **_streamed(options and replace(options, think=None))}
-
-
-def _streamed(options: GenerationOptions | None) -> dict[str, Any]:
-    chosen = {name: value for name, value in asdict(options or GenerationOptions()).items() if value is not None}
-    samplers, schema, _ = chosen.pop("samplers"), chosen.pop("json_schema", None), chosen.pop("tools")
-    if schema is not None:
-        chosen["response_format"] = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
-    thinking = _thinking(chosen.pop("think", None))
-    return {"stream": True, "stream_options": {"include_usage": True}, **samplers, **thinking, **chosen}
-
-
-def _thinking(level: str | None) -> dict[str, Any]:
-    """Return the fields of a level: OpenAI's effort, or llama-server's and vLLM's number of tokens."""
-    if level is None:
-        return {}
-    if level.isdecimal():
-        return {"reasoning_budget_tokens": int(level), "thinking_token_budget": int(level)}
-    return {"reasoning_effort": "none" if level == "off" else level}
 
 
 def error_of(data: dict[str, Any]) -> UserError:

@@ -14,21 +14,21 @@ from typing import Any
 
 import httpx
 
-from app.client.call_reader import CallReader
-from app.client.connection import MAX_QUOTED, HttpConnection, chat_body, completion_body, error_message
+from app.client.chat_format import CallReader, chat_body, completed_of, completion_body
+from app.client.connection import MAX_QUOTED, HttpConnection, error_message
 from app.common.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
 from app.protocol.chat import (
+    AnswerDelta,
     AnswerEvent,
     Completed,
     GenerationOptions,
     MediaPart,
     Message,
-    TextDelta,
-    completed_of,
+    Tool,
+    ToolCallDelta,
 )
 from app.protocol.errors import RequestError, ServiceError
 from app.protocol.status import ModelStatus, ServiceStatus
-from app.protocol.tools import ToolCallDelta, ToolDefinition
 from quantizer.system.errors import EngineError, UserError
 
 _NEEDS_KEY = "Give its key with --api-key, or in LOCALLLM_API_KEY."
@@ -86,7 +86,7 @@ class RemoteEngine(HttpConnection):
         """Raise RequestError, as `count_tokens`."""
         return await self.count_tokens("")
 
-    async def count_tool_tokens(self, tools: Sequence[ToolDefinition], model: str = "") -> int:  # noqa: ARG002
+    async def count_tool_tokens(self, tools: Sequence[Tool], model: str = "") -> int:  # noqa: ARG002
         """Raise RequestError, as `count_tokens`."""
         return await self.count_tokens("")
 
@@ -125,8 +125,8 @@ class RemoteEngine(HttpConnection):
         reply = _Reply(self._clock)
         async for event in self.events("POST", path, body):
             with self._parsing():
-                deltas = reply.add(event)
-            for delta in deltas:
+                delta = reply.add(event)
+            if delta:
                 yield delta
         if rest := reply.rest():
             yield rest
@@ -165,8 +165,8 @@ class _Reply:
         self._usage: dict[str, Any] = {}
         self._timings: dict[str, Any] = {}
 
-    def add(self, event: Mapping[str, Any]) -> list[TextDelta | ToolCallDelta]:
-        """Add an event and return its text and its pieces of calls. Raises EngineError for an error in mid-answer."""
+    def add(self, event: Mapping[str, Any]) -> AnswerDelta | None:
+        """Add an event and return what is new, None for nothing. Raises EngineError for an error in mid-answer."""
         if event.get("error"):
             raise EngineError(f"The engine failed: {error_message(json.dumps(event).encode())}", "Ask again.")
         text, reasoning = "", ""
@@ -181,23 +181,21 @@ class _Reply:
         self._usage = event.get("usage") or self._usage
         self._timings = event.get("timings") or self._timings
         if not text and not reasoning and not pieces:
-            return []
+            return None
         self.n_pieces += 1
         self._last_s = self._clock()
         self._first_s = self._last_s if self._first_s is None else self._first_s
         parsed = self._parser.push(text)
-        delta = self._delta(ReasonedText(parsed.text, reasoning + parsed.reasoning))
-        calls = self._calls.read(pieces, self.n_pieces, self._response_id)
-        return [*([delta] if delta else []), *calls]
+        return self._delta(ReasonedText(parsed.text, reasoning + parsed.reasoning), self._calls.read(pieces))
 
-    def rest(self) -> TextDelta | None:
+    def rest(self) -> AnswerDelta | None:
         """Return what was held back as a possible tag, if any, at the end of the answer."""
         return self._delta(self._parser.finish())
 
-    def _delta(self, parsed: ReasonedText) -> TextDelta | None:
-        if parsed == ReasonedText():
+    def _delta(self, parsed: ReasonedText, calls: tuple[ToolCallDelta, ...] = ()) -> AnswerDelta | None:
+        if parsed == ReasonedText() and not calls:
             return None
-        return TextDelta(parsed.text, self.n_pieces, parsed.reasoning, self._response_id)
+        return AnswerDelta(parsed.text, self.n_pieces, parsed.reasoning, calls, self._response_id)
 
     def completed(self) -> Completed:
         """Return the cost of the answer."""

@@ -11,9 +11,16 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from app.client.call_reader import CallReader
-from app.client.connection import Connection, chat_body, completion_body
-from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, TextDelta, completed_of
+from app.client.chat_format import CallReader, chat_body, completed_of, completion_body
+from app.client.connection import Connection
+from app.protocol.chat import (
+    AnswerDelta,
+    AnswerEvent,
+    GenerationOptions,
+    MediaPart,
+    Message,
+    Tool,
+)
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job, JobKind
 from app.protocol.library import (
@@ -27,7 +34,6 @@ from app.protocol.library import (
 from app.protocol.metering import ContextLength, MeteredKey, MeteredUsage
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ServiceStatus
-from app.protocol.tools import ToolDefinition
 
 _ROOT = "/api/localllm"
 _JOBS = f"{_ROOT}/jobs"
@@ -133,7 +139,7 @@ class ServiceClient(Connection):
         alone, together = [chat_body([question], model, None)["messages"] for question in questions]
         return await self._n_more_tokens(model, {"input": alone}, {"input": together})
 
-    async def count_tool_tokens(self, tools: Sequence[ToolDefinition], model: str = "") -> int:
+    async def count_tool_tokens(self, tools: Sequence[Tool], model: str = "") -> int:
         """Return how many tokens of each prompt the definitions of `tools` take."""
         functions = [{"type": "function", **encode(tool)} for tool in tools]
         return await self._n_more_tokens(model, {"input": "?"}, {"input": "?", "tools": functions})
@@ -167,11 +173,9 @@ class ServiceClient(Connection):
             for choice in event["choices"]:
                 delta = choice.get("delta") or {"content": choice.get("text")}
                 text, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
-                if text or reasoning:
-                    yield TextDelta(text, event["timings"]["predicted_n"], reasoning, event["id"])
-                if pieces := delta.get("tool_calls"):
-                    for call in calls.read(pieces, event["timings"]["predicted_n"], event["id"]):
-                        yield call
+                pieces = calls.read(delta.get("tool_calls"))
+                if text or reasoning or pieces:
+                    yield AnswerDelta(text, event["timings"]["predicted_n"], reasoning, pieces, event["id"])
                 reason = choice["finish_reason"] or reason
             usage = event.get("usage") or usage
             timings = event.get("timings") or timings

@@ -1,15 +1,74 @@
-"""The values of a chat: messages, generation options, streamed text and calls, and an answer's end with its cost.
+"""The values of a chat from a client to a template and back: messages, tools and their calls, options, the answer.
 
-Owns these values, and reading the last one from OpenAI's `usage` and llama.cpp's `timings`. Independent of HTTP.
+Declared once and used by clients, the service and the chat; each dialect of the API converts its own bodies to and from
+these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from app.protocol.tools import ToolCall, ToolCallDelta, ToolDefinition
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function as a model sees it; empty `parameters` (a JSON schema) allow any object of arguments."""
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call in an answer; `arguments` is the JSON text as the model wrote it, not yet safe for a terminal."""
+
+    call_id: str
+    name: str
+    arguments: str = ""
+
+    def arguments_object(self) -> dict[str, Any] | None:
+        """Return the arguments, None for those that were cut off or are no object."""
+        try:
+            value = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            return None
+        return value if isinstance(value, dict) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """The new part of call `index`: the first has its id and name, the later ones only pieces of its JSON."""
+
+    index: int
+    call_id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+
+def joined_deltas(deltas: Iterable[ToolCallDelta]) -> tuple[ToolCallDelta, ...]:
+    """Return `deltas` with those of one call as one, in the order in which the calls began."""
+    joined: dict[int, ToolCallDelta] = {}
+    for delta in deltas:
+        begun = joined.get(delta.index)
+        joined[delta.index] = replace(begun, arguments=begun.arguments + delta.arguments) if begun else delta
+    return tuple(joined.values())
+
+
+def with_deltas(calls: tuple[ToolCall, ...], deltas: Iterable[ToolCallDelta]) -> tuple[ToolCall, ...]:
+    """Return the calls of a running answer with their new parts. Raises IndexError for a part that leaves a gap."""
+    for delta in deltas:
+        if delta.index == len(calls):
+            calls = (*calls, ToolCall(delta.call_id, delta.name, delta.arguments))
+        else:
+            call = calls[delta.index]
+            changed = replace(call, arguments=call.arguments + delta.arguments)
+            calls = (*calls[: delta.index], changed, *calls[delta.index + 1 :])
+    return calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +85,14 @@ class MediaPart:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; its pictures and sounds come before its text.
+    """One turn of a conversation: its text `content`, and before it the parts that are pictures and sounds.
 
     An answer may have `calls`, and the `reasoning` that led to them. A turn of role "tool" is the result of the call
-    `call_id` of the tool `name`.
+    `call_id` of the tool `name`. In the service pictures and sounds stand in the text, as markers of the turn's media.
     """
 
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    role: Role
+    content: str = ""
     media: tuple[MediaPart, ...] = ()
     calls: tuple[ToolCall, ...] = ()
     reasoning: str = ""
@@ -65,20 +124,21 @@ class GenerationOptions:
     continue_final_message: bool | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory"] | None = None
-    tools: tuple[ToolDefinition, ...] = ()
+    tools: tuple[Tool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
-    """New text of the running answer, as the model wrote it: not yet safe for a terminal.
+class AnswerDelta:
+    """What is new in a running answer, as the model wrote it: not yet safe for a terminal.
 
     `n_tokens` counts the answer's tokens so far, with its reasoning; a verified draft adds many at once. `reasoning`
     precedes the text. `response_id` names the answer where it came from.
     """
 
-    text: str
-    n_tokens: int
+    text: str = ""
+    n_tokens: int = 0
     reasoning: str = ""
+    calls: tuple[ToolCallDelta, ...] = ()
     response_id: str = ""
 
 
@@ -104,24 +164,5 @@ class Completed:
     n_cut_reasoning_tokens: int = 0
 
 
-AnswerEvent: TypeAlias = TextDelta | ToolCallDelta | Completed
+AnswerEvent: TypeAlias = AnswerDelta | Completed
 """What an answer is made of while it streams; `Completed` is the last."""
-
-
-def completed_of(reason: str, usage: dict[str, Any], timings: dict[str, Any]) -> Completed:
-    """Return the end of an answer from the last of OpenAI's `usage` and llama.cpp's `timings`."""
-    details = usage.get("prompt_tokens_details") or {}
-    return Completed(
-        finish_reason=reason,
-        n_prompt_tokens=usage.get("prompt_tokens", 0),
-        n_cached_tokens=details.get("cached_tokens", 0),
-        n_output_tokens=usage.get("completion_tokens", 0),
-        time_to_first_token_s=timings.get("time_to_first_token_ms", 0.0) / 1000,
-        prefill_tokens_per_s=timings.get("prompt_per_second", 0.0),
-        decode_tokens_per_s=timings.get("predicted_per_second", 0.0),
-        n_drafted_tokens=timings.get("draft_n", 0),
-        n_accepted_tokens=timings.get("draft_n_accepted", 0),
-        tokens_per_pass=timings.get("tokens_per_pass", 1.0),
-        saved_s=timings.get("draft_saved_ms", 0.0) / 1000,
-        n_cut_reasoning_tokens=timings.get("reasoning_cut_n", 0),
-    )

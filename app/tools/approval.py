@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
-from app.tools.tool import Preview, Tool
+from app.tools.tool import Preview, ServerTool
 from app.tools.tool_settings import ApprovalRule
 
 
@@ -36,7 +36,7 @@ class Decision(Enum):
 class ApprovalQuestion:
     """A call that waits for the person. `arguments` is the whole JSON text; it and `preview` are untrusted."""
 
-    tool: Tool
+    tool: ServerTool
     arguments: str
     preview: Preview
 
@@ -55,7 +55,7 @@ class Approver(Protocol):
         """Return the person's decision; waits as long as nobody answers. Cancelling it withdraws the question."""
 
 
-def verdict(rules: Sequence[ApprovalRule], tool: Tool, argv: Sequence[str] = ()) -> Verdict:
+def verdict(rules: Sequence[ApprovalRule], tool: ServerTool, argv: Sequence[str] = ()) -> Verdict:
     """Return what `rules` say about a call of `tool`, which runs `argv` if it is a command: a refusal counts first.
 
     A command is allowed by the exact beginning of its arguments only. A tool or server that changed since it was
@@ -68,7 +68,7 @@ def verdict(rules: Sequence[ApprovalRule], tool: Tool, argv: Sequence[str] = ())
     return Verdict.ALLOW if allowing else Verdict.ASK
 
 
-def _matches(rule: ApprovalRule, tool: Tool, argv: Sequence[str]) -> bool:
+def _matches(rule: ApprovalRule, tool: ServerTool, argv: Sequence[str]) -> bool:
     if rule.server != tool.server:
         return False
     if rule.scope == "server":
@@ -78,7 +78,7 @@ def _matches(rule: ApprovalRule, tool: Tool, argv: Sequence[str]) -> bool:
     return rule.scope == "tool" or (bool(rule.argv_prefix) and tuple(argv[: len(rule.argv_prefix)]) == rule.argv_prefix)
 
 
-def _is_same(rule: ApprovalRule, tool: Tool) -> bool:
+def _is_same(rule: ApprovalRule, tool: ServerTool) -> bool:
     """Return whether the tool, or for a rule of its server all tools there, are those that the rule was made for."""
     return rule.fingerprint == (tool.server_fingerprint if rule.scope == "server" else tool.fingerprint)
 

@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.approval import Approver
 from app.tools.output import MAX_CHARACTERS
 from app.tools.result import FileChange, ToolResult
-from app.tools.tool import ServerStatus, Tool, ToolProgress
+from app.tools.tool import ServerStatus, ServerTool, ToolProgress
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 
 
@@ -55,7 +55,7 @@ class ToolBackend(Protocol):
     async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
         """Return all servers; with `start` those that are switched off too are asked for their tools."""
 
-    async def offered(self, settings: ToolSettings) -> tuple[Tool, ...]:
+    async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
         """Return the tools that are switched on. A server that does not start offers none; `servers` says why."""
 
     async def run(self, request: CallRequest) -> FinishedCall:

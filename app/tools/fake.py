@@ -11,20 +11,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.output import bounded
 from app.tools.result import FileChange, ToolOutcome, ToolResult
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput, ToolProgress
+from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, ToolProgress
 from app.tools.tool_settings import ToolSettings
 from quantizer.system.errors import StorageError, UserError
 
 
-def fake_tool(name: str, effect: Effect = Effect.UNKNOWN, server: str = "fake", **values: Any) -> Tool:
+def fake_tool(name: str, effect: Effect = Effect.UNKNOWN, server: str = "fake", **values: Any) -> ServerTool:
     """Return a tool that takes any arguments; `values` are more fields of it."""
-    definition = ToolDefinition(name, f"Does {name}.", {"type": "object"})
-    return Tool(**{"server": server, "name": name, "definition": definition, "effect": effect, **values})
+    definition = Tool(name, f"Does {name}.", {"type": "object"})
+    return ServerTool(**{"server": server, "name": name, "definition": definition, "effect": effect, **values})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class FakeToolServer:
     def __init__(
         self,
         name: str = "fake",
-        tools: Iterable[Tool] = (),
+        tools: Iterable[ServerTool] = (),
         script: Mapping[str, Sequence[ScriptedCall]] | None = None,
         start_error: UserError | None = None,
     ) -> None:
@@ -89,16 +89,16 @@ class FakeToolServer:
             return ServerStatus(self._name, "a test", "failed", problem=str(self._start_error))
         return ServerStatus(self._name, "a test", "ready", self._tools)
 
-    async def tools(self) -> tuple[Tool, ...]:
+    async def tools(self) -> tuple[ServerTool, ...]:
         if self._start_error is not None:
             raise self._start_error
         return self._tools
 
-    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+    async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         del context
         return self._next(tool).preview or Preview("arguments", f"call {tool.name}", str(dict(arguments)))
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+    async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         scripted = self._next(tool)
         if len(calls := self._script.get(tool.name, [])) > 1:
             calls.pop(0)
@@ -113,7 +113,7 @@ class FakeToolServer:
     async def close(self) -> None:
         self.is_closed = True
 
-    def _next(self, tool: Tool) -> ScriptedCall:
+    def _next(self, tool: ServerTool) -> ScriptedCall:
         calls = self._script.get(tool.name)
         return calls[0] if calls else _DEFAULT
 
@@ -145,7 +145,7 @@ class FakeToolBackend:
         del start
         return (self.server.status(),)
 
-    async def offered(self, settings: ToolSettings) -> tuple[Tool, ...]:
+    async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
         try:
             tools = await self.server.tools()
         except UserError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
 from app.tools.result import FileChange
-from app.tools.tool import ServerStatus, Tool
+from app.tools.tool import ServerStatus, ServerTool
 from app.tools.tool_settings import ToolSettings
 
 
@@ -24,7 +24,7 @@ class LazyTools:
         """Return all servers, see `ToolBackend`."""
         return await (await self._backend()).servers(start=start)
 
-    async def offered(self, settings: ToolSettings) -> tuple[Tool, ...]:
+    async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
         """Return the tools that are switched on; makes nothing where none is."""
         return await (await self._backend()).offered(settings) if settings.enabled else ()
 

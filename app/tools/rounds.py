@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 
 N_NOTED = 3  # the same call this often in a row: the model is told
 N_STOPPED = 6  # and this often: the person is asked

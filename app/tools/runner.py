@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
 from app.tools.argument_check import read_arguments
 from app.tools.backend import CallRequest, FinishedCall
@@ -28,7 +28,7 @@ from app.tools.tool import (
     Preview,
     RestartableServer,
     ServerStatus,
-    Tool,
+    ServerTool,
     ToolOutput,
     ToolServer,
 )
@@ -76,14 +76,14 @@ class ToolRunner:
             await asyncio.gather(*(self._tools_now(server) for server in self._servers.values()))
         return (*(server.status() for server in self._servers.values()), *self._hidden)
 
-    async def offered(self, settings: ToolSettings) -> tuple[Tool, ...]:
+    async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
         """Return the tools that are switched on. A server that does not start offers none; `servers` says why.
 
         A tool whose name is taken, or is none that models take, or whose schema is too large, is left out.
         """
         wanted = [server for server in self._servers.values() if _is_wanted(server.name, settings)]
         found = await asyncio.gather(*(self._tools(server) for server in wanted))
-        offered: dict[str, Tool] = {}
+        offered: dict[str, ServerTool] = {}
         for tool in (tool for tools in found for tool in tools):
             if settings.has(tool.server, tool.name) and _is_usable(tool):
                 offered.setdefault(tool.definition.name, tool)
@@ -95,7 +95,7 @@ class ToolRunner:
             await server.restart()
         await self._tools(server)
 
-    async def _tools(self, server: ToolServer) -> tuple[Tool, ...]:
+    async def _tools(self, server: ToolServer) -> tuple[ServerTool, ...]:
         try:
             return await server.tools()
         except UserError:  # its status says why
@@ -132,7 +132,7 @@ class ToolRunner:
             cause = f"The system refused: {error.strerror or error}."
             return running.finished(ToolOutcome.FAILED, cause, detail=cause)
 
-    async def _decide(self, request: CallRequest, tool: Tool, preview: Preview) -> _Decided:
+    async def _decide(self, request: CallRequest, tool: ServerTool, preview: Preview) -> _Decided:
         """Return whether a call may run: a refusal of the rules counts first, then what needs no question."""
         by_rules = verdict(request.settings.rules, tool, preview.argv)
         if by_rules is Verdict.DENY:
@@ -167,7 +167,7 @@ class _Decided:
 class _RunningCall:
     """A call of `tool` on its way: its result so far, which every step passes on."""
 
-    def __init__(self, request: CallRequest, tool: Tool) -> None:
+    def __init__(self, request: CallRequest, tool: ServerTool) -> None:
         self._tool = tool
         self._request = request
         self._begun_s = time.monotonic()
@@ -224,7 +224,7 @@ class _RunningCall:
         return FinishedCall(bounded(text, self._request.max_characters) or "(no output)", result, rule)
 
 
-def _unknown(call: ToolCall, offered: Sequence[Tool]) -> FinishedCall:
+def _unknown(call: ToolCall, offered: Sequence[ServerTool]) -> FinishedCall:
     names = ", ".join(tool.definition.name for tool in offered) or "none"
     text = f"There is no tool called {_line(call.name)}. The tools are: {names}."
     result = ToolResult(
@@ -238,7 +238,7 @@ def _is_wanted(server: str, settings: ToolSettings) -> bool:
     return any(enabled.partition("/")[0] == server for enabled in settings.enabled)
 
 
-def _is_usable(tool: Tool) -> bool:
+def _is_usable(tool: ServerTool) -> bool:
     if not _NAME.fullmatch(tool.definition.name):
         return False
     try:

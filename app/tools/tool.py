@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from app.tools.output import MAX_CHARACTERS
 from app.tools.result import FileChange
 
@@ -27,7 +27,7 @@ class Effect(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class ServerTool:
     """A tool of a server. `definition.name` is its name for models, unique among all tools; `name` that on the server.
 
     `timeout_s` ends a call, 0 for no limit of its own. A server of others may change what a tool is: `fingerprint`
@@ -36,7 +36,7 @@ class Tool:
 
     server: str
     name: str
-    definition: ToolDefinition
+    definition: Tool
     effect: Effect = Effect.UNKNOWN
     title: str = ""
     timeout_s: float = 60.0
@@ -55,7 +55,7 @@ class ServerStatus:
     name: str
     origin: str
     state: Literal["stopped", "ready", "running", "failed"]
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[ServerTool, ...] = ()
     problem: str = ""
     prompts: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
@@ -131,13 +131,13 @@ class ToolServer(Protocol):
     def status(self) -> ServerStatus:
         """Return what is known of it; starts nothing."""
 
-    async def tools(self) -> tuple[Tool, ...]:
+    async def tools(self) -> tuple[ServerTool, ...]:
         """Return its tools; starts the server where needed."""
 
-    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+    async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return what a call would do. Changes nothing."""
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+    async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Run a call, which was approved as its preview showed it. Raises UserError where that no longer holds."""
 
     async def close(self) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 
+from app.protocol.chat import AnswerDelta, Tool, joined_deltas
 from app.service.generation.answer_parser import AnswerParser
 from app.service.tools.formats import ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCallParser
-from app.service.tools.tool import ParsedText, Tool, ToolOptions, merge_deltas
+from app.service.tools.tool import ToolOptions
 
 WEATHER = Tool(
     "get_weather",
@@ -149,19 +150,19 @@ def call_text(name: str, arguments: object = ARGUMENTS) -> str:
     return FAMILIES[name][1].replace("@", json.dumps(arguments, ensure_ascii=False))
 
 
-def split(family: ToolFormat, text: str, cuts: list[int], offer: ToolOptions = OFFER) -> ParsedText:
+def split(family: ToolFormat, text: str, cuts: list[int], offer: ToolOptions = OFFER) -> AnswerDelta:
     """Return all that is told of `text`, coming in pieces."""
     return told_by(ToolCallParser(family, offer, lambda: "ID"), text, cuts)
 
 
-def told_by(parser: AnswerParser, text: str, cuts: list[int]) -> ParsedText:
+def told_by(parser: AnswerParser, text: str, cuts: list[int]) -> AnswerDelta:
     """Return all that `parser` tells of `text`, coming in pieces."""
     ends = sorted({min(cut, len(text)) for cut in cuts} | {len(text)})
     told = [parser.push(text[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
     told.append(parser.push("", is_final=True))
     assert not parser.is_holding
-    return ParsedText(
+    return AnswerDelta(
         "".join(part.text for part in told),
-        merge_deltas(call for part in told for call in part.calls),
-        "".join(part.reasoning for part in told),
+        reasoning="".join(part.reasoning for part in told),
+        calls=joined_deltas(call for part in told for call in part.calls),
     )

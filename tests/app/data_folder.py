@@ -16,9 +16,9 @@ from app.chat.presets import Presets
 from app.chat.prompt_library import PromptLibrary
 from app.chat.store import ChatStore
 from app.common.keys import KeyFile, KeyScope
+from app.protocol.chat import ToolCall
 from app.protocol.codec import encode
 from app.protocol.job import Job
-from app.protocol.tools import ToolCall
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
 from app.service.jobs.store import JobStore
 from app.settings.settings import load_settings

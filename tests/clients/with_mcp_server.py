@@ -21,7 +21,7 @@ from pathlib import Path
 from app.tools.mcp.config.entry import config_of
 from app.tools.mcp.lifecycle import sdk_connect
 from app.tools.mcp.server import McpServer
-from app.tools.tool import CallContext, Tool, ToolOutput, ToolProgress
+from app.tools.tool import CallContext, ServerTool, ToolOutput, ToolProgress
 
 _N_CALLS = 5
 
@@ -32,7 +32,7 @@ class Trial:
     def __init__(self, server: McpServer, folder: Path) -> None:
         self.server = server
         self.folder = folder
-        self.tools: dict[str, Tool] = {}
+        self.tools: dict[str, ServerTool] = {}
         self.progress: list[ToolProgress] = []
         self.has_progress = asyncio.Event()
 

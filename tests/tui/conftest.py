@@ -19,9 +19,9 @@ from textual.pilot import Pilot
 
 from app.chat.repository import ChatRepository
 from app.chat.stream import Clock
-from app.client.fake import ScriptedClient
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
+from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from app.client.fake import ScriptedClient
-from app.client.fake_library import ScriptedLibrary
 from app.protocol.library import HubModel, HubRepository, LocalModel, ModelFit, Quant, Recommended, TypeChoice
+from tests.app.client.scripted_client import ScriptedClient, ScriptedLibrary
 
 __all__ = ["GUIDE", "client_with_models"]
 

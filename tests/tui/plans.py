@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from app.client.fake import PLAN
 from app.protocol.library import VerdictName
 from app.protocol.plan import MeasuredRun, Plan, PlanChange, PlanRemedy, PlanReport, PlanRequest, describe_plan
 from offload.footprint.kv_cache import KV_TYPES, KvTypes, parse_kv_types, supports_kv_types
@@ -14,6 +13,7 @@ from offload.footprint.profile import RunConfig
 from offload.plan import plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.tensor_types import file_type_named
+from tests.app.client.scripted_client import PLAN
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

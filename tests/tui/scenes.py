@@ -9,19 +9,19 @@ from typing import Any
 
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.store import ChatStore
-from app.client.fake import COMPLETED, LOADING, PLAN, READY, ScriptedClient, ScriptedReply
+from app.protocol.chat import Tool, ToolCall
 from app.protocol.errors import ContextOverflowError
 from app.protocol.job import Job
 from app.protocol.library import LocalModel, MachineProblem, MachineReport
 from app.protocol.plan import MeasuredRun
 from app.protocol.status import EngineCounters, LatencySummary, Occupancy, ServiceStatus
-from app.protocol.tools import ToolCall, ToolDefinition
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Effect, Preview, ToolOutput
 from quantizer.system.errors import ErrorInfo
 from tests.app.chat.attachments.files import pdf_of
+from tests.app.client.scripted_client import COMPLETED, LOADING, PLAN, READY, ScriptedClient, ScriptedReply
 from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for
 from tui.app import LocalllmApp
@@ -274,10 +274,7 @@ def _tools() -> FakeToolBackend:
         "edit_file": (Effect.WRITE, "Replace a text in a file by another."),
         "run_command": (Effect.RUN, "Run a program and read what it prints."),
     }
-    tools = [
-        fake_tool(name, effect, "project", definition=ToolDefinition(name, text))
-        for name, (effect, text) in texts.items()
-    ]
+    tools = [fake_tool(name, effect, "project", definition=Tool(name, text)) for name, (effect, text) in texts.items()]
     script = {
         "read_file": [
             ScriptedCall(ToolOutput("def total", detail="5 lines"), Preview("arguments", "read total.py", ""))

@@ -10,8 +10,8 @@ import pytest
 from app.chat.conversation import Attachment, Draft, MessageContent
 from app.chat.repository import SqliteChat, SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient
 from quantizer.system.errors import StorageError
+from tests.app.client.scripted_client import ScriptedClient
 
 
 def _draft(data_dir: Path, chat_id: int | None = None) -> str:

@@ -18,16 +18,16 @@ from textual.drivers.headless_driver import HeadlessDriver
 from app.chat.conversation import Attachment, Chat, Message, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import PLAN, READY, ScriptedClient, ScriptedReply
 from app.common.terminal import printable
+from app.protocol.chat import Tool, ToolCall
 from app.protocol.job import Job
 from app.protocol.library import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.protocol.plan import PlanChange, PlanRemedy
-from app.protocol.tools import ToolCall, ToolDefinition
 from app.settings.settings import Settings
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Preview, ToolOutput, ToolProgress
 from quantizer.system.errors import EngineError, ErrorInfo
+from tests.app.client.scripted_client import PLAN, READY, ScriptedClient, ScriptedReply
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
@@ -160,8 +160,8 @@ def world(texts: Sequence[str], settings: Settings) -> ScriptedClient:
 def hostile_tools(texts: Sequence[str]) -> FakeToolBackend:
     """Return tools whose every word is one of the texts."""
     together = "\n".join(texts)
-    tool = fake_tool(CALLED, server=SERVER, definition=ToolDefinition(CALLED, texts[1]), title=texts[2])
-    others = [fake_tool(text, server=SERVER, definition=ToolDefinition(text, text)) for text in texts]
+    tool = fake_tool(CALLED, server=SERVER, definition=Tool(CALLED, texts[1]), title=texts[2])
+    others = [fake_tool(text, server=SERVER, definition=Tool(text, text)) for text in texts]
     diff = f"--- {texts[3]}\n+++ {texts[4]}\n@@ -1 +1 @@\n" + "\n".join(f"+{text}" for text in texts)
     progress = (ToolProgress(texts[5]), ToolProgress(output=together))
     script = ScriptedCall(ToolOutput(together, detail=texts[6]), Preview("diff", texts[7], diff), progress)

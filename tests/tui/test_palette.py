@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.chat.repository import SqliteChatRepository
-from app.client.fake import ScriptedClient
 from app.protocol.errors import ServiceError
+from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.model_scenes import client_with_models
 from tui.palette import PaletteEntry, rate
 

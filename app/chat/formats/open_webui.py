@@ -15,7 +15,7 @@ from dataclasses import replace
 from app.chat.conversation import Attachment, Chat, ChatSettings, MessageContent, Role
 from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
 from app.chat.formats.media import ImportedMedia
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.result import ToolOutcome, ToolResult
 
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from app.chat.formats.json_reader import FormatError, JsonField, SkippedItem
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.result import ToolOutcome, ToolResult
 from app.tools.tool_settings import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 

@@ -23,7 +23,6 @@ from app.cli.tool_options import requested_tools, tool_options
 from app.cli.user_interface import ChatOptions, current_interface
 from app.client.launcher import load_model, open_engine
 from app.protocol.chat import Completed, GenerationOptions, Message
-from app.protocol.tools import ToolCallDelta
 from app.settings.settings import Settings
 from quantizer.system.errors import UsageError
 
@@ -152,8 +151,6 @@ async def _print_answer(
             async for event in events:
                 if isinstance(event, Completed):
                     completed = event
-                elif isinstance(event, ToolCallDelta):  # no tool was offered
-                    continue
                 elif wants_json:
                     text, reasoning = text + event.text, reasoning + event.reasoning
                 else:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import StrictStr
 
 from app.common.media_formats import MediaKind
+from app.protocol.chat import Tool
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.thinking import joined_reasoning
@@ -21,7 +22,7 @@ from app.service.generation.documents import Document
 from app.service.generation.earlier_turns import REASONING
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
-from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
+from app.service.tools.tool import NO_TOOLS, ToolOptions
 
 
 class _FunctionBody(Body):

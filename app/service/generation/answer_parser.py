@@ -9,9 +9,10 @@ import re
 from typing import Protocol
 
 from app.common.answer_text import ReasoningParser, ReasoningTags
+from app.protocol.chat import AnswerDelta, ToolCallDelta, with_deltas
 from app.service.generation.harmony import HarmonyParser
 from app.service.tools.parser import ToolCalling, ToolCallParser
-from app.service.tools.tool import NO_TOOLS, ParsedText, ToolCallDelta
+from app.service.tools.tool import NO_TOOLS
 
 _MAX_OPENINGS = 32  # of calls, which are looked at in reasoning
 
@@ -24,7 +25,7 @@ class AnswerParser(Protocol):
         """Whether text was read that no part was returned of."""
         ...
 
-    def push(self, text: str, *, is_final: bool = False) -> ParsedText:
+    def push(self, text: str, *, is_final: bool = False) -> AnswerDelta:
         """Return the parts that are certain after `text`; with `is_final`, all that was held back."""
         ...
 
@@ -74,21 +75,21 @@ class TaggedParser:
     def is_holding(self) -> bool:
         return self._reasoning.is_holding or (self._calls is not None and self._calls.is_holding)
 
-    def push(self, text: str, *, is_final: bool = False) -> ParsedText:
+    def push(self, text: str, *, is_final: bool = False) -> AnswerDelta:
         parsed = self._reasoning.push(text)
         said, reasoning = parsed.text, parsed.reasoning
         if is_final:
             rest = self._reasoning.finish()
             said, reasoning = said + rest.text, reasoning + rest.reasoning
         if self._calls is None or self._calling is None:
-            return ParsedText(said, reasoning=reasoning)
+            return AnswerDelta(said, reasoning=reasoning)
         separated = self._calls.push(said, is_final=is_final)
         self._thoughts.append(reasoning)
         self._has_answered |= bool(separated.text.strip() or separated.calls)
         calls = separated.calls
         if is_final and not self._has_answered:
             calls = _calls_at_end("".join(self._thoughts), self._calling)
-        return ParsedText(separated.text, calls, reasoning)
+        return AnswerDelta(separated.text, reasoning=reasoning, calls=calls)
 
 
 def _calls_at_end(text: str, calling: ToolCalling) -> tuple[ToolCallDelta, ...]:
@@ -97,5 +98,6 @@ def _calls_at_end(text: str, calling: ToolCalling) -> tuple[ToolCallDelta, ...]:
     for begin in sorted(openings)[-_MAX_OPENINGS:]:
         parsed = ToolCallParser(calling.tool_format, calling.options).push(text[begin:], is_final=True)
         if parsed.calls and not parsed.text.strip():
-            return parsed.calls if all(call.arguments_object() is not None for call in parsed.calls) else ()
+            is_whole = all(call.arguments_object() is not None for call in with_deltas((), parsed.calls))
+            return parsed.calls if is_whole else ()
     return ()

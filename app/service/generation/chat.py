@@ -33,7 +33,7 @@ from app.service.models.served_model import ServedModel
 from app.service.tools.call_grammar import BoundCalls, answer_grammar, bound_calls
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import NO_TOOLS, ToolOptions
+from app.service.tools.tool import NO_TOOLS, ToolOptions, tool_for_template
 
 Message = dict[str, Any]
 Messages = Sequence[Message]
@@ -258,7 +258,7 @@ async def _with_tools(render: _Render, messages: Messages, options: ToolOptions,
     if not options.tools:
         return await render(messages, None)
     try:
-        return await render(messages, [marks.marked_tool(tool.for_template()) for tool in options.tools])
+        return await render(messages, [marks.marked_tool(tool_for_template(tool)) for tool in options.tools])
     except RequestError:
         await render(messages, None)  # a failure of the messages is the client's to know
         return ""
@@ -270,7 +270,7 @@ def _with_instructions(
     """Return `messages` with instructions in the system message, or else before the first message."""
     if not options.tools:
         return list(messages)
-    definitions = [marks.marked_tool(tool.for_template()["function"]) for tool in options.tools]
+    definitions = [marks.marked_tool(tool_for_template(tool)["function"]) for tool in options.tools]
     functions = [json.dumps(definition, ensure_ascii=False) for definition in definitions]
     form = tool_format.written([("NAME", {"ARGUMENT": "VALUE"})])
     text = "\n\n".join(["\n".join((_INTRODUCTION, *functions)), f"{_FORM}\n{form}", _ELSE])

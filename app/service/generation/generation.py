@@ -13,22 +13,18 @@ from typing import TypeAlias
 from app.common.answer_text import NO_REASONING, ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import Request, TokenLogprob
+from app.protocol.chat import AnswerDelta, ToolCall, with_deltas
 from app.service.generation.answer_parser import AnswerParser, answer_parser
 from app.service.models.served_model import ServedModel
 from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import ToolCallDelta, merge_deltas
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """What is new in answer `index`, which has `n_tokens` by now."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta(AnswerDelta):
+    """What is new in answer `index`, with its tokens."""
 
     index: int
-    text: str = ""
-    reasoning: str = ""
-    calls: tuple[ToolCallDelta, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
-    n_tokens: int = 0
     tokens: tuple[int, ...] = ()
 
 
@@ -39,7 +35,7 @@ class Answer:
         self.index = index
         self.reasoning = ""
         self.text = ""
-        self.calls: tuple[ToolCallDelta, ...] = ()
+        self.calls: tuple[ToolCall, ...] = ()
         self.logprobs: list[TokenLogprob] = []
         self.tokens: list[int] = []
         self._parser = parser
@@ -82,11 +78,19 @@ class Answer:
         self.logprobs += logprobs
         self.tokens += tokens
         if calls:
-            self.calls = merge_deltas((*self.calls, *calls))
+            self.calls = with_deltas(self.calls, calls)
         if not (text or parsed.reasoning or calls or logprobs or tokens):
             return None
         self._count(len(parsed.reasoning), len(text) + sum(len(call.name) + len(call.arguments) for call in calls))
-        return Delta(self.index, text, parsed.reasoning, calls, logprobs, self._n_tokens, tokens)
+        return Delta(
+            index=self.index,
+            text=text,
+            n_tokens=self._n_tokens,
+            reasoning=parsed.reasoning,
+            calls=calls,
+            logprobs=logprobs,
+            tokens=tokens,
+        )
 
     def _count(self, n_characters: int, n_others: int) -> None:
         """Count the tokens of reasoning; where it ends within a piece of text, its share by length."""

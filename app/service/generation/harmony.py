@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from app.common.answer_text import partial_match_length
+from app.protocol.chat import AnswerDelta, ToolCallDelta, joined_deltas
 from app.service.tools.argument_forms import JsonArguments
-from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
+from app.service.tools.tool import ToolOptions, new_call_id
 
 MAX_HEADER_CHARACTERS = 256
 _MESSAGE = "<|message|>"
@@ -107,13 +108,14 @@ class HarmonyParser:
     def is_holding(self) -> bool:
         return bool(self._unread or self._doubtful)
 
-    def push(self, text: str, *, is_final: bool = False) -> ParsedText:
+    def push(self, text: str, *, is_final: bool = False) -> AnswerDelta:
         """Return the parts that are certain after `text`; with `is_final`, all that was held back."""
         self._unread += text
         self._is_final = is_final
         while self._step():
             pass
-        parsed = ParsedText("".join(self._said["text"]), merge_deltas(self._calls), "".join(self._said["reasoning"]))
+        text, reasoning = "".join(self._said["text"]), "".join(self._said["reasoning"])
+        parsed = AnswerDelta(text, reasoning=reasoning, calls=joined_deltas(self._calls))
         self._said, self._calls = {"text": [], "reasoning": []}, []
         return parsed
 

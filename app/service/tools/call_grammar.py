@@ -18,11 +18,11 @@ from app.common.answer_text import ReasoningTags
 from app.engine.grammar.call_rules import BLANKS, CallHead, CallRules, numbered, texts_rule, without_last_blank
 from app.engine.grammar.gbnf import GbnfRules, check_grammar, literal, text_through, with_plain_values
 from app.engine.grammar.json_grammar import JsonFormat
+from app.protocol.chat import Tool
 from app.protocol.errors import RequestError
 from app.service.tools.argument_forms import ArgumentForm, JsonForm
 from app.service.tools.formats import EXAMPLE_ID, ToolFormat
 from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import Tool
 
 _MAX_REMEMBERED = 1024  # an agent sends the same tools with each request
 _DEFINITIONS = ("$defs", "definitions")

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from app.common.answer_text import partial_match_length
+from app.protocol.chat import AnswerDelta, ToolCallDelta, joined_deltas
 from app.service.tools.argument_forms import ArgumentsReader, JsonArguments, JsonForm, ObjectReader, n_after_arguments
 from app.service.tools.formats import ToolFormat
-from app.service.tools.tool import ParsedText, ToolCallDelta, ToolOptions, merge_deltas, new_call_id
+from app.service.tools.tool import ToolOptions, new_call_id
 
 MAX_HEADER_CHARACTERS = 256
 _NAMESPACE = re.compile(r"\Afunctions[._]")
@@ -66,13 +67,13 @@ class ToolCallParser:
     def is_holding(self) -> bool:
         return bool(self._unread or self._doubtful)
 
-    def push(self, text: str, *, is_final: bool = False) -> ParsedText:
+    def push(self, text: str, *, is_final: bool = False) -> AnswerDelta:
         """Return the text and calls that are certain after `text`; with `is_final`, all that was held back."""
         self._unread += text
         self._is_final = is_final
         while self._step():
             pass
-        parsed = ParsedText("".join(self._text), merge_deltas(self._parts))
+        parsed = AnswerDelta("".join(self._text), calls=joined_deltas(self._parts))
         self._text, self._parts = [], []
         return parsed
 

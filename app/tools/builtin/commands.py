@@ -14,21 +14,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from app.tools.builtin.folders import Folders
 from app.tools.builtin.processes import Ended, run_to_end
 from app.tools.output import cleaned, decoded
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput, ToolProgress
+from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, ToolProgress
 from quantizer.system.errors import UsageError
 
 _SERVER = "commands"
 _TIMEOUT_S, _MAX_TIMEOUT_S = 120, 1800
 _SCRIPTS = (".bat", ".cmd")  # Windows gives these to its shell, whose rules of quoting are others
 
-RUN_COMMAND = Tool(
+RUN_COMMAND = ServerTool(
     _SERVER,
     "run_command",
-    ToolDefinition(
+    Tool(
         "run_command",
         "Run a program and read what it prints. There is no shell and no input; what is still running when the program "
         "ends is stopped. The user is asked first.",
@@ -73,10 +73,10 @@ class CommandServer:
     def status(self) -> ServerStatus:
         return ServerStatus(_SERVER, "built in", "ready", (RUN_COMMAND,))
 
-    async def tools(self) -> tuple[Tool, ...]:
+    async def tools(self) -> tuple[ServerTool, ...]:
         return (RUN_COMMAND,)
 
-    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+    async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return the command with its program, folder and environment. Raises UserError for one that cannot run."""
         del tool
         argv, folder = arguments["argv"], _folder(arguments, context)
@@ -90,7 +90,7 @@ class CommandServer:
         ]
         return Preview("command", f"run {_shown(argv)}", "\n".join(lines), tuple(argv))
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+    async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Run the command and return its output and exit status. Raises UserError if it cannot be started."""
         del tool
         argv, folder = arguments["argv"], _folder(arguments, context)

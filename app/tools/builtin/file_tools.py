@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from app.tools.builtin.folder_search import TIMEOUT_S
-from app.tools.tool import Effect, Tool
+from app.tools.tool import Effect, ServerTool
 
 SERVER = "files"
 _TEXT = {"type": "string"}
@@ -14,14 +14,16 @@ _PATH = {"type": "string", "description": "Path from the chat's first folder, or
 _HAS_IGNORED = {"type": "boolean", "description": "Also what .gitignore excludes. Default: false."}
 
 
-def _tool(name: str, title: str, effect: Effect, description: str, required: tuple[str, ...], **arguments: Any) -> Tool:
+def _tool(
+    name: str, title: str, effect: Effect, description: str, required: tuple[str, ...], **arguments: Any
+) -> ServerTool:
     parameters = {
         "type": "object",
         "properties": arguments,
         "required": list(required),
         "additionalProperties": False,
     }
-    return Tool(SERVER, name, ToolDefinition(name, description, parameters), effect, title, timeout_s=TIMEOUT_S)
+    return ServerTool(SERVER, name, Tool(name, description, parameters), effect, title, timeout_s=TIMEOUT_S)
 
 
 READ_FILE = _tool(

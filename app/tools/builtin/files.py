@@ -22,7 +22,7 @@ from app.tools.builtin.folders import Folders, PathRefusedError
 from app.tools.builtin.text_form import NEW_TEXT, NotTextError, TextForm, read_text
 from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, open_folder
 from app.tools.file_history import FileHistory
-from app.tools.tool import CallContext, Preview, ServerStatus, Tool, ToolOutput
+from app.tools.tool import CallContext, Preview, ServerStatus, ServerTool, ToolOutput
 from quantizer.system.errors import StorageError
 from quantizer.system.files import explained
 
@@ -70,10 +70,10 @@ class FileServer:
     def status(self) -> ServerStatus:
         return ServerStatus(SERVER, "built in", "ready", FILE_TOOLS)
 
-    async def tools(self) -> tuple[Tool, ...]:
+    async def tools(self) -> tuple[ServerTool, ...]:
         return FILE_TOOLS
 
-    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+    async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return what a call would do: of a write its difference. Raises UserError for one that is not possible."""
         if tool in (WRITE_FILE, EDIT_FILE):
             write = await asyncio.to_thread(self._planned, tool, arguments, context)
@@ -88,7 +88,7 @@ class FileServer:
             title = f"search {shown} for {arguments['pattern']}"
         return Preview("arguments", title, json.dumps(dict(arguments), ensure_ascii=False, indent=2))
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+    async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Run a call. Raises UserError for a write to a file that is no longer as it was shown."""
         if tool in (WRITE_FILE, EDIT_FILE):
             return await self._write(tool, arguments, context)
@@ -106,7 +106,7 @@ class FileServer:
             has_ignored=has_ignored,
         )
 
-    async def _write(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+    async def _write(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         shown = self._previewed.pop(_key(tool, arguments, context), None)
         if shown is None:
             raise StorageError("A write was not shown before it was to happen.", "Call the tool again.")
@@ -122,7 +122,7 @@ class FileServer:
             lines.append(_NOT_KEPT)
         return ToolOutput("\n".join(lines), detail=now.summary if now.is_kept else f"{now.summary}, cannot be undone")
 
-    def _planned(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> _Write:
+    def _planned(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> _Write:
         return _planned(tool, arguments, Folders(context.folders, self._own_folders))
 
     async def close(self) -> None:
@@ -139,7 +139,7 @@ async def _finished(awaitable: Any) -> None:
         raise
 
 
-def _planned(tool: Tool, arguments: Mapping[str, Any], folders: Folders) -> _Write:
+def _planned(tool: ServerTool, arguments: Mapping[str, Any], folders: Folders) -> _Write:
     """Return what a write would do now. Raises UserError for one that is not possible."""
     path = folders.find(arguments["path"], is_written=True)
     shown = folders.shown(path)
@@ -245,5 +245,5 @@ def _place(arguments: Mapping[str, Any], context: CallContext) -> Place:
     return Place(path, folders.root_of(path), folders.shown(path))
 
 
-def _key(tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> str:
+def _key(tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> str:
     return json.dumps([tool.name, dict(arguments), [str(folder) for folder in context.folders]], sort_keys=True)

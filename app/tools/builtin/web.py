@@ -13,9 +13,9 @@ from email.message import Message
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from app.tools.output import cleaned, decoded
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, Tool, ToolOutput
+from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ _TEXTS = ("json", "xml", "javascript", "yaml", "toml", "x-sh")  # types of appli
 _PAGES = ("text/html", "application/xhtml+xml")
 _PDF = "application/pdf"
 
-FETCH_URL = Tool(
+FETCH_URL = ServerTool(
     _SERVER,
     "fetch_url",
-    ToolDefinition(
+    Tool(
         "fetch_url",
         "Read a page or text on the public web. Pages become Markdown; programs and pictures cannot be read.",
         {
@@ -73,10 +73,10 @@ class WebServer:
     def status(self) -> ServerStatus:
         return ServerStatus(_SERVER, "built in", "ready", (FETCH_URL,))
 
-    async def tools(self) -> tuple[Tool, ...]:
+    async def tools(self) -> tuple[ServerTool, ...]:
         return (FETCH_URL,)
 
-    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
+    async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return the address in full: what is sent to its host is in it. Raises UsageError for one of another kind."""
         del tool, context
         address = arguments["url"]
@@ -85,7 +85,7 @@ class WebServer:
         text = json.dumps(dict(arguments), ensure_ascii=False, indent=2)
         return Preview("arguments", f"fetch {address[:_SHOWN_CHARACTERS]}", f"{text}\n[asks {host}]")
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+    async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Return what is at the address. Raises UserError."""
         del tool, context
         _check(arguments["url"])

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.common.terminal import printable, printable_line
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from app.tools.mcp.names import tool_names
-from app.tools.tool import Tool
+from app.tools.tool import ServerTool
 
 MAX_LISTED = 200  # tools, prompts or resources of a server
 _MAX_DESCRIPTION = 4_000  # characters
@@ -34,7 +34,7 @@ _N_NAMED = 3
 class ToolListing:
     """The tools of a server, and what was left out or cut ("" where nothing was)."""
 
-    tools: tuple[Tool, ...] = ()
+    tools: tuple[ServerTool, ...] = ()
     problem: str = ""
 
 
@@ -85,10 +85,10 @@ def listed_tools(server: str, identity: str, raw: Sequence[object], timeout_s: f
     prints = {name: _fingerprint(identity, entry) for name, entry in usable.items()}
     server_print = hashlib.sha256("".join(sorted(prints.values())).encode()).hexdigest()
     tools = tuple(
-        Tool(
+        ServerTool(
             server=server,
             name=name,
-            definition=ToolDefinition(names[name], _text(entry, "description", _MAX_DESCRIPTION), _schema(entry)),
+            definition=Tool(names[name], _text(entry, "description", _MAX_DESCRIPTION), _schema(entry)),
             title=_title(entry),
             timeout_s=timeout_s,
             fingerprint=prints[name],

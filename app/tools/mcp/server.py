@@ -21,7 +21,7 @@ from app.tools.mcp.content import prompt_text, resource_text, result_output
 from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
 from app.tools.mcp.listing import Prompt, Resource
-from app.tools.tool import CallContext, Preview, ServerStatus, Tool, ToolOutput
+from app.tools.tool import CallContext, Preview, ServerStatus, ServerTool, ToolOutput
 
 
 class McpServer:
@@ -75,7 +75,7 @@ class McpServer:
             resources=tuple(resource.uri for resource in listed.resources) if listed else (),
         )
 
-    async def tools(self) -> tuple[Tool, ...]:
+    async def tools(self) -> tuple[ServerTool, ...]:
         """Return its tools; starts it where they are not known yet. Raises ToolError."""
         known = self._lifecycle.listed
         if known is not None and not self._lifecycle.is_stale:
@@ -105,12 +105,12 @@ class McpServer:
             answer = link.connection.get_prompt(name, arguments)
             return prompt_text(await within(self._config.timeout_s, answer, "return the prompt"))
 
-    async def preview(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> Preview:  # noqa: ARG002
+    async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:  # noqa: ARG002
         """Return the arguments; what the server does with them is not known."""
         title = f"{self._name}: {tool.title or tool.name}"
         return Preview("arguments", title, json.dumps(arguments, indent=2, ensure_ascii=False))
 
-    async def call(self, tool: Tool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+    async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Run a call; cancelling it tells the server so. Raises ToolError where the server cannot be started, dies, or
         has made another tool of the one that was approved."""
         self._folders = context.folders
@@ -165,7 +165,7 @@ class McpServer:
         """Write what it says into the event log."""
         log_event(f"mcp {self._name}", "\n".join(map(printable_line, text.splitlines())))
 
-    def _check_same(self, tool: Tool, link: Link) -> None:
+    def _check_same(self, tool: ServerTool, link: Link) -> None:
         """Raise ToolError where the tool is not what it was when the call was approved."""
         now = next((each for each in link.listed.tools.tools if each.name == tool.name), None)
         if now is None:

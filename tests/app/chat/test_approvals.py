@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from app.chat.approvals import ApprovalQueue
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.tool import Effect, Preview, Tool
+from app.tools.tool import Effect, Preview, ServerTool
 
-WRITE = Tool("files", "write_file", ToolDefinition("write_file", "Write a file."), Effect.WRITE)
-RUN = Tool("commands", "run_command", ToolDefinition("run_command", "Run a command."), Effect.RUN)
+WRITE = ServerTool("files", "write_file", Tool("write_file", "Write a file."), Effect.WRITE)
+RUN = ServerTool("commands", "run_command", Tool("run_command", "Run a command."), Effect.RUN)
 
 
 def question(title: str) -> ApprovalQuestion:

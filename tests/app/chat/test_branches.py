@@ -9,7 +9,7 @@ import pytest
 from app.chat.branches import ContextSize, Conversation, Ending
 from app.chat.compaction import summary_turn
 from app.chat.conversation import ChatSettings, Message, MessageState
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.result import ToolResult
 from quantizer.system.errors import EngineError
 

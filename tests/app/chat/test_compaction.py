@@ -18,8 +18,8 @@ from app.chat.compaction import (
 )
 from app.chat.context_tokens import message_tokens
 from app.chat.conversation import Attachment, Message, MessageContent, MessageState
+from app.protocol.chat import ToolCall
 from app.protocol.errors import RequestError
-from app.protocol.tools import ToolCall
 
 _FULL = 2048
 

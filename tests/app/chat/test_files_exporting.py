@@ -27,7 +27,7 @@ from app.chat.files import EXPORTS, export_of, export_to, import_file, read_chat
 from app.chat.formats.json_reader import ImportedChat
 from app.chat.formats.markdown import closed, markdown
 from app.chat.store import ChatStore
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from quantizer.system.errors import StorageError, UsageError
 from tests.app.chat.attachments.files import picture_of, wav_of

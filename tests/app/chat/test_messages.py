@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from app.chat.conversation import Attachment, MessageContent, MessageState
 from app.chat.database import storable
 from app.chat.store import ChatStore
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from quantizer.system.errors import StorageError
 

@@ -13,7 +13,6 @@ from app.chat.rounds import RoundLimitError
 from app.chat.store import ChatStore
 from app.chat.stream import StreamChunk
 from app.chat.turns import NOT_RUN
-from app.client.fake import COMPLETED, READY, ScriptedClient, ScriptedReply
 from app.protocol.status import Occupancy
 from app.tools.approval import Decision
 from app.tools.fake import ScriptedApprover, ScriptedCall
@@ -35,6 +34,7 @@ from tests.app.chat.tool_chats import (
     unbatched,
     until,
 )
+from tests.app.client.scripted_client import COMPLETED, READY, ScriptedClient, ScriptedReply
 
 __all__ = ["unbatched"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.client.fake import ScriptedClient
 from app.tools.approval import Decision
 from app.tools.builtin.servers import tool_runner
 from app.tools.fake import ScriptedApprover
 from app.tools.result import ToolOutcome
 from app.tools.tool_settings import ToolSettings
 from tests.app.chat.tool_chats import ask, call, calling, opened_chat, roles, said, unbatched
+from tests.app.client.scripted_client import ScriptedClient
 
 __all__ = ["unbatched"]
 

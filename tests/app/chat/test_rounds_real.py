@@ -16,11 +16,10 @@ from app.chat.branches import Conversation
 from app.chat.conversation import ChatSettings
 from app.chat.repository import OpenedChat, SqliteChatRepository
 from app.chat.session import OpenChat
-from app.protocol.chat import AnswerEvent, GenerationOptions, Message
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import AnswerEvent, GenerationOptions, Message, Tool
 from app.settings.settings import Settings
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall
-from app.tools.tool import Effect, Tool, ToolOutput
+from app.tools.tool import Effect, ServerTool, ToolOutput
 from app.tools.tool_settings import ToolSettings
 from tests.app.chat.tool_chats import ask, roles
 from tests.quantizer.gguf_files import tiny_llama
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 NAMES = ["a.txt", "b.txt"]
 SCHEMA = {"type": "object", "properties": {"path": {"enum": NAMES}}, "required": ["path"]}
-READ = Tool("fake", "read", ToolDefinition("read", "Read a text file.", SCHEMA), Effect.READ)
+READ = ServerTool("fake", "read", Tool("read", "Read a text file.", SCHEMA), Effect.READ)
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>"
 QUESTION = "Which files are there?"
 

@@ -11,7 +11,7 @@ from app.chat.conversation import MessageContent, MessageState
 from app.chat.database import MATCH_BEGIN, MATCH_END, storable
 from app.chat.search import ChatFilter, match_expression, snippet_of
 from app.chat.store import ChatStore
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.result import ToolOutcome, ToolResult
 
 _SPECIAL = st.text(st.sampled_from("ab\"'*^():-+{}, \t\nANDORNOTEé日\x00\ud800"))

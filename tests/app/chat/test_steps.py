@@ -9,11 +9,11 @@ import pytest
 from app.chat.conversation import Message
 from app.chat.steps import last_step
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient
 from app.tools.approval import Decision
 from app.tools.fake import ScriptedApprover
 from quantizer.system.errors import StorageError
 from tests.app.chat.tool_chats import WRITTEN, ask, backend_of, call, calling, opened_chat, roles, said, unbatched
+from tests.app.client.scripted_client import ScriptedClient
 
 __all__ = ["unbatched"]
 

@@ -15,13 +15,13 @@ from app.chat.branches import Conversation
 from app.chat.conversation import ChatSettings, Message, MessageContent
 from app.chat.repository import InMemoryChatRepository, OpenedChat, SqliteChatRepository
 from app.chat.session import OpenChat
-from app.client.fake import ScriptedClient, ScriptedReply
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.backend import ToolBackend
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.result import FileChange
 from app.tools.tool import Effect, ToolOutput
 from app.tools.tool_settings import ToolSettings
+from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tui.connection import ServiceConnection
 
 __all__ = [

@@ -3,12 +3,11 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from app.client.connection import chat_body, completion_body
+from app.client.chat_format import chat_body, completion_body
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
-from app.protocol.chat import GenerationOptions, MediaPart, Message
+from app.protocol.chat import GenerationOptions, MediaPart, Message, Tool, ToolCall
 from app.protocol.errors import ServiceError
-from app.protocol.tools import ToolCall, ToolDefinition
 
 
 async def test_a_connection_that_its_owner_closed_is_a_service_that_is_not_reached() -> None:
@@ -79,7 +78,7 @@ def test_a_picture_without_words_is_sent_without_an_empty_text() -> None:
 
 
 def test_calls_their_results_and_the_tools_have_the_form_of_openai() -> None:
-    tool = ToolDefinition("read_file", "Read it.", {"type": "object"})
+    tool = Tool("read_file", "Read it.", {"type": "object"})
     messages = [
         Message("assistant", "", calls=(ToolCall("c1", "read_file", '{"path":"a"}'),), reasoning="hm"),
         Message("tool", "text", call_id="c1", name="read_file"),
@@ -97,4 +96,4 @@ def test_calls_their_results_and_the_tools_have_the_form_of_openai() -> None:
 
 def test_a_request_without_tools_does_not_mention_them() -> None:
     assert "tools" not in chat_body([Message("user", "Hi")], "guide", GenerationOptions())
-    assert "tools" not in completion_body("Hi", "guide", GenerationOptions(tools=(ToolDefinition("t", ""),)))
+    assert "tools" not in completion_body("Hi", "guide", GenerationOptions(tools=(Tool("t", ""),)))

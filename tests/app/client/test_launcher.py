@@ -18,7 +18,7 @@ from app.client import launcher
 from app.client.launcher import connect, load_model, open_service
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.chat import AnswerDelta, Completed, GenerationOptions, Message
 from app.protocol.errors import ServiceError, UnfitError
 from app.protocol.status import ModelStatus
 from app.service.server import listen
@@ -51,7 +51,7 @@ async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Setti
         events = [event async for event in client.chat([Message("user", "hello")])]
         pid = (await client.call("GET", "/api/localllm/status"))["models"][0]["worker_pid"]
     assert isinstance(events[-1], Completed)
-    assert all(isinstance(event, TextDelta) for event in events[:-1])
+    assert all(isinstance(event, AnswerDelta) for event in events[:-1])
     assert seen[-1] == status
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

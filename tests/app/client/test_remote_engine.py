@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 from app.client.remote_engine import RemoteEngine, parse_address
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.chat import AnswerDelta, Completed, GenerationOptions, Message, ToolCallDelta
 from app.protocol.errors import RequestError, ServiceError
-from app.protocol.tools import ToolCallDelta
 from quantizer.system.errors import EngineError, UserError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -38,7 +37,7 @@ async def _said(engine: RemoteEngine) -> tuple[str, Completed]:
     async with engine:
         *deltas, completed = [event async for event in engine.chat(HELLO, "m")]
     assert isinstance(completed, Completed)
-    return "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)), completed
+    return "".join(delta.text for delta in deltas if isinstance(delta, AnswerDelta)), completed
 
 
 async def test_an_answer_is_counted_by_the_engine_and_timed_here() -> None:
@@ -71,7 +70,7 @@ async def test_thoughts_come_apart_from_the_answer_and_count() -> None:
     events = (_delta(reasoning_content="hm"), _delta(reasoning=" yes"), _delta(content="So."))
     async with _streaming(*events) as engine:
         *deltas, _ = [event async for event in engine.chat(HELLO)]
-    assert deltas == [TextDelta("", 1, "hm"), TextDelta("", 2, " yes"), TextDelta("So.", 3)]
+    assert deltas == [AnswerDelta("", 1, "hm"), AnswerDelta("", 2, " yes"), AnswerDelta("So.", 3)]
 
 
 async def test_thoughts_in_tags_come_apart_from_the_answer_too() -> None:
@@ -84,7 +83,7 @@ async def test_thoughts_in_tags_come_apart_from_the_answer_too() -> None:
 async def test_the_thought_of_a_named_answer_is_ended_as_llama_server_does() -> None:
     event = {"id": "chatcmpl-1", **_delta(reasoning_content="Hm.")}
     async with _streaming(event, _delta(content="Yes.")) as engine:
-        deltas = [event async for event in engine.chat(HELLO, "m") if isinstance(event, TextDelta)]
+        deltas = [event async for event in engine.chat(HELLO, "m") if isinstance(event, AnswerDelta)]
     assert [delta.response_id for delta in deltas] == ["chatcmpl-1", "chatcmpl-1"]
     sent: list[tuple[str, object]] = []
 
@@ -122,7 +121,7 @@ async def test_a_text_is_continued_by_its_completions() -> None:
 
     async with _engine(answer) as engine:
         delta, _ = [event async for event in engine.complete("Once upon", "m", GenerationOptions(stop=("END",)))]
-    assert delta == TextDelta(" a time", 1)
+    assert delta == AnswerDelta(" a time", 1)
     assert sent[0].url.path == "/v1/completions"
     assert (body := json.loads(sent[0].content))["prompt"] == "Once upon"
     assert body["stop"] == ["END"]
@@ -198,9 +197,9 @@ async def test_calls_come_in_pieces_and_count_as_parts_of_the_answer() -> None:
     async with _streaming(_delta(content="So."), *events, end) as engine:
         *deltas, completed = [event async for event in engine.chat(HELLO)]
     assert deltas == [
-        TextDelta("So.", 1),
-        ToolCallDelta(0, 2, "c1", "read", response_id="r"),
-        ToolCallDelta(0, 3, arguments="{}", response_id="r"),
+        AnswerDelta("So.", 1),
+        AnswerDelta(n_tokens=2, calls=(ToolCallDelta(0, "c1", "read"),), response_id="r"),
+        AnswerDelta(n_tokens=3, calls=(ToolCallDelta(0, arguments="{}"),), response_id="r"),
     ]
     assert completed.finish_reason == "tool_calls"
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from app.client.service_client import ServiceClient
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
-from app.protocol.tools import ToolCall, ToolCallDelta, ToolDefinition, with_delta
+from app.protocol.chat import (
+    AnswerDelta,
+    Completed,
+    GenerationOptions,
+    Message,
+    Tool,
+    ToolCall,
+    with_deltas,
+)
 from tests.app.running import RunningService
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-READ = ToolDefinition("read_file", "Read a text file.", PATH)
+READ = Tool("read_file", "Read a text file.", PATH)
 CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "notes.txt"}}\n</tool_call>'
 
 
@@ -19,9 +26,8 @@ async def test_calls_arrive_and_their_results_are_answered(service: RunningServi
     text = ""
     async with ServiceClient(service.url) as client:
         async for event in client.chat([question], options=options):
-            if isinstance(event, ToolCallDelta):
-                calls = with_delta(calls, event)
-            elif isinstance(event, TextDelta):
+            if isinstance(event, AnswerDelta):
+                calls = with_deltas(calls, event.calls)
                 text += event.text
             else:
                 assert event.finish_reason == "tool_calls"
@@ -31,6 +37,6 @@ async def test_calls_arrive_and_their_results_are_answered(service: RunningServi
         results = [Message("tool", "<say>Leeks.</say>", call_id=call.call_id, name=call.name) for call in calls]
         turns = [question, Message("assistant", text, calls=calls), *results]
         *deltas, completed = [event async for event in client.chat(turns, options=options)]
-    assert "".join(delta.text for delta in deltas if isinstance(delta, TextDelta)) == "Leeks."
+    assert "".join(delta.text for delta in deltas if isinstance(delta, AnswerDelta)) == "Leeks."
     assert isinstance(completed, Completed)
     assert completed.n_cached_tokens > 0

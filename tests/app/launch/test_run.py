@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 
 from app.cli.output.launch import result_json, result_lines
-from app.client.fake import ScriptedClient
 from app.client.service_client import ServiceClient
 from app.launch.agents import FOLDER, KEY, Agent, Start, Target
 from app.launch.plan import LaunchPlan, ModelFacts, plan_launch
@@ -21,6 +20,7 @@ from app.launch.run import LaunchResult, check_shim, environment_of, run_launch
 from app.protocol.errors import ServiceError
 from app.protocol.metering import MeteredKey, MeteredUsage
 from quantizer.system.errors import UsageError
+from tests.app.client.scripted_client import ScriptedClient
 
 _SEES = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['SEEN'], 'w'))"
 _PATH = {"PATH": "/usr/bin:/bin"}

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.client.fake import PLAN
 from app.protocol.codec import decode, encode
 from app.protocol.plan import Plan, PlanChange, PlanRemedy
 from app.protocol.status import ModelStatus, ServiceStatus
+from tests.app.client.scripted_client import PLAN
 
 MODEL: dict[str, Any] = {
     "id": "big",

@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.approval import Decision
 from app.tools.backend import CallRequest
 from app.tools.builtin.servers import tool_runner

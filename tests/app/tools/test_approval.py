@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
-from app.tools.tool import Effect, Preview, Tool
+from app.tools.tool import Effect, Preview, ServerTool
 from app.tools.tool_settings import ApprovalRule
 
-WRITE = Tool("files", "write_file", ToolDefinition("write_file", "Write a file."), Effect.WRITE)
-RUN = Tool("commands", "run_command", ToolDefinition("run_command", "Run a command."), Effect.RUN)
+WRITE = ServerTool("files", "write_file", Tool("write_file", "Write a file."), Effect.WRITE)
+RUN = ServerTool("commands", "run_command", Tool("run_command", "Run a command."), Effect.RUN)
 
 
-def question(tool: Tool, *argv: str) -> ApprovalQuestion:
+def question(tool: ServerTool, *argv: str) -> ApprovalQuestion:
     return ApprovalQuestion(tool, "{}", Preview("command" if argv else "arguments", "a call", "", argv))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.approval import Decision
 from app.tools.backend import CallRequest
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool

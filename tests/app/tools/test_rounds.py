@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.rounds import N_NOTED, N_STOPPED, StepKind, n_in_a_row, next_step, repeat_note
 
 

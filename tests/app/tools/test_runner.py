@@ -8,18 +8,18 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from app.protocol.tools import ToolCall, ToolDefinition
+from app.protocol.chat import Tool, ToolCall
 from app.tools.approval import Decision
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.fake import FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.runner import ToolRunner
-from app.tools.tool import Effect, Preview, Tool, ToolOutput, ToolProgress
+from app.tools.tool import Effect, Preview, ServerTool, ToolOutput, ToolProgress
 from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.system.errors import EngineError, UserError
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-WRITE = fake_tool("write", Effect.WRITE, definition=ToolDefinition("write", "Writes.", SCHEMA))
+WRITE = fake_tool("write", Effect.WRITE, definition=Tool("write", "Writes.", SCHEMA))
 ARGUMENTS = '{"path": "a.txt"}'
 ON = ToolSettings(enabled=("fake",))
 
@@ -48,7 +48,7 @@ def runner(*servers: FakeToolServer, trusted: Sequence[str] = ()) -> ToolRunner:
     return ToolRunner(servers, lambda changes: tuple(changes), trusted=trusted)
 
 
-def server(*tools: Tool, **script: ScriptedCall) -> FakeToolServer:
+def server(*tools: ServerTool, **script: ScriptedCall) -> FakeToolServer:
     return FakeToolServer("fake", tools, {name: [call] for name, call in script.items()})
 
 
@@ -250,7 +250,7 @@ async def test_a_tool_with_an_impossible_name_or_schema_is_not_offered() -> None
     tools = [
         fake_tool("a b"),
         fake_tool("x" * 65),
-        fake_tool("large", definition=ToolDefinition("large", "", {"enum": ["x" * 70_000]})),
+        fake_tool("large", definition=Tool("large", "", {"enum": ["x" * 70_000]})),
         fake_tool("good"),
     ]
     assert [tool.name for tool in await runner(server(*tools)).offered(ON)] == ["good"]

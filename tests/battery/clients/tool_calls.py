@@ -35,6 +35,7 @@ from app.engine.loop.core import Engine
 from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
+from app.protocol.chat import Tool, ToolCallDelta, with_deltas
 from app.service.generation.answer_parser import AnswerParser, answer_parser
 from app.service.generation.harmony import HARMONY_TAGS
 from app.service.generation.reasoning_budget import reasoning_budget
@@ -42,7 +43,7 @@ from app.service.generation.thinking import DEFAULT_THINKING
 from app.service.tools.call_grammar import bound_calls
 from app.service.tools.formats import ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import Tool, ToolCallDelta, ToolOptions, merge_deltas
+from app.service.tools.tool import ToolOptions
 from offload.placement.load_parameters import ON_HOST
 from tests.app.call_texts import FAMILIES, family
 from tests.battery.clients.tool_schemas import many_tools
@@ -223,7 +224,7 @@ def ends_of(tool_format: ToolFormat) -> list[str]:
 
 def faults_of(case: Case, reason: FinishReason) -> Iterator[str]:
     """Yield what is wrong with a finished answer."""
-    calls = merge_deltas(case.calls)
+    calls = with_deltas((), case.calls)
     is_cut = reason is FinishReason.LENGTH
     must_call = case.way.startswith("required") or (case.begin and case.way != "begun")
     if must_call and not calls and not is_cut:
@@ -261,7 +262,7 @@ def run(backend: WillingModel, cases: Sequence[Case], seen: Seen) -> None:
             return
         case.take("", is_final=True)
         report(case, list(faults_of(case, event.reason)), seen)
-        calls = merge_deltas(case.calls)
+        calls = with_deltas((), case.calls)
         is_open = event.reason is FinishReason.LENGTH and bool(calls) and calls[-1].arguments_object() is None
         seen.n_calls[case.name] += len(calls) - is_open
         seen.by_tool.update(call.name.rstrip("_0123456789") for call in calls[: len(calls) - is_open])

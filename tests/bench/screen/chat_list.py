@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from textual.pilot import Pilot
 
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient
 from app.settings.settings import Settings
+from tests.app.client.scripted_client import ScriptedClient
 from tests.bench.screen.search_chats import fill
 from tests.bench.screen.tui_work import LIMIT_MS, Clock, text_of
 from tui.app import LocalllmApp

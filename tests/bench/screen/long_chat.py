@@ -23,8 +23,8 @@ from textual.pilot import Pilot
 from app.chat.conversation import MessageContent
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient
 from app.settings.settings import Settings
+from tests.app.client.scripted_client import ScriptedClient
 from tests.bench.screen.paced_engine import ANSWER, PacedEngine
 from tests.tui.terminal import Terminal, eventually
 from tui.app import LocalllmApp

@@ -10,10 +10,10 @@ import pytest
 from app.chat.conversation import MessageContent
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import READY, ScriptedClient, ScriptedReply
 from app.protocol.chat import Message
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
+from tests.app.client.scripted_client import READY, ScriptedClient, ScriptedReply
 from tests.tui.conftest import User
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection

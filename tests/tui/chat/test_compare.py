@@ -8,10 +8,10 @@ import pytest
 
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import COMPLETED, ScriptedReply
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from quantizer.system.errors import EngineError
 from tests.app.chat.tool_chats import backend_of, calling
+from tests.app.client.scripted_client import COMPLETED, ScriptedReply
 from tests.tui.chat.test_chat_model import ManyModels
 from tests.tui.model_scenes import client_with_models
 

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 
 from app.chat.backend import ConnectionState
 from app.chat.stream import AnswerFigures, AnswerTimer, StreamChunk
-from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
-from app.client.fake import READY as READY_MODEL
+from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
+from tests.app.client.scripted_client import READY as READY_MODEL
 from tests.tui.plans import split_plan
 from tui.chat.format import Status, advice, status_of
 

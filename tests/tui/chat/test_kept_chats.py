@@ -9,8 +9,8 @@ from app.chat import repository as repository_module
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.repository import AnswerTarget, SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient, ScriptedReply
 from quantizer.system.errors import StorageError
+from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 
 
 def _stored(data_dir: Path) -> list[Message]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from app.chat.conversation import MessageState
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient, ScriptedReply
 from quantizer.system.errors import EngineError
+from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tui.chat.commands import EXAMPLES
 
 SLOW = ScriptedReply(deltas=("Half ", "whole."), pause_after=1)

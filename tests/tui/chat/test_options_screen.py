@@ -7,9 +7,9 @@ from app.chat.presets import Presets
 from app.chat.repository import SqliteChatRepository
 from app.chat.sampling_options import CHAT_OPTIONS
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient
 from app.protocol.chat import GenerationOptions
 from app.protocol.errors import RequestError
+from tests.app.client.scripted_client import ScriptedClient
 
 
 async def _sets(user, **texts: str) -> None:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Input, TextArea
 
-from app.client.fake import COMPLETED, LOADING, READY, ScriptedClient, ScriptedReply
 from app.protocol.errors import ContextOverflowError, ServiceError
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, ErrorInfo
+from tests.app.client.scripted_client import COMPLETED, LOADING, READY, ScriptedClient, ScriptedReply
 from tui.app import LocalllmApp
 from tui.chat.commands import EXAMPLES
 from tui.connection import ServiceConnection

@@ -9,8 +9,8 @@ from textual.events import Key
 
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from quantizer.system.errors import EngineError
+from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 
 TWO = (ScriptedReply(deltas=("First try.",)), ScriptedReply(deltas=("Second try.",)))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.client.fake import ScriptedClient, ScriptedReply
+from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 
 LONG = "x = " + "1" * 200  # does not fit a row
 ONE = f"So:\n\n```python\ndef f():\n\treturn 1  # twice\n\n{LONG}\n```\n\nThat is all."

@@ -6,7 +6,7 @@ import pytest
 
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient, ScriptedReply
+from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.tui.model_scenes import client_with_models
 from tui.chat.commands import EXAMPLES
 

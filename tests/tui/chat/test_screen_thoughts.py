@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import GenerationOptions
+from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 
 THOUGHTFUL = ScriptedReply(thoughts=("Hm, ", "cats?\x1b[2J "), deltas=("Yes", ", cats."))
 

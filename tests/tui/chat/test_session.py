@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.chat.titles import parse_title
-from app.client.fake import READY, ScriptedClient, ScriptedReply
 from app.common.terminal import printable_line
 from app.protocol.status import Occupancy
 from quantizer.system.errors import EngineError
+from tests.app.client.scripted_client import READY, ScriptedClient, ScriptedReply
 
 IDLE = replace(READY, id="llama", occupancy=Occupancy(n_running=0, n_waiting=0, n_cells_used=0, n_cells=2048))
 BUSY = replace(IDLE, occupancy=Occupancy(n_running=1, n_waiting=0, n_cells_used=9, n_cells=2048))

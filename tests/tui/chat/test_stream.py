@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from app.chat import stream
 from app.chat.conversation import Message
 from app.chat.stream import AnswerTimer, StreamChunk, format_reasoning, remaining_pause_s, stream_answer
-from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.common.terminal import printable
 from app.protocol.chat import Message as ChatMessage
-from app.protocol.tools import ToolCall, with_delta
+from app.protocol.chat import ToolCall, with_deltas
 from quantizer.system.errors import EngineError
+from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 from tui.connection import ServiceConnection
 
 
@@ -59,8 +59,7 @@ async def test_calls_come_as_the_model_wrote_them():
     *chunks, completed = await _parts(ScriptedClient(ScriptedReply(deltas=("So.",), calls=calls)))
     found = ()
     for chunk in chunks:
-        for delta in chunk.calls:
-            found = with_delta(found, delta)
+        found = with_deltas(found, chunk.calls)
     assert found == calls
     assert "".join(chunk.text for chunk in chunks) == "So."
     assert (chunks[-1].n_tokens, completed.finish_reason) == (5, "tool_calls")

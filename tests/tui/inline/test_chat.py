@@ -18,12 +18,12 @@ from app.chat.conversation import Attachment, ChatSettings, Message, MessageStat
 from app.chat.presets import Presets
 from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
 from app.protocol.chat import GenerationOptions, MediaPart
 from app.protocol.errors import NoTemplateError, RequestError
 from app.settings.settings import Settings
 from quantizer.system.errors import EngineError
 from tests.app.chat.attachments.files import pdf_of, picture_of
+from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 from tests.tui.model_scenes import client_with_models
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection

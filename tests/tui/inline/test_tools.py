@@ -10,11 +10,11 @@ import pytest
 
 from app.chat.repository import InMemoryChatRepository
 from app.cli.tool_options import RequestedTools
-from app.client.fake import ScriptedClient
 from app.tools.approval import Decision
 from app.tools.fake import FakeToolBackend
 from quantizer.system.errors import UsageError
 from tests.app.chat.tool_chats import backend_of, call, calling, said, unbatched
+from tests.app.client.scripted_client import ScriptedClient
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection
 from tui.inline.chat import InlineChat

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import App, ComposeResult
 
-from app.client.fake import ScriptedClient
+from tests.app.client.scripted_client import ScriptedClient
 from tui.jobs.log import LogView, read_end
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from app.client.fake import ScriptedClient
 from app.protocol.errors import ServiceError
 from app.protocol.job import Job
 from quantizer.system.errors import ErrorInfo
+from tests.app.client.scripted_client import ScriptedClient
 
 PULL = Job(id="job-1", kind="pull", title="pull org/model:Q4_K_M", arguments={}, created_s=1.0, state="running")
 TUNE = Job(id="job-2", kind="tune", title="tune guide", arguments={}, created_s=2.0, state="queued")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.client.fake import ScriptedClient, ScriptedReply
+from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.tui.hostile import HOSTILE, controls_in, sequences
 from tui.markdown.document import CodeBlock, code_blocks, markdown_parser
 

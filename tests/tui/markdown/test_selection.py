@@ -7,7 +7,7 @@ from rich.style import Style
 from textual.app import App
 from textual.color import Color
 
-from app.client.fake import ScriptedClient, ScriptedReply
+from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 
 ANSWER = """# Head
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from app.client.fake import READY
 from app.protocol.job import Job
 from app.protocol.plan import MeasuredRun
 from app.protocol.status import EngineCounters, LatencySummary, LoadedSetting, ModelStatus, Occupancy, ServiceStatus
 from quantizer.system.errors import ErrorInfo
+from tests.app.client.scripted_client import READY
 from tests.tui.plans import split_plan
 from tui.metrics.figures import (
     MetricsHistory,

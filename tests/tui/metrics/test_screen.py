@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from app.client.fake import PLAN, READY, ScriptedClient
 from app.protocol.job import Job
 from app.protocol.plan import MeasuredRun
 from app.protocol.status import EngineCounters, LatencySummary, Occupancy
+from tests.app.client.scripted_client import PLAN, READY, ScriptedClient
 
 COUNTERS = EngineCounters(
     n_finished=3,

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from app.client.fake import ScriptedClient
 from app.protocol.library import LocalModel
 from quantizer.system.errors import UserError
+from tests.app.client.scripted_client import ScriptedClient
 from tests.app.small_models import small_model
 from tests.tui.conftest import QUICK_CLOCK
 from tests.tui.model_scenes import client_with_models

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.client.fake import ScriptedClient
 from app.protocol.plan import PlanRequest
 from quantizer.gguf.gguf_reader import ModelFileError
+from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.plans import planner_for
 from tui.plan.controls import Stepper
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from app.client.fake import ScriptedClient
+from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.model_scenes import client_with_models
 
 if sys.platform == "win32":

@@ -10,10 +10,10 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from app.client.fake import ScriptedClient
 from app.protocol.plan import PlanRequest
 from app.settings.descriptions import DESCRIPTIONS
 from app.settings.settings import load_settings
+from tests.app.client.scripted_client import ScriptedClient
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController

@@ -6,7 +6,7 @@ import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
-from app.client.fake import ScriptedClient
+from tests.app.client.scripted_client import ScriptedClient
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
 from tui.settings.themes import HIGH_CONTRAST, theme_choices

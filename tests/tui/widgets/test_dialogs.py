@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.client.fake import ScriptedClient
 from quantizer.system.errors import UserError
+from tests.app.client.scripted_client import ScriptedClient
 from tui.chat.commands import CHAT_COMMANDS
 from tui.commands import APP_COMMANDS
 from tui.widgets.dialogs import InputDialog

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from app.client.fake import ScriptedClient, ScriptedReply
 from app.protocol.job import Job
+from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.tui.conftest import QUICK_CLOCK
 from tests.tui.model_scenes import client_with_models
 from tui.widgets.notifications import Notification, NotificationBoard, line_text

@@ -11,7 +11,7 @@ from textual.css.errors import UnresolvedVariableError
 from textual.css.stylesheet import Stylesheet
 
 import tui.widgets.stylesheet as stylesheet_module
-from app.client.fake import ScriptedClient
+from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.conftest import InlineSession
 from tui.widgets.stylesheet import CachedStylesheet
 

@@ -21,7 +21,7 @@ from textual.widgets.option_list import Option
 
 from app.chat.tool_switches import is_on, rule_text, summary
 from app.common.terminal import printable, printable_line
-from app.tools.tool import Effect, ServerStatus, Tool
+from app.tools.tool import Effect, ServerStatus, ServerTool
 from quantizer.system.errors import UserError
 from tui.chat.composer.attachments import complete_path
 from tui.chat.tools.editor import ToolsEditor
@@ -73,7 +73,7 @@ class ToolsScreen(ModalScreen[None]):
         self._editor = editor
         self._servers: Sequence[ServerStatus] = ()
         self._n_tokens: int | None = None
-        self._tools: dict[str, Tool] = {}
+        self._tools: dict[str, ServerTool] = {}
 
     def compose(self) -> ComposeResult:
         with Vertical(id="tools") as panel:

@@ -13,6 +13,7 @@ from pydantic import Field, StrictStr
 
 from app.common.media_formats import MediaKind
 from app.engine.grammar.json_grammar import JsonFormat
+from app.protocol.chat import Tool
 from app.protocol.errors import RequestError
 from app.service.api.app_state import RefusedContent
 from app.service.api.fields import Body
@@ -29,7 +30,7 @@ from app.service.generation.earlier_turns import REASONING
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.thinking import Thinking
 from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
-from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
+from app.service.tools.tool import NO_TOOLS, ToolOptions
 
 # Thoughts, calls and their results are added by themselves.
 _TYPES_WITHOUT_TEXT = ("thinking", "redacted_thinking", "tool_use", "tool_result")

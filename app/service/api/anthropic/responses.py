@@ -17,7 +17,6 @@ from app.engine.request import FinishReason
 from app.service.api.anthropic.requests import CALL_ID_PREFIX
 from app.service.api.fields import WithWarnings
 from app.service.generation.generation import Answer, Delta
-from app.service.tools.tool import ToolCallDelta
 
 Event = dict[str, Any]
 BlockKind = Literal["thinking", "text", "tool_use"]
@@ -138,7 +137,7 @@ class MessageStreamEvents:
             yield from self._add("text", delta.text)
         for call in delta.calls:
             if call.name:
-                yield from self._begin("tool_use", id=_call_id(call), name=call.name)
+                yield from self._begin("tool_use", id=f"{CALL_ID_PREFIX}{call.call_id}", name=call.name)
             if call.arguments:
                 yield self._delta("tool_use", call.arguments)
 
@@ -178,15 +177,11 @@ def _blocks(answer: Answer) -> list[AnyBlock]:
     if answer.text:
         blocks.append({"type": "text", "text": answer.text})
     blocks.extend(
-        {"type": "tool_use", "id": _call_id(call), "name": call.name, "input": arguments}
+        {"type": "tool_use", "id": f"{CALL_ID_PREFIX}{call.call_id}", "name": call.name, "input": arguments}
         for call in answer.calls
         if (arguments := call.arguments_object()) is not None
     )
     return blocks
-
-
-def _call_id(call: ToolCallDelta) -> str:
-    return f"{CALL_ID_PREFIX}{call.call_id}"
 
 
 def _stop_reason(answer: Answer) -> StopReason:

@@ -11,12 +11,12 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 from app.engine.protocol.messages import AnswerProgress, Finished
 from app.engine.request import FinishReason, TokenLogprob
+from app.protocol.chat import ToolCall, ToolCallDelta, with_deltas
 from app.protocol.errors import RequestError
 from app.service.api.lmstudio.history import CLOSING_TAG, OPENING_TAG
 from app.service.api.lmstudio.sdk_session import sdk_error
 from app.service.generation.generation import Answer, Delta
 from app.service.models.served_model import ServedModel
-from app.service.tools.tool import ToolCallDelta
 
 Packet: TypeAlias = dict[str, Any]
 ReasoningType: TypeAlias = Literal["none", "reasoning", "reasoningStartTag", "reasoningEndTag"]
@@ -32,7 +32,7 @@ class PacketMaker:
         self._has_reasoning = has_reasoning
         self._n_tokens = 0
         self._is_reasoning = False
-        self._calls: dict[int, ToolCallDelta] = {}
+        self._calls: tuple[ToolCall, ...] = ()
 
     @property
     def n_tokens(self) -> int:
@@ -66,22 +66,19 @@ class PacketMaker:
 
     def _of_call(self, part: ToolCallDelta) -> Iterator[Packet]:
         yield from self._end_reasoning()
-        if part.index not in self._calls:
+        if part.index == len(self._calls):
             yield from self._end_call()
-            self._calls[part.index] = ToolCallDelta(part.index, part.call_id, part.name)
             yield {"type": "toolCallGenerationStart", "toolCallId": part.call_id}
             yield {"type": "toolCallGenerationNameReceived", "name": part.name}
+        self._calls = with_deltas(self._calls, [part])
         if part.arguments:
-            call = self._calls[part.index]
-            arguments = call.arguments + part.arguments
-            self._calls[part.index] = ToolCallDelta(call.index, call.call_id, call.name, arguments)
             yield {"type": "toolCallGenerationArgumentFragmentGenerated", "content": part.arguments}
 
     def _end_call(self) -> Iterator[Packet]:
         """Yield the end of the last call; one that was cut off has failed."""
-        call = self._calls.get(max(self._calls, default=-1))
-        if call is None:
+        if not self._calls:
             return
+        call = self._calls[-1]
         arguments = call.arguments_object()
         if arguments is None:
             error = RequestError(f"The call of {call.name} was cut off.", "Allow more tokens.")

@@ -16,11 +16,11 @@ from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Embedded
 from app.engine.request import FinishReason
+from app.protocol.chat import ToolCall
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
 from app.service.generation.generation import Answer, Delta
 from app.service.http.access_log import RequestRecord
-from app.service.tools.tool import ToolCallDelta
 
 _NS = 1_000_000_000
 
@@ -35,7 +35,7 @@ class CalledFunction(TypedDict):
     arguments: dict[str, Any]
 
 
-class ToolCall(TypedDict):
+class CalledTool(TypedDict):
     """A tool call; the `id` came with Ollama 0.12.10, and clients older than that may refuse it."""
 
     id: NotRequired[str]
@@ -48,7 +48,7 @@ class ResponseMessage(TypedDict):
     role: Literal["assistant"]
     content: str
     thinking: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCall]]
+    tool_calls: NotRequired[list[CalledTool]]
 
 
 class Durations(TypedDict, total=False):
@@ -136,21 +136,21 @@ class OllamaFormatter(ABC, Generic[Object]):
         return {**self.new(), "done": True, "done_reason": reason, **warnings}
 
     @abstractmethod
-    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCallDelta] = ()) -> Object:
+    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCall] = ()) -> Object:
         """Return an object that is not done."""
 
     def _finish(self, line: Object, answer: Answer, warnings: WithWarnings) -> Object:
         reason: DoneReason = "length" if answer.end.reason is FinishReason.LENGTH else "stop"
         return {**line, "done": True, "done_reason": reason, **_usage(answer, self.record), **warnings}
 
-    def _tool_calls(self, calls: Sequence[ToolCallDelta]) -> list[ToolCall]:
+    def _tool_calls(self, calls: Sequence[ToolCall]) -> list[CalledTool]:
         """Return calls with their arguments as objects, without a call that the token limit has cut short."""
         whole = [(call, arguments) for call in calls if (arguments := call.arguments_object()) is not None]
-        return [self._tool_call(index, call, arguments) for index, (call, arguments) in enumerate(whole)]
-
-    def _tool_call(self, index: int, call: ToolCallDelta, arguments: dict[str, Any]) -> ToolCall:
-        function: CalledFunction = {"index": index, "name": call.name, "arguments": arguments}
-        return {"id": call.call_id, "function": function} if self.has_call_ids else {"function": function}
+        called: list[CalledTool] = []
+        for index, (call, arguments) in enumerate(whole):
+            function: CalledFunction = {"index": index, "name": call.name, "arguments": arguments}
+            called.append({"id": call.call_id, "function": function} if self.has_call_ids else {"function": function})
+        return called
 
 
 class ChatFormatter(OllamaFormatter[ChatResponse]):
@@ -158,7 +158,7 @@ class ChatFormatter(OllamaFormatter[ChatResponse]):
 
     __slots__ = ()
 
-    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCallDelta] = ()) -> ChatResponse:
+    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCall] = ()) -> ChatResponse:
         message: ResponseMessage = {"role": "assistant", "content": text}
         if reasoning:
             message["thinking"] = reasoning
@@ -172,7 +172,7 @@ class GenerateFormatter(OllamaFormatter[GenerateResponse]):
 
     __slots__ = ()
 
-    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCallDelta] = ()) -> GenerateResponse:  # noqa: ARG002
+    def new(self, text: str = "", reasoning: str = "", calls: Sequence[ToolCall] = ()) -> GenerateResponse:  # noqa: ARG002
         line: GenerateResponse = {
             "model": self.model_id,
             "created_at": _now(),

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason, Request, TokenLogprob
+from app.protocol.chat import ToolCall, ToolCallDelta
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import (
     ChatTokenLogprob,
@@ -29,7 +30,6 @@ from app.service.api.openai.usage import (
     usage_of,
 )
 from app.service.generation.generation import Answer, Delta
-from app.service.tools.tool import ToolCallDelta
 
 Choice = TypeVar("Choice")
 ChunkChoice = TypeVar("ChunkChoice")
@@ -60,7 +60,7 @@ class CalledFunction(TypedDict):
     arguments: str
 
 
-class ToolCall(TypedDict):
+class CalledTool(TypedDict):
     """A tool call."""
 
     id: str
@@ -74,7 +74,7 @@ class ChatCompletionMessage(TypedDict):
     role: Literal["assistant"]
     content: str | None
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCall]]
+    tool_calls: NotRequired[list[CalledTool]]
 
 
 class ChatLogprobs(TypedDict):
@@ -351,7 +351,7 @@ def _delta(delta: Delta) -> ChatDelta:
     return fields
 
 
-def _call(call: ToolCallDelta) -> ToolCall:
+def _call(call: ToolCall | ToolCallDelta) -> CalledTool:
     return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 

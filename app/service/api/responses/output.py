@@ -12,9 +12,9 @@ from typing import Literal, NotRequired, TypeAlias
 from typing_extensions import TypedDict
 
 from app.engine import request
+from app.protocol.chat import ToolCallDelta
 from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
 from app.service.api.responses.items import custom_input, encode_reasoning
-from app.service.tools.tool import ToolCallDelta
 
 Kind = Literal["reasoning", "message", "function_call", "custom_tool_call"]
 ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]

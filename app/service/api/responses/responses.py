@@ -15,13 +15,13 @@ from typing_extensions import TypedDict
 
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason
+from app.protocol.chat import ToolCallDelta
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import chat_logprobs
 from app.service.api.responses.items import Item, custom_input
 from app.service.api.responses.output import AnyItem, ItemStatus, Kind, OutputForm, OutputItem, logprobs_of_text
 from app.service.generation.generation import Answer, Delta
 from app.service.http.errors import code_of, message_of
-from app.service.tools.tool import ToolCallDelta
 from quantizer.system.errors import UserError
 
 Event = dict[str, Any]

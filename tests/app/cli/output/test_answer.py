@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
-from app.client.fake import COMPLETED, LOADING, READY
-from app.protocol.chat import TextDelta
+from app.protocol.chat import AnswerDelta
+from tests.app.client.scripted_client import COMPLETED, LOADING, READY
 
 
 def test_nothing_a_model_writes_is_obeyed_by_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "a\x1b]52;c;evil\x07b\u202e\x9b31mc\n"
-    AnswerPrinter()(TextDelta(hostile, 2, reasoning=hostile))
+    AnswerPrinter()(AnswerDelta(hostile, 2, reasoning=hostile))
     told = capsys.readouterr()
     assert told.out == "a]52;c;evilb31mc\n"
     assert told.err == "a]52;c;evilb31mc\n\n\n"
@@ -19,7 +19,7 @@ def test_nothing_a_model_writes_is_obeyed_by_the_terminal(capsys: pytest.Capture
 
 def test_thoughts_go_to_stderr_with_a_blank_line_after_them(capsys: pytest.CaptureFixture[str]) -> None:
     show = AnswerPrinter()
-    for delta in (TextDelta("", 1, "Hm,"), TextDelta("Y", 2, " so."), TextDelta("es.", 3)):
+    for delta in (AnswerDelta("", 1, "Hm,"), AnswerDelta("Y", 2, " so."), AnswerDelta("es.", 3)):
         show(delta)
     assert capsys.readouterr() == ("Yes.", "Hm, so.\n\n")
 

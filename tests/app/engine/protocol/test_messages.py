@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.client.fake import PLAN
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol import messages
 from app.engine.protocol.messages import Truncation
@@ -26,6 +25,7 @@ from app.protocol.codec import encode as encode_value
 from app.protocol.plan import Plan
 from app.protocol.status import LoadedSetting, Occupancy
 from quantizer.system.errors import ErrorInfo
+from tests.app.client.scripted_client import PLAN
 
 RUNNING = messages.AnswerProgress(
     request_id="a",

@@ -7,10 +7,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from app.common.answer_text import ANY_FAMILY, HARMONY, NO_REASONING, ReasoningTags
+from app.protocol.chat import AnswerDelta, with_deltas
 from app.service.generation.answer_parser import answer_parser
 from app.service.tools.formats import tool_format_of
 from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import NO_TOOLS, ParsedText, ToolOptions
+from app.service.tools.tool import NO_TOOLS, ToolOptions
 from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, call_text, family, told_by
 
 TAGS = ReasoningTags("<think>", "</think>")
@@ -22,8 +23,8 @@ def split(text: str, cuts: list[int], offer: ToolOptions = OFFER) -> tuple[str, 
     return parts(told_by(answer_parser(TAGS, ToolCalling(family("hermes"), offer)), text, cuts))
 
 
-def parts(parsed: ParsedText) -> tuple[str, str, list[object]]:
-    return parsed.reasoning, parsed.text, [call.arguments_object() for call in parsed.calls]
+def parts(parsed: AnswerDelta) -> tuple[str, str, list[object]]:
+    return parsed.reasoning, parsed.text, [call.arguments_object() for call in with_deltas((), parsed.calls)]
 
 
 @pytest.mark.parametrize(

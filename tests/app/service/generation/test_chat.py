@@ -11,13 +11,14 @@ from app.engine.chat_template.render import render
 from app.engine.grammar.json_grammar import ANY_OBJECT
 from app.engine.request import Request, SamplingParams
 from app.library.local.model_files import ModelRef
+from app.protocol.chat import Tool
 from app.protocol.errors import NoTemplateError, RequestError
 from app.service.generation.chat import ChatTurn, Prompt, chat_generation, prompt_of
 from app.service.http.errors import openai_error
 from app.service.models.model_file import ModelFile, ModelTask
 from app.service.models.served_model import ServedModel
 from app.service.pool.engine_client import EngineStatus
-from app.service.tools.tool import NO_TOOLS, Tool, ToolOptions
+from app.service.tools.tool import NO_TOOLS, ToolOptions
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 HERMES = (

@@ -16,7 +16,7 @@ def _entry(piece: bytes) -> TokenLogprob:
 
 def test_an_answer_without_reasoning_streams_as_it_comes() -> None:
     answer = Answer(2, answer_parser(NO_REASONING, None))
-    assert answer.add(Output("a", "Hi", 1)) == Delta(2, "Hi", n_tokens=1)
+    assert answer.add(Output("a", "Hi", 1)) == Delta(index=2, text="Hi", n_tokens=1)
     assert answer.add(END) is None
     assert (answer.text, answer.reasoning, answer.end) == ("Hi", "", END)
 
@@ -26,10 +26,10 @@ def test_reasoning_and_answer_are_separated_without_tags() -> None:
     deltas = [answer.add(Output("a", text, n)) for n, text in enumerate(("<th", "ink>so", " </thi", "nk>", "\nYes"), 1)]
     assert deltas == [
         None,
-        Delta(0, reasoning="so", n_tokens=2),
+        Delta(index=0, reasoning="so", n_tokens=2),
         None,
         None,
-        Delta(0, "Yes", n_tokens=5),
+        Delta(index=0, text="Yes", n_tokens=5),
     ]
     assert (answer.reasoning, answer.text) == ("so", "Yes")
 
@@ -37,7 +37,7 @@ def test_reasoning_and_answer_are_separated_without_tags() -> None:
 def test_held_back_text_comes_with_the_end() -> None:
     answer = Answer(0, answer_parser(TAGS, None))
     assert answer.add(Output("a", "<thi", 1)) is None
-    assert answer.add(END) == Delta(0, "<thi", n_tokens=1)
+    assert answer.add(END) == Delta(index=0, text="<thi", n_tokens=1)
 
 
 def test_probabilities_wait_for_their_text() -> None:
@@ -45,13 +45,13 @@ def test_probabilities_wait_for_their_text() -> None:
     first, second = _entry(b"<th"), _entry(b"e")
     assert answer.add(Output("a", "<th", 1, (first,))) is None
     delta = answer.add(Output("a", "e", 2, (second,)))
-    assert delta == Delta(0, "<the", logprobs=(first, second), n_tokens=2)
+    assert delta == Delta(index=0, text="<the", logprobs=(first, second), n_tokens=2)
     assert answer.logprobs == [first, second]
 
 
 def test_a_token_without_text_is_sent_for_its_probability() -> None:
     answer = Answer(0, answer_parser(NO_REASONING, None))
-    assert answer.add(Output("a", "", 1, (_entry(b""),))) == Delta(0, logprobs=(_entry(b""),), n_tokens=1)
+    assert answer.add(Output("a", "", 1, (_entry(b""),))) == Delta(index=0, logprobs=(_entry(b""),), n_tokens=1)
 
 
 def test_the_tokens_of_reasoning_are_counted_by_its_share_of_each_piece() -> None:

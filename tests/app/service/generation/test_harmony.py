@@ -6,9 +6,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.common.answer_text import HARMONY
+from app.protocol.chat import AnswerDelta
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.harmony import HARMONY_TAGS, HarmonyParser
-from app.service.tools.tool import NO_TOOLS, ParsedText, ToolOptions
+from app.service.tools.tool import NO_TOOLS, ToolOptions
 from tests.app.call_texts import OFFER, told_by
 
 ANALYSIS = "<|channel|>analysis<|message|>We should look.<|end|>"
@@ -23,7 +24,7 @@ def split(
     *,
     begins_in_text: bool = False,
     separates_reasoning: bool = True,
-) -> ParsedText:
+) -> AnswerDelta:
     """Return all that is told of `text`, coming in pieces."""
     parser = HarmonyParser(
         offer, begins_in_text=begins_in_text, separates_reasoning=separates_reasoning, new_id=lambda: "ID"
@@ -31,7 +32,7 @@ def split(
     return told_by(parser, text, cuts)
 
 
-def parts(parsed: ParsedText) -> tuple[str, str, list[tuple[str, object]]]:
+def parts(parsed: AnswerDelta) -> tuple[str, str, list[tuple[str, object]]]:
     return parsed.reasoning, parsed.text, [(call.name, json.loads(call.arguments)) for call in parsed.calls]
 
 
@@ -193,10 +194,10 @@ def test_the_parts_of_an_answer_do_not_depend_on_chunks(
 
 def test_arguments_stream_while_they_are_made() -> None:
     parser = HarmonyParser(OFFER, new_id=lambda: "ID")
-    assert parser.push("<|channel|>commentary to=functions.get_weather json<|message|>") == ParsedText()
+    assert parser.push("<|channel|>commentary to=functions.get_weather json<|message|>") == AnswerDelta()
     assert [call.arguments for call in parser.push('{"city": "Å').calls] == ['{"city": "Å']
     assert [call.arguments for call in parser.push('re"}<|ca').calls] == ['re"}']
-    assert parser.push("ll|>", is_final=True) == ParsedText()
+    assert parser.push("ll|>", is_final=True) == AnswerDelta()
 
 
 def test_one_call_only_is_made_where_several_are_not_wanted() -> None:
@@ -206,16 +207,16 @@ def test_one_call_only_is_made_where_several_are_not_wanted() -> None:
 
 
 def test_a_call_of_a_tool_that_was_not_offered_is_text() -> None:
-    assert split(CALL, [], NO_TOOLS) == ParsedText(CALL)
+    assert split(CALL, [], NO_TOOLS) == AnswerDelta(CALL)
 
 
 def test_reasoning_that_is_not_separated_keeps_its_tags() -> None:
     text = f"{ANALYSIS}<|start|>assistant<|channel|>final<|message|>Yes."
-    assert split(text, [], separates_reasoning=False) == ParsedText(f"{ANALYSIS}\n\nYes.")
+    assert split(text, [], separates_reasoning=False) == AnswerDelta(f"{ANALYSIS}\n\nYes.")
 
 
 def test_an_answer_that_the_prompt_has_begun_has_no_header() -> None:
-    assert split("and so on.<|return|>", [5], begins_in_text=True) == ParsedText("and so on.")
+    assert split("and so on.<|return|>", [5], begins_in_text=True) == AnswerDelta("and so on.")
 
 
 def test_harmony_is_read_where_the_template_writes_it() -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.client.fake import PLAN as GUIDE_PLAN
 from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.request import Timings, Usage
 from app.library.local.model_files import ModelRef
@@ -28,6 +27,7 @@ from app.service.models.manager import ModelManager
 from app.service.models.model_file import read_model_file
 from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
+from tests.app.client.scripted_client import PLAN as GUIDE_PLAN
 from tests.app.service.pool.memory_fake import FakeMemory
 from tests.app.thread_worker import thread_worker
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from app.client.fake import PLAN
 from app.engine.chat_template.template_process import TemplateProcess
 from app.service.http import streaming
 from app.service.models.manager import ModelManager
 from app.settings.settings import Settings
 from quantizer.system.errors import UsageError
+from tests.app.client.scripted_client import PLAN
 from tests.app.service.models.managed import WORDS, calling, library_settings, managing, states
 from tests.app.thread_worker import thread_worker
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from app.client.fake import PLAN
 from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.library.local.resolve import GUIDE, resolve
 from app.protocol.errors import UnfitError
@@ -19,6 +18,7 @@ from offload.devices.machine import Device, DeviceKind
 from offload.placement.search import margin_bytes
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, UsageError
+from tests.app.client.scripted_client import PLAN
 from tests.app.service.pool.memory_fake import host_with
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_projectors import tiny_projector

@@ -12,13 +12,14 @@ from jsonschema import Draft202012Validator
 from app.common.answer_text import HARMONY, NO_REASONING, ReasoningTags
 from app.engine.grammar.gbnf import GbnfRules, check_grammar, text_through, with_plain_values
 from app.engine.grammar.json_grammar import JsonFormat
+from app.protocol.chat import AnswerDelta, Tool, joined_deltas
 from app.protocol.errors import RequestError
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.harmony import HARMONY_BOUNDS
 from app.service.tools.call_grammar import answer_grammar, bound_calls
 from app.service.tools.formats import ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import MAX_TOOLS, ParsedText, Tool, ToolOptions, merge_deltas
+from app.service.tools.tool import MAX_TOOLS, ToolOptions
 from tests.app.call_texts import FAMILIES, family
 from tests.app.gbnf_texts import Grammar
 from tests.app.spoken_answers import spoken
@@ -58,19 +59,19 @@ def known(name: str) -> tuple[ToolFormat, ReasoningTags]:
     return harmony, HARMONY
 
 
-def parsed(text: str, tags: ReasoningTags, calling: ToolCalling | None, n_each: int = 10**6) -> ParsedText:
+def parsed(text: str, tags: ReasoningTags, calling: ToolCalling | None, n_each: int = 10**6) -> AnswerDelta:
     """Return all parts of `text`, coming in pieces of `n_each` characters."""
     parser = answer_parser(tags, calling)
     told = [parser.push(text[begin : begin + n_each]) for begin in range(0, len(text), n_each)]
     told.append(parser.push("", is_final=True))
-    return ParsedText(
+    return AnswerDelta(
         "".join(part.text for part in told),
-        merge_deltas(call for part in told for call in part.calls),
-        "".join(part.reasoning for part in told),
+        reasoning="".join(part.reasoning for part in told),
+        calls=joined_deltas(call for part in told for call in part.calls),
     )
 
 
-def fitting_calls(text: str, tags: ReasoningTags, calling: ToolCalling) -> ParsedText:
+def fitting_calls(text: str, tags: ReasoningTags, calling: ToolCalling) -> AnswerDelta:
     """Return the parts of `text`, whose calls fit their schemas however it is cut."""
     whole = parsed(text, tags, calling)
     again = parsed(text, tags, calling, 3)
@@ -99,7 +100,7 @@ def answers(
     tags: ReasoningTags | None = None,
     json_format: JsonFormat | None = None,
     n: int = 10,
-) -> Iterator[ParsedText]:
+) -> Iterator[AnswerDelta]:
     """Yield the parts of random answers that say `free` where nothing binds them."""
     tool_format, own_tags = known(name)
     tags = tags or own_tags
@@ -161,7 +162,7 @@ def test_a_call_without_a_tag_binds_once_it_names_a_tool(name: str, begin: str, 
 @pytest.mark.parametrize("name", ["llama-3", "llama-4"])
 def test_json_that_is_no_call_stays_as_it_is(name: str, text: str) -> None:
     for answer in answers(name, OFFER, free=text, n=2):
-        assert answer == ParsedText(text)
+        assert answer == AnswerDelta(text)
 
 
 def test_text_may_follow_calls_where_a_tag_closes_them() -> None:
@@ -298,7 +299,7 @@ def test_a_text_up_to_a_tag_holds_it_once_at_its_end() -> None:
 @pytest.mark.parametrize(
     ("offer", "word"),
     [
-        (lambda: Tool("a b"), "name 'a b' is invalid"),
+        (lambda: ToolOptions(tools=(Tool("a b"),)), "name 'a b' is invalid"),
         (lambda: ToolOptions(tools=(STOP, STOP)), "Two tools"),
         (lambda: ToolOptions(tools=tuple(Tool(f"t{number}") for number in range(MAX_TOOLS + 1))), "513"),
         (lambda: ToolOptions(tools=(STOP,), only="go", must_call=True), "'go'"),

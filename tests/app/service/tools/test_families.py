@@ -18,12 +18,13 @@ from app.common.answer_text import reasoning_tags_of
 from app.engine.chat_template.render import render
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef
+from app.protocol.chat import AnswerDelta, Tool, joined_deltas
 from app.service.generation.answer_parser import answer_parser
 from app.service.generation.chat import ChatTurn, Prompt, prompt_of
 from app.service.models.model_file import ModelFile
 from app.service.models.served_model import ServedModel
 from app.service.tools.formats import tool_format_of
-from app.service.tools.tool import ParsedText, Tool, ToolOptions, merge_deltas
+from app.service.tools.tool import ToolOptions
 
 HERE = Path(__file__).parent
 TEMPLATES = {path.stem: path.read_text("utf-8") for path in sorted((HERE / "family_templates").glob("*.jinja"))}
@@ -62,15 +63,15 @@ async def prompt(family: str, *messages: dict[str, Any]) -> Prompt:
     return await prompt_of(model, ChatTurn(messages=messages, request=Request(request_id="1", prompt=""), tools=OFFER))
 
 
-def parsed(made: Prompt, text: str, size: int) -> ParsedText:
+def parsed(made: Prompt, text: str, size: int) -> AnswerDelta:
     """Return the parts of `text`, coming in pieces of `size` characters."""
     parser = answer_parser(made.tags, made.tool_calling)
     parts = [parser.push(text[begin : begin + size]) for begin in range(0, len(text), size)]
     parts.append(parser.push("", is_final=True))
-    return ParsedText(
+    return AnswerDelta(
         "".join(part.text for part in parts),
-        merge_deltas(call for part in parts for call in part.calls),
-        "".join(part.reasoning for part in parts),
+        reasoning="".join(part.reasoning for part in parts),
+        calls=joined_deltas(call for part in parts for call in part.calls),
     )
 
 

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from app.protocol.chat import AnswerDelta, Tool, ToolCallDelta, with_deltas
 from app.service.tools.formats import GENERIC, tool_format_of
 from app.service.tools.parser import ToolCallParser
-from app.service.tools.tool import ParsedText, Tool, ToolCallDelta, ToolOptions
+from app.service.tools.tool import ToolOptions
 from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, WEATHER, call_text, family, split
 
 
-def names_and_arguments(parsed: ParsedText) -> list[tuple[str, Any]]:
+def names_and_arguments(parsed: AnswerDelta) -> list[tuple[str, Any]]:
     return [(call.name, json.loads(call.arguments)) for call in parsed.calls]
 
 
@@ -65,7 +66,7 @@ def test_parsed_calls_do_not_depend_on_chunks(name: str, text: str, cuts: list[i
 @given(name=st.sampled_from([*FAMILIES]), text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=5))
 def test_text_without_a_call_passes_unchanged(name: str, text: str, cuts: list[int]) -> None:
     nothing_to_call = ToolOptions(tools=(Tool("never"),))
-    assert split(family(name), text, cuts, nothing_to_call) == ParsedText(text)
+    assert split(family(name), text, cuts, nothing_to_call) == AnswerDelta(text)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_text_without_a_call_passes_unchanged(name: str, text: str, cuts: list[i
     ],
 )
 def test_a_malformed_call_comes_back_as_text(text: str) -> None:
-    assert split(GENERIC, text, [3, 15, 40]) == ParsedText(text)
+    assert split(GENERIC, text, [3, 15, 40]) == AnswerDelta(text)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,8 @@ def test_values_in_tags_are_json_unless_the_schema_says_string(value: str, parse
 @pytest.mark.parametrize("cuts", [[], [30, 45]])
 def test_an_answer_that_is_cut_off_in_json_with_a_tag_in_it_has_no_whole_call(cuts: list[int]) -> None:
     begun = '<function=now>\n<parameter=a>\n[{"question": "{qu</parameter>Well.</function>'
-    assert split(family("qwen3-coder"), begun, cuts).calls[0].arguments_object() is None
+    (call,) = with_deltas((), split(family("qwen3-coder"), begun, cuts).calls)
+    assert call.arguments_object() is None
     whole = f'{begun}"}}]\n</parameter>\n</function>'
     assert names_and_arguments(split(family("qwen3-coder"), whole, cuts)) == [
         ("now", {"a": [{"question": "{qu</parameter>Well.</function>"}]})
@@ -173,7 +175,7 @@ def test_a_second_call_is_text_where_one_is_wanted() -> None:
 
 def test_python_of_a_builtin_tool_is_text() -> None:
     text = '<|python_tag|>brave_search.call(query="x")'
-    assert split(family("llama-3"), text, [4]) == ParsedText(text)
+    assert split(family("llama-3"), text, [4]) == AnswerDelta(text)
 
 
 def test_a_template_without_calls_has_no_format() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.common.terminal import printable
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.approval import Decision
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.builtin.servers import tool_runner

@@ -18,7 +18,7 @@ from app.tools.mcp.config.entry import config_of
 from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS
 from app.tools.mcp.server import McpServer
-from app.tools.tool import CallContext, Tool, ToolProgress
+from app.tools.tool import CallContext, ServerTool, ToolProgress
 
 pytest.importorskip("mcp", reason="the optional extra")
 
@@ -50,7 +50,7 @@ async def hostile(mode: str, **entry: object) -> AsyncIterator[McpServer]:
         await server.close()
 
 
-async def a_tool(server: McpServer, name: str = "call") -> Tool:
+async def a_tool(server: McpServer, name: str = "call") -> ServerTool:
     return next(tool for tool in await server.tools() if tool.name == name)
 
 

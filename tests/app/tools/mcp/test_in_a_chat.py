@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.file_history import FileHistory

@@ -19,7 +19,7 @@ from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import Limits
 from app.tools.mcp.server import McpServer
 from app.tools.runner import ToolRunner
-from app.tools.tool import CallContext, Tool, ToolProgress
+from app.tools.tool import CallContext, ServerTool, ToolProgress
 from app.tools.tool_settings import ToolSettings
 from tests.app.tools.mcp.scripted import HandClock, Script, ScriptedConnection, settled, tool_entry
 
@@ -27,7 +27,7 @@ IMPATIENT = Limits(list_s=0.05)
 SUSPICIOUS = Limits(alive_s=0.05)
 
 
-async def only_tool(server: McpServer) -> Tool:
+async def only_tool(server: McpServer) -> ServerTool:
     (tool,) = await server.tools()
     return tool
 

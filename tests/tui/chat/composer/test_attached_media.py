@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from app.client.fake import READY, ScriptedClient
 from app.protocol.library import LocalModel
 from tests.app.chat.attachments.files import pdf_of, picture_of, wav_of
+from tests.app.client.scripted_client import READY, ScriptedClient
 
 SEEING = replace(READY, sees=True, hears=False)
 BLIND = replace(READY, sees=False, hears=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.chat.conversation import Attachment
-from app.client.fake import ScriptedClient
+from tests.app.client.scripted_client import ScriptedClient
 from tui.chat.composer.attachment_screen import MAX_EDITED_CHARACTERS
 
 LINES = "\n".join(f"line {number}" for number in range(13))

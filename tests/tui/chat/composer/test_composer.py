@@ -8,7 +8,7 @@ import sys
 import pytest
 from textual.events import Key, Paste
 
-from app.client.fake import ScriptedClient
+from tests.app.client.scripted_client import ScriptedClient
 
 
 @pytest.fixture(autouse=True)

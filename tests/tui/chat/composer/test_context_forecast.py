@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment, Draft
-from app.client.fake import ScriptedClient
 from app.protocol.errors import RequestError
+from tests.app.client.scripted_client import ScriptedClient
 from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
 
 

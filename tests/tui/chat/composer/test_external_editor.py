@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from app.client.fake import ScriptedClient
 from quantizer.system.errors import UsageError
+from tests.app.client.scripted_client import ScriptedClient
 from tui.chat.composer.external_editor import edit_text, editor_command
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.events import Key
 
-from app.client.fake import ScriptedClient
+from tests.app.client.scripted_client import ScriptedClient
 
 
 async def test_ctrl_j_starts_a_new_line_and_enter_sends_both(open_app):

@@ -7,9 +7,9 @@ from dataclasses import replace
 from app.chat.conversation import Chat, Message, MessageState, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
-from app.client.fake import ScriptedClient
-from app.protocol.tools import ToolCall
+from app.protocol.chat import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
+from tests.app.client.scripted_client import ScriptedClient
 
 READ = ToolCall("call-1", "read_file", '{"path": "sum.py"}')
 EDIT = ToolCall("call-2", "edit_file", '{"path": "sum.py", "old": "a - b", "new": "a + b"}')

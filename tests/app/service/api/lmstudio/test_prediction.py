@@ -10,10 +10,10 @@ import pytest
 
 from app.engine.protocol.messages import AnswerProgress
 from app.engine.request import TokenLogprob
+from app.protocol.chat import ToolCallDelta
 from app.service.api.lmstudio.history import ChatHistory
 from app.service.api.lmstudio.prediction import PacketMaker, progress_packet, with_progress
 from app.service.generation.generation import Delta
-from app.service.tools.tool import ToolCallDelta
 
 
 def _packets(maker: PacketMaker, *deltas: Delta) -> list[dict[str, Any]]:
@@ -25,7 +25,9 @@ def _fragments(packets: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def test_reasoning_lies_between_two_tags_of_its_own() -> None:
-    packets = _packets(PacketMaker(), Delta(0, reasoning="Hm", n_tokens=2), Delta(0, text="It snows.", n_tokens=5))
+    packets = _packets(
+        PacketMaker(), Delta(index=0, reasoning="Hm", n_tokens=2), Delta(index=0, text="It snows.", n_tokens=5)
+    )
     assert _fragments(packets) == [
         ("reasoningStartTag", "<think>"),
         ("reasoning", "Hm"),
@@ -36,17 +38,19 @@ def test_reasoning_lies_between_two_tags_of_its_own() -> None:
 
 
 def test_reasoning_that_is_all_there_is_ends_too() -> None:
-    packets = _packets(PacketMaker(), Delta(0, reasoning="Hm", n_tokens=2))
+    packets = _packets(PacketMaker(), Delta(index=0, reasoning="Hm", n_tokens=2))
     assert [kind for kind, _ in _fragments(packets)] == ["reasoningStartTag", "reasoning", "reasoningEndTag"]
 
 
 def test_an_answer_of_a_given_form_comes_without_reasoning() -> None:
-    deltas = Delta(0, reasoning="Hm", n_tokens=2), Delta(0, text="{}", n_tokens=3)
+    deltas = Delta(index=0, reasoning="Hm", n_tokens=2), Delta(index=0, text="{}", n_tokens=3)
     assert _fragments(_packets(PacketMaker(has_reasoning=False), *deltas)) == [("none", "{}")]
 
 
 def test_what_a_client_was_sent_comes_back_as_reasoning_and_answer() -> None:
-    packets = _packets(PacketMaker(), Delta(0, reasoning="Hm\nso", n_tokens=2), Delta(0, text="It snows.", n_tokens=5))
+    packets = _packets(
+        PacketMaker(), Delta(index=0, reasoning="Hm\nso", n_tokens=2), Delta(index=0, text="It snows.", n_tokens=5)
+    )
     sent = "".join(content for _, content in _fragments(packets))
     history = {"messages": [{"role": "assistant", "content": [{"type": "text", "text": sent}]}]}
     (message,) = ChatHistory.model_validate(history).openai_messages()
@@ -56,8 +60,8 @@ def test_what_a_client_was_sent_comes_back_as_reasoning_and_answer() -> None:
 def test_two_calls_each_begin_and_end() -> None:
     packets = _packets(
         PacketMaker(),
-        Delta(0, calls=(ToolCallDelta(0, "a", "first", '{"x"'),), n_tokens=1),
-        Delta(0, calls=(ToolCallDelta(0, arguments=": 1}"), ToolCallDelta(1, "b", "second")), n_tokens=3),
+        Delta(index=0, calls=(ToolCallDelta(0, "a", "first", '{"x"'),), n_tokens=1),
+        Delta(index=0, calls=(ToolCallDelta(0, arguments=": 1}"), ToolCallDelta(1, "b", "second")), n_tokens=3),
     )
     assert [packet["type"].removeprefix("toolCallGeneration") for packet in packets] == [
         "Start",
@@ -77,7 +81,9 @@ def test_two_calls_each_begin_and_end() -> None:
 
 
 def test_a_call_that_was_cut_off_has_failed() -> None:
-    *_, failed = _packets(PacketMaker(), Delta(0, calls=(ToolCallDelta(0, "a", "first", '{"x": "so'),), n_tokens=1))
+    *_, failed = _packets(
+        PacketMaker(), Delta(index=0, calls=(ToolCallDelta(0, "a", "first", '{"x": "so'),), n_tokens=1)
+    )
     assert failed["type"] == "toolCallGenerationFailed"
     assert failed["error"]["title"] == "The call of first was cut off."
     assert json.dumps(failed["rawContent"])
@@ -85,7 +91,7 @@ def test_a_call_that_was_cut_off_has_failed() -> None:
 
 def test_probabilities_come_in_the_forms_of_both_versions() -> None:
     entry = TokenLogprob(b"a", -0.5, ((4, b"b", -0.25), (3, b"a", -0.5)), offset=0, token=3)
-    (packet,) = _packets(PacketMaker(), Delta(0, text="a", logprobs=(entry,), n_tokens=1))
+    (packet,) = _packets(PacketMaker(), Delta(index=0, text="a", logprobs=(entry,), n_tokens=1))
     assert packet["logprobs"] == [[{"text": "a", "logprob": -0.5}, {"text": "b", "logprob": -0.25}]]
     candidates = [{"text": "b", "id": 4, "logProb": -0.25}, {"text": "a", "id": 3, "logProb": -0.5}]
     assert packet["fragment"]["tokens"] == [{"text": "a", "id": 3, "logProb": -0.5, "candidates": candidates}]

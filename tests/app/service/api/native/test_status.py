@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.client.service_client import ServiceClient
-from app.protocol.chat import Completed, GenerationOptions, Message, TextDelta
+from app.protocol.chat import AnswerDelta, Completed, GenerationOptions, Message
 from app.protocol.errors import RequestError
 from app.settings.private_files import conversation_name
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -84,7 +84,7 @@ async def test_a_text_is_continued_without_a_template(service: RunningService) -
     options = GenerationOptions(samplers={"dry_multiplier": 0.5, "repeat_last_n": 4}, max_tokens=8)
     async with ServiceClient(service.url) as client:
         *deltas, completed = [event async for event in client.complete("Once upon", "tiny", options)]
-    assert all(isinstance(delta, TextDelta) and delta.text for delta in deltas)
+    assert all(isinstance(delta, AnswerDelta) and delta.text for delta in deltas)
     assert isinstance(completed, Completed)
     assert completed.n_output_tokens == 8
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from app.client.service_client import ServiceClient
-from app.protocol.tools import ToolDefinition
+from app.protocol.chat import Tool
 from tests.app.running import RunningService
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-READ = ToolDefinition("read_file", "Read a text file.", PATH)
-WRITE = ToolDefinition("write_file", "Write a text file, in place of the one that is there.", PATH)
+READ = Tool("read_file", "Read a text file.", PATH)
+WRITE = Tool("write_file", "Write a text file, in place of the one that is there.", PATH)
 
 
 async def test_definitions_take_tokens_and_more_of_them_take_more(service: RunningService) -> None:

@@ -18,7 +18,7 @@ from app.tools.mcp.config.entry import ServerConfig, config_of
 from app.tools.mcp.connection import Observer
 from app.tools.mcp.errors import ToolError
 from app.tools.mcp.server import McpServer
-from app.tools.tool import CallContext, Tool, ToolProgress
+from app.tools.tool import CallContext, ServerTool, ToolProgress
 
 pytest.importorskip("mcp", reason="the optional extra")
 
@@ -86,7 +86,7 @@ def in_process(server: MCPServer) -> McpServer:
     return McpServer("notes", config_of("notes", {"command": "unused"}), "mcp.json", connect)
 
 
-def by_name(tools: tuple[Tool, ...]) -> dict[str, Tool]:
+def by_name(tools: tuple[ServerTool, ...]) -> dict[str, ServerTool]:
     return {tool.name: tool for tool in tools}
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from app.client.call_reader import CallReader
-from app.protocol.tools import ToolCall, with_delta
+from app.client.chat_format import CallReader
+from app.protocol.chat import ToolCall, with_deltas
 
 
 def _piece(index: int | None = None, call_id: str = "", name: str = "", arguments: Any = None) -> dict[str, Any]:
@@ -16,8 +16,7 @@ def _piece(index: int | None = None, call_id: str = "", name: str = "", argument
 def _calls(*pieces: dict[str, Any]) -> tuple[ToolCall, ...]:
     reader, calls = CallReader(), ()
     for piece in pieces:
-        for delta in reader.read([piece], 1, "r"):
-            calls = with_delta(calls, delta)
+        calls = with_deltas(calls, reader.read([piece]))
     return calls
 
 
@@ -62,4 +61,4 @@ def test_calls_without_ids_or_with_equal_ones_get_their_own() -> None:
 
 
 def test_an_answer_without_calls_has_none() -> None:
-    assert CallReader().read(None, 1, "r") == ()
+    assert CallReader().read(None) == ()

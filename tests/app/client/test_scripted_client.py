@@ -7,14 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from app.client.fake import COMPLETED, ScriptedClient, ScriptedReply
-from app.client.fake_library import ScriptedLibrary
 from app.client.service_client import LibraryClient, ServiceClient
-from app.protocol.chat import TextDelta
+from app.protocol.chat import AnswerDelta, ToolCall, ToolCallDelta
 from app.protocol.errors import RequestError
 from app.protocol.job import Job
-from app.protocol.tools import ToolCall, ToolCallDelta
 from quantizer.system.errors import EngineError
+from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedLibrary, ScriptedReply
 
 _NOT_SCRIPTED = {"count_tokens", "attend"}
 
@@ -32,10 +30,10 @@ def test_the_scripted_library_has_the_signatures_of_the_real_one(name):
 async def test_replies_come_in_order_and_the_last_serves_all_later_questions():
     client = ScriptedClient(ScriptedReply(deltas=("a",)), ScriptedReply(deltas=("b", "c")))
     answers = [[event async for event in client.chat([])] for _ in range(3)]
-    assert answers[0] == [TextDelta("a", 1, response_id="answer-1"), COMPLETED]
+    assert answers[0] == [AnswerDelta("a", 1, response_id="answer-1"), COMPLETED]
     for number, answer in enumerate(answers[1:], start=2):
         name = f"answer-{number}"
-        assert answer == [TextDelta("b", 1, response_id=name), TextDelta("c", 2, response_id=name), COMPLETED]
+        assert answer == [AnswerDelta("b", 1, response_id=name), AnswerDelta("c", 2, response_id=name), COMPLETED]
 
 
 async def test_scripted_error_ends_an_answer_and_is_no_abort():
@@ -75,7 +73,7 @@ async def test_scripted_calls_come_in_two_pieces_and_end_the_answer():
     events = [event async for event in client.chat([])]
     name = "answer-1"
     assert events[1:3] == [
-        ToolCallDelta(0, 2, "c", "read", response_id=name),
-        ToolCallDelta(0, 3, arguments="{}", response_id=name),
+        AnswerDelta(n_tokens=2, calls=(ToolCallDelta(0, "c", "read"),), response_id=name),
+        AnswerDelta(n_tokens=3, calls=(ToolCallDelta(0, arguments="{}"),), response_id=name),
     ]
     assert events[3].finish_reason == "tool_calls"
