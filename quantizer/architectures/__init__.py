@@ -42,11 +42,11 @@ def find_architecture(values: dict[str, Any], names: Collection[str] | None = No
         raise unknown_class(name, values, ARCHITECTURES)
     architecture = ARCHITECTURES[name]
     own = _language_settings(unfolded(values))
-    parts = (*(given(Config(own).section(name).values) for name in architecture.sections), own)
-    named = [setting for part in parts for setting in usually_named(part, architecture.aliases).items()]
-    config = Config({**_counted(own), **architecture.defaults, **dict(named)})
+    parts = (*(given(Config(own).section(name).values) for name in architecture.settings.sections), own)
+    named = [setting for part in parts for setting in usually_named(part, architecture.settings.aliases).items()]
+    config = Config({**_counted(own), **architecture.settings.defaults, **dict(named)})
     architecture = architecture.variant(config) or architecture
-    n_predicting = count_prediction_layers(config, names) if architecture.keeps_prediction_layer else 0
+    n_predicting = count_prediction_layers(config, names) if architecture.names.keeps_prediction_layer else 0
     config = Config({**config.values, N_PREDICTION_LAYERS: n_predicting})
     check_settings(architecture, config)
     return architecture, config
@@ -54,18 +54,18 @@ def find_architecture(values: dict[str, Any], names: Collection[str] | None = No
 
 def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tuple[int, ...]]:
     """Return every tensor that a model of this config must have -> its shape in ggml order."""
-    of_layers, n_layers = architecture.layer_tensors, config.integer("num_hidden_layers")
-    tensors = resolve_shapes(architecture.model_tensors(config), config)
+    of_layers, n_layers = architecture.tensors.layer, config.integer("num_hidden_layers")
+    tensors = resolve_shapes(architecture.tensors.model(config), config)
     for i in range(n_all_layers(config)):
         own = of_layers(config, i) if callable(of_layers) else of_layers
         shapes = resolve_shapes({**own, **(PREDICTION if i >= n_layers else {})}, config)
-        tensors |= {f"{architecture.blocks}.{i}.{name}": shape for name, shape in shapes.items()}
+        tensors |= {f"{architecture.names.blocks}.{i}.{name}": shape for name, shape in shapes.items()}
     return tensors
 
 
 def generated_tensors(architecture: Architecture, config: Config) -> Sequence[SourceTensor]:
     """Return the tensors that no checkpoint has. Raises CheckpointError for a rope scaling that the graph lacks."""
-    return (architecture.generate or no_factors)(config)
+    return (architecture.tensors.generate or no_factors)(config)
 
 
 def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:

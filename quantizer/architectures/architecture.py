@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from quantizer.architectures.shapes import Dimensions, LayerTensors, Stack, decoder
@@ -16,83 +17,132 @@ Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | S
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameter:
-    """One metadata row: `key` follows "<architecture>.", `read` takes it from the config (None: leave it out)."""
+    """One metadata row: `key` follows "<architecture>."; `value` may be a function of the config.
+
+    A row whose value is None is left out.
+    """
 
     key: str
     type_name: str
-    read: Callable[[Config], Value]
+    value: Callable[[Config], Value] | Value
+
+    def read(self, config: Config) -> Value:
+        return self.value(config) if callable(self.value) else self.value
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
-    """Everything that converting some HF classes takes; `gguf_name` is llama.cpp's name for them.
+class RequiredTensors:
+    """The tensors of a GGUF, with their shapes: those that must be there, and those that no checkpoint has."""
 
-    The maps of transforms are keyed by gguf's MODEL_TENSOR names, of `own_names` by llama.cpp's.
-    """
-
-    hf_classes: tuple[str, ...]
-    gguf_name: str
-    hyperparameters: tuple[Hyperparameter, ...]
-    # required tensors: of each layer, and outside the layers
-    layer_tensors: LayerTensors
-    model_tensors: Callable[[Config], Dimensions] = decoder
-    # what llama.cpp's names of the tensors of a layer begin with, before its number
-    blocks: str = "blk"
-    # those that need not be there
-    optional_tensors: Callable[[Config], Dimensions] = lambda _config: {}
-    # the architecture whose tensor names gguf's map has, where it lacks this one
-    names_of: str = ""
-    # names that gguf's map lacks too, in its form: of the source -> of llama.cpp, {bid} being the number of the layer
-    own_names: Mapping[str, str] = field(default_factory=dict)
-    # numbers that names may have, where there are fewer layers
-    n_numbers: int = 0
-    row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
-    # the same for the numbers of each row
-    column_orders: Mapping[str, RowOrder] = field(default_factory=dict)
-    value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
-    # the same for tensors of whole numbers, which are none elsewhere
-    number_maps: Mapping[str, NumberMap] = field(default_factory=dict)
-    # multipliers that transformers applies as it computes, and llama.cpp expects in the weights
-    row_factors: Mapping[str, RowFactors] = field(default_factory=dict)
-    # tensors that get the table's shape, with the same numbers in the same order
-    reshaped: tuple[str, ...] = ()
-    # ending of a fused tensor's name -> endings of its parts, and how those are cut out of it
-    splits: Mapping[str, Mapping[str, Cut]] = field(default_factory=dict)
-    stacks: tuple[Stack, ...] = ()
-    # row of metadata (with its whole key) -> ending of the tensor of each layer that holds one of its numbers
-    layer_numbers: Mapping[str, str] = field(default_factory=dict)
-    # row of metadata (with its whole key) -> beginning of the tensors of which it tells whether they are there
-    tensor_flags: Mapping[str, str] = field(default_factory=dict)
-    # None: none, and a rope scaling that needs some is refused
-    generate: Callable[[Config], Sequence[SourceTensor]] | None = None
+    layer: LayerTensors
+    # outside the layers
+    model: Callable[[Config], Dimensions] = decoder
+    # those that may be missing
+    optional: Callable[[Config], Dimensions] = lambda _config: {}
     # tensors that llama.cpp reads although it does not use them -> those that are written where a checkpoint lacks them
     borrowed: Callable[[Config], Mapping[str, str]] = lambda _config: {}
-    # endings of llama.cpp's names beyond .weight and .bias
-    suffixes: tuple[str, ...] = ()
-    # endings of source tensors that the runtime computes itself
-    ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
-    # prefix of the names of the body in a class with a head
+    # computed ones; None: none, and a rope scaling that needs some is refused
+    generate: Callable[[Config], Sequence[SourceTensor]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TensorNames:
+    """Which tensors of a checkpoint are used, and how their names become those of gguf's map."""
+
+    # removed from the beginning: the name of the body in a class with a head
     prefix: str = ""
-    # regular expressions of source names -> the names that gguf's map has, one after the other
+    # regular expressions of source names -> their replacements, one after the other
     renames: Mapping[str, str] = field(default_factory=dict)
-    # beginnings of the names, without the prefix, of tensors for training only
+    # endings of tensors that the runtime computes itself
+    ignored: tuple[str, ...] = (".rotary_emb.inv_freq", ".attention.masked_bias", ".attention.bias")
+    # beginnings, without the prefix, of tensors for training only
     unused: tuple[str, ...] = ()
-    # parts of a vision model that do not belong to the language model
+    # beginnings of the parts that see or hear, which do not belong to the language model
     skipped_modules: tuple[str, ...] = ()
-    # whether layers beyond the last, which predict several tokens, are left out
+    # whether layers beyond the last, which predict further tokens, are left out
     leaves_later_layers: bool = False
     # whether the first of them stays where it is the only one
     keeps_prediction_layer: bool = False
-    # whether it drafts for another model, whose vocabulary it has; the config's section "target" is about that model
-    is_draft_head: bool = False
+    # the architecture whose names are looked up where gguf's map lacks this one
+    map_of: str = ""
+    # names that gguf's map lacks too: of the source -> of llama.cpp, {bid} being the number of the layer
+    own: Mapping[str, str] = field(default_factory=dict)
+    # endings of llama.cpp's names beyond .weight and .bias
+    suffixes: tuple[str, ...] = ()
+    # what llama.cpp's names of a layer's tensors begin with, before its number
+    blocks: str = "blk"
+    # numbers that names may have, where there are fewer layers
+    n_numbered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How stored tensors are rearranged for llama.cpp; maps are keyed by gguf's MODEL_TENSOR or an own name."""
+
+    # numbered tensors that become one
+    stacks: tuple[Stack, ...] = ()
+    # ending of a fused tensor's name -> endings of its parts, and how those are cut out of it
+    splits: Mapping[str, Mapping[str, Cut]] = field(default_factory=dict)
+    # tensors that get the shape in RequiredTensors, with the same numbers in the same order
+    reshaped: tuple[str, ...] = ()
+    row_orders: Mapping[str, RowOrder] = field(default_factory=dict)
+    # the order of the numbers of each row
+    column_orders: Mapping[str, RowOrder] = field(default_factory=dict)
+    value_maps: Mapping[str, ValueMap] = field(default_factory=dict)
+    # value maps for tensors of integers
+    number_maps: Mapping[str, NumberMap] = field(default_factory=dict)
+    # multipliers that transformers applies as it computes, and llama.cpp expects in the weights
+    row_factors: Mapping[str, RowFactors] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How config.json is read, and what llama.cpp's graph assumes of it."""
+
     # objects in the config whose settings count as the config's own
     sections: tuple[str, ...] = ()
     # this class's names of settings -> the usual ones
     aliases: Mapping[str, str] = field(default_factory=dict)
     # the HF class's values of missing settings
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    # values that llama.cpp assumes: a checkpoint with others would run and generate nonsense
-    assumed: Mapping[str, Callable[[Config], Any]] = field(default_factory=dict)
+    # setting -> the value that llama.cpp assumes, or a function of the config that gives it: a checkpoint with another
+    # value would run and generate nonsense
+    assumed: Mapping[str, Any] = field(default_factory=dict)
+
+    def plus(
+        self, defaults: Mapping[str, Any] = MappingProxyType({}), assumed: Mapping[str, Any] = MappingProxyType({})
+    ) -> Settings:
+        """Return the settings of a relative, which has these in addition or instead of those of the same name."""
+        return replace(self, defaults={**self.defaults, **defaults}, assumed={**self.assumed, **assumed})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMetadata:
+    """Metadata rows, by their whole keys, that follow from the tensors of a checkpoint."""
+
+    # row -> ending of the tensor of each layer that holds one of its numbers
+    layer_numbers: Mapping[str, str] = field(default_factory=dict)
+    # row -> beginning of the tensors whose presence it states
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """Everything that converting some HF classes takes; `gguf_name` is llama.cpp's name for them.
+
+    A relative is a `replace(...)` of an entry or of one of its parts.
+    """
+
+    hf_classes: tuple[str, ...]
+    gguf_name: str
+    hyperparameters: tuple[Hyperparameter, ...]
+    tensors: RequiredTensors
+    names: TensorNames = TensorNames()
+    layout: Layout = Layout()
+    settings: Settings = Settings()
+    metadata_of_tensors: TensorMetadata = TensorMetadata()
+    # whether it drafts for another model, whose vocabulary it has; the config's section "target" is about that model
+    is_draft_head: bool = False
     # llama.cpp's names of the linear modules of sentence-transformers behind the pooling, in their order
     dense_modules: tuple[str, ...] = ()
     # weights (without their layer) that llama.cpp multiplies without adapters
@@ -128,9 +178,9 @@ def check_settings(architecture: Architecture, config: Config) -> None:
     n_layers = config.integer("num_hidden_layers")
     if not 0 < n_layers <= _MAX_LAYERS:
         raise CheckpointError(f"config.json has num_hidden_layers = {n_layers}.", "Check config.json.")
-    for key, expected in architecture.assumed.items():
-        value = config.values.get(key)
-        if value is not None and value != expected(config):
+    for key, assumed in architecture.settings.assumed.items():
+        value, expected = config.values.get(key), assumed(config) if callable(assumed) else assumed
+        if value is not None and value != expected:
             raise CheckpointError(
                 f"config.json has {key} = {str(value)[:64]}, which llama.cpp does not support for this architecture.",
                 "Choose another model.",

@@ -5,7 +5,7 @@ tensors of divisors that some of their scalings become.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from quantizer.architectures.architecture import Hyperparameter, Value
 from quantizer.architectures.shapes import N_PREDICTION_LAYERS, head_size, n_all_layers, n_feed_forward
@@ -164,6 +164,12 @@ def integer(*names: str) -> Callable[[Config], Value]:
 def number(*names: str) -> Callable[[Config], Value]:
     """Return a function that reads the first of these settings that exists; without any the row is left out."""
     return lambda config: config.optional_number(*names)
+
+
+def without(rows: Iterable[Hyperparameter], *keys: str) -> tuple[Hyperparameter, ...]:
+    """Return `rows` without those of the `keys`; a key that ends in a dot stands for all that begin with it."""
+    beginnings = tuple(key for key in keys if key.endswith("."))
+    return tuple(row for row in rows if row.key not in keys and not row.key.startswith(beginnings))
 
 
 SIZES = (

@@ -41,6 +41,11 @@ def head_size(config: Config) -> int:
     return config.integer("hidden_size") // n_heads
 
 
+def even_head_size(config: Config) -> int:
+    """Return the width of a head where all of them together are as wide as the model."""
+    return config.integer("hidden_size") // max(1, config.integer("num_attention_heads"))
+
+
 def n_feed_forward(config: Config) -> int:
     """Return the width of the feed-forwards, which may be listed layer by layer. Raises CheckpointError for several."""
     widths = config.values.get("intermediate_size")

@@ -96,7 +96,7 @@ def open_checkpoint(
 def _unknown_towers(checkpoint: Checkpoint, architecture: Architecture) -> Iterator[str]:
     """Warn of a part that sees or hears and cannot be converted."""
     if not projectors_for(checkpoint.config) and any(
-        name.removeprefix("model.").startswith(architecture.skipped_modules) for name in checkpoint.tensors
+        name.removeprefix("model.").startswith(architecture.names.skipped_modules) for name in checkpoint.tensors
     ):
         yield (
             f"The model will read text only: how {architecture.hf_classes[-1]} sees or hears cannot be converted yet."
@@ -121,7 +121,7 @@ class _Vocabulary:
 
 
 def _flag_entries(tensors: Iterable[str], architecture: Architecture) -> Iterator[Entry]:
-    for key, beginning in architecture.tensor_flags.items():
+    for key, beginning in architecture.metadata_of_tensors.flags.items():
         yield encode_entry(key, any(name.startswith(beginning) for name in tensors), "bool")
 
 
@@ -188,7 +188,7 @@ def layer_number_entries(
 
     Raises CheckpointError naming a number that is missing or is none, ModelFileError when a file cannot be read.
     """
-    for key, ending in architecture.layer_numbers.items():
+    for key, ending in architecture.metadata_of_tensors.layer_numbers.items():
         names = (f"model.layers.{i}{ending}" for i in range(config.integer("num_hidden_layers")))
         yield encode_entry(key, [_number(tensors, name) for name in names], "f32[]")
 

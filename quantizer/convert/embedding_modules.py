@@ -174,8 +174,8 @@ def ranking_entry(architecture: Architecture) -> Architecture:
     return replace(
         architecture,
         hyperparameters=(*architecture.hyperparameters, *_ROWS),
-        model_tensors=lambda config: _without_output(architecture, config),
-        unused=(*architecture.unused, "lm_head."),
+        tensors=replace(architecture.tensors, model=lambda config: _without_output(architecture, config)),
+        names=replace(architecture.names, unused=(*architecture.names.unused, "lm_head.")),
     )
 
 
@@ -198,7 +198,7 @@ def yes_no_ranker(
 
 
 def _without_output(architecture: Architecture, config: Config) -> Mapping[str, tuple[str | int, ...]]:
-    return {name: size for name, size in architecture.model_tensors(config).items() if name != "output.weight"}
+    return {name: size for name, size in architecture.tensors.model(config).items() if name != "output.weight"}
 
 
 def _outputs(matrix: FileTensor, rows: Sequence[int]) -> StackedTensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from quantizer.architectures import ARCHITECTURES, Architecture, find_architecture, needed_tensors
+from quantizer.architectures.architecture import RequiredTensors
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.checkpoint.safetensors import as_object, read_json, read_weights
 from quantizer.convert.derived_tensors import TransposedTensor, whole_tensor
@@ -120,7 +121,7 @@ def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, File
         if ending is None:
             raise _unsupported(f"holds {name[:128]!r}, which is no matrix of a pair")
         weight = name.removeprefix(_PREFIX).removesuffix(ending) + ".weight"
-        weight = weight.replace("language_model.", "", 1) if architecture.skipped_modules else weight
+        weight = weight.replace("language_model.", "", 1) if architecture.names.skipped_modules else weight
         if weight in sides[_SIDES[ending]]:
             raise _unsupported(f"changes {weight[:128]!r} twice")
         sides[_SIDES[ending]][weight] = tensor
@@ -135,22 +136,16 @@ def _placed(tensors: Mapping[str, FileTensor], side: str, base: _BaseModel) -> d
 
     All parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated.
     """
-    entry = replace(
-        base.architecture,
-        model_tensors=lambda _: {},
-        layer_tensors={},
-        generate=lambda _: [],
-        ignored=(),
-        unused=(),
-        skipped_modules=(),
-    )
+    names = replace(base.architecture.names, ignored=(), unused=(), skipped_modules=(), leaves_later_layers=False)
+    layout = base.architecture.layout
     if side == "a":
-        shared = {ending: dict.fromkeys(parts, whole_tensor) for ending, parts in entry.splits.items()}
-        entry = replace(entry, row_orders={}, row_factors={}, splits=shared)
+        shared = {ending: dict.fromkeys(parts, whole_tensor) for ending, parts in layout.splits.items()}
+        layout = replace(layout, row_orders={}, row_factors={}, splits=shared)
     else:
-        entry = replace(entry, column_orders={})
+        layout = replace(layout, column_orders={})
+    nothing = RequiredTensors(layer={}, model=lambda _config: {}, generate=lambda _config: [])
     untied = Config({**base.config.values, "tie_word_embeddings": False})
-    return map_tensors(tensors, untied, replace(entry, leaves_later_layers=False))
+    return map_tensors(tensors, untied, replace(base.architecture, tensors=nothing, names=names, layout=layout))
 
 
 def _entries(folder: Path, settings: Config, architecture: Architecture) -> Iterator[Entry]:

@@ -57,22 +57,22 @@ def map_tensors(
     Raises CheckpointError naming a tensor without a place, one that is missing, or one of another shape.
     """
     named = _without_ignored(tensors, config, architecture)
-    for stack in architecture.stacks:
+    for stack in architecture.layout.stacks:
         named = _stacked(named, stack, config)
     named = _split(named, config, architecture)
     names, needed = _name_map(architecture, config), needed_tensors(architecture, config)
     placed: dict[str, SourceTensor] = {}
     for name, tensor in named.items():
-        kind, new_name = _find(name, names, (".weight", ".bias", *architecture.suffixes))
-        if kind in architecture.reshaped and new_name in needed:
+        kind, new_name = _find(name, names, (".weight", ".bias", *architecture.names.suffixes))
+        if kind in architecture.layout.reshaped and new_name in needed:
             tensor = _reshaped(tensor, needed[new_name])
         _put(placed, new_name, _placed(tensor, new_name, kind, config, architecture))
     for generated in generated_tensors(architecture, config):
         _put(placed, generated.name, generated)
-    for new_name, lender in architecture.borrowed(config).items():
+    for new_name, lender in architecture.tensors.borrowed(config).items():
         if new_name not in placed and lender in placed:
             placed[new_name] = RenamedTensor(placed[lender], new_name)
-    _check_shapes(placed, needed, resolve_shapes(architecture.optional_tensors(config), config))
+    _check_shapes(placed, needed, resolve_shapes(architecture.tensors.optional(config), config))
     return dict(sorted(placed.items(), key=lambda item: _file_order(item[0])))
 
 
@@ -89,17 +89,17 @@ def _without_ignored(
     is_tied = config.flag("tie_word_embeddings") is True
     kept: dict[str, _Origin] = {}
     for source_name, tensor in tensors.items():
-        name = source_name.replace(_LANGUAGE_MODEL, "", 1) if architecture.skipped_modules else source_name
-        name = name.removeprefix(architecture.prefix)
-        for pattern, new in architecture.renames.items():
+        name = source_name.replace(_LANGUAGE_MODEL, "", 1) if architecture.names.skipped_modules else source_name
+        name = name.removeprefix(architecture.names.prefix)
+        for pattern, new in architecture.names.renames.items():
             name = re.sub(pattern, new, name)
-        if architecture.keeps_prediction_layer:
+        if architecture.names.keeps_prediction_layer:
             name = usual_name(name, config.integer("num_hidden_layers"))
-        is_tower = name.removeprefix("model.").startswith(architecture.skipped_modules)
-        is_computed = name.endswith(architecture.ignored) or (is_tied and name == "lm_head.weight")
-        is_later = architecture.leaves_later_layers and _layer(name) >= n_all_layers(config)
-        if not (is_tower or is_computed or is_later or name.startswith(architecture.unused)):
-            if name not in architecture.number_maps:
+        is_tower = name.removeprefix("model.").startswith(architecture.names.skipped_modules)
+        is_computed = name.endswith(architecture.names.ignored) or (is_tied and name == "lm_head.weight")
+        is_later = architecture.names.leaves_later_layers and _layer(name) >= n_all_layers(config)
+        if not (is_tower or is_computed or is_later or name.startswith(architecture.names.unused)):
+            if name not in architecture.layout.number_maps:
                 check_stored(tensor)
             _put(kept, name, tensor)
     return kept
@@ -138,11 +138,11 @@ def _stack(name: str, parts: Mapping[int, FileTensor], n_parts: int) -> StackedT
 def _split(tensors: Mapping[str, _Origin], config: Config, architecture: Architecture) -> dict[str, _Origin]:
     parts: dict[str, _Origin] = {}
     for name, tensor in tensors.items():
-        ending = next((ending for ending in architecture.splits if name.endswith(ending)), None)
+        ending = next((ending for ending in architecture.layout.splits if name.endswith(ending)), None)
         if ending is None or not isinstance(tensor, FileTensor):
             _put(parts, name, tensor)
             continue
-        for part_ending, cut in architecture.splits[ending].items():
+        for part_ending, cut in architecture.layout.splits[ending].items():
             part_name = name.removesuffix(ending) + part_ending
             _put(parts, part_name, cut(tensor, part_name, config))
     return parts
@@ -159,14 +159,14 @@ def _name_map(architecture: Architecture, config: Config) -> dict[str, tuple[str
     by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     n_all = n_all_layers(config)
     known = private(
-        by_name[architecture.names_of or architecture.gguf_name], max(n_all, architecture.n_numbers)
+        by_name[architecture.names.map_of or architecture.gguf_name], max(n_all, architecture.names.n_numbered)
     ).mapping
     names = {name: (kind.name, new_name) for name, (kind, new_name) in known.items()}
     for kind, found in table.items():  # gguf lists those of prediction for some architectures only
         if kind.name.startswith(_PREDICTION_KINDS):
             new_names = {i: gguf.TENSOR_NAMES[kind].format(bid=i) for i in range(n_layers, n_all)}
             names |= {name.format(bid=i): (kind.name, new) for i, new in new_names.items() for name in found}
-    for name, new_name in architecture.own_names.items():
+    for name, new_name in architecture.names.own.items():
         for layer in range(n_all if "{bid}" in new_name else 1):
             names[name.format(bid=layer)] = (new_name, new_name.format(bid=layer))
     return names
@@ -189,17 +189,17 @@ def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
 
 
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:
-    row_order = architecture.row_orders.get(kind)
-    values = None if name.endswith(".bias") else architecture.value_maps.get(kind)
-    if kind in architecture.number_maps:
-        return MappedNumbers(tensor, name, architecture.number_maps[kind], config)
+    row_order = architecture.layout.row_orders.get(kind)
+    values = None if name.endswith(".bias") else architecture.layout.value_maps.get(kind)
+    if kind in architecture.layout.number_maps:
+        return MappedNumbers(tensor, name, architecture.layout.number_maps[kind], config)
     if row_order is not None and isinstance(tensor, FileTensor):
         tensor = rearrange_rows(tensor, name, row_order, config)
-    if kind in architecture.column_orders:
-        return ReorderedColumns(tensor, name, architecture.column_orders[kind](config, tensor.shape[0]))
-    if kind in architecture.row_factors:
+    if kind in architecture.layout.column_orders:
+        return ReorderedColumns(tensor, name, architecture.layout.column_orders[kind](config, tensor.shape[0]))
+    if kind in architecture.layout.row_factors:
         n_rows = math.prod(tensor.shape[1:])
-        return ScaledRows(tensor, name, np.broadcast_to(architecture.row_factors[kind](config, n_rows), n_rows))
+        return ScaledRows(tensor, name, np.broadcast_to(architecture.layout.row_factors[kind](config, n_rows), n_rows))
     return replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)
 
 

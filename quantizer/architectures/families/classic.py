@@ -13,7 +13,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -22,6 +30,7 @@ from quantizer.architectures.metadata_rows import (
     kind_of,
     number,
     partly_rotated,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -60,7 +69,7 @@ def _gelu(key: str) -> Callable[[Config], Any]:
 
 
 _UNROTATED = (
-    *(row for row in DECODER if not row.key.startswith(("rope.", "feed_forward_length"))),
+    *without(DECODER, "rope.", "feed_forward_length"),
     Hyperparameter("feed_forward_length", "u32", DIMENSIONS["n_ff_wide"]),
     *LAYER_NORM,
 )
@@ -71,11 +80,7 @@ def _no_scaling(config: Config) -> Value:
     return None
 
 
-_ROTATED = (
-    *(row for row in DECODER if not row.key.startswith("rope.scaling.")),
-    *LAYER_NORM,
-    Hyperparameter("rope.scaling.type", "str", _no_scaling),
-)
+_ROTATED = (*without(DECODER, "rope.scaling."), *LAYER_NORM, Hyperparameter("rope.scaling.type", "str", _no_scaling))
 _GPT_NAMES = {
     "n_embd": "hidden_size",
     "n_head": "num_attention_heads",
@@ -90,34 +95,41 @@ _GPT_2 = Architecture(
     hf_classes=("GPT2LMHeadModel",),
     gguf_name="gpt2",
     hyperparameters=_UNROTATED,
-    model_tensors=lambda config: {**decoder_with_bias(config), **_LEARNED_POSITIONS},
-    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
-    splits={ending: {ending: transposed_tensor} for ending in (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")},
-    ignored=(".attn.bias", ".attn.masked_bias"),
-    prefix="transformer.",
-    aliases=_GPT_NAMES,
-    defaults=_GPT_DEFAULTS,
-    assumed={
-        "activation_function": _gelu("activation_function"),
-        "scale_attn_weights": lambda _config: True,
-        "scale_attn_by_inverse_layer_idx": lambda _config: False,
-        "add_cross_attention": lambda _config: False,
-    },
+    tensors=RequiredTensors(
+        model=lambda config: {**decoder_with_bias(config), **_LEARNED_POSITIONS}, layer={**_WEIGHTS, **biases(_WEIGHTS)}
+    ),
+    names=TensorNames(ignored=(".attn.bias", ".attn.masked_bias"), prefix="transformer."),
+    layout=Layout(
+        splits={ending: {ending: transposed_tensor} for ending in (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")}
+    ),
+    settings=Settings(
+        aliases=_GPT_NAMES,
+        defaults=_GPT_DEFAULTS,
+        assumed={
+            "activation_function": _gelu("activation_function"),
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "add_cross_attention": False,
+        },
+    ),
 )
 
 _STARCODER = replace(
     _GPT_2,
     hf_classes=("GPTBigCodeForCausalLM",),
     gguf_name="starcoder",
-    splits={},
-    defaults={**_GPT_DEFAULTS, "num_key_value_heads": 1},
-    assumed={
-        "activation_function": _gelu("activation_function"),
-        "multi_query": lambda _config: True,
-        "num_key_value_heads": lambda _config: 1,
-        "scale_attn_weights": lambda _config: True,
-        "add_cross_attention": lambda _config: False,
-    },
+    layout=replace(_GPT_2.layout, splits={}),
+    settings=replace(
+        _GPT_2.settings,
+        defaults={**_GPT_DEFAULTS, "num_key_value_heads": 1},
+        assumed={
+            "activation_function": _gelu("activation_function"),
+            "multi_query": True,
+            "num_key_value_heads": 1,
+            "scale_attn_weights": True,
+            "add_cross_attention": False,
+        },
+    ),
 )
 
 _NEOX = Architecture(
@@ -128,18 +140,19 @@ _NEOX = Architecture(
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
         Hyperparameter("use_parallel_residual", "bool", lambda config: config.flag("use_parallel_residual")),
     ),
-    model_tensors=decoder_with_bias,
-    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
-    row_orders={"ATTN_QKV": ungrouped},
-    aliases={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
-    defaults={"layer_norm_eps": 1e-5, "use_parallel_residual": True},
-    assumed={
-        "hidden_act": _gelu("hidden_act"),
-        "attention_bias": lambda _config: True,
-        "tie_word_embeddings": lambda _config: False,
-        # keys are not shared
-        "num_key_value_heads": integer("num_attention_heads"),
-    },
+    tensors=RequiredTensors(model=decoder_with_bias, layer={**_WEIGHTS, **biases(_WEIGHTS)}),
+    layout=Layout(row_orders={"ATTN_QKV": ungrouped}),
+    settings=Settings(
+        aliases={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
+        defaults={"layer_norm_eps": 1e-5, "use_parallel_residual": True},
+        assumed={
+            "hidden_act": _gelu("hidden_act"),
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            # keys are not shared
+            "num_key_value_heads": integer("num_attention_heads"),
+        },
+    ),
 )
 
 _PHI_WEIGHTS: Dimensions = {"attn_norm.weight": ("n_embd",), **ATTENTION, **_FEED_FORWARD}
@@ -147,41 +160,45 @@ _PHI_2 = Architecture(
     hf_classes=("PhiForCausalLM",),
     gguf_name="phi2",
     hyperparameters=(*_ROTATED, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
-    model_tensors=lambda config: {**decoder_with_bias(config), "output.bias": ("n_vocab",)},
-    layer_tensors={**_PHI_WEIGHTS, **biases(_PHI_WEIGHTS)},
-    defaults={"layer_norm_eps": 1e-5},
-    assumed={
-        "hidden_act": _gelu("hidden_act"),
-        "qk_layernorm": lambda _config: False,
-        "tie_word_embeddings": lambda _config: False,
-    },
+    tensors=RequiredTensors(
+        model=lambda config: {**decoder_with_bias(config), "output.bias": ("n_vocab",)},
+        layer={**_PHI_WEIGHTS, **biases(_PHI_WEIGHTS)},
+    ),
+    settings=Settings(
+        defaults={"layer_norm_eps": 1e-5},
+        assumed={"hidden_act": _gelu("hidden_act"), "qk_layernorm": False, "tie_word_embeddings": False},
+    ),
 )
 
 _BLOOM = Architecture(
     hf_classes=("BloomForCausalLM",),
     gguf_name="bloom",
     hyperparameters=_UNROTATED,
-    model_tensors=lambda config: {
-        **decoder_with_bias(config),
-        "token_embd_norm.weight": ("n_embd",),
-        "token_embd_norm.bias": ("n_embd",),
-    },
-    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
-    row_orders={"ATTN_QKV": ungrouped},
-    prefix="transformer.",
-    aliases={
-        "n_embed": "hidden_size",
-        "n_head": "num_attention_heads",
-        "n_layer": "num_hidden_layers",
-        "seq_length": "max_position_embeddings",
-        "layer_norm_epsilon": "layer_norm_eps",
-    },
-    # all of them were trained on 2,048 tokens (source: the BLOOM paper), which not every config says
-    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "max_position_embeddings": 2048},
-    assumed={
-        "apply_residual_connection_post_layernorm": lambda _config: False,
-        "num_key_value_heads": integer("num_attention_heads"),
-    },
+    tensors=RequiredTensors(
+        model=lambda config: {
+            **decoder_with_bias(config),
+            "token_embd_norm.weight": ("n_embd",),
+            "token_embd_norm.bias": ("n_embd",),
+        },
+        layer={**_WEIGHTS, **biases(_WEIGHTS)},
+    ),
+    names=TensorNames(prefix="transformer."),
+    layout=Layout(row_orders={"ATTN_QKV": ungrouped}),
+    settings=Settings(
+        aliases={
+            "n_embed": "hidden_size",
+            "n_head": "num_attention_heads",
+            "n_layer": "num_hidden_layers",
+            "seq_length": "max_position_embeddings",
+            "layer_norm_epsilon": "layer_norm_eps",
+        },
+        # all of them were trained on 2,048 tokens (source: the BLOOM paper), which not every config says
+        defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "max_position_embeddings": 2048},
+        assumed={
+            "apply_residual_connection_post_layernorm": False,
+            "num_key_value_heads": integer("num_attention_heads"),
+        },
+    ),
 )
 
 _MPT = Architecture(
@@ -192,25 +209,27 @@ _MPT = Architecture(
         Hyperparameter("attention.clamp_kqv", "f32", number("clip_qkv")),
         Hyperparameter("attention.max_alibi_bias", "f32", number("alibi_bias_max")),
     ),
-    layer_tensors=_WEIGHTS,
-    sections=("attn_config",),
-    aliases={
-        "d_model": "hidden_size",
-        "n_heads": "num_attention_heads",
-        "n_layers": "num_hidden_layers",
-        "max_seq_len": "max_position_embeddings",
-        "layer_norm_epsilon": "layer_norm_eps",
-    },
-    defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "alibi_bias_max": 8},
-    assumed={
-        "alibi": lambda _config: True,
-        "attn_type": lambda _config: "multihead_attention",
-        "expansion_ratio": lambda _config: 4,
-        "no_bias": lambda _config: True,
-        **dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), lambda _config: False),
-        **dict.fromkeys(("softmax_scale", "logit_scale"), lambda _config: None),
-        "num_key_value_heads": integer("num_attention_heads"),
-    },
+    tensors=RequiredTensors(layer=_WEIGHTS),
+    settings=Settings(
+        sections=("attn_config",),
+        aliases={
+            "d_model": "hidden_size",
+            "n_heads": "num_attention_heads",
+            "n_layers": "num_hidden_layers",
+            "max_seq_len": "max_position_embeddings",
+            "layer_norm_epsilon": "layer_norm_eps",
+        },
+        defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "alibi_bias_max": 8},
+        assumed={
+            "alibi": True,
+            "attn_type": "multihead_attention",
+            "expansion_ratio": 4,
+            "no_bias": True,
+            **dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False),
+            **dict.fromkeys(("softmax_scale", "logit_scale"), None),
+            "num_key_value_heads": integer("num_attention_heads"),
+        },
+    ),
 )
 
 
@@ -238,35 +257,37 @@ _DBRX = Architecture(
         *EXPERTS,
         Hyperparameter("attention.clamp_kqv", "f32", lambda config: config.optional_number("clip_qkv") or 0.0),
     ),
-    model_tensors=decoder,
-    layer_tensors={
-        "attn_norm.weight": ("n_embd",),
-        "attn_output_norm.weight": ("n_embd",),
-        **FUSED_ATTENTION,
-        **EXPERT_FEED_FORWARD,
-    },
-    splits={
-        ".experts.mlp.w1": {".experts.mlp.w1.weight": _expert_stack},
-        ".experts.mlp.v1": {".experts.mlp.v1.weight": _expert_stack},
-        ".experts.mlp.w2": {".experts.mlp.w2.weight": _transposed_experts},
-    },
-    sections=("attn_config", "ffn_config"),
-    aliases={
-        "d_model": "hidden_size",
-        "n_heads": "num_attention_heads",
-        "n_layers": "num_hidden_layers",
-        "max_seq_len": "max_position_embeddings",
-        "kv_n_heads": "num_key_value_heads",
-        "ffn_hidden_size": "intermediate_size",
-        "moe_num_experts": "num_local_experts",
-        "moe_top_k": "num_experts_per_tok",
-    },
-    defaults={"layer_norm_eps": 1e-5},
-    assumed={
-        "ffn_act_fn": lambda _config: {"name": "silu"},
-        "moe_normalize_expert_weights": lambda _config: 1,
-        "tie_word_embeddings": lambda _config: False,
-    },
+    tensors=RequiredTensors(
+        model=decoder,
+        layer={
+            "attn_norm.weight": ("n_embd",),
+            "attn_output_norm.weight": ("n_embd",),
+            **FUSED_ATTENTION,
+            **EXPERT_FEED_FORWARD,
+        },
+    ),
+    layout=Layout(
+        splits={
+            ".experts.mlp.w1": {".experts.mlp.w1.weight": _expert_stack},
+            ".experts.mlp.v1": {".experts.mlp.v1.weight": _expert_stack},
+            ".experts.mlp.w2": {".experts.mlp.w2.weight": _transposed_experts},
+        }
+    ),
+    settings=Settings(
+        sections=("attn_config", "ffn_config"),
+        aliases={
+            "d_model": "hidden_size",
+            "n_heads": "num_attention_heads",
+            "n_layers": "num_hidden_layers",
+            "max_seq_len": "max_position_embeddings",
+            "kv_n_heads": "num_key_value_heads",
+            "ffn_hidden_size": "intermediate_size",
+            "moe_num_experts": "num_local_experts",
+            "moe_top_k": "num_experts_per_tok",
+        },
+        defaults={"layer_norm_eps": 1e-5},
+        assumed={"ffn_act_fn": {"name": "silu"}, "moe_normalize_expert_weights": 1, "tie_word_embeddings": False},
+    ),
 )
 
 CLASSIC = (_GPT_2, _STARCODER, _NEOX, _PHI_2, _BLOOM, _MPT, _DBRX)

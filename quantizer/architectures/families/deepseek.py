@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.metadata_rows import (
     EXPERTS,
     LONG_ROPE,
@@ -24,6 +32,7 @@ from quantizer.architectures.metadata_rows import (
     long_factors,
     number,
     rope_of,
+    without,
 )
 from quantizer.architectures.shapes import (
     CHOICE_CORRECTION,
@@ -89,7 +98,7 @@ _ROWS = (
     *EXPERTS,
     Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
     # to llama.cpp all heads share the latent one
-    Hyperparameter("attention.head_count_kv", "u32", lambda _config: 1),
+    Hyperparameter("attention.head_count_kv", "u32", 1),
     Hyperparameter("attention.key_length", "u32", _sum_of("kv_lora_rank", "qk_rope_head_dim")),
     Hyperparameter("attention.value_length", "u32", integer("kv_lora_rank")),
     Hyperparameter("attention.key_length_mla", "u32", _sum_of("qk_nope_head_dim", "qk_rope_head_dim")),
@@ -185,26 +194,25 @@ def _whole_parts_rotated(config: Config) -> dict[str, Any]:
     return {key: 1.0 if key == "partial_rotary_factor" else value for key, value in settings.items()}
 
 
-_ASSUMED = {
-    "hidden_act": lambda _config: "silu",
-    "moe_layer_freq": lambda _config: 1,
-    "q_lora_rank": _uncompressed_if_lite,
-}
+_ASSUMED = {"hidden_act": "silu", "moe_layer_freq": 1, "q_lora_rank": _uncompressed_if_lite}
 _V3 = Architecture(
     hf_classes=("DeepseekV3ForCausalLM",),
     gguf_name="deepseek2",
     hyperparameters=_ROWS,
-    layer_tensors=_layer,
-    splits={
-        "kv_b_proj.weight": {"k_b_proj.weight": _keys, "v_b_proj.weight": _values},
-        **CHOICE_CORRECTION,
-        **FUSED_EXPERTS,
-    },
-    stacks=NUMBERED_EXPERTS,
-    leaves_later_layers=True,
+    tensors=RequiredTensors(layer=_layer),
+    names=TensorNames(leaves_later_layers=True),
+    layout=Layout(
+        splits={
+            "kv_b_proj.weight": {"k_b_proj.weight": _keys, "v_b_proj.weight": _values},
+            **CHOICE_CORRECTION,
+            **FUSED_EXPERTS,
+        },
+        stacks=NUMBERED_EXPERTS,
+    ),
+    settings=Settings(
+        defaults={"scoring_func": "sigmoid"}, assumed={**_ASSUMED, "rope_interleave": True, "topk_method": "noaux_tc"}
+    ),
     unadapted=("output.weight", *(f"attn_{name}.weight" for name in ("q", "q_a", "q_b", "kv_a_mqa", "k_b", "v_b"))),
-    defaults={"scoring_func": "sigmoid"},
-    assumed={**_ASSUMED, "rope_interleave": lambda _config: True, "topk_method": lambda _config: "noaux_tc"},
 )
 
 
@@ -239,29 +247,29 @@ _V32 = replace(
     _V3,
     hf_classes=("DeepseekV32ForCausalLM",),
     gguf_name="deepseek32",
-    names_of="glm-dsa",
     hyperparameters=(
         *_ROWS,
         Hyperparameter("attention.indexer.head_count", "u32", integer("index_n_heads")),
         Hyperparameter("attention.indexer.key_length", "u32", integer("index_head_dim")),
         Hyperparameter("attention.indexer.top_k", "u32", integer("index_topk")),
     ),
-    layer_tensors=lambda config, i: {**_layer(config, i), **_INDEXER},
-    defaults={
-        **_V3.defaults,
-        "first_k_dense_replace": 3,
-        "norm_topk_prob": True,
-        "index_n_heads": 64,
-        "index_head_dim": 128,
-        "index_topk": 2048,
-    },
-    assumed={
-        **_V3.assumed,
-        "attention_bias": lambda _config: False,
-        "mlp_layer_types": dense_before_sparse,
-        "layer_types": lambda config: ["indexed_attention"] * config.integer("num_hidden_layers"),
-        "index_head_dim": _whole_rotations,
-    },
+    tensors=replace(_V3.tensors, layer=lambda config, i: {**_layer(config, i), **_INDEXER}),
+    names=replace(_V3.names, map_of="glm-dsa"),
+    settings=_V3.settings.plus(
+        defaults={
+            "first_k_dense_replace": 3,
+            "norm_topk_prob": True,
+            "index_n_heads": 64,
+            "index_head_dim": 128,
+            "index_topk": 2048,
+        },
+        assumed={
+            "attention_bias": False,
+            "mlp_layer_types": dense_before_sparse,
+            "layer_types": lambda config: ["indexed_attention"] * config.integer("num_hidden_layers"),
+            "index_head_dim": _whole_rotations,
+        },
+    ),
 )
 
 DEEPSEEK = (
@@ -271,35 +279,41 @@ DEEPSEEK = (
         _V32,
         hf_classes=("GlmMoeDsaForCausalLM",),
         gguf_name="glm-dsa",
-        names_of="",
         hyperparameters=(*_V32.hyperparameters, Hyperparameter("attention.indexer.types", "bool[]", _run_indexers)),
-        layer_tensors=lambda config, i: {**_layer(config, i), **(_INDEXER if _run_indexers(config)[i] else {})},
-        defaults={**_V32.defaults, "index_n_heads": 32, "index_topk_freq": 1, "index_skip_topk_offset": 2},
-        assumed={
-            **_V32.assumed,
-            "index_topk_pattern": lambda _config: None,
-            "partial_rotary_factor": lambda _config: 1.0,
-            "rope_parameters": _whole_parts_rotated,
-        },
+        tensors=replace(
+            _V32.tensors,
+            layer=lambda config, i: {**_layer(config, i), **(_INDEXER if _run_indexers(config)[i] else {})},
+        ),
+        names=replace(_V32.names, map_of=""),
+        settings=_V32.settings.plus(
+            defaults={"index_n_heads": 32, "index_topk_freq": 1, "index_skip_topk_offset": 2},
+            assumed={"index_topk_pattern": None, "partial_rotary_factor": 1.0, "rope_parameters": _whole_parts_rotated},
+        ),
     ),
     replace(
         _V3,
         hf_classes=("DeepseekV2ForCausalLM",),
-        defaults={"scoring_func": "softmax", "topk_method": "greedy"},
-        assumed={**_ASSUMED, "topk_method": _known_method, "n_group": _ungrouped_if_greedy},
+        settings=replace(
+            _V3.settings,
+            defaults={"scoring_func": "softmax", "topk_method": "greedy"},
+            assumed={**_ASSUMED, "topk_method": _known_method, "n_group": _ungrouped_if_greedy},
+        ),
         approximations=_group_limit,
     ),
     replace(
         _V3,
         hf_classes=("Glm4MoeLiteForCausalLM",),
-        defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
-        assumed={
-            **_V3.assumed,
-            "attention_bias": lambda _config: False,
-            "mlp_layer_types": dense_before_sparse,
-            "partial_rotary_factor": lambda _config: 1.0,
-            "rope_parameters": _whole_parts_rotated,
-        },
+        settings=replace(
+            _V3.settings,
+            defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
+            assumed={
+                **_V3.settings.assumed,
+                "attention_bias": False,
+                "mlp_layer_types": dense_before_sparse,
+                "partial_rotary_factor": 1.0,
+                "rope_parameters": _whole_parts_rotated,
+            },
+        ),
     ),
     replace(
         _V3,
@@ -309,18 +323,21 @@ DEEPSEEK = (
             Hyperparameter("leading_dense_block_count", "u32", integer("num_hidden_layers")),
             # required by llama.cpp, although no layer has experts
             Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size", "intermediate_size")),
-            Hyperparameter("expert_shared_count", "u32", lambda _config: 0),
+            Hyperparameter("expert_shared_count", "u32", 0),
         ),
-        layer_tensors=lambda config, _i: {**_attention(config), **GATED_FEED_FORWARD},
-        defaults={"tie_word_embeddings": True},
-        assumed={**_V3.assumed, "attention_bias": lambda _config: False},
+        tensors=replace(_V3.tensors, layer=lambda config, _i: {**_attention(config), **GATED_FEED_FORWARD}),
+        settings=replace(
+            _V3.settings,
+            defaults={"tie_word_embeddings": True},
+            assumed={**_V3.settings.assumed, "attention_bias": False},
+        ),
     ),
     Architecture(
         hf_classes=("MiniCPM3ForCausalLM",),
         gguf_name="minicpm3",
         hyperparameters=(
             *SIZES,
-            *(row for row in ROPE if not row.key.startswith("rope.scaling.")),
+            *without(ROPE, "rope.scaling."),
             *LONG_ROPE,
             *RMS_NORM,
             *VOCABULARY,
@@ -332,27 +349,31 @@ DEEPSEEK = (
             Hyperparameter("attention.q_lora_rank", "u32", integer("q_lora_rank")),
             Hyperparameter("rope.dimension_count", "u32", integer("qk_rope_head_dim")),
         ),
-        layer_tensors={
-            **PRE_NORMS,
-            **_COMPRESSED_QUERIES,
-            "attn_kv_a_norm.weight": ("n_kv_rank",),
-            "attn_kv_a_mqa.weight": ("n_embd", "n_kv_rank_and_rope"),
-            "attn_kv_b.weight": ("n_kv_rank", "n_nope_and_value"),
-            "attn_output.weight": ("n_values", "n_embd"),
-            **GATED_FEED_FORWARD,
-        },
-        generate=long_factors(integer("qk_rope_head_dim")),
+        tensors=RequiredTensors(
+            layer={
+                **PRE_NORMS,
+                **_COMPRESSED_QUERIES,
+                "attn_kv_a_norm.weight": ("n_kv_rank",),
+                "attn_kv_a_mqa.weight": ("n_embd", "n_kv_rank_and_rope"),
+                "attn_kv_b.weight": ("n_kv_rank", "n_nope_and_value"),
+                "attn_output.weight": ("n_values", "n_embd"),
+                **GATED_FEED_FORWARD,
+            },
+            generate=long_factors(integer("qk_rope_head_dim")),
+        ),
+        settings=Settings(
+            # those of the published model
+            defaults={"tie_word_embeddings": True},
+            assumed={
+                "hidden_act": "silu",
+                "attention_bias": False,
+                "mlp_bias": False,
+                "scale_emb": 12,
+                "scale_depth": 1.4,
+                "dim_model_base": 256,
+            },
+        ),
         unadapted=_V3.unadapted,
-        # those of the published model
-        defaults={"tie_word_embeddings": True},
-        assumed={
-            "hidden_act": lambda _config: "silu",
-            "attention_bias": lambda _config: False,
-            "mlp_bias": lambda _config: False,
-            "scale_emb": lambda _config: 12,
-            "scale_depth": lambda _config: 1.4,
-            "dim_model_base": lambda _config: 256,
-        },
     ),
 )
 
@@ -406,7 +427,7 @@ def _kda_state(config: Config) -> Dimensions:
 
 
 def _kimi_layer(config: Config, i: int) -> Dimensions:
-    latent = _DEEPSEEK.layer_tensors
+    latent = _DEEPSEEK.tensors.layer
     assert callable(latent)
     n_dense = _n_dense(config)
     tensors = latent(Config({**config.values, "first_k_dense_replace": n_dense}), i)
@@ -428,48 +449,50 @@ KIMI = Architecture(
     hf_classes=("KimiLinearForCausalLM",),
     gguf_name="kimi-linear",
     hyperparameters=(
-        *(
-            row
-            for row in _DEEPSEEK.hyperparameters
-            if row.key not in _REPLACED and not row.key.startswith(("rope.scaling.", "rope.freq"))
-        ),
+        *without(_DEEPSEEK.hyperparameters, *_REPLACED, "rope.scaling.", "rope.freq_base"),
         Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
         Hyperparameter("leading_dense_block_count", "u32", _n_dense),
         Hyperparameter("ssm.conv_kernel", "u32", _kda_kernel),
         Hyperparameter("kda.head_dim", "u32", _kda_head),
     ),
-    layer_tensors=_kimi_layer,
-    value_maps={"SSM_A": negative_exponential},
-    reshaped=("SSM_A", "SSM_CONV1D_Q", "SSM_CONV1D_K", "SSM_CONV1D_V"),
-    splits={
-        "kv_b_proj.weight": _DEEPSEEK.splits["kv_b_proj.weight"],
-        **CHOICE_CORRECTION,
-        ".dt_bias": {".dt_proj.bias": whole_tensor},
-        **FUSED_EXPERTS,
-    },
-    stacks=NUMBERED_EXPERTS,
-    # transformers saves plain feed-forwards under the name of experts
-    renames={r"\.block_sparse_moe\.((gate|up|down)_proj)\.": r".mlp.\1."},
-    leaves_later_layers=True,
+    tensors=RequiredTensors(layer=_kimi_layer),
+    names=TensorNames(
+        # transformers saves plain feed-forwards under the name of experts
+        renames={r"\.block_sparse_moe\.((gate|up|down)_proj)\.": r".mlp.\1."},
+        leaves_later_layers=True,
+    ),
+    layout=Layout(
+        value_maps={"SSM_A": negative_exponential},
+        reshaped=("SSM_A", "SSM_CONV1D_Q", "SSM_CONV1D_K", "SSM_CONV1D_V"),
+        splits={
+            "kv_b_proj.weight": _DEEPSEEK.layout.splits["kv_b_proj.weight"],
+            **CHOICE_CORRECTION,
+            ".dt_bias": {".dt_proj.bias": whole_tensor},
+            **FUSED_EXPERTS,
+        },
+        stacks=NUMBERED_EXPERTS,
+    ),
+    settings=Settings(
+        aliases={
+            "model_max_length": "max_position_embeddings",
+            "num_experts_per_token": "num_experts_per_tok",
+            "num_shared_experts": "n_shared_experts",
+            "moe_renormalize": "norm_topk_prob",
+            "num_expert_group": "n_group",
+            "moe_router_activation_func": "scoring_func",
+        },
+        defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1},
+        assumed={
+            "hidden_act": "silu",
+            "tie_word_embeddings": False,
+            "attention_bias": False,
+            "scoring_func": "sigmoid",
+            "norm_topk_prob": True,
+            "q_lora_rank": None,
+            "mla_use_nope": True,
+            "linear_num_heads": lambda config: config.integer("num_attention_heads"),
+            "moe_layer_freq": 1,
+        },
+    ),
     unadapted=_DEEPSEEK.unadapted,
-    aliases={
-        "model_max_length": "max_position_embeddings",
-        "num_experts_per_token": "num_experts_per_tok",
-        "num_shared_experts": "n_shared_experts",
-        "moe_renormalize": "norm_topk_prob",
-        "num_expert_group": "n_group",
-        "moe_router_activation_func": "scoring_func",
-    },
-    defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1},
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "tie_word_embeddings": lambda _config: False,
-        "attention_bias": lambda _config: False,
-        "scoring_func": lambda _config: "sigmoid",
-        "norm_topk_prob": lambda _config: True,
-        "q_lora_rank": lambda _config: None,
-        "mla_use_nope": lambda _config: True,
-        "linear_num_heads": lambda config: config.integer("num_attention_heads"),
-        "moe_layer_freq": lambda _config: 1,
-    },
 )

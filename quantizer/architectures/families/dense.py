@@ -14,7 +14,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorMetadata,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.metadata_rows import (
     DECODER,
     LAYER_NORM,
@@ -32,6 +41,7 @@ from quantizer.architectures.metadata_rows import (
     number,
     partly_rotated,
     windows_but_every,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -62,8 +72,8 @@ _GLM = Architecture(
     hf_classes=("Glm4ForCausalLM",),
     gguf_name="glm4",
     hyperparameters=(*DECODER, *RMS_NORM, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
-    layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **FUSED_FEED_FORWARD},
-    assumed={"hidden_act": lambda _config: "silu"},
+    tensors=RequiredTensors(layer={**PRE_NORMS, **POST_NORMS, **ATTENTION, **FUSED_FEED_FORWARD}),
+    settings=Settings(assumed={"hidden_act": "silu"}),
 )
 
 
@@ -71,15 +81,17 @@ _INTERNLM = Architecture(
     hf_classes=("InternLM2ForCausalLM",),
     gguf_name="internlm2",
     hyperparameters=DECODER + RMS_NORM,
-    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-    splits={
-        ".attention.wqkv.weight": {
-            ".attention.wq.weight": rows_in(grouped_queries),
-            ".attention.wk.weight": rows_in(grouped_keys),
-            ".attention.wv.weight": rows_in(grouped_values),
+    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}),
+    layout=Layout(
+        splits={
+            ".attention.wqkv.weight": {
+                ".attention.wq.weight": rows_in(grouped_queries),
+                ".attention.wk.weight": rows_in(grouped_keys),
+                ".attention.wv.weight": rows_in(grouped_values),
+            }
         }
-    },
-    assumed={"hidden_act": lambda _config: "silu", "bias": lambda _config: False},
+    ),
+    settings=Settings(assumed={"hidden_act": "silu", "bias": False}),
 )
 
 
@@ -89,27 +101,31 @@ _OLMO = Architecture(
     hyperparameters=(
         *DECODER,
         # of all its norms, which have no weights either
-        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda _config: 1e-5),
+        Hyperparameter("attention.layer_norm_epsilon", "f32", 1e-5),
         Hyperparameter("attention.clamp_kqv", "f32", number("clip_qkv")),
     ),
-    model_tensors=lambda config: {name: size for name, size in decoder(config).items() if name != "output_norm.weight"},
-    layer_tensors={**ATTENTION, **GATED_FEED_FORWARD},
-    row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys},
-    assumed={"hidden_act": lambda _config: "silu", "attention_bias": lambda _config: False},
+    tensors=RequiredTensors(
+        model=lambda config: {name: size for name, size in decoder(config).items() if name != "output_norm.weight"},
+        layer={**ATTENTION, **GATED_FEED_FORWARD},
+    ),
+    layout=Layout(row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys}),
+    settings=Settings(assumed={"hidden_act": "silu", "attention_bias": False}),
 )
 
 _OLMO_2 = Architecture(
     hf_classes=("Olmo2ForCausalLM",),
     gguf_name="olmo2",
     hyperparameters=DECODER + RMS_NORM,
-    layer_tensors={
-        "attn_q_norm.weight": ("n_query",),
-        "attn_k_norm.weight": ("n_kv",),
-        **POST_NORMS,
-        **ATTENTION,
-        **GATED_FEED_FORWARD,
-    },
-    assumed={"hidden_act": lambda _config: "silu"},
+    tensors=RequiredTensors(
+        layer={
+            "attn_q_norm.weight": ("n_query",),
+            "attn_k_norm.weight": ("n_kv",),
+            **POST_NORMS,
+            **ATTENTION,
+            **GATED_FEED_FORWARD,
+        }
+    ),
+    settings=Settings(assumed={"hidden_act": "silu"}),
 )
 
 # the same to llama.cpp, with windows
@@ -129,19 +145,18 @@ _STABLELM = Architecture(
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
         Hyperparameter("use_parallel_residual", "bool", lambda config: config.flag("use_parallel_residual") or False),
     ),
-    model_tensors=decoder_with_bias,
-    # with attention and feed-forward side by side there is no norm between them
-    layer_tensors={
-        "attn_norm.weight": ("n_embd",),
-        "attn_norm.bias": ("n_embd",),
-        **ATTENTION,
-        **GATED_FEED_FORWARD,
-    },
-    stacks=(
-        Stack("q_layernorm.norms.", "q_layernorm.", lambda config: config.integer("num_attention_heads")),
-        Stack("k_layernorm.norms.", "k_layernorm.", lambda config: config.integer("num_key_value_heads")),
+    tensors=RequiredTensors(
+        model=decoder_with_bias,
+        # with attention and feed-forward side by side there is no norm between them
+        layer={"attn_norm.weight": ("n_embd",), "attn_norm.bias": ("n_embd",), **ATTENTION, **GATED_FEED_FORWARD},
     ),
-    assumed={"hidden_act": lambda _config: "silu"},
+    layout=Layout(
+        stacks=(
+            Stack("q_layernorm.norms.", "q_layernorm.", lambda config: config.integer("num_attention_heads")),
+            Stack("k_layernorm.norms.", "k_layernorm.", lambda config: config.integer("num_key_value_heads")),
+        )
+    ),
+    settings=Settings(assumed={"hidden_act": "silu"}),
 )
 
 
@@ -156,10 +171,10 @@ _STARCODER = Architecture(
     hf_classes=("Starcoder2ForCausalLM",),
     gguf_name="starcoder2",
     hyperparameters=DECODER + LAYER_NORM,
-    model_tensors=decoder_with_bias,
-    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
-    defaults={"tie_word_embeddings": True},
-    assumed={"hidden_act": lambda _config: "gelu_pytorch_tanh", "use_bias": lambda _config: True},
+    tensors=RequiredTensors(model=decoder_with_bias, layer={**_WEIGHTS, **biases(_WEIGHTS)}),
+    settings=Settings(
+        defaults={"tie_word_embeddings": True}, assumed={"hidden_act": "gelu_pytorch_tanh", "use_bias": True}
+    ),
 )
 
 
@@ -170,15 +185,16 @@ _PHI = Architecture(
     hf_classes=("Phi3ForCausalLM",),
     gguf_name="phi3",
     hyperparameters=(
-        *(row for row in DECODER if not row.key.startswith("rope.scaling.")),
+        *without(DECODER, "rope.scaling."),
         *RMS_NORM,
         Hyperparameter("rope.dimension_count", "u32", _ROTATED),
         *LONG_ROPE,
         Hyperparameter("attention.sliding_window", "u32", lambda c: c.optional_integer("sliding_window") or 0),
     ),
-    layer_tensors={**PRE_NORMS, **FUSED_ATTENTION, **FUSED_FEED_FORWARD},
-    generate=long_factors(_ROTATED),
-    assumed={"hidden_act": lambda _config: "silu"},
+    tensors=RequiredTensors(
+        layer={**PRE_NORMS, **FUSED_ATTENTION, **FUSED_FEED_FORWARD}, generate=long_factors(_ROTATED)
+    ),
+    settings=Settings(assumed={"hidden_act": "silu"}),
 )
 
 
@@ -194,20 +210,22 @@ _COMMAND_R = Architecture(
     hf_classes=("CohereForCausalLM",),
     gguf_name="command-r",
     hyperparameters=(
-        *(row for row in DECODER if row.key != "context_length" and not row.key.startswith("rope.scaling.")),
+        *without(DECODER, "context_length", "rope.scaling."),
         # the first checkpoints understate the other
         Hyperparameter("context_length", "u32", integer("model_max_length", "max_position_embeddings")),
         *LAYER_NORM,
         Hyperparameter("rope.scaling.type", "str", no_scaling),
         Hyperparameter("logit_scale", "f32", lambda config: config.number("logit_scale")),
     ),
-    layer_tensors={"attn_norm.weight": ("n_embd",), **ATTENTION, **GATED_FEED_FORWARD},
-    defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "tie_word_embeddings": lambda _config: True,
-        "use_qk_norm": lambda config: config.integer("num_hidden_layers") >= _N_LAYERS_WITH_HEAD_NORMS,
-    },
+    tensors=RequiredTensors(layer={"attn_norm.weight": ("n_embd",), **ATTENTION, **GATED_FEED_FORWARD}),
+    settings=Settings(
+        defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
+        assumed={
+            "hidden_act": "silu",
+            "tie_word_embeddings": True,
+            "use_qk_norm": lambda config: config.integer("num_hidden_layers") >= _N_LAYERS_WITH_HEAD_NORMS,
+        },
+    ),
 )
 
 _COMMAND_R7B = replace(
@@ -220,32 +238,33 @@ _COMMAND_R7B = replace(
         *WINDOW,
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
     ),
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "tie_word_embeddings": lambda _config: True,
-        "use_qk_norm": lambda _config: False,
-        "rotary_pct": lambda _config: 1.0,
-        "sliding_window_pattern": lambda _config: 4,
-        "layer_types": windows_but_every(4),
-    },
+    settings=replace(
+        _COMMAND_R.settings,
+        assumed={
+            "hidden_act": "silu",
+            "tie_word_embeddings": True,
+            "use_qk_norm": False,
+            "rotary_pct": 1.0,
+            "sliding_window_pattern": 4,
+            "layer_types": windows_but_every(4),
+        },
+    ),
 )
 
 _SEED = Architecture(
     hf_classes=("SeedOssForCausalLM",),
     gguf_name="seed_oss",
     hyperparameters=DECODER + RMS_NORM,
-    layer_tensors=lambda config, _i: {
-        "attn_norm.weight": ("n_embd",),
-        "post_attention_norm.weight": ("n_embd",),
-        **ATTENTION,
-        **attention_biases(config, by_default=True),
-        **GATED_FEED_FORWARD,
-    },
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "attention_out_bias": lambda _config: False,
-        "mlp_bias": lambda _config: False,
-    },
+    tensors=RequiredTensors(
+        layer=lambda config, _i: {
+            "attn_norm.weight": ("n_embd",),
+            "post_attention_norm.weight": ("n_embd",),
+            **ATTENTION,
+            **attention_biases(config, by_default=True),
+            **GATED_FEED_FORWARD,
+        }
+    ),
+    settings=Settings(assumed={"hidden_act": "silu", "attention_out_bias": False, "mlp_bias": False}),
 )
 
 
@@ -253,13 +272,8 @@ _JAIS = Architecture(
     hf_classes=("Jais2ForCausalLM",),
     gguf_name="jais2",
     hyperparameters=(*DECODER, *LAYER_NORM, *ROTATED),
-    model_tensors=decoder_with_bias,
-    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
-    assumed={
-        "hidden_act": lambda _config: "relu2",
-        "attention_bias": lambda _config: True,
-        "mlp_bias": lambda _config: True,
-    },
+    tensors=RequiredTensors(model=decoder_with_bias, layer={**_WEIGHTS, **biases(_WEIGHTS)}),
+    settings=Settings(assumed={"hidden_act": "relu2", "attention_bias": True, "mlp_bias": True}),
 )
 
 _XIELU = {f"xielu.{name}": f".mlp.act_fn.{name}" for name in ("alpha_n", "alpha_p", "beta", "eps")}
@@ -268,22 +282,22 @@ _APERTUS = Architecture(
     hf_classes=("ApertusForCausalLM",),
     gguf_name="apertus",
     hyperparameters=DECODER + RMS_NORM + VOCABULARY + ROTATED,
-    layer_tensors={
-        **PRE_NORMS,
-        **ATTENTION,
-        **HEAD_NORMS,
-        "ffn_up.weight": ("n_embd", "n_ff"),
-        "ffn_down.weight": ("n_ff", "n_embd"),
-    },
-    layer_numbers=_XIELU,
-    ignored=tuple(_XIELU.values()),
-    generate=llama3_factors,
-    defaults={"rope_theta": 12e6},
-    assumed={
-        "hidden_act": lambda _config: "xielu",
-        "attention_bias": lambda _config: False,
-        "tie_word_embeddings": lambda _config: False,
-    },
+    tensors=RequiredTensors(
+        layer={
+            **PRE_NORMS,
+            **ATTENTION,
+            **HEAD_NORMS,
+            "ffn_up.weight": ("n_embd", "n_ff"),
+            "ffn_down.weight": ("n_ff", "n_embd"),
+        },
+        generate=llama3_factors,
+    ),
+    names=TensorNames(ignored=tuple(_XIELU.values())),
+    settings=Settings(
+        defaults={"rope_theta": 12e6},
+        assumed={"hidden_act": "xielu", "attention_bias": False, "tie_word_embeddings": False},
+    ),
+    metadata_of_tensors=TensorMetadata(layer_numbers=_XIELU),
 )
 
 DENSE = (

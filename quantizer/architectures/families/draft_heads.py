@@ -12,7 +12,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.metadata_rows import (
     DECODER,
     RMS_NORM,
@@ -22,14 +30,7 @@ from quantizer.architectures.metadata_rows import (
     number,
     rope_of,
 )
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    GATED_FEED_FORWARD,
-    HEAD_NORMS,
-    PRE_NORMS,
-    Dimensions,
-    head_size,
-)
+from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, HEAD_NORMS, PRE_NORMS, Dimensions, head_size
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries, whole_tensor
 
@@ -129,29 +130,28 @@ _EAGLE3 = Architecture(
         _flag("norm_before_residual"),
         _flag("norm_before_fc"),
     ),
-    layer_tensors=_eagle3_layer,
-    model_tensors=_eagle3_tensors,
-    optional_tensors=_vocabulary_tensors,
-    names_of="llama",
-    own_names={
-        "fc": "fc",
-        "input_norm": "enc.output_norm",
-        "layers.{bid}.hidden_norm": "blk.{bid}.attn_norm_2",
-        "d2t": "d2t",
-    },
-    row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys},
-    number_maps={"d2t": _drafted_tokens},
-    generate=llama3_factors,
-    ignored=_MASKS,
-    renames={r"^(model\.)?(midlayer\.|layers\.0\.)": "layers.0."},
+    tensors=RequiredTensors(
+        layer=_eagle3_layer, model=_eagle3_tensors, optional=_vocabulary_tensors, generate=llama3_factors
+    ),
+    names=TensorNames(
+        map_of="llama",
+        own={
+            "fc": "fc",
+            "input_norm": "enc.output_norm",
+            "layers.{bid}.hidden_norm": "blk.{bid}.attn_norm_2",
+            "d2t": "d2t",
+        },
+        ignored=_MASKS,
+        renames={r"^(model\.)?(midlayer\.|layers\.0\.)": "layers.0."},
+    ),
+    layout=Layout(
+        row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys}, number_maps={"d2t": _drafted_tokens}
+    ),
+    settings=Settings(
+        sections=("transformer_layer_config",),
+        assumed={"num_hidden_layers": 1, "hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+    ),
     is_draft_head=True,
-    sections=("transformer_layer_config",),
-    assumed={
-        "num_hidden_layers": lambda _config: 1,
-        "hidden_act": lambda _config: "silu",
-        "attention_bias": lambda _config: False,
-        "mlp_bias": lambda _config: False,
-    },
 )
 
 
@@ -224,29 +224,31 @@ _DFLASH = Architecture(
         Hyperparameter("target_layers", "i32[]", _dflash_layers),
         Hyperparameter("block_size", "u32", lambda config: config.optional_integer("block_size") or 16),
     ),
-    layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
-    model_tensors=_dflash_tensors,
-    optional_tensors=_vocabulary_tensors,
-    names_of="qwen3",
-    own_names={
-        "fc": "fc",
-        "hidden_norm": "enc.output_norm",
-        "layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks",
-    },
-    splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}},
-    ignored=_MASKS,
-    prefix="model.",
+    tensors=RequiredTensors(
+        layer={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
+        model=_dflash_tensors,
+        optional=_vocabulary_tensors,
+    ),
+    names=TensorNames(
+        map_of="qwen3",
+        own={"fc": "fc", "hidden_norm": "enc.output_norm", "layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks"},
+        ignored=_MASKS,
+        prefix="model.",
+    ),
+    layout=Layout(splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}}),
+    settings=Settings(
+        sections=("dflash_config",),
+        assumed={
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "rope_is_neox_style": True,
+            # heads with it have their mask token's embedding in a pickle
+            "has_embed_tokens": True,
+            # DFlash 2, which has convolutions and a selector
+            "conv_kernel_size": None,
+        },
+    ),
     is_draft_head=True,
-    sections=("dflash_config",),
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "attention_bias": lambda _config: False,
-        "rope_is_neox_style": lambda _config: True,
-        # heads with it have their mask token's embedding in a pickle
-        "has_embed_tokens": lambda _config: True,
-        # DFlash 2, which has convolutions and a selector
-        "conv_kernel_size": lambda _config: None,
-    },
 )
 
 
@@ -259,12 +261,7 @@ def _samples_from_anchor(config: Config) -> Value:
 def _dspark_tensors(config: Config) -> Dimensions:
     rank = config.optional_integer("markov_rank")
     markov: Dimensions = (
-        {
-            "markov_w1.weight": (rank, "n_vocab"),
-            "markov_w2.weight": (rank, _n_drafted(config)),
-        }
-        if rank
-        else {}
+        {"markov_w1.weight": (rank, "n_vocab"), "markov_w2.weight": (rank, _n_drafted(config))} if rank else {}
     )
     return {**_dflash_tensors(config), **markov, **_needed_vocabulary_tensors(config)}
 
@@ -272,27 +269,32 @@ def _dspark_tensors(config: Config) -> Dimensions:
 _SMALL_DSPARK = replace(
     _DFLASH,
     hf_classes=("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel"),
-    hyperparameters=(
-        *_DFLASH.hyperparameters,
-        Hyperparameter("sample_from_anchor", "bool", _samples_from_anchor),
+    hyperparameters=(*_DFLASH.hyperparameters, Hyperparameter("sample_from_anchor", "bool", _samples_from_anchor)),
+    tensors=replace(_DFLASH.tensors, model=_dspark_tensors),
+    names=replace(
+        _DFLASH.names,
+        own={
+            **_DFLASH.names.own,
+            "markov_head.markov_w1": "markov_w1",
+            "markov_head.markov_w2": "markov_w2",
+            "confidence_head.proj": "conf_proj",
+            "d2t": "d2t",
+        },
     ),
-    model_tensors=_dspark_tensors,
-    own_names={
-        **_DFLASH.own_names,
-        "markov_head.markov_w1": "markov_w1",
-        "markov_head.markov_w2": "markov_w2",
-        "confidence_head.proj": "conf_proj",
-        "d2t": "d2t",
-    },
-    number_maps={"d2t": _drafted_tokens},
-    tensor_flags={"dflash.has_confidence_head": "confidence_head.proj"},
-    sections=("transformer_layer_config", "dflash_config"),
-    assumed={**_DFLASH.assumed, "markov_head_type": lambda _config: "vanilla"},
+    layout=replace(_DFLASH.layout, number_maps={"d2t": _drafted_tokens}),
+    settings=replace(
+        _DFLASH.settings,
+        sections=("transformer_layer_config", "dflash_config"),
+        assumed={**_DFLASH.settings.assumed, "markov_head_type": "vanilla"},
+    ),
+    metadata_of_tensors=replace(
+        _DFLASH.metadata_of_tensors, flags={"dflash.has_confidence_head": "confidence_head.proj"}
+    ),
 )
 # with the model's whole vocabulary the output is the model's own
 _DSPARK = replace(
     _SMALL_DSPARK,
-    unused=("lm_head.",),
+    names=replace(_SMALL_DSPARK.names, unused=("lm_head.",)),
     variant=lambda config: _SMALL_DSPARK if _is_small(config) else None,
 )
 

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.metadata_rows import (
     DECODER,
     LAYER_NORM,
@@ -18,6 +26,7 @@ from quantizer.architectures.metadata_rows import (
     WINDOW_ROPE,
     integer,
     kind_of,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -27,6 +36,7 @@ from quantizer.architectures.shapes import (
     PRE_NORMS,
     Dimensions,
     biases,
+    even_head_size,
     head_size,
 )
 from quantizer.checkpoint.config import CheckpointError, Config
@@ -39,7 +49,7 @@ _ENCODER = (
     *SIZES,
     *LAYER_NORM,
     Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
-    Hyperparameter("attention.causal", "bool", lambda _config: False),
+    Hyperparameter("attention.causal", "bool", False),
 )
 _NORMS: Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_output_norm.weight": ("n_embd",)}
 _WEIGHTS: Dimensions = {
@@ -70,46 +80,48 @@ def _labels(config: Config) -> Value:
     return [str(name) for name in names]
 
 
-_RANKER = (
-    Hyperparameter("pooling_type", "u32", lambda _config: _RANK),
-    Hyperparameter("classifier.output_labels", "str[]", _labels),
-)
+_RANKER = (Hyperparameter("pooling_type", "u32", _RANK), Hyperparameter("classifier.output_labels", "str[]", _labels))
 _LABELS = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
 
 _BERT = Architecture(
     hf_classes=("BertModel", "BertForMaskedLM"),
     gguf_name="bert",
     hyperparameters=_ENCODER,
-    model_tensors=lambda _config: {**_EMBEDDINGS, "position_embd.weight": ("n_embd", "n_positions")},
-    layer_tensors={**_WEIGHTS, **biases(_WEIGHTS)},
-    # what the first checkpoints call the two vectors of a norm
-    splits={".gamma": {".weight": whole_tensor}, ".beta": {".bias": whole_tensor}},
-    ignored=("embeddings.position_ids",),
-    prefix="bert.",
-    unused=("cls.", "pooler."),
-    defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12},
-    assumed={
-        "hidden_act": lambda _config: "gelu",
-        "position_embedding_type": lambda _config: "absolute",
-        "is_decoder": lambda _config: False,
-    },
+    tensors=RequiredTensors(
+        model=lambda _config: {**_EMBEDDINGS, "position_embd.weight": ("n_embd", "n_positions")},
+        layer={**_WEIGHTS, **biases(_WEIGHTS)},
+    ),
+    names=TensorNames(ignored=("embeddings.position_ids",), prefix="bert.", unused=("cls.", "pooler.")),
+    layout=Layout(
+        # what the first checkpoints call the two vectors of a norm
+        splits={".gamma": {".weight": whole_tensor}, ".beta": {".bias": whole_tensor}}
+    ),
+    settings=Settings(
+        defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12},
+        assumed={"hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False},
+    ),
 )
 _DISTILLED = replace(
     _BERT,
     hf_classes=("DistilBertModel", "DistilBertForMaskedLM"),
-    model_tensors=lambda config: {
-        name: extents for name, extents in _BERT.model_tensors(config).items() if name != "token_types.weight"
-    },
-    prefix="distilbert.",
-    unused=("vocab_",),
-    aliases={
-        "dim": "hidden_size",
-        "hidden_dim": "intermediate_size",
-        "n_layers": "num_hidden_layers",
-        "n_heads": "num_attention_heads",
-        "activation": "hidden_act",
-    },
-    defaults={"type_vocab_size": 1, "layer_norm_eps": 1e-12},
+    tensors=replace(
+        _BERT.tensors,
+        model=lambda config: {
+            name: extents for name, extents in _BERT.tensors.model(config).items() if name != "token_types.weight"
+        },
+    ),
+    names=replace(_BERT.names, prefix="distilbert.", unused=("vocab_",)),
+    settings=replace(
+        _BERT.settings,
+        aliases={
+            "dim": "hidden_size",
+            "hidden_dim": "intermediate_size",
+            "n_layers": "num_hidden_layers",
+            "n_heads": "num_attention_heads",
+            "activation": "hidden_act",
+        },
+        defaults={"type_vocab_size": 1, "layer_norm_eps": 1e-12},
+    ),
 )
 _ROBERTA = replace(
     _BERT,
@@ -118,17 +130,16 @@ _ROBERTA = replace(
         *("CamembertModel", "CamembertForMaskedLM"),
     ),
     hyperparameters=(
-        *(row for row in _ENCODER if row.key != "context_length"),
+        *without(_ENCODER, "context_length"),
         Hyperparameter("context_length", "u32", _n_positions_beyond_padding),
     ),
-    model_tensors=lambda config: {
-        **_EMBEDDINGS,
-        "position_embd.weight": ("n_embd", _n_positions_beyond_padding(config)),
-    },
-    row_orders={"POS_EMBD": positions_beyond_padding},
-    prefix="roberta.",
-    unused=("lm_head.", "pooler."),
-    defaults={**_BERT.defaults, "pad_token_id": 1},
+    tensors=replace(
+        _BERT.tensors,
+        model=lambda config: {**_EMBEDDINGS, "position_embd.weight": ("n_embd", _n_positions_beyond_padding(config))},
+    ),
+    names=replace(_BERT.names, prefix="roberta.", unused=("lm_head.", "pooler.")),
+    layout=replace(_BERT.layout, row_orders={"POS_EMBD": positions_beyond_padding}),
+    settings=_BERT.settings.plus(defaults={"pad_token_id": 1}),
 )
 
 BERT = (
@@ -142,10 +153,14 @@ BERT = (
             "CamembertForSequenceClassification",
         ),
         hyperparameters=(*_ROBERTA.hyperparameters, *_RANKER),
-        model_tensors=lambda config: {**_ROBERTA.model_tensors(config), **_RANKING, **biases(_RANKING)},
-        defaults={**_ROBERTA.defaults, **_LABELS},
-        # llama.cpp reads both texts of a pair as of the first type
-        assumed={**_ROBERTA.assumed, "type_vocab_size": lambda _config: 1},
+        tensors=replace(
+            _ROBERTA.tensors, model=lambda config: {**_ROBERTA.tensors.model(config), **_RANKING, **biases(_RANKING)}
+        ),
+        settings=_ROBERTA.settings.plus(
+            defaults={**_LABELS},
+            # llama.cpp reads both texts of a pair as of the first type
+            assumed={"type_vocab_size": 1},
+        ),
     ),
 )
 
@@ -159,40 +174,38 @@ NOMIC = Architecture(
     hf_classes=("NomicBertModel",),
     gguf_name="nomic-bert",
     hyperparameters=(
-        *(row for row in _ENCODER if row.key != "context_length"),
+        *without(_ENCODER, "context_length"),
         *ROPE,
         Hyperparameter("context_length", "u32", _n_trained_positions),
     ),
-    model_tensors=lambda _config: _EMBEDDINGS,
-    layer_tensors={**FUSED_ATTENTION, **GATED_FEED_FORWARD, **_NORMS, **biases(_NORMS)},
-    aliases={
-        "n_embd": "hidden_size",
-        "n_inner": "intermediate_size",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_positions": "max_position_embeddings",
-        "layer_norm_epsilon": "layer_norm_eps",
-        "rotary_emb_base": "rope_theta",
-    },
-    defaults={
-        "type_vocab_size": 2,
-        "layer_norm_eps": 1e-12,
-        "max_trained_positions": 2048,
-        "rope_theta": 1000.0,
-    },
-    assumed={
-        "activation_function": lambda _config: "swiglu",
-        "hidden_act": lambda _config: "silu",
-        "rotary_emb_fraction": lambda _config: 1.0,
-        "moe_every_n_layers": lambda _config: 0,
-        **dict.fromkeys(
-            (
-                *("causal", "prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"),
-                *("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"),
+    tensors=RequiredTensors(
+        model=lambda _config: _EMBEDDINGS, layer={**FUSED_ATTENTION, **GATED_FEED_FORWARD, **_NORMS, **biases(_NORMS)}
+    ),
+    settings=Settings(
+        aliases={
+            "n_embd": "hidden_size",
+            "n_inner": "intermediate_size",
+            "n_layer": "num_hidden_layers",
+            "n_head": "num_attention_heads",
+            "n_positions": "max_position_embeddings",
+            "layer_norm_epsilon": "layer_norm_eps",
+            "rotary_emb_base": "rope_theta",
+        },
+        defaults={"type_vocab_size": 2, "layer_norm_eps": 1e-12, "max_trained_positions": 2048, "rope_theta": 1000.0},
+        assumed={
+            "activation_function": "swiglu",
+            "hidden_act": "silu",
+            "rotary_emb_fraction": 1.0,
+            "moe_every_n_layers": 0,
+            **dict.fromkeys(
+                (
+                    *("causal", "prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"),
+                    *("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"),
+                ),
+                False,
             ),
-            lambda _config: False,
-        ),
-    },
+        },
+    ),
 )
 
 
@@ -201,10 +214,7 @@ def _no_scaling(config: Config) -> Value:
     return None
 
 
-_UNSCALED_ROPE = (
-    Hyperparameter("rope.scaling.type", "str", _no_scaling),
-    *(row for row in ROPE if not row.key.startswith("rope.scaling.")),
-)
+_UNSCALED_ROPE = (Hyperparameter("rope.scaling.type", "str", _no_scaling), *without(ROPE, "rope.scaling."))
 
 
 def _window_pattern(config: Config) -> Value:
@@ -221,7 +231,7 @@ _MODERN_BERT = Architecture(
     hf_classes=("ModernBertModel", "ModernBertForMaskedLM"),
     gguf_name="modern-bert",
     hyperparameters=(
-        *(row for row in _ENCODER if row.key != "attention.layer_norm_epsilon"),
+        *without(_ENCODER, "attention.layer_norm_epsilon"),
         *VOCABULARY,
         *_UNSCALED_ROPE,
         *WINDOW_ROPE,
@@ -230,32 +240,32 @@ _MODERN_BERT = Architecture(
         Hyperparameter("attention.sliding_window_pattern", "bool[]", _window_pattern),
         Hyperparameter("hidden_activation", "str", lambda config: config.text("hidden_activation")),
     ),
-    model_tensors=lambda _config: {
-        "token_embd.weight": ("n_embd", "n_vocab"),
-        "token_embd_norm.weight": ("n_embd",),
-        "output_norm.weight": ("n_embd",),
-    },
-    # the embeddings were just normalised
-    layer_tensors=lambda _config, i: _LATER_MODERN_LAYER if i else _MODERN_LAYER,
-    prefix="model.",
-    unused=("head.", "decoder."),
-    aliases={
-        "global_rope_theta": "rope_theta",
-        "local_rope_theta": "rope_local_base_freq",
-    },
-    defaults={
-        "norm_eps": 1e-5,
-        "rope_theta": 160_000.0,
-        "rope_local_base_freq": 10_000.0,
-        "local_attention": 128,
-        "global_attn_every_n_layers": 3,
-        "hidden_activation": "gelu",
-    },
-    assumed={
-        # llama.cpp has the gates of both
-        "hidden_activation": lambda config: "silu" if config.text("hidden_activation") == "silu" else "gelu",
-        **dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias"), lambda _config: False),
-    },
+    tensors=RequiredTensors(
+        model=lambda _config: {
+            "token_embd.weight": ("n_embd", "n_vocab"),
+            "token_embd_norm.weight": ("n_embd",),
+            "output_norm.weight": ("n_embd",),
+        },
+        # the embeddings were just normalised
+        layer=lambda _config, i: _LATER_MODERN_LAYER if i else _MODERN_LAYER,
+    ),
+    names=TensorNames(prefix="model.", unused=("head.", "decoder.")),
+    settings=Settings(
+        aliases={"global_rope_theta": "rope_theta", "local_rope_theta": "rope_local_base_freq"},
+        defaults={
+            "norm_eps": 1e-5,
+            "rope_theta": 160_000.0,
+            "rope_local_base_freq": 10_000.0,
+            "local_attention": 128,
+            "global_attn_every_n_layers": 3,
+            "hidden_activation": "gelu",
+        },
+        assumed={
+            # llama.cpp has the gates of both
+            "hidden_activation": lambda config: "silu" if config.text("hidden_activation") == "silu" else "gelu",
+            **dict.fromkeys(("norm_bias", "mlp_bias", "attention_bias"), False),
+        },
+    ),
 )
 
 
@@ -275,19 +285,25 @@ MODERN_BERT = (
             *_RANKER,
             Hyperparameter("classifier.pooling_type", "u32", _pooling_of_classifier),
         ),
-        model_tensors=lambda config: {**_MODERN_BERT.model_tensors(config), **_MODERN_RANKING},
-        splits={
-            "classifier.weight": {"classifier.out_proj.weight": whole_tensor},
-            "classifier.bias": {"classifier.out_proj.bias": whole_tensor},
-        },
-        unused=(),
-        defaults={**_MODERN_BERT.defaults, **_LABELS, "classifier_pooling": "cls"},
-        assumed={
-            **_MODERN_BERT.assumed,
-            "classifier_pooling": lambda config: "mean" if config.text("classifier_pooling") == "mean" else "cls",
-            "classifier_activation": lambda _config: "gelu",
-            "classifier_bias": lambda _config: False,
-        },
+        tensors=replace(
+            _MODERN_BERT.tensors, model=lambda config: {**_MODERN_BERT.tensors.model(config), **_MODERN_RANKING}
+        ),
+        names=replace(_MODERN_BERT.names, unused=()),
+        layout=replace(
+            _MODERN_BERT.layout,
+            splits={
+                "classifier.weight": {"classifier.out_proj.weight": whole_tensor},
+                "classifier.bias": {"classifier.out_proj.bias": whole_tensor},
+            },
+        ),
+        settings=_MODERN_BERT.settings.plus(
+            defaults={**_LABELS, "classifier_pooling": "cls"},
+            assumed={
+                "classifier_pooling": lambda config: "mean" if config.text("classifier_pooling") == "mean" else "cls",
+                "classifier_activation": "gelu",
+                "classifier_bias": False,
+            },
+        ),
     ),
 )
 
@@ -295,22 +311,25 @@ EUROBERT = Architecture(
     hf_classes=("EuroBertModel", "EuroBertForMaskedLM"),
     gguf_name="eurobert",
     hyperparameters=(
-        *(row for row in DECODER if not row.key.startswith("rope.")),
+        *without(DECODER, "rope."),
         *RMS_NORM,
         *VOCABULARY,
         *_UNSCALED_ROPE,
-        Hyperparameter("attention.causal", "bool", lambda _config: False),
+        Hyperparameter("attention.causal", "bool", False),
     ),
-    model_tensors=lambda _config: {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)},
-    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-    prefix="model.",
-    unused=("lm_head.",),
-    defaults={"rms_norm_eps": 1e-5},
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-        **dict.fromkeys(("attention_bias", "mlp_bias"), lambda _config: False),
-    },
+    tensors=RequiredTensors(
+        model=lambda _config: {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)},
+        layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+    ),
+    names=TensorNames(prefix="model.", unused=("lm_head.",)),
+    settings=Settings(
+        defaults={"rms_norm_eps": 1e-5},
+        assumed={
+            "hidden_act": "silu",
+            "head_dim": even_head_size,
+            **dict.fromkeys(("attention_bias", "mlp_bias"), False),
+        },
+    ),
 )
 
 
@@ -379,62 +398,72 @@ _T5_ENCODER = Architecture(
         Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
         Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
         Hyperparameter("attention.relative_buckets_count", "u32", integer("relative_attention_num_buckets")),
-        Hyperparameter("attention.causal", "bool", lambda _config: False),
+        Hyperparameter("attention.causal", "bool", False),
     ),
-    model_tensors=_t5_encoder,
-    layer_tensors={},
-    # the first checkpoints repeat the embeddings, and have distances between both sides, which are never used
-    ignored=("coder.embed_tokens.weight", ".EncDecAttention.relative_attention_bias.weight"),
-    unused=("decoder.", "lm_head."),
-    aliases={
-        "d_model": "hidden_size",
-        "d_ff": "intermediate_size",
-        "d_kv": "head_dim",
-        "num_heads": "num_attention_heads",
-        "num_layers": "num_hidden_layers",
-        "n_positions": "max_position_embeddings",
-    },
-    defaults={
-        "head_dim": 64,
-        "max_position_embeddings": 512,
-        "layer_norm_epsilon": 1e-6,
-        "relative_attention_num_buckets": 32,
-        "feed_forward_proj": "relu",
-        "decoder_start_token_id": 0,
-    },
-    assumed={
-        "feed_forward_proj": lambda config: _GATED if config.text("feed_forward_proj") == _GATED else "relu",
-        "relative_attention_max_distance": lambda _config: 128,
-    },
+    tensors=RequiredTensors(model=_t5_encoder, layer={}),
+    names=TensorNames(
+        # the first checkpoints repeat the embeddings, and have distances between both sides, which are never used
+        ignored=("coder.embed_tokens.weight", ".EncDecAttention.relative_attention_bias.weight"),
+        unused=("decoder.", "lm_head."),
+    ),
+    settings=Settings(
+        aliases={
+            "d_model": "hidden_size",
+            "d_ff": "intermediate_size",
+            "d_kv": "head_dim",
+            "num_heads": "num_attention_heads",
+            "num_layers": "num_hidden_layers",
+            "n_positions": "max_position_embeddings",
+        },
+        defaults={
+            "head_dim": 64,
+            "max_position_embeddings": 512,
+            "layer_norm_epsilon": 1e-6,
+            "relative_attention_num_buckets": 32,
+            "feed_forward_proj": "relu",
+            "decoder_start_token_id": 0,
+        },
+        assumed={
+            "feed_forward_proj": lambda config: _GATED if config.text("feed_forward_proj") == _GATED else "relu",
+            "relative_attention_max_distance": 128,
+        },
+    ),
 )
 _T5 = replace(
     _T5_ENCODER,
     hf_classes=("T5ForConditionalGeneration",),
     gguf_name="t5",
     hyperparameters=(
-        *(row for row in _T5_ENCODER.hyperparameters if row.key != "attention.causal"),
+        *without(_T5_ENCODER.hyperparameters, "attention.causal"),
         Hyperparameter("decoder_block_count", "u32", _n_decoder_layers),
         Hyperparameter("decoder_start_token_id", "u32", integer("decoder_start_token_id")),
     ),
-    model_tensors=_t5_encoder_and_decoder,
-    splits={"decoder.final_layer_norm.weight": {"decoder.final_layer_norm.weight": _scaled_norm}},
+    tensors=replace(_T5_ENCODER.tensors, model=_t5_encoder_and_decoder),
+    names=replace(_T5_ENCODER.names, unused=()),
+    layout=replace(
+        _T5_ENCODER.layout,
+        splits={"decoder.final_layer_norm.weight": {"decoder.final_layer_norm.weight": _scaled_norm}},
+    ),
+    settings=_T5_ENCODER.settings.plus(
+        # as transformers takes it: tied unless the config says otherwise
+        defaults={"tie_word_embeddings": True}
+    ),
     approximations=lambda _config: (
         "localllm runs the encoder only, which makes embeddings: the decoder needs a program that runs both.",
     ),
-    unused=(),
-    # as transformers takes it: tied unless the config says otherwise
-    defaults={**_T5_ENCODER.defaults, "tie_word_embeddings": True},
 )
 _EVERYWHERE = {"has_distances_everywhere": True, "feed_forward_proj": _GATED}
 
 T5 = (
     _T5_ENCODER,
     _T5,
-    replace(_T5_ENCODER, hf_classes=("UMT5EncoderModel",), defaults={**_T5_ENCODER.defaults, **_EVERYWHERE}),
+    replace(
+        _T5_ENCODER, hf_classes=("UMT5EncoderModel",), settings=_T5_ENCODER.settings.plus(defaults={**_EVERYWHERE})
+    ),
     replace(
         _T5,
         hf_classes=("MT5ForConditionalGeneration",),
-        defaults={**_T5.defaults, "scale_decoder_outputs": False},
+        settings=_T5.settings.plus(defaults={"scale_decoder_outputs": False}),
     ),
-    replace(_T5, hf_classes=("UMT5ForConditionalGeneration",), defaults={**_T5.defaults, **_EVERYWHERE}),
+    replace(_T5, hf_classes=("UMT5ForConditionalGeneration",), settings=_T5.settings.plus(defaults={**_EVERYWHERE})),
 )

@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -31,6 +39,7 @@ from quantizer.architectures.metadata_rows import (
     partly_rotated,
     rope_of,
     windows_but_every,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -44,6 +53,7 @@ from quantizer.architectures.shapes import (
     PRE_NORMS,
     Dimensions,
     biases,
+    even_head_size,
     head_size,
     matrices,
 )
@@ -52,9 +62,9 @@ from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTens
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
 _SIGMOID = 2  # llama.cpp's number for it
-_SILU: dict[str, Callable[[Config], object]] = {"hidden_act": lambda _config: "silu"}
-_UNTIED: dict[str, Callable[[Config], object]] = {"tie_word_embeddings": lambda _config: False}
-_BY_SIGMOID = Hyperparameter("expert_gating_func", "u32", lambda _config: _SIGMOID)
+_SILU: dict[str, Any] = {"hidden_act": "silu"}
+_UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
+_BY_SIGMOID = Hyperparameter("expert_gating_func", "u32", _SIGMOID)
 _WIDTH_OF_EXPERTS = Hyperparameter(
     "expert_feed_forward_length", "u32", integer("moe_intermediate_size", "intermediate_size")
 )
@@ -83,18 +93,13 @@ _MINIMAX_M2 = Architecture(
         _BY_SIGMOID,
         Hyperparameter("rope.dimension_count", "u32", _rotated),
     ),
-    layer_tensors={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **_BIASED_EXPERTS},
-    stacks=NUMBERED_EXPERTS,
-    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
-    leaves_later_layers=True,
-    defaults={"rope_theta": 5e6},
-    assumed={
-        **_SILU,
-        **_UNTIED,
-        "scoring_func": lambda _config: "sigmoid",
-        "use_qk_norm": lambda _config: True,
-        "qk_norm_type": lambda _config: "per_layer",
-    },
+    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **_BIASED_EXPERTS}),
+    names=TensorNames(leaves_later_layers=True),
+    layout=Layout(stacks=NUMBERED_EXPERTS, splits={**CHOICE_CORRECTION, **FUSED_EXPERTS}),
+    settings=Settings(
+        defaults={"rope_theta": 5e6},
+        assumed={**_SILU, **_UNTIED, "scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer"},
+    ),
 )
 
 
@@ -158,7 +163,7 @@ _LLAMA_4 = Architecture(
     hf_classes=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
     gguf_name="llama4",
     hyperparameters=(
-        *(row for row in DECODER if row.key != "feed_forward_length"),
+        *without(DECODER, "feed_forward_length"),
         *RMS_NORM,
         *VOCABULARY,
         *EXPERTS,
@@ -167,31 +172,36 @@ _LLAMA_4 = Architecture(
         Hyperparameter("interleave_moe_layer_step", "u32", _step),
         Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
     ),
-    layer_tensors=_llama_4_layer,
-    splits={
-        ".experts.gate_up_proj": {
-            ".experts.gate_proj.weight": _half(first=True),
-            ".experts.up_proj.weight": _half(first=False),
+    tensors=RequiredTensors(layer=_llama_4_layer, generate=llama3_factors),
+    names=TensorNames(skipped_modules=("vision_model.", "multi_modal_projector.")),
+    layout=Layout(
+        splits={
+            ".experts.gate_up_proj": {
+                ".experts.gate_proj.weight": _half(first=True),
+                ".experts.up_proj.weight": _half(first=False),
+            },
+            ".experts.down_proj": {".experts.down_proj.weight": _transposed},
+        }
+    ),
+    settings=Settings(
+        defaults={"interleave_moe_layer_step": 1, "rope_theta": 5e5, "head_dim": 128},
+        assumed={
+            **_SILU,
+            "attention_bias": False,
+            "attention_chunk_size": _CHUNK,
+            "floor_scale": _CHUNK,
+            "attn_scale": 0.1,
+            # published with numbers, too
+            "attn_temperature_tuning": lambda config: config.values.get("attn_temperature_tuning") or True,
+            "use_qk_norm": lambda config: config.integer("num_local_experts") != _N_EXPERTS_WITHOUT_HEAD_NORMS,
+            "no_rope_layer_interval": _DENSE_EVERY,
+            "no_rope_layers": _rotated_layers,
+            "layer_types": _llama_4_kinds,
+            "moe_layers": lambda config: [
+                i for i in range(config.integer("num_hidden_layers")) if _has_experts(config, i)
+            ],
         },
-        ".experts.down_proj": {".experts.down_proj.weight": _transposed},
-    },
-    generate=llama3_factors,
-    skipped_modules=("vision_model.", "multi_modal_projector."),
-    defaults={"interleave_moe_layer_step": 1, "rope_theta": 5e5, "head_dim": 128},
-    assumed={
-        **_SILU,
-        "attention_bias": lambda _config: False,
-        "attention_chunk_size": lambda _config: _CHUNK,
-        "floor_scale": lambda _config: _CHUNK,
-        "attn_scale": lambda _config: 0.1,
-        # published with numbers, too
-        "attn_temperature_tuning": lambda config: config.values.get("attn_temperature_tuning") or True,
-        "use_qk_norm": lambda config: config.integer("num_local_experts") != _N_EXPERTS_WITHOUT_HEAD_NORMS,
-        "no_rope_layer_interval": lambda _config: _DENSE_EVERY,
-        "no_rope_layers": _rotated_layers,
-        "layer_types": _llama_4_kinds,
-        "moe_layers": lambda config: [i for i in range(config.integer("num_hidden_layers")) if _has_experts(config, i)],
-    },
+    ),
 )
 
 
@@ -199,18 +209,19 @@ _OLMOE = Architecture(
     hf_classes=("OlmoeForCausalLM",),
     gguf_name="olmoe",
     hyperparameters=DECODER + RMS_NORM + EXPERTS,
-    layer_tensors={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **EXPERT_FEED_FORWARD},
-    stacks=NUMBERED_EXPERTS,
-    splits=FUSED_EXPERTS,
-    assumed={
-        **_SILU,
-        **_UNTIED,
-        "attention_bias": lambda _config: False,
-        "clip_qkv": lambda _config: None,
-        "norm_topk_prob": lambda _config: False,
-        "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
-        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-    },
+    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **EXPERT_FEED_FORWARD}),
+    layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+    settings=Settings(
+        assumed={
+            **_SILU,
+            **_UNTIED,
+            "attention_bias": False,
+            "clip_qkv": None,
+            "norm_topk_prob": False,
+            "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
+            "head_dim": even_head_size,
+        }
+    ),
 )
 
 
@@ -245,23 +256,24 @@ _DOTS_1 = Architecture(
         Hyperparameter("expert_weights_norm", "bool", lambda config: config.flag("norm_topk_prob") or False),
         Hyperparameter("expert_weights_scale", "f32", number("routed_scaling_factor")),
     ),
-    layer_tensors=_dense_first("first_k_dense_replace", {**PRE_NORMS, **ATTENTION, **HEAD_NORMS}),
-    stacks=NUMBERED_EXPERTS,
-    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
-    defaults={"first_k_dense_replace": 0, "max_window_layers": 62},
-    assumed={
-        **_SILU,
-        **_UNTIED,
-        "attention_bias": lambda _config: False,
-        "scoring_func": lambda _config: "sigmoid",
-        "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
-        "n_group": lambda _config: 1,
-        # windows would begin behind this layer
-        "max_window_layers": lambda config: max(
-            config.integer("max_window_layers"), config.integer("num_hidden_layers")
-        ),
-        "layer_types": lambda config: ["full_attention"] * config.integer("num_hidden_layers"),
-    },
+    tensors=RequiredTensors(layer=_dense_first("first_k_dense_replace", {**PRE_NORMS, **ATTENTION, **HEAD_NORMS})),
+    layout=Layout(stacks=NUMBERED_EXPERTS, splits={**CHOICE_CORRECTION, **FUSED_EXPERTS}),
+    settings=Settings(
+        defaults={"first_k_dense_replace": 0, "max_window_layers": 62},
+        assumed={
+            **_SILU,
+            **_UNTIED,
+            "attention_bias": False,
+            "scoring_func": "sigmoid",
+            "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
+            "n_group": 1,
+            # windows would begin behind this layer
+            "max_window_layers": lambda config: max(
+                config.integer("max_window_layers"), config.integer("num_hidden_layers")
+            ),
+            "layer_types": lambda config: ["full_attention"] * config.integer("num_hidden_layers"),
+        },
+    ),
 )
 
 _AFMOE = Architecture(
@@ -271,27 +283,32 @@ _AFMOE = Architecture(
         *_ROUTED_ROWS,
         *WINDOW,
         Hyperparameter("leading_dense_block_count", "u32", integer("num_dense_layers")),
-        Hyperparameter("expert_weights_norm", "bool", lambda _config: True),
+        Hyperparameter("expert_weights_norm", "bool", True),
         Hyperparameter("expert_weights_scale", "f32", number("route_scale")),
     ),
-    layer_tensors=_dense_first(
-        "num_dense_layers",
-        {**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, "attn_gate.weight": ("n_embd", "n_query")},
+    tensors=RequiredTensors(
+        layer=_dense_first(
+            "num_dense_layers",
+            {**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, "attn_gate.weight": ("n_embd", "n_query")},
+        )
     ),
-    stacks=NUMBERED_EXPERTS,
-    splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **FUSED_EXPERTS},
-    aliases={"num_shared_experts": "n_shared_experts"},
-    defaults={"mup_enabled": False, "n_shared_experts": 2, "num_dense_layers": 1, "head_dim": 128},
-    assumed={
-        **_SILU,
-        "attention_bias": lambda _config: False,
-        "mup_enabled": lambda _config: True,
-        "route_norm": lambda _config: True,
-        "score_func": lambda _config: "sigmoid",
-        "n_group": lambda _config: 1,
-        "global_attn_every_n_layers": lambda _config: _DENSE_EVERY,
-        "layer_types": windows_but_every(_DENSE_EVERY),
-    },
+    layout=Layout(
+        stacks=NUMBERED_EXPERTS, splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **FUSED_EXPERTS}
+    ),
+    settings=Settings(
+        aliases={"num_shared_experts": "n_shared_experts"},
+        defaults={"mup_enabled": False, "n_shared_experts": 2, "num_dense_layers": 1, "head_dim": 128},
+        assumed={
+            **_SILU,
+            "attention_bias": False,
+            "mup_enabled": True,
+            "route_norm": True,
+            "score_func": "sigmoid",
+            "n_group": 1,
+            "global_attn_every_n_layers": _DENSE_EVERY,
+            "layer_types": windows_but_every(_DENSE_EVERY),
+        },
+    ),
 )
 
 
@@ -343,7 +360,7 @@ _MIMO_2 = Architecture(
     hf_classes=("MiMoV2FlashForCausalLM",),
     gguf_name="mimo2",
     hyperparameters=(
-        *(row for row in DECODER if row.key not in ("attention.head_count_kv", "attention.value_length")),
+        *without(DECODER, "attention.head_count_kv", "attention.value_length"),
         *RMS_NORM,
         *VOCABULARY,
         *EXPERTS,
@@ -357,32 +374,36 @@ _MIMO_2 = Architecture(
         Hyperparameter("attention.sliding_window_pattern", "bool[]", _of_all_layers(_has_window)),
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.334)),
     ),
-    layer_tensors=_mimo_layer,
-    stacks=NUMBERED_EXPERTS,
-    splits={
-        **CHOICE_CORRECTION,
-        **FUSED_EXPERTS,
-        ".self_attn.attention_sink_bias": _SINKS,
-        ".self_attn.sinks": _SINKS,
-    },
-    unused=("model.mtp.",),
-    aliases={"layernorm_epsilon": "rms_norm_eps", "swa_rope_theta": "rope_local_base_freq"},
-    defaults={"rope_theta": 5e6, "rope_local_base_freq": 1e4, "head_dim": 192, "v_head_dim": 128},
-    assumed={
-        **_SILU,
-        **_UNTIED,
-        "attention_bias": lambda _config: False,
-        "add_full_attention_sink_bias": lambda _config: False,
-        "add_swa_attention_sink_bias": lambda _config: True,
-        "swa_num_key_value_heads": lambda config: 2 * config.integer("num_key_value_heads"),
-        "swa_num_attention_heads": lambda config: config.integer("num_attention_heads"),
-        "swa_head_dim": lambda config: config.integer("head_dim"),
-        "swa_v_head_dim": lambda config: config.integer("v_head_dim"),
-        "scoring_func": lambda _config: "sigmoid",
-        "norm_topk_prob": lambda _config: True,
-        "routed_scaling_factor": lambda _config: 1.0,
-        "n_group": lambda _config: 1,
-    },
+    tensors=RequiredTensors(layer=_mimo_layer),
+    names=TensorNames(unused=("model.mtp.",)),
+    layout=Layout(
+        stacks=NUMBERED_EXPERTS,
+        splits={
+            **CHOICE_CORRECTION,
+            **FUSED_EXPERTS,
+            ".self_attn.attention_sink_bias": _SINKS,
+            ".self_attn.sinks": _SINKS,
+        },
+    ),
+    settings=Settings(
+        aliases={"layernorm_epsilon": "rms_norm_eps", "swa_rope_theta": "rope_local_base_freq"},
+        defaults={"rope_theta": 5e6, "rope_local_base_freq": 1e4, "head_dim": 192, "v_head_dim": 128},
+        assumed={
+            **_SILU,
+            **_UNTIED,
+            "attention_bias": False,
+            "add_full_attention_sink_bias": False,
+            "add_swa_attention_sink_bias": True,
+            "swa_num_key_value_heads": lambda config: 2 * config.integer("num_key_value_heads"),
+            "swa_num_attention_heads": lambda config: config.integer("num_attention_heads"),
+            "swa_head_dim": lambda config: config.integer("head_dim"),
+            "swa_v_head_dim": lambda config: config.integer("v_head_dim"),
+            "scoring_func": "sigmoid",
+            "norm_topk_prob": True,
+            "routed_scaling_factor": 1.0,
+            "n_group": 1,
+        },
+    ),
 )
 
 SINGLE_EXPERTS = (_MINIMAX_M2, _LLAMA_4, _OLMOE, _DOTS_1, _AFMOE, _MIMO_2)
@@ -443,33 +464,36 @@ GPT_OSS = Architecture(
         *WINDOW,
         Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
     ),
-    layer_tensors={
-        "attn_norm.weight": ("n_embd",),
-        "post_attention_norm.weight": ("n_embd",),
-        "attn_sinks.weight": ("n_heads",),
-        **_GPT_OSS_WEIGHTS,
-        **biases(_GPT_OSS_WEIGHTS),
-    },
-    splits={
-        ".sinks": {".sinks.weight": whole_tensor},
-        ".gate_up_proj": {
-            ".gate_proj.weight": _every_other_row(_GATES),
-            ".up_proj.weight": _every_other_row(_UPS),
-        },
-        ".gate_up_proj_bias": {
-            ".gate_proj.bias": _every_other_number(_GATES),
-            ".up_proj.bias": _every_other_number(_UPS),
-        },
-        ".down_proj": {".down_proj.weight": _down},
-        ".down_proj_bias": {".down_proj.bias": whole_tensor},
-    },
-    assumed={
-        "attention_bias": lambda _config: True,
-        "hidden_act": lambda _config: "silu",
-        "layer_types": windows_but_every(2),
-        "swiglu_alpha": lambda _config: 1.702,
-        "swiglu_limit": lambda _config: 7.0,
-        "tie_word_embeddings": lambda _config: False,
-    },
+    tensors=RequiredTensors(
+        layer={
+            "attn_norm.weight": ("n_embd",),
+            "post_attention_norm.weight": ("n_embd",),
+            "attn_sinks.weight": ("n_heads",),
+            **_GPT_OSS_WEIGHTS,
+            **biases(_GPT_OSS_WEIGHTS),
+        }
+    ),
+    layout=Layout(
+        splits={
+            ".sinks": {".sinks.weight": whole_tensor},
+            ".gate_up_proj": {".gate_proj.weight": _every_other_row(_GATES), ".up_proj.weight": _every_other_row(_UPS)},
+            ".gate_up_proj_bias": {
+                ".gate_proj.bias": _every_other_number(_GATES),
+                ".up_proj.bias": _every_other_number(_UPS),
+            },
+            ".down_proj": {".down_proj.weight": _down},
+            ".down_proj_bias": {".down_proj.bias": whole_tensor},
+        }
+    ),
+    settings=Settings(
+        assumed={
+            "attention_bias": True,
+            "hidden_act": "silu",
+            "layer_types": windows_but_every(2),
+            "swiglu_alpha": 1.702,
+            "swiglu_limit": 7.0,
+            "tie_word_embeddings": False,
+        }
+    ),
     approximations=_ramp,
 )

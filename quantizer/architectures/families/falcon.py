@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter
-from quantizer.architectures.families.recurrent import MAMBA, MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
-from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, VOCABULARY
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Layout, RequiredTensors, Settings
+from quantizer.architectures.families.recurrent import MAMBA, MAMBA_2_LAYOUT, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, VOCABULARY, without
 from quantizer.architectures.shapes import (
     ATTENTION,
     GATED_FEED_FORWARD,
@@ -40,10 +40,7 @@ def _width(config: Config) -> int:
 def _layer(config: Config, _i: int) -> Dimensions:
     n_embd, width = config.integer("hidden_size"), _width(config)
     has_two_norms = config.flag("new_decoder_architecture") and config.integer("num_ln_in_parallel_attn") == 2
-    norms: Dimensions = {
-        "attn_norm.weight": (n_embd,),
-        **({"attn_norm_2.weight": (n_embd,)} if has_two_norms else {}),
-    }
+    norms: Dimensions = {"attn_norm.weight": (n_embd,), **({"attn_norm_2.weight": (n_embd,)} if has_two_norms else {})}
     return {
         **norms,
         **biases(norms),
@@ -73,26 +70,27 @@ _FALCON = Architecture(
     hf_classes=("FalconForCausalLM",),
     gguf_name="falcon",
     hyperparameters=(
-        *(row for row in DECODER if row.key not in _REPLACED),
+        *without(DECODER, *_REPLACED),
         *VOCABULARY,
         Hyperparameter("context_length", "u32", lambda c: c.optional_integer("max_position_embeddings") or 2048),
         Hyperparameter("feed_forward_length", "u32", _width),
         Hyperparameter("attention.head_count_kv", "u32", _n_kv_heads),
         Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
     ),
-    model_tensors=decoder_with_bias,
-    layer_tensors=_layer,
-    row_orders={"ATTN_QKV": _kinds_apart},
-    aliases={"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"},
-    defaults={"tie_word_embeddings": True, "num_ln_in_parallel_attn": 2, "layer_norm_epsilon": 1e-5},
-    assumed={
-        "activation": lambda _config: "gelu",
-        "alibi": lambda _config: False,
-        "bias": lambda _config: False,
-        "parallel_attn": lambda config: (
-            True if not config.flag("new_decoder_architecture") else config.flag("parallel_attn")
-        ),
-    },
+    tensors=RequiredTensors(model=decoder_with_bias, layer=_layer),
+    layout=Layout(row_orders={"ATTN_QKV": _kinds_apart}),
+    settings=Settings(
+        aliases={"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"},
+        defaults={"tie_word_embeddings": True, "num_ln_in_parallel_attn": 2, "layer_norm_epsilon": 1e-5},
+        assumed={
+            "activation": "gelu",
+            "alibi": False,
+            "bias": False,
+            "parallel_attn": lambda config: (
+                True if not config.flag("new_decoder_architecture") else config.flag("parallel_attn")
+            ),
+        },
+    ),
 )
 
 
@@ -156,45 +154,47 @@ _HYBRID = Architecture(
     hf_classes=("FalconH1ForCausalLM",),
     gguf_name="falcon-h1",
     hyperparameters=(*DECODER, *RMS_NORM, *VOCABULARY, *mamba_2_rows(_mamba)),
-    layer_tensors=_hybrid_layer,
-    row_factors={
-        "TOKEN_EMBD": _product("embedding_multiplier"),
-        "OUTPUT": _product("lm_head_multiplier"),
-        "ATTN_Q": _product("attention_in_multiplier"),
-        "ATTN_K": _product("attention_in_multiplier", "key_multiplier"),
-        "ATTN_V": _product("attention_in_multiplier"),
-        "ATTN_OUT": _product("attention_out_multiplier"),
-        "FFN_GATE": _of_feed_forward(0),
-        "FFN_DOWN": _of_feed_forward(1),
-        "SSM_IN": _of_mamba,
-        "SSM_OUT": _product("ssm_out_multiplier"),
-    },
-    value_maps=MAMBA_2_TRANSFORMS["value_maps"],
-    reshaped=MAMBA_2_TRANSFORMS["reshaped"],
-    splits=MAMBA_2_TRANSFORMS["splits"],
-    defaults={
-        **dict.fromkeys(_MULTIPLIERS, 1.0),
-        "mlp_multipliers": [1.0] * 2,
-        "ssm_multipliers": [1.0] * 5,
-        "mamba_n_groups": 1,
-        "mamba_d_conv": 4,
-        "mamba_expand": 2,
-    },
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        # tied, both would have the multiplier of one
-        "tie_word_embeddings": lambda config: (
-            config.number("lm_head_multiplier") == config.number("embedding_multiplier")
-            and config.flag("tie_word_embeddings")
-        ),
-        **dict.fromkeys(("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"), lambda _config: False),
-        "mamba_conv_bias": lambda _config: True,
-        # llama.cpp's norm comes after the gate
-        "mamba_norm_before_gate": lambda config: (
-            not config.flag("mamba_rms_norm") and config.flag("mamba_norm_before_gate")
-        ),
-        "time_step_limit": no_limit,
-    },
+    tensors=RequiredTensors(layer=_hybrid_layer),
+    layout=replace(
+        MAMBA_2_LAYOUT,
+        row_factors={
+            "TOKEN_EMBD": _product("embedding_multiplier"),
+            "OUTPUT": _product("lm_head_multiplier"),
+            "ATTN_Q": _product("attention_in_multiplier"),
+            "ATTN_K": _product("attention_in_multiplier", "key_multiplier"),
+            "ATTN_V": _product("attention_in_multiplier"),
+            "ATTN_OUT": _product("attention_out_multiplier"),
+            "FFN_GATE": _of_feed_forward(0),
+            "FFN_DOWN": _of_feed_forward(1),
+            "SSM_IN": _of_mamba,
+            "SSM_OUT": _product("ssm_out_multiplier"),
+        },
+    ),
+    settings=Settings(
+        defaults={
+            **dict.fromkeys(_MULTIPLIERS, 1.0),
+            "mlp_multipliers": [1.0] * 2,
+            "ssm_multipliers": [1.0] * 5,
+            "mamba_n_groups": 1,
+            "mamba_d_conv": 4,
+            "mamba_expand": 2,
+        },
+        assumed={
+            "hidden_act": "silu",
+            # tied, both would have the multiplier of one
+            "tie_word_embeddings": lambda config: (
+                config.number("lm_head_multiplier") == config.number("embedding_multiplier")
+                and config.flag("tie_word_embeddings")
+            ),
+            **dict.fromkeys(("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"), False),
+            "mamba_conv_bias": True,
+            # llama.cpp's norm comes after the gate
+            "mamba_norm_before_gate": lambda config: (
+                not config.flag("mamba_rms_norm") and config.flag("mamba_norm_before_gate")
+            ),
+            "time_step_limit": no_limit,
+        },
+    ),
 )
 
 _MAMBA = MAMBA[0]
@@ -205,8 +205,8 @@ FALCON = (
         _MAMBA,
         hf_classes=("FalconMambaForCausalLM",),
         hyperparameters=(
-            *(row for row in _MAMBA.hyperparameters if row.key != "ssm.dt_b_c_rms"),
-            Hyperparameter("ssm.dt_b_c_rms", "bool", lambda _config: True),
+            *without(_MAMBA.hyperparameters, "ssm.dt_b_c_rms"),
+            Hyperparameter("ssm.dt_b_c_rms", "bool", True),
         ),
     ),
 )

@@ -5,11 +5,18 @@ EmbeddingGemma: Gemma 3 without a causal mask and without an output, with two li
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -22,6 +29,7 @@ from quantizer.architectures.metadata_rows import (
     number,
     rope_of,
     windows_but_every,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -41,10 +49,10 @@ from quantizer.convert.source_model import FileTensor, GeneratedTensor
 
 _SOFTCAP = Hyperparameter("final_logit_softcapping", "f32", number("final_logit_softcapping"))
 _NORMS = ("ATTN_NORM", "ATTN_POST_NORM", "FFN_NORM", "FFN_PRE_NORM", "FFN_POST_NORM", "OUTPUT_NORM")
-_ACTIVATION = {"hidden_activation": lambda _config: "gelu_pytorch_tanh"}
+_ACTIVATION = {"hidden_activation": "gelu_pytorch_tanh"}
 
 
-def _query_scale(n_layers_of_27b: int) -> dict[str, Callable[[Config], object]]:
+def _query_scale(n_layers_of_27b: int) -> dict[str, Any]:
     """Return llama.cpp's scale of queries: a head's size, and in the model of 27B the hidden size over the heads."""
 
     def expected(config: Config) -> int:
@@ -55,57 +63,50 @@ def _query_scale(n_layers_of_27b: int) -> dict[str, Callable[[Config], object]]:
     return {"query_pre_attn_scalar": expected}
 
 
-def _windows(every: int) -> dict[str, Callable[[Config], object]]:
-    return {"sliding_window_pattern": lambda _config: every, "layer_types": windows_but_every(every)}
+def _windows(every: int) -> dict[str, Any]:
+    return {"sliding_window_pattern": every, "layer_types": windows_but_every(every)}
 
 
 _GEMMA_3 = Architecture(
     hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
-    skipped_modules=("vision_tower.", "multi_modal_projector."),
     gguf_name="gemma3",
-    hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        *WINDOW,
-        _SOFTCAP,
-        *WINDOW_ROPE,
+    hyperparameters=(*DECODER, *RMS_NORM, *WINDOW, _SOFTCAP, *WINDOW_ROPE),
+    tensors=RequiredTensors(layer={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD}),
+    names=TensorNames(skipped_modules=("vision_tower.", "multi_modal_projector.")),
+    layout=Layout(value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one)),
+    settings=Settings(
+        # the smaller vision models have only settings that differ from these
+        defaults={
+            "tie_word_embeddings": True,
+            "vocab_size": 262_208,
+            "max_position_embeddings": 131_072,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 256,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1_000_000.0,
+            "rope_local_base_freq": 10_000.0,
+        },
+        assumed={
+            **_ACTIVATION,
+            **_query_scale(62),
+            **_windows(6),
+            "tie_word_embeddings": True,
+            "use_bidirectional_attention": False,
+        },
     ),
-    layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
-    value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one),
-    # the smaller vision models have only settings that differ from these
-    defaults={
-        "tie_word_embeddings": True,
-        "vocab_size": 262_208,
-        "max_position_embeddings": 131_072,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000.0,
-        "rope_local_base_freq": 10_000.0,
-    },
-    assumed={
-        **_ACTIVATION,
-        **_query_scale(62),
-        **_windows(6),
-        "tie_word_embeddings": lambda _config: True,
-        "use_bidirectional_attention": lambda _config: False,
-    },
 )
 
 _EMBEDDING_GEMMA = replace(
     _GEMMA_3,
     hf_classes=("Gemma3TextModel",),
     gguf_name="gemma-embedding",
-    skipped_modules=(),
-    renames={r"^(?!model\.|dense_)": "model."},
+    names=replace(_GEMMA_3.names, skipped_modules=(), renames={r"^(?!model\.|dense_)": "model."}),
+    settings=_GEMMA_3.settings.plus(
+        defaults={"use_bidirectional_attention": False},
+        assumed={"query_pre_attn_scalar": head_size, "use_bidirectional_attention": True},
+    ),
     dense_modules=("dense_2", "dense_3"),
-    defaults={**_GEMMA_3.defaults, "use_bidirectional_attention": False},
-    assumed={
-        **_GEMMA_3.assumed,
-        "query_pre_attn_scalar": head_size,
-        "use_bidirectional_attention": lambda _config: True,
-    },
 )
 
 
@@ -114,10 +115,9 @@ GEMMA = (
         hf_classes=("GemmaForCausalLM",),
         gguf_name="gemma",
         hyperparameters=DECODER + RMS_NORM,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-        value_maps=dict.fromkeys(_NORMS, plus_one),
-        defaults={"tie_word_embeddings": True},
-        assumed={**_ACTIVATION, "tie_word_embeddings": lambda _config: True},
+        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}),
+        layout=Layout(value_maps=dict.fromkeys(_NORMS, plus_one)),
+        settings=Settings(defaults={"tie_word_embeddings": True}, assumed={**_ACTIVATION, "tie_word_embeddings": True}),
     ),
     Architecture(
         hf_classes=("Gemma2ForCausalLM",),
@@ -129,10 +129,12 @@ GEMMA = (
             _SOFTCAP,
             Hyperparameter("attn_logit_softcapping", "f32", number("attn_logit_softcapping")),
         ),
-        layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-        value_maps=dict.fromkeys(_NORMS, plus_one),
-        defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
-        assumed={**_ACTIVATION, **_query_scale(46), **_windows(2), "tie_word_embeddings": lambda _config: True},
+        tensors=RequiredTensors(layer={**PRE_NORMS, **POST_NORMS, **ATTENTION, **GATED_FEED_FORWARD}),
+        layout=Layout(value_maps=dict.fromkeys(_NORMS, plus_one)),
+        settings=Settings(
+            defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+            assumed={**_ACTIVATION, **_query_scale(46), **_windows(2), "tie_word_embeddings": True},
+        ),
     ),
     _GEMMA_3,
     _EMBEDDING_GEMMA,
@@ -148,10 +150,7 @@ _SHARING = (
     Hyperparameter("attention.shared_kv_layers", "u32", integer("num_kv_shared_layers")),
     Hyperparameter("embedding_length_per_layer_input", "u32", integer("hidden_size_per_layer_input")),
 )
-_ASSUMED: dict[str, Callable[[Config], Any]] = {
-    "hidden_activation": lambda _config: "gelu_pytorch_tanh",
-    "attention_bias": lambda _config: False,
-}
+_ASSUMED: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
 # what Gemma 3n and the smaller models of Gemma 4 have in each layer, and outside of them
 _PER_LAYER: Dimensions = {
     "inp_gate.weight": ("n_embd", "n_per_layer"),
@@ -207,59 +206,65 @@ GEMMA_3N = Architecture(
         Hyperparameter("altup.active_idx", "u32", integer("altup_active_idx")),
         Hyperparameter("altup.num_inputs", "u32", integer("altup_num_inputs")),
     ),
-    model_tensors=lambda config: {
-        **decoder(config),
-        **_PER_LAYER_EMBEDDINGS,
-        "altup_proj.weight": ("n_embd", "n_embd", _N_STREAMS - 1),
-        "altup_unembd_proj.weight": ("n_embd", "n_embd", _N_STREAMS - 1),
-    },
-    layer_tensors={
-        **PRE_NORMS,
-        **POST_NORMS,
-        **ATTENTION,
-        **HEAD_NORMS,
-        **GATED_FEED_FORWARD,
-        **_PER_LAYER,
-        "altup_correct_coef.weight": (_N_STREAMS, _N_STREAMS),
-        "altup_correct_scale.weight": ("n_embd",),
-        "altup_predict_coef.weight": (_N_STREAMS, _N_STREAMS**2),
-        "altup_router.weight": ("n_embd", _N_STREAMS),
-        "altup_router_norm.weight": ("n_embd",),
-        "laurel_l.weight": ("n_embd", _N_LAUREL),
-        "laurel_r.weight": (_N_LAUREL, "n_embd"),
-        "laurel_post_norm.weight": ("n_embd",),
-    },
-    borrowed=_borrowed,
-    splits={**_EMBEDDINGS, ".correct_output_scale": {".correct_output_scale.weight": whole_tensor}},
-    stacks=tuple(
-        Stack(f".{name}.", f".{name}.", lambda _config: _N_STREAMS - 1)
-        for name in ("altup_projections", "altup_unembed_projections")
+    tensors=RequiredTensors(
+        model=lambda config: {
+            **decoder(config),
+            **_PER_LAYER_EMBEDDINGS,
+            "altup_proj.weight": ("n_embd", "n_embd", _N_STREAMS - 1),
+            "altup_unembd_proj.weight": ("n_embd", "n_embd", _N_STREAMS - 1),
+        },
+        layer={
+            **PRE_NORMS,
+            **POST_NORMS,
+            **ATTENTION,
+            **HEAD_NORMS,
+            **GATED_FEED_FORWARD,
+            **_PER_LAYER,
+            "altup_correct_coef.weight": (_N_STREAMS, _N_STREAMS),
+            "altup_correct_scale.weight": ("n_embd",),
+            "altup_predict_coef.weight": (_N_STREAMS, _N_STREAMS**2),
+            "altup_router.weight": ("n_embd", _N_STREAMS),
+            "altup_router_norm.weight": ("n_embd",),
+            "laurel_l.weight": ("n_embd", _N_LAUREL),
+            "laurel_r.weight": (_N_LAUREL, "n_embd"),
+            "laurel_post_norm.weight": ("n_embd",),
+        },
+        borrowed=_borrowed,
     ),
-    skipped_modules=_TOWERS,
-    defaults={
-        "tie_word_embeddings": True,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1_000_000.0,
-        "rope_local_base_freq": 10_000.0,
-        "final_logit_softcapping": 30.0,
-        "num_kv_shared_layers": 15,
-        "hidden_size_per_layer_input": _N_PER_LAYER,
-        "laurel_rank": _N_LAUREL,
-        "altup_num_inputs": _N_STREAMS,
-        "altup_active_idx": 0,
-    },
-    assumed={
-        **_ASSUMED,
-        "layer_types": windows_but_every(_N_LAYERS_OF_KIND),
-        "num_kv_shared_layers": lambda config: config.integer("num_hidden_layers") - _N_OWN,
-        "activation_sparsity_pattern": _sparsity,
-        "hidden_size_per_layer_input": lambda _config: _N_PER_LAYER,
-        "laurel_rank": lambda _config: _N_LAUREL,
-        "altup_num_inputs": lambda _config: _N_STREAMS,
-        "altup_active_idx": lambda _config: 0,
-        "altup_correct_scale": lambda _config: True,
-        "final_logit_softcapping": lambda _config: 30.0,
-    },
+    names=TensorNames(skipped_modules=_TOWERS),
+    layout=Layout(
+        splits={**_EMBEDDINGS, ".correct_output_scale": {".correct_output_scale.weight": whole_tensor}},
+        stacks=tuple(
+            Stack(f".{name}.", f".{name}.", lambda _config: _N_STREAMS - 1)
+            for name in ("altup_projections", "altup_unembed_projections")
+        ),
+    ),
+    settings=Settings(
+        defaults={
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1_000_000.0,
+            "rope_local_base_freq": 10_000.0,
+            "final_logit_softcapping": 30.0,
+            "num_kv_shared_layers": 15,
+            "hidden_size_per_layer_input": _N_PER_LAYER,
+            "laurel_rank": _N_LAUREL,
+            "altup_num_inputs": _N_STREAMS,
+            "altup_active_idx": 0,
+        },
+        assumed={
+            **_ASSUMED,
+            "layer_types": windows_but_every(_N_LAYERS_OF_KIND),
+            "num_kv_shared_layers": lambda config: config.integer("num_hidden_layers") - _N_OWN,
+            "activation_sparsity_pattern": _sparsity,
+            "hidden_size_per_layer_input": _N_PER_LAYER,
+            "laurel_rank": _N_LAUREL,
+            "altup_num_inputs": _N_STREAMS,
+            "altup_active_idx": 0,
+            "altup_correct_scale": True,
+            "final_logit_softcapping": 30.0,
+        },
+    ),
 )
 
 
@@ -317,7 +322,7 @@ def _has_experts(config: Config) -> bool:
 
 
 def _of_experts(row: Hyperparameter) -> Hyperparameter:
-    return replace(row, read=lambda config: row.read(config) if _has_experts(config) else None)
+    return replace(row, value=lambda config: row.read(config) if _has_experts(config) else None)
 
 
 def _has_per_layer(config: Config) -> bool:
@@ -389,7 +394,7 @@ _GEMMA_4 = Architecture(
     hf_classes=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
     gguf_name="gemma4",
     hyperparameters=(
-        *(row for row in DECODER if row.key not in _REPLACED and not row.key.startswith("rope.scaling.")),
+        *without(DECODER, *_REPLACED, "rope.scaling."),
         *RMS_NORM,
         *WINDOW,
         *WINDOW_ROPE,
@@ -404,43 +409,41 @@ _GEMMA_4 = Architecture(
         Hyperparameter("rope.dimension_count", "u32", _full_head),
         Hyperparameter("rope.dimension_count_swa", "u32", head_size),
         Hyperparameter("feed_forward_length", "u32[]", _widths),
-        *map(
-            _of_experts,
-            (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", DIMENSIONS["n_ff_expert"])),
-        ),
+        *map(_of_experts, (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", DIMENSIONS["n_ff_expert"]))),
     ),
-    model_tensors=lambda config: {**decoder(config), **(_PER_LAYER_EMBEDDINGS if _has_per_layer(config) else {})},
-    layer_tensors=_gemma_4_layer,
-    generate=_frequency_divisors,
-    splits={
-        **_EMBEDDINGS,
-        ".layer_scalar": {".layer_scalar.weight": whole_tensor},
-        ".experts.gate_up_proj": {".experts.gate_up_proj.weight": whole_tensor},
-        ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
-        ".router.scale": {".router.proj.scale": whole_tensor},
-        ".router.per_expert_scale": {".experts.down_proj.scale": whole_tensor},
-    },
-    suffixes=(".scale",),
-    skipped_modules=_TOWERS,
-    aliases={"top_k_experts": "num_experts_per_tok"},
-    defaults={
-        "tie_word_embeddings": True,
-        "rms_norm_eps": 1e-6,
-        "num_kv_shared_layers": 0,
-        "hidden_size_per_layer_input": 256,
-    },
-    assumed={
-        **_ASSUMED,
-        "use_bidirectional_attention": lambda _config: "vision",
-        "num_kv_shared_layers": _sharing,
-    },
+    tensors=RequiredTensors(
+        model=lambda config: {**decoder(config), **(_PER_LAYER_EMBEDDINGS if _has_per_layer(config) else {})},
+        layer=_gemma_4_layer,
+        generate=_frequency_divisors,
+    ),
+    names=TensorNames(suffixes=(".scale",), skipped_modules=_TOWERS),
+    layout=Layout(
+        splits={
+            **_EMBEDDINGS,
+            ".layer_scalar": {".layer_scalar.weight": whole_tensor},
+            ".experts.gate_up_proj": {".experts.gate_up_proj.weight": whole_tensor},
+            ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
+            ".router.scale": {".router.proj.scale": whole_tensor},
+            ".router.per_expert_scale": {".experts.down_proj.scale": whole_tensor},
+        }
+    ),
+    settings=Settings(
+        aliases={"top_k_experts": "num_experts_per_tok"},
+        defaults={
+            "tie_word_embeddings": True,
+            "rms_norm_eps": 1e-6,
+            "num_kv_shared_layers": 0,
+            "hidden_size_per_layer_input": 256,
+        },
+        assumed={**_ASSUMED, "use_bidirectional_attention": "vision", "num_kv_shared_layers": _sharing},
+    ),
 )
 
 # the model without towers has no embeddings for its layers, and no setting that says so
 _UNIFIED = replace(
     _GEMMA_4,
     hf_classes=("Gemma4UnifiedForConditionalGeneration",),
-    defaults={**_GEMMA_4.defaults, "hidden_size_per_layer_input": 0},
+    settings=_GEMMA_4.settings.plus(defaults={"hidden_size_per_layer_input": 0}),
 )
 
 GEMMA_4 = (_GEMMA_4, _UNIFIED)

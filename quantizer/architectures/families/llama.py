@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Layout, RequiredTensors, Settings, Value
 from quantizer.architectures.families.draft_heads import eagle3_variant
-from quantizer.architectures.families.recurrent import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.families.recurrent import MAMBA_2_LAYOUT, mamba_2_mixer, mamba_2_rows, no_limit
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -24,6 +24,7 @@ from quantizer.architectures.metadata_rows import (
     number,
     rope_base,
     rope_number,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -43,17 +44,19 @@ _LLAMA = Architecture(
     hf_classes=("LlamaForCausalLM", "MistralForCausalLM", "InternLM3ForCausalLM"),
     gguf_name="llama",
     hyperparameters=DECODER + RMS_NORM + VOCABULARY + ROTATED,
-    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-    row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys},
-    generate=llama3_factors,
-    assumed={"hidden_act": lambda _config: "silu"},
+    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}, generate=llama3_factors),
+    layout=Layout(row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys}),
+    settings=Settings(assumed={"hidden_act": "silu"}),
 )
 
 _LLAMA_BODY = replace(
     _LLAMA,
     hf_classes=("LlamaModel", "MistralModel"),
-    model_tensors=lambda config: {name: size for name, size in decoder(config).items() if name != "output.weight"},
-    renames={r"^(?!model\.)": "model."},
+    tensors=replace(
+        _LLAMA.tensors,
+        model=lambda config: {name: size for name, size in decoder(config).items() if name != "output.weight"},
+    ),
+    names=replace(_LLAMA.names, renames={r"^(?!model\.)": "model."}),
 )
 
 LLAMA_LIKE = (
@@ -63,15 +66,14 @@ LLAMA_LIKE = (
         _LLAMA_BODY,
         hf_classes=("LlamaBidirectionalModel",),
         gguf_name="llama-embed",
-        hyperparameters=(*_LLAMA.hyperparameters, Hyperparameter("attention.causal", "bool", lambda _config: False)),
+        hyperparameters=(*_LLAMA.hyperparameters, Hyperparameter("attention.causal", "bool", False)),
     ),
     replace(
         _LLAMA,
         hf_classes=("MixtralForCausalLM",),
         hyperparameters=_LLAMA.hyperparameters + EXPERTS,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **EXPERT_FEED_FORWARD},
-        stacks=NUMBERED_EXPERTS,
-        splits=FUSED_EXPERTS,
+        tensors=replace(_LLAMA.tensors, layer={**PRE_NORMS, **ATTENTION, **EXPERT_FEED_FORWARD}),
+        layout=replace(_LLAMA.layout, stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
     ),
     replace(
         _LLAMA,
@@ -84,27 +86,32 @@ LLAMA_LIKE = (
             Hyperparameter("residual_scale", "f32", number("residual_multiplier")),
             Hyperparameter("logit_scale", "f32", number("logits_scaling")),
         ),
-        # without them llama.cpp would scale by the size of heads
-        defaults=dict.fromkeys(
-            ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0
+        settings=replace(
+            _LLAMA.settings,
+            # without them llama.cpp would scale by the size of heads
+            defaults=dict.fromkeys(
+                ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0
+            ),
         ),
     ),
     replace(
         _LLAMA,
         hf_classes=("SmolLM3ForCausalLM",),
         gguf_name="smollm3",
-        defaults={"tie_word_embeddings": True},
-        assumed={
-            "hidden_act": lambda _config: "silu",
-            "use_sliding_window": lambda _config: False,
-            # every fourth layer does without rotation
-            "no_rope_layers": lambda config: [int(i % 4 != 3) for i in range(config.integer("num_hidden_layers"))],
-        },
+        settings=replace(
+            _LLAMA.settings,
+            defaults={"tie_word_embeddings": True},
+            assumed={
+                "hidden_act": "silu",
+                "use_sliding_window": False,
+                # every fourth layer does without rotation
+                "no_rope_layers": lambda config: [int(i % 4 != 3) for i in range(config.integer("num_hidden_layers"))],
+            },
+        ),
     ),
     replace(
         _LLAMA,
         hf_classes=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
-        skipped_modules=("vision_tower.", "multi_modal_projector."),
         gguf_name="mistral3",
         hyperparameters=(
             *_LLAMA.hyperparameters,
@@ -112,38 +119,44 @@ LLAMA_LIKE = (
             Hyperparameter("rope.scaling.yarn_log_multiplier", "f32", rope_number("mscale_all_dim")),
             Hyperparameter("attention.temperature_scale", "f32", rope_number("llama_4_scaling_beta")),
         ),
+        names=replace(_LLAMA.names, skipped_modules=("vision_tower.", "multi_modal_projector.")),
     ),
     # the language model of two that see, beside a tower
     replace(
         _LLAMA,
         hf_classes=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
-        skipped_modules=("vision_model.", "connector."),
-        renames={r"^model\.text_model\.": "model."},
+        names=replace(
+            _LLAMA.names, skipped_modules=("vision_model.", "connector."), renames={r"^model\.text_model\.": "model."}
+        ),
     ),
     replace(
         _LLAMA,
         hf_classes=("ArceeForCausalLM",),
         gguf_name="arcee",
-        layer_tensors={
-            **PRE_NORMS,
-            **ATTENTION,
-            "ffn_up.weight": ("n_embd", "n_ff"),
-            "ffn_down.weight": ("n_ff", "n_embd"),
-        },
-        assumed={
-            "hidden_act": lambda _config: "relu2",
-            "attention_bias": lambda _config: False,
-            "mlp_bias": lambda _config: False,
-        },
+        tensors=replace(
+            _LLAMA.tensors,
+            layer={
+                **PRE_NORMS,
+                **ATTENTION,
+                "ffn_up.weight": ("n_embd", "n_ff"),
+                "ffn_down.weight": ("n_ff", "n_embd"),
+            },
+        ),
+        settings=replace(_LLAMA.settings, assumed={"hidden_act": "relu2", "attention_bias": False, "mlp_bias": False}),
     ),
     # rotated by neighbours in transformers too
-    replace(_LLAMA, hf_classes=("HeliumForCausalLM",), row_orders={}, defaults={"rope_theta": 1e5}),
+    replace(
+        _LLAMA,
+        hf_classes=("HeliumForCausalLM",),
+        layout=replace(_LLAMA.layout, row_orders={}),
+        settings=replace(_LLAMA.settings, defaults={"rope_theta": 1e5}),
+    ),
 )
 
 
 _PLAIN = next(entry for entry in LLAMA_LIKE if entry.gguf_name == "granite")
-_ASSUMED = {"hidden_act": lambda _config: "silu"}
-_DEFAULTS = _PLAIN.defaults
+_ASSUMED = {"hidden_act": "silu"}
+_DEFAULTS = _PLAIN.settings.defaults
 _FIRST_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2))
 _SECOND_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2, n_rows))
 
@@ -235,23 +248,24 @@ _EXPERTS = replace(
     hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     gguf_name="granitemoe",
     hyperparameters=(*_PLAIN.hyperparameters, *_EXPERT_ROWS),
-    layer_tensors=_experts_layer,
-    splits=_cuts("mlp.shared_mlp"),
-    defaults={**_DEFAULTS, "shared_intermediate_size": 0},
-    assumed=_ASSUMED,
+    tensors=replace(_PLAIN.tensors, layer=_experts_layer),
+    layout=replace(_PLAIN.layout, splits=_cuts("mlp.shared_mlp")),
+    settings=replace(_PLAIN.settings, defaults={**_DEFAULTS, "shared_intermediate_size": 0}, assumed=_ASSUMED),
 )
-_ASSUMED_OF_ATTENTION = {**_ASSUMED, "position_embedding_type": lambda _config: "rope"}
-_ATTENTION_WITH_EXPERTS = replace(_EXPERTS, hf_classes=(), assumed=_ASSUMED_OF_ATTENTION)
+_ASSUMED_OF_ATTENTION = {**_ASSUMED, "position_embedding_type": "rope"}
+_ATTENTION_WITH_EXPERTS = replace(
+    _EXPERTS, hf_classes=(), settings=replace(_EXPERTS.settings, assumed=_ASSUMED_OF_ATTENTION)
+)
 _ATTENTION_ONLY = replace(
     _PLAIN,
     hf_classes=(),
-    hyperparameters=(*(row for row in _PLAIN.hyperparameters if row.key != "feed_forward_length"), _WIDTH),
-    layer_tensors=_dense_layer,
-    splits=_cuts("mlp"),
-    assumed=_ASSUMED_OF_ATTENTION,
+    hyperparameters=(*without(_PLAIN.hyperparameters, "feed_forward_length"), _WIDTH),
+    tensors=replace(_PLAIN.tensors, layer=_dense_layer),
+    layout=replace(_PLAIN.layout, splits=_cuts("mlp")),
+    settings=replace(_PLAIN.settings, assumed=_ASSUMED_OF_ATTENTION),
 )
 _HYBRID_ROWS = (
-    *(row for row in _PLAIN.hyperparameters if row.key not in ("attention.head_count_kv", "feed_forward_length")),
+    *without(_PLAIN.hyperparameters, "attention.head_count_kv", "feed_forward_length"),
     *mamba_2_rows(_mamba),
     Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
     # to llama.cpp the switch of positions
@@ -262,18 +276,21 @@ _HYBRID = replace(
     hf_classes=(),
     gguf_name="granitehybrid",
     hyperparameters=(*_HYBRID_ROWS, _WIDTH),
-    layer_tensors=_hybrid_layer,
-    value_maps=MAMBA_2_TRANSFORMS["value_maps"],
-    reshaped=MAMBA_2_TRANSFORMS["reshaped"],
-    splits={**MAMBA_2_TRANSFORMS["splits"], **_cuts("mlp")},
-    defaults={**_DEFAULTS, "shared_intermediate_size": 1024, "mamba_n_groups": 1, "mamba_d_conv": 4},
-    assumed={
-        **_ASSUMED,
-        "mamba_expand": lambda _config: 2,
-        "mamba_conv_bias": lambda _config: True,
-        "mamba_proj_bias": lambda _config: False,
-        "time_step_limit": no_limit,
-    },
+    tensors=replace(_PLAIN.tensors, layer=_hybrid_layer),
+    layout=replace(
+        MAMBA_2_LAYOUT, row_orders=_PLAIN.layout.row_orders, splits={**MAMBA_2_LAYOUT.splits, **_cuts("mlp")}
+    ),
+    settings=replace(
+        _PLAIN.settings,
+        defaults={**_DEFAULTS, "shared_intermediate_size": 1024, "mamba_n_groups": 1, "mamba_d_conv": 4},
+        assumed={
+            **_ASSUMED,
+            "mamba_expand": 2,
+            "mamba_conv_bias": True,
+            "mamba_proj_bias": False,
+            "time_step_limit": no_limit,
+        },
+    ),
 )
 
 
@@ -300,7 +317,7 @@ _HYBRID_WITH_EXPERTS = replace(
         *_EXPERT_ROWS,
         Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
     ),
-    splits={**MAMBA_2_TRANSFORMS["splits"], **_cuts("mlp.shared_mlp")},
+    layout=replace(_HYBRID.layout, splits={**MAMBA_2_LAYOUT.splits, **_cuts("mlp.shared_mlp")}),
     variant=_variant,
 )
 
@@ -315,12 +332,11 @@ _MINICPM = replace(
         Hyperparameter("residual_scale", "f32", _scale_of_depth),
         Hyperparameter("logit_scale", "f32", _scale_of_width),
     ),
-    defaults={"tie_word_embeddings": True, "scale_emb": 1.0, "scale_depth": 1.0, "dim_model_base": 1},
-    assumed={
-        **_ASSUMED,
-        "attention_bias": lambda _config: False,
-        "num_experts": lambda _config: 0,
-    },
+    settings=replace(
+        _PLAIN.settings,
+        defaults={"tie_word_embeddings": True, "scale_emb": 1.0, "scale_depth": 1.0, "dim_model_base": 1},
+        assumed={**_ASSUMED, "attention_bias": False, "num_experts": 0},
+    ),
 )
 
 _OTHERS = (_HYBRID, _ATTENTION_ONLY, _ATTENTION_WITH_EXPERTS)
@@ -360,10 +376,8 @@ _WINDOWED = replace(
     _PLAIN,
     hf_classes=("GraniteSWAForCausalLM",),
     gguf_name="granite_swa",
-    names_of="granite",
-    own_names={"model.layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks"},
     hyperparameters=(
-        *(row for row in _PLAIN.hyperparameters if row.key != "rope.freq_base"),
+        *without(_PLAIN.hyperparameters, "rope.freq_base"),
         Hyperparameter("rope.freq_base", "f32", _one_base),
         Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),
         Hyperparameter("attention.sliding_window_pattern", "bool[]", _windows),
@@ -373,10 +387,14 @@ _WINDOWED = replace(
             lambda config: None if all(_bases(config)) else [base > 0 for base in _bases(config)],
         ),
     ),
-    layer_tensors={**PRE_NORMS, **ATTENTION, **_SINKS, **GATED_FEED_FORWARD},
-    splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}},
-    defaults={**_DEFAULTS, "tie_word_embeddings": True, "sliding_window": 128},
-    assumed={**_ASSUMED, "no_rope_layers": lambda config: [int(base > 0) for base in _bases(config)]},
+    tensors=replace(_PLAIN.tensors, layer={**PRE_NORMS, **ATTENTION, **_SINKS, **GATED_FEED_FORWARD}),
+    names=replace(_PLAIN.names, map_of="granite", own={"model.layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks"}),
+    layout=replace(_PLAIN.layout, splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}}),
+    settings=replace(
+        _PLAIN.settings,
+        defaults={**_DEFAULTS, "tie_word_embeddings": True, "sliding_window": 128},
+        assumed={**_ASSUMED, "no_rope_layers": lambda config: [int(base > 0) for base in _bases(config)]},
+    ),
 )
 
 
@@ -389,25 +407,25 @@ def _windowed_experts_layer(config: Config, _i: int) -> Dimensions:
 _WINDOWED_WITH_EXPERTS = replace(
     _WINDOWED,
     hf_classes=("GraniteMoeSWAForCausalLM",),
-    names_of="granitemoe",
-    own_names={
-        **_WINDOWED.own_names,
-        "model.layers.{bid}.shared_mlp.input_linear": "blk.{bid}.ffn_up_shexp",
-        "model.layers.{bid}.shared_mlp.output_linear": "blk.{bid}.ffn_down_shexp",
-    },
     hyperparameters=(*_WINDOWED.hyperparameters, *_EXPERT_ROWS),
-    layer_tensors=_windowed_experts_layer,
-    splits={
-        **_WINDOWED.splits,
-        **{ending: parts for ending, parts in _cuts("").items() if not ending.startswith("shared_mlp")},
-    },
-    defaults={**_DEFAULTS, "shared_intermediate_size": 0, "sliding_window": 128},
+    tensors=replace(_WINDOWED.tensors, layer=_windowed_experts_layer),
+    names=replace(
+        _WINDOWED.names,
+        map_of="granitemoe",
+        own={
+            **_WINDOWED.names.own,
+            "model.layers.{bid}.shared_mlp.input_linear": "blk.{bid}.ffn_up_shexp",
+            "model.layers.{bid}.shared_mlp.output_linear": "blk.{bid}.ffn_down_shexp",
+        },
+    ),
+    layout=replace(
+        _WINDOWED.layout,
+        splits={
+            **_WINDOWED.layout.splits,
+            **{ending: parts for ending, parts in _cuts("").items() if not ending.startswith("shared_mlp")},
+        },
+    ),
+    settings=replace(_WINDOWED.settings, defaults={**_DEFAULTS, "shared_intermediate_size": 0, "sliding_window": 128}),
 )
 
-GRANITE = (
-    _EXPERTS,
-    replace(_HYBRID_WITH_EXPERTS, variants=_OTHERS),
-    _MINICPM,
-    _WINDOWED,
-    _WINDOWED_WITH_EXPERTS,
-)
+GRANITE = (_EXPERTS, replace(_HYBRID_WITH_EXPERTS, variants=_OTHERS), _MINICPM, _WINDOWED, _WINDOWED_WITH_EXPERTS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,14 @@ from quantizer.architectures.families.llama import LLAMA_LIKE
 from quantizer.architectures.families.qwen import QWEN
 from quantizer.architectures.families.recurrent import LFM
 from quantizer.architectures.families.shared_experts import ERNIE, GLM
-from quantizer.architectures.metadata_rows import partly_rotated, rotation_sections
+from quantizer.architectures.metadata_rows import partly_rotated, rotation_sections, without
 from quantizer.architectures.shapes import (
     ATTENTION,
     FUSED_FEED_FORWARD,
     POST_NORMS,
     PRE_NORMS,
     QKV_BIASES,
+    even_head_size,
     head_size,
 )
 from quantizer.checkpoint.config import CheckpointError, Config
@@ -33,12 +35,19 @@ _BY_CLASS = {name: entry for entry in (*LLAMA_LIKE, *QWEN, *LFM, *DENSE, *GLM, *
 _TOWER = ("vision_tower.", "multi_modal_projector.")
 
 
+def _like(language_class: str, hf_classes: tuple[str, ...], skipped_modules: tuple[str, ...]) -> Architecture:
+    """Return the entry of classes whose language model is that of `language_class`."""
+    entry = _BY_CLASS[language_class]
+    return replace(entry, hf_classes=hf_classes, names=replace(entry.names, skipped_modules=skipped_modules))
+
+
+def _with_defaults(entry: Architecture, **defaults: Any) -> Architecture:
+    return replace(entry, settings=replace(entry.settings, defaults=defaults))
+
+
 def _one_of(hf_class: str, kinds: Mapping[str, str]) -> Architecture:
     """Return the entry of `hf_class`; `kinds` has its language models: model_type -> HF class, the usual one first."""
-    entries = {
-        kind: replace(_BY_CLASS[language_class], hf_classes=(hf_class,), skipped_modules=_TOWER)
-        for kind, language_class in kinds.items()
-    }
+    entries = {kind: _like(language_class, (hf_class,), _TOWER) for kind, language_class in kinds.items()}
     usual = next(iter(kinds))
 
     def variant(config: Config) -> Architecture:
@@ -73,18 +82,15 @@ _GLM, _GLM_EXPERTS = _BY_CLASS["Glm4ForCausalLM"], _BY_CLASS["Glm4MoeForCausalLM
 _GLM_4V = replace(
     _GLM,
     hf_classes=("Glm4vForConditionalGeneration",),
-    skipped_modules=("visual.",),
     hyperparameters=(
-        *(row for row in _GLM.hyperparameters if row.key != "rope.dimension_count"),
+        *without(_GLM.hyperparameters, "rope.dimension_count"),
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
         _SECTIONS,
     ),
-    layer_tensors={**PRE_NORMS, **POST_NORMS, **ATTENTION, **QKV_BIASES, **FUSED_FEED_FORWARD},
-    row_orders={"ATTN_Q": _halves, "ATTN_K": _halves},
-    assumed={
-        **_GLM.assumed,
-        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-    },
+    tensors=replace(_GLM.tensors, layer={**PRE_NORMS, **POST_NORMS, **ATTENTION, **QKV_BIASES, **FUSED_FEED_FORWARD}),
+    names=replace(_GLM.names, skipped_modules=("visual.",)),
+    layout=replace(_GLM.layout, row_orders={"ATTN_Q": _halves, "ATTN_K": _halves}),
+    settings=_GLM.settings.plus(assumed={"head_dim": even_head_size}),
 )
 
 SEEING = (
@@ -92,82 +98,74 @@ SEEING = (
     replace(
         _GLM_4V,
         hf_classes=("GlmOcrForConditionalGeneration",),
-        # what predicts a token further stays behind
-        leaves_later_layers=True,
-        layer_tensors=_GLM.layer_tensors,
-        assumed=_GLM.assumed,
+        tensors=replace(_GLM_4V.tensors, layer=_GLM.tensors.layer),
+        # what predicts a token further is left out
+        names=replace(_GLM_4V.names, leaves_later_layers=True),
+        settings=replace(_GLM_4V.settings, assumed=_GLM.settings.assumed),
     ),
     replace(
         _GLM_EXPERTS,
         hf_classes=("Glm4vMoeForConditionalGeneration",),
-        skipped_modules=("visual.",),
         hyperparameters=(*_GLM_EXPERTS.hyperparameters, _SECTIONS),
-        defaults={**_GLM_EXPERTS.defaults, "attention_bias": True},
+        names=replace(_GLM_EXPERTS.names, skipped_modules=("visual.",)),
+        settings=_GLM_EXPERTS.settings.plus(defaults={"attention_bias": True}),
     ),
     _one_of(
         "InternVLForConditionalGeneration",
         {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"},
     ),
-    replace(
+    # the config.json of Pixtral 12B lacks what is Mistral's
+    _with_defaults(
         _one_of("LlavaForConditionalGeneration", {"mistral": "MistralForCausalLM"}),
-        # Pixtral 12B leaves out what is Mistral's
-        defaults={
-            "hidden_size": 4096,
-            "intermediate_size": 14336,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 8,
-            "rms_norm_eps": 1e-6,
-        },
+        hidden_size=4096,
+        intermediate_size=14336,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        rms_norm_eps=1e-6,
     ),
     _one_of("Lfm2VlForConditionalGeneration", {"lfm2": "Lfm2ForCausalLM"}),
-    replace(
-        _BY_CLASS["Qwen3ForCausalLM"],
-        hf_classes=("LightOnOcrForConditionalGeneration", "LightOnOCRForConditionalGeneration"),
-        skipped_modules=("vision_encoder.", "vision_projection."),
+    _like(
+        "Qwen3ForCausalLM",
+        ("LightOnOcrForConditionalGeneration", "LightOnOCRForConditionalGeneration"),
+        ("vision_encoder.", "vision_projection."),
     ),
     replace(
         _ERNIE,
         hf_classes=("PaddleOCRVLForConditionalGeneration",),
         gguf_name="paddleocr",
-        skipped_modules=("visual.", "projector.", "mlp_AR."),
         hyperparameters=(
             *_ERNIE.hyperparameters,
             Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections((16, 24, 24))),
         ),
-        defaults={**_ERNIE.defaults, "head_dim": 128},
+        names=replace(_ERNIE.names, skipped_modules=("visual.", "projector.", "mlp_AR.")),
+        settings=_ERNIE.settings.plus(defaults={"head_dim": 128}),
     ),
 )
 
 
-_BY_NAME = {name: entry for entry in (*LLAMA_LIKE, *QWEN) for name in entry.hf_classes}
 _AUDIO_TOWER = ("audio_tower.", "multi_modal_projector.")
+_QWEN_3_ASR = _like("Qwen3ForCausalLM", ("Qwen3ASRForConditionalGeneration",), _AUDIO_TOWER)
 
 HEARING = (
-    replace(
-        _BY_NAME["Qwen2ForCausalLM"],
-        hf_classes=("Qwen2AudioForConditionalGeneration", "AudioFlamingo3ForConditionalGeneration"),
-        skipped_modules=_AUDIO_TOWER,
-        # those of Qwen 2, which Qwen 2-Audio was published without
-        defaults={
-            "hidden_size": 4096,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": 32,
-            "max_position_embeddings": 32_768,
-            "rms_norm_eps": 1e-6,
-        },
+    # those of Qwen 2, which Qwen 2-Audio was published without
+    _with_defaults(
+        _like(
+            "Qwen2ForCausalLM",
+            ("Qwen2AudioForConditionalGeneration", "AudioFlamingo3ForConditionalGeneration"),
+            _AUDIO_TOWER,
+        ),
+        hidden_size=4096,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        max_position_embeddings=32_768,
+        rms_norm_eps=1e-6,
     ),
     replace(
-        _BY_NAME["Qwen3ForCausalLM"],
-        hf_classes=("Qwen3ASRForConditionalGeneration",),
-        skipped_modules=_AUDIO_TOWER,
-        renames={r"^thinker\.": ""},
-        assumed={**_BY_NAME["Qwen3ForCausalLM"].assumed, "attention_bias": lambda _config: False},
+        _QWEN_3_ASR,
+        names=replace(_QWEN_3_ASR.names, renames={r"^thinker\.": ""}),
+        settings=_QWEN_3_ASR.settings.plus(assumed={"attention_bias": False}),
     ),
-    replace(
-        _BY_NAME["LlamaForCausalLM"],
-        hf_classes=("VoxtralForConditionalGeneration",),
-        skipped_modules=_AUDIO_TOWER,
-    ),
+    _like("LlamaForCausalLM", ("VoxtralForConditionalGeneration",), _AUDIO_TOWER),
 )

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.families.recurrent import MAMBA_2_TRANSFORMS, mamba_2_mixer, mamba_2_rows, no_limit
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    EXPERTS,
-    VOCABULARY,
-    integer,
-    partly_rotated,
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
 )
+from quantizer.architectures.families.recurrent import MAMBA_2_LAYOUT, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, VOCABULARY, integer, partly_rotated, without
 from quantizer.architectures.shapes import (
     ATTENTION,
     CHOICE_CORRECTION,
@@ -25,11 +27,12 @@ from quantizer.architectures.shapes import (
     Dimensions,
     biases,
     decoder_with_bias,
+    even_head_size,
 )
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import plus_one, whole_tensor
 
-_ASSUMED = {"hidden_act": lambda _config: "relu2"}
+_ASSUMED = {"hidden_act": "relu2"}
 
 _DENSE = Architecture(
     hf_classes=("NemotronForCausalLM",),
@@ -40,21 +43,19 @@ _DENSE = Architecture(
         Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("norm_eps")),
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5)),
     ),
-    # llama.cpp does not look for tied embeddings
-    model_tensors=decoder_with_bias,
-    layer_tensors={
-        **PRE_NORMS,
-        **biases(PRE_NORMS),
-        **ATTENTION,
-        "ffn_up.weight": ("n_embd", "n_ff"),
-        "ffn_down.weight": ("n_ff", "n_embd"),
-    },
-    value_maps=dict.fromkeys(("ATTN_NORM", "FFN_NORM", "OUTPUT_NORM"), plus_one),
-    assumed={
-        **_ASSUMED,
-        "tie_word_embeddings": lambda _config: False,
-        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-    },
+    tensors=RequiredTensors(
+        # llama.cpp does not look for tied embeddings
+        model=decoder_with_bias,
+        layer={
+            **PRE_NORMS,
+            **biases(PRE_NORMS),
+            **ATTENTION,
+            "ffn_up.weight": ("n_embd", "n_ff"),
+            "ffn_down.weight": ("n_ff", "n_embd"),
+        },
+    ),
+    layout=Layout(value_maps=dict.fromkeys(("ATTN_NORM", "FFN_NORM", "OUTPUT_NORM"), plus_one)),
+    settings=Settings(assumed={**_ASSUMED, "tie_word_embeddings": False, "head_dim": even_head_size}),
 )
 
 
@@ -142,11 +143,7 @@ _HYBRID = Architecture(
     hf_classes=("NemotronHForCausalLM",),
     gguf_name="nemotron_h",
     hyperparameters=(
-        *(
-            row
-            for row in DECODER
-            if not row.key.startswith("rope.") and row.key not in ("feed_forward_length", "attention.head_count_kv")
-        ),
+        *without(DECODER, "rope.", "feed_forward_length", "attention.head_count_kv"),
         *VOCABULARY,
         *mamba_2_rows(_mamba),
         Hyperparameter("feed_forward_length", "u32[]", _widths),
@@ -156,35 +153,40 @@ _HYBRID = Architecture(
             for kind in ("", "rms_")
         ),
     ),
-    layer_tensors=_layer,
-    value_maps=MAMBA_2_TRANSFORMS["value_maps"],
-    reshaped=MAMBA_2_TRANSFORMS["reshaped"],
-    splits={
-        **MAMBA_2_TRANSFORMS["splits"],
-        **CHOICE_CORRECTION,
-        ".experts.up_proj": {".experts.up_proj.weight": whole_tensor},
-        ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
-    },
-    stacks=NUMBERED_EXPERTS,
-    # transformers' own names first; gguf's map has the experts under the names of other models
-    renames={
-        r"^model\.": "backbone.",
-        r"^backbone\.layers\.(\d+)\.mixer\.experts\.": r"model.layers.\1.mlp.experts.",
-    },
-    unused=("mtp.",),
-    aliases={"attention_head_dim": "head_dim"},
-    defaults={"head_dim": 128, "moe_latent_size": None},
-    assumed={
-        "mlp_hidden_act": lambda _config: "relu2",
-        "mamba_hidden_act": lambda _config: "silu",
-        "use_bias": lambda _config: False,
-        "mlp_bias": lambda _config: False,
-        "attention_bias": lambda _config: False,
-        "use_conv_bias": lambda _config: True,
-        "mamba_proj_bias": lambda _config: False,
-        "sliding_window": lambda _config: None,
-        "time_step_limit": no_limit,
-    },
+    tensors=RequiredTensors(layer=_layer),
+    names=TensorNames(
+        # transformers' own names first; gguf's map has the experts under the names of other models
+        renames={
+            r"^model\.": "backbone.",
+            r"^backbone\.layers\.(\d+)\.mixer\.experts\.": r"model.layers.\1.mlp.experts.",
+        },
+        unused=("mtp.",),
+    ),
+    layout=replace(
+        MAMBA_2_LAYOUT,
+        splits={
+            **MAMBA_2_LAYOUT.splits,
+            **CHOICE_CORRECTION,
+            ".experts.up_proj": {".experts.up_proj.weight": whole_tensor},
+            ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
+        },
+        stacks=NUMBERED_EXPERTS,
+    ),
+    settings=Settings(
+        aliases={"attention_head_dim": "head_dim"},
+        defaults={"head_dim": 128, "moe_latent_size": None},
+        assumed={
+            "mlp_hidden_act": "relu2",
+            "mamba_hidden_act": "silu",
+            "use_bias": False,
+            "mlp_bias": False,
+            "attention_bias": False,
+            "use_conv_bias": True,
+            "mamba_proj_bias": False,
+            "sliding_window": None,
+            "time_step_limit": no_limit,
+        },
+    ),
     variant=_variant,
 )
 _WITH_EXPERTS = replace(

@@ -12,7 +12,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.families.dense import no_scaling
 from quantizer.architectures.metadata_rows import (
     DECODER,
@@ -25,6 +33,7 @@ from quantizer.architectures.metadata_rows import (
     partly_rotated,
     rope_base,
     rope_of,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -42,7 +51,7 @@ from quantizer.convert.derived_tensors import whole_tensor
 
 _NAMES_OF = "dots1"  # all but Laguna's gates
 _GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
-_SILU: dict[str, Callable[[Config], object]] = {"hidden_act": lambda _config: "silu"}
+_SILU: dict[str, Any] = {"hidden_act": "silu"}
 
 
 def _listed(config: Config, name: str) -> list[Any]:
@@ -83,9 +92,7 @@ _WINDOW = (
         lambda config: config.integer("sliding_window") if any(_windows(config)) else None,
     ),
     Hyperparameter(
-        "attention.sliding_window_pattern",
-        "bool[]",
-        lambda config: _windows(config) if any(_windows(config)) else None,
+        "attention.sliding_window_pattern", "bool[]", lambda config: _windows(config) if any(_windows(config)) else None
     ),
 )
 
@@ -110,23 +117,23 @@ def _same_base(config: Config) -> Any:
 _MELLUM = Architecture(
     hf_classes=("MellumForCausalLM",),
     gguf_name="mellum",
-    names_of=_NAMES_OF,
     hyperparameters=(
         *(DECODER + RMS_NORM + EXPERTS + _WINDOW + WINDOW_ROPE),
         Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
     ),
-    layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD},
-    stacks=NUMBERED_EXPERTS,
-    splits=FUSED_EXPERTS,
-    unused=("mtp.",),
-    assumed={
-        **_SILU,
-        "attention_bias": lambda _config: False,
-        "tie_word_embeddings": lambda _config: False,
-        "norm_topk_prob": lambda _config: True,
-        "mlp_layer_types": lambda config: ["sparse"] * config.integer("num_hidden_layers"),
-        "rope_parameters": _same_base,
-    },
+    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD}),
+    names=TensorNames(map_of=_NAMES_OF, unused=("mtp.",)),
+    layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+    settings=Settings(
+        assumed={
+            **_SILU,
+            "attention_bias": False,
+            "tie_word_embeddings": False,
+            "norm_topk_prob": True,
+            "mlp_layer_types": lambda config: ["sparse"] * config.integer("num_hidden_layers"),
+            "rope_parameters": _same_base,
+        }
+    ),
 )
 
 
@@ -170,9 +177,8 @@ def _of_shared(factor: Callable[[Config], int]) -> Callable[[Config], Value]:
 _COHERE = Architecture(
     hf_classes=("Cohere2MoeForCausalLM",),
     gguf_name="cohere2moe",
-    names_of=_NAMES_OF,
     hyperparameters=(
-        *(row for row in DECODER if row.key != "feed_forward_length" and not row.key.startswith("rope.scaling.")),
+        *without(DECODER, "feed_forward_length", "rope.scaling."),
         *(VOCABULARY + EXPERTS + _WINDOW),
         Hyperparameter(
             "feed_forward_length",
@@ -195,18 +201,19 @@ _COHERE = Architecture(
             "expert_shared_feed_forward_length", "u32", _of_shared(lambda config: config.integer("intermediate_size"))
         ),
     ),
-    layer_tensors=_cohere_layer,
-    stacks=NUMBERED_EXPERTS,
-    splits=FUSED_EXPERTS,
-    leaves_later_layers=True,
-    defaults={"tie_word_embeddings": True, "logit_scale": 0.0625, "layer_norm_eps": 1e-5, "head_dim": 128},
-    assumed={
-        **_SILU,
-        "attention_bias": lambda _config: False,
-        "prefix_dense_sliding_window_pattern": lambda _config: 1,
-        "shared_expert_combination_strategy": lambda _config: "average",
-        "mlp_layer_types": leading_dense,
-    },
+    tensors=RequiredTensors(layer=_cohere_layer),
+    names=TensorNames(map_of=_NAMES_OF, leaves_later_layers=True),
+    layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+    settings=Settings(
+        defaults={"tie_word_embeddings": True, "logit_scale": 0.0625, "layer_norm_eps": 1e-5, "head_dim": 128},
+        assumed={
+            **_SILU,
+            "attention_bias": False,
+            "prefix_dense_sliding_window_pattern": 1,
+            "shared_expert_combination_strategy": "average",
+            "mlp_layer_types": leading_dense,
+        },
+    ),
 )
 
 
@@ -250,13 +257,8 @@ def _rotated_in_windows(config: Config) -> Value:
 _LAGUNA = Architecture(
     hf_classes=("LagunaForCausalLM",),
     gguf_name="laguna",
-    names_of=_NAMES_OF,
-    own_names={
-        "model.layers.{bid}.self_attn.g_proj": "blk.{bid}.attn_gate",
-        "model.layers.{bid}.mlp.experts.e_score_correction": "blk.{bid}.exp_probs_b",
-    },
     hyperparameters=(
-        *(row for row in DECODER if row.key != "attention.head_count"),
+        *without(DECODER, "attention.head_count"),
         *(RMS_NORM + VOCABULARY + EXPERTS + _WINDOW + WINDOW_ROPE),
         Hyperparameter("attention.head_count", "u32[]", _heads),
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
@@ -264,24 +266,35 @@ _LAGUNA = Architecture(
         Hyperparameter("leading_dense_block_count", "u32", _LAGUNA_N_DENSE),
         Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
         Hyperparameter("expert_shared_feed_forward_length", "u32", integer("shared_expert_intermediate_size")),
-        Hyperparameter("expert_gating_func", "u32", lambda _config: _GATING["sigmoid"]),
-        Hyperparameter("expert_weights_norm", "bool", lambda _config: True),
+        Hyperparameter("expert_gating_func", "u32", _GATING["sigmoid"]),
+        Hyperparameter("expert_weights_norm", "bool", True),
         Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("moe_routed_scaling_factor")),
     ),
-    layer_tensors=_laguna_layer,
-    # before those of experts, which it looks like
-    splits={"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}, **FUSED_EXPERTS},
-    stacks=NUMBERED_EXPERTS,
-    defaults={"gating": True, "moe_routed_scaling_factor": 1.0, "head_dim": 128},
-    assumed={
-        **_SILU,
-        "attention_bias": lambda _config: False,
-        "gating": lambda config: config.values["gating"] if config.values["gating"] in _PER_HEAD else "per-element",
-        "moe_apply_router_weight_on_input": lambda _config: False,
-        "moe_router_logit_softcapping": lambda _config: 0.0,
-        "mlp_layer_types": leading_dense,
-        "rope_parameters": _unscaled_windows,
-    },
+    tensors=RequiredTensors(layer=_laguna_layer),
+    names=TensorNames(
+        map_of=_NAMES_OF,
+        own={
+            "model.layers.{bid}.self_attn.g_proj": "blk.{bid}.attn_gate",
+            "model.layers.{bid}.mlp.experts.e_score_correction": "blk.{bid}.exp_probs_b",
+        },
+    ),
+    layout=Layout(
+        # before those of experts, which it looks like
+        splits={"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}, **FUSED_EXPERTS},
+        stacks=NUMBERED_EXPERTS,
+    ),
+    settings=Settings(
+        defaults={"gating": True, "moe_routed_scaling_factor": 1.0, "head_dim": 128},
+        assumed={
+            **_SILU,
+            "attention_bias": False,
+            "gating": lambda config: config.values["gating"] if config.values["gating"] in _PER_HEAD else "per-element",
+            "moe_apply_router_weight_on_input": False,
+            "moe_router_logit_softcapping": 0.0,
+            "mlp_layer_types": leading_dense,
+            "rope_parameters": _unscaled_windows,
+        },
+    ),
 )
 
 WINDOWED_EXPERTS = (_MELLUM, _COHERE, _LAGUNA)
@@ -322,17 +335,17 @@ def _experts_per_token(config: Config) -> int:
 
 
 _HUNYUAN_ROWS = (
-    *(row for row in DECODER if row.key != "rope.freq_base"),
+    *without(DECODER, "rope.freq_base"),
     Hyperparameter("rope.freq_base", "f32", _stretched_base),
     *RMS_NORM,
 )
 _HUNYUAN_LAYER = {**PRE_NORMS, **ATTENTION, **HEAD_NORMS}
-_HUNYUAN_ASSUMED: dict[str, Callable[[Config], Any]] = {
-    "hidden_act": lambda _config: "silu",
-    "attention_bias": lambda _config: False,
-    "mlp_bias": lambda _config: False,
-    "use_qk_norm": lambda _config: True,
-    "use_cla": lambda _config: False,
+_HUNYUAN_ASSUMED: dict[str, Any] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "use_qk_norm": True,
+    "use_cla": False,
 }
 _FEED_FORWARD_LENGTH = integer("intermediate_size")
 
@@ -360,28 +373,30 @@ def _hy_3_shared_width(config: Config) -> int:
 _HY_3 = Architecture(
     hf_classes=("HYV3ForCausalLM",),
     gguf_name="hy_v3",
-    names_of="dots1",
     hyperparameters=(
         *(DECODER + RMS_NORM + EXPERTS),
         Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
         Hyperparameter("expert_shared_feed_forward_length", "u32", _hy_3_shared_width),
-        Hyperparameter("expert_gating_func", "u32", lambda _config: 2),  # sigmoid
-        Hyperparameter("expert_weights_norm", "bool", lambda _config: True),
+        Hyperparameter("expert_gating_func", "u32", 2),  # sigmoid
+        Hyperparameter("expert_weights_norm", "bool", True),
         Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("router_scaling_factor")),
     ),
-    layer_tensors=_hy_3_layer,
-    stacks=NUMBERED_EXPERTS,
-    splits={".e_score_correction_bias": {".expert_bias": whole_tensor}, **FUSED_EXPERTS},
-    leaves_later_layers=True,
-    defaults={"rope_theta": 11_158_840.0, "router_scaling_factor": 2.826, "num_shared_experts": 1, "head_dim": 128},
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "attention_bias": lambda _config: False,
-        "mlp_bias": lambda _config: False,
-        "route_norm": lambda _config: True,
-        "first_k_dense_replace": _HY_3_N_DENSE,
-        "mlp_layer_types": leading_dense,
-    },
+    tensors=RequiredTensors(layer=_hy_3_layer),
+    names=TensorNames(map_of="dots1", leaves_later_layers=True),
+    layout=Layout(
+        stacks=NUMBERED_EXPERTS, splits={".e_score_correction_bias": {".expert_bias": whole_tensor}, **FUSED_EXPERTS}
+    ),
+    settings=Settings(
+        defaults={"rope_theta": 11_158_840.0, "router_scaling_factor": 2.826, "num_shared_experts": 1, "head_dim": 128},
+        assumed={
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "mlp_bias": False,
+            "route_norm": True,
+            "first_k_dense_replace": _HY_3_N_DENSE,
+            "mlp_layer_types": leading_dense,
+        },
+    ),
 )
 
 HUNYUAN = (
@@ -390,8 +405,8 @@ HUNYUAN = (
         hf_classes=("HunYuanDenseV1ForCausalLM",),
         gguf_name="hunyuan-dense",
         hyperparameters=_HUNYUAN_ROWS,
-        layer_tensors={**_HUNYUAN_LAYER, **GATED_FEED_FORWARD},
-        assumed=_HUNYUAN_ASSUMED,
+        tensors=RequiredTensors(layer={**_HUNYUAN_LAYER, **GATED_FEED_FORWARD}),
+        settings=Settings(assumed=_HUNYUAN_ASSUMED),
     ),
     Architecture(
         hf_classes=("HunYuanMoEV1ForCausalLM",),
@@ -401,27 +416,30 @@ HUNYUAN = (
             EXPERTS[0],
             Hyperparameter("expert_used_count", "u32", _experts_per_token),
             Hyperparameter("expert_feed_forward_length", "u32", _FEED_FORWARD_LENGTH),
-            Hyperparameter("expert_shared_count", "u32", lambda _config: 1),
+            Hyperparameter("expert_shared_count", "u32", 1),
             Hyperparameter("expert_shared_feed_forward_length", "u32", _FEED_FORWARD_LENGTH),
         ),
-        layer_tensors={
-            **_HUNYUAN_LAYER,
-            "ffn_gate_inp.weight": ("n_embd", "n_expert"),
-            **{
-                name.replace(".weight", f"_{kind}.weight"): (*extents, *more)
-                for kind, more in (("exps", ("n_expert",)), ("shexp", ()))
-                for name, extents in GATED_FEED_FORWARD.items()
-            },
-        },
-        stacks=NUMBERED_EXPERTS,
-        splits=FUSED_EXPERTS,
-        assumed={
-            **_HUNYUAN_ASSUMED,
-            "moe_intermediate_size": _as_everywhere(
-                "moe_intermediate_size", lambda config: config.integer("intermediate_size")
-            ),
-            "num_shared_expert": _as_everywhere("num_shared_expert", lambda _config: 1),
-            "norm_topk_prob": lambda _config: True,
-        },
+        tensors=RequiredTensors(
+            layer={
+                **_HUNYUAN_LAYER,
+                "ffn_gate_inp.weight": ("n_embd", "n_expert"),
+                **{
+                    name.replace(".weight", f"_{kind}.weight"): (*extents, *more)
+                    for kind, more in (("exps", ("n_expert",)), ("shexp", ()))
+                    for name, extents in GATED_FEED_FORWARD.items()
+                },
+            }
+        ),
+        layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+        settings=Settings(
+            assumed={
+                **_HUNYUAN_ASSUMED,
+                "moe_intermediate_size": _as_everywhere(
+                    "moe_intermediate_size", lambda config: config.integer("intermediate_size")
+                ),
+                "num_shared_expert": _as_everywhere("num_shared_expert", lambda _config: 1),
+                "norm_topk_prob": True,
+            }
+        ),
     ),
 )

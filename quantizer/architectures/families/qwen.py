@@ -11,7 +11,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.metadata_rows import (
     DECODER,
     EXPERTS,
@@ -21,6 +29,7 @@ from quantizer.architectures.metadata_rows import (
     kind_of,
     partly_rotated,
     rotation_sections,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -55,9 +64,9 @@ _EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", in
 _SHARED_EXPERT_ROW = Hyperparameter(
     "expert_shared_feed_forward_length", "u32", integer("shared_expert_intermediate_size")
 )
-_ASSUMED = {"hidden_act": lambda _config: "silu", "use_sliding_window": lambda _config: False}
+_ASSUMED = {"hidden_act": "silu", "use_sliding_window": False}
 # in llama.cpp every layer has experts
-_ASSUMED_OF_EXPERTS = {**_ASSUMED, "decoder_sparse_step": lambda _config: 1, "mlp_only_layers": lambda _config: []}
+_ASSUMED_OF_EXPERTS = {**_ASSUMED, "decoder_sparse_step": 1, "mlp_only_layers": []}
 _SHARED_EXPERT: Dimensions = {
     "ffn_gate_inp_shexp.weight": ("n_embd", 1),
     "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared"),
@@ -70,15 +79,15 @@ _DENSE = (
         hf_classes=("Qwen2ForCausalLM",),
         gguf_name="qwen2",
         hyperparameters=DECODER + RMS_NORM,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **GATED_FEED_FORWARD},
-        assumed=_ASSUMED,
+        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **GATED_FEED_FORWARD}),
+        settings=Settings(assumed=_ASSUMED),
     ),
     Architecture(
         hf_classes=("Qwen3ForCausalLM",),
         gguf_name="qwen3",
         hyperparameters=DECODER + RMS_NORM,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
-        assumed=_ASSUMED,
+        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD}),
+        settings=Settings(assumed=_ASSUMED),
     ),
 )
 
@@ -91,31 +100,26 @@ def _body(config: Config) -> Dimensions:
 QWEN = (
     *_DENSE,
     *(
-        replace(entry, hf_classes=(name,), model_tensors=_body)
+        replace(entry, hf_classes=(name,), tensors=replace(entry.tensors, model=_body))
         for entry, name in zip(_DENSE, ("Qwen2Model", "Qwen3Model"), strict=True)
     ),
     Architecture(
         hf_classes=("Qwen2MoeForCausalLM",),
         gguf_name="qwen2moe",
-        hyperparameters=(
-            *DECODER,
-            *RMS_NORM,
-            *_EXPERT_ROWS,
-            _SHARED_EXPERT_ROW,
+        hyperparameters=(*DECODER, *RMS_NORM, *_EXPERT_ROWS, _SHARED_EXPERT_ROW),
+        tensors=RequiredTensors(
+            layer={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **_SHARED_EXPERT}
         ),
-        layer_tensors={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **_SHARED_EXPERT},
-        stacks=NUMBERED_EXPERTS,
-        splits=FUSED_EXPERTS,
-        assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": lambda _config: False},
+        layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+        settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": False}),
     ),
     Architecture(
         hf_classes=("Qwen3MoeForCausalLM",),
         gguf_name="qwen3moe",
         hyperparameters=DECODER + RMS_NORM + _EXPERT_ROWS,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD},
-        stacks=NUMBERED_EXPERTS,
-        splits=FUSED_EXPERTS,
-        assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": lambda _config: True},
+        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD}),
+        layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+        settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": True}),
     ),
 )
 
@@ -222,40 +226,34 @@ _QWEN35 = Architecture(
         Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_linear_values"]),
         *PREDICTION_ROW,
     ),
-    layer_tensors=_layer(GATED_FEED_FORWARD),
-    row_orders={
-        **dict.fromkeys(("ATTN_QKV", "ATTN_GATE", "SSM_CONV1D"), _BY_WIDTH),
-        **dict.fromkeys(("SSM_A", "SSM_DT", "SSM_ALPHA", "SSM_BETA"), _BY_HEAD),
-    },
-    column_orders={"SSM_OUT": _BY_WIDTH},
-    value_maps={
-        **dict.fromkeys(_NORM_KINDS, plus_one),
-        "SSM_A": negative_exponential,
-    },
-    reshaped=("SSM_CONV1D",),
-    splits={".dt_bias": {".dt_proj.bias": whole_tensor}},
-    skipped_modules=("visual.",),
-    leaves_later_layers=True,
-    keeps_prediction_layer=True,
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "attention_bias": lambda _config: False,
-        "linear_value_head_dim": lambda config: config.integer("linear_key_head_dim"),
-    },
+    tensors=RequiredTensors(layer=_layer(GATED_FEED_FORWARD)),
+    names=TensorNames(skipped_modules=("visual.",), leaves_later_layers=True, keeps_prediction_layer=True),
+    layout=Layout(
+        row_orders={
+            **dict.fromkeys(("ATTN_QKV", "ATTN_GATE", "SSM_CONV1D"), _BY_WIDTH),
+            **dict.fromkeys(("SSM_A", "SSM_DT", "SSM_ALPHA", "SSM_BETA"), _BY_HEAD),
+        },
+        column_orders={"SSM_OUT": _BY_WIDTH},
+        value_maps={**dict.fromkeys(_NORM_KINDS, plus_one), "SSM_A": negative_exponential},
+        reshaped=("SSM_CONV1D",),
+        splits={".dt_bias": {".dt_proj.bias": whole_tensor}},
+    ),
+    settings=Settings(
+        assumed={
+            "hidden_act": "silu",
+            "attention_bias": False,
+            "linear_value_head_dim": lambda config: config.integer("linear_key_head_dim"),
+        }
+    ),
 )
 
 _QWEN35_EXPERTS = replace(
     _QWEN35,
     hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     gguf_name="qwen35moe",
-    hyperparameters=(
-        *(row for row in _QWEN35.hyperparameters if row.key != "feed_forward_length"),
-        *_EXPERT_ROWS,
-        _SHARED_EXPERT_ROW,
-    ),
-    layer_tensors=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT}),
-    stacks=NUMBERED_EXPERTS,
-    splits={**_QWEN35.splits, **FUSED_EXPERTS},
+    hyperparameters=(*without(_QWEN35.hyperparameters, "feed_forward_length"), *_EXPERT_ROWS, _SHARED_EXPERT_ROW),
+    tensors=replace(_QWEN35.tensors, layer=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT})),
+    layout=replace(_QWEN35.layout, stacks=NUMBERED_EXPERTS, splits={**_QWEN35.layout.splits, **FUSED_EXPERTS}),
 )
 
 _STATE_OF_NEXT: Dimensions = {
@@ -270,18 +268,26 @@ QWEN35 = (
         _QWEN35_EXPERTS,
         hf_classes=("Qwen3NextForCausalLM",),
         gguf_name="qwen3next",
-        hyperparameters=tuple(row for row in _QWEN35_EXPERTS.hyperparameters if row.key != "rope.dimension_sections"),
-        layer_tensors=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT}, _STATE_OF_NEXT),
-        row_orders={},
-        column_orders={},
-        splits={
-            **_QWEN35_EXPERTS.splits,
-            ".in_proj_qkvz.weight": {
-                ".in_proj_qkv.weight": rows_in(_parts_of_heads(0, 3)),
-                ".in_proj_z.weight": rows_in(_parts_of_heads(3, 4)),
+        hyperparameters=without(_QWEN35_EXPERTS.hyperparameters, "rope.dimension_sections"),
+        tensors=replace(
+            _QWEN35_EXPERTS.tensors, layer=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT}, _STATE_OF_NEXT)
+        ),
+        layout=replace(
+            _QWEN35_EXPERTS.layout,
+            row_orders={},
+            column_orders={},
+            splits={
+                **_QWEN35_EXPERTS.layout.splits,
+                ".in_proj_qkvz.weight": {
+                    ".in_proj_qkv.weight": rows_in(_parts_of_heads(0, 3)),
+                    ".in_proj_z.weight": rows_in(_parts_of_heads(3, 4)),
+                },
             },
-        },
-        assumed={**_ASSUMED_OF_EXPERTS, **_QWEN35.assumed, "norm_topk_prob": lambda _config: True},
+        ),
+        settings=replace(
+            _QWEN35_EXPERTS.settings,
+            assumed={**_ASSUMED_OF_EXPERTS, **_QWEN35.settings.assumed, "norm_topk_prob": True},
+        ),
     ),
 )
 
@@ -342,11 +348,11 @@ def _seeing(entry: Architecture, hf_classes: tuple[str, ...], name: str, section
         hf_classes=hf_classes,
         gguf_name=name,
         hyperparameters=(
-            *(row for row in entry.hyperparameters if not row.key.startswith("rope.scaling.")),
+            *without(entry.hyperparameters, "rope.scaling."),
             Hyperparameter("rope.scaling.type", "str", _unscaled),
             Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections(sections)),
         ),
-        skipped_modules=("visual.",),
+        names=replace(entry.names, skipped_modules=("visual.",)),
     )
 
 
@@ -367,28 +373,30 @@ _VL = (
     # in llama.cpp the heads together are as wide as the model
     replace(
         _QWEN_2,
-        assumed={
-            **_QWEN_2.assumed,
-            "head_dim": lambda config: config.integer("hidden_size") // config.integer("num_attention_heads"),
-        },
+        settings=_QWEN_2.settings.plus(
+            assumed={"head_dim": lambda config: config.integer("hidden_size") // config.integer("num_attention_heads")}
+        ),
     ),
     replace(
         _QWEN_3,
         hyperparameters=_QWEN_3.hyperparameters + _DEEPSTACK,
-        assumed={**_QWEN_3.assumed, "attention_bias": lambda _config: False},
+        settings=_QWEN_3.settings.plus(assumed={"attention_bias": False}),
         approximations=_unrotated,
     ),
     replace(
         _VL_EXPERTS,
         hyperparameters=_VL_EXPERTS.hyperparameters + _DEEPSTACK,
-        splits={
-            ".experts.gate_up_proj": {
-                ".experts.gate_proj.weight": _half_of_rows(second=False),
-                ".experts.up_proj.weight": _half_of_rows(second=True),
+        layout=replace(
+            _VL_EXPERTS.layout,
+            splits={
+                ".experts.gate_up_proj": {
+                    ".experts.gate_proj.weight": _half_of_rows(second=False),
+                    ".experts.up_proj.weight": _half_of_rows(second=True),
+                },
+                ".experts.down_proj": {".experts.down_proj.weight": _down},
             },
-            ".experts.down_proj": {".experts.down_proj.weight": _down},
-        },
-        assumed={**_VL_EXPERTS.assumed, "attention_bias": lambda _config: False},
+        ),
+        settings=_VL_EXPERTS.settings.plus(assumed={"attention_bias": False}),
         approximations=_unrotated,
     ),
 )
@@ -396,13 +404,15 @@ _VL = (
 _OMNI_2 = replace(
     _VL[0],
     hf_classes=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
-    skipped_modules=("visual.", "audio_tower.", "talker.", "token2wav."),
-    renames={r"^thinker\.": ""},
+    names=replace(
+        _VL[0].names, skipped_modules=("visual.", "audio_tower.", "talker.", "token2wav."), renames={r"^thinker\.": ""}
+    ),
 )
 _OMNI_3 = replace(
     _VL[-1],
     hf_classes=("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
-    skipped_modules=("visual.", "audio_tower.", "talker.", "code2wav."),
-    renames={r"^thinker\.": ""},
+    names=replace(
+        _VL[-1].names, skipped_modules=("visual.", "audio_tower.", "talker.", "code2wav."), renames={r"^thinker\.": ""}
+    ),
 )
 QWEN_VL = (*_VL, _OMNI_2, _OMNI_3)

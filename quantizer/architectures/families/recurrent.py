@@ -5,12 +5,11 @@ others, and without positions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Layout, RequiredTensors, Settings, Value
+from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer, without
 from quantizer.architectures.shapes import (
     ATTENTION,
     DIMENSIONS,
@@ -21,6 +20,7 @@ from quantizer.architectures.shapes import (
     PRE_NORMS,
     Dimensions,
     Stack,
+    even_head_size,
     resolve_shapes,
 )
 from quantizer.checkpoint.config import CheckpointError, Config
@@ -30,10 +30,10 @@ _UNBOUNDED_CONTEXT = 1 << 20  # a state has no length; llama.cpp's own files hav
 
 _ROWS = (
     Hyperparameter("block_count", "u32", integer("num_hidden_layers")),
-    Hyperparameter("context_length", "u32", lambda _config: _UNBOUNDED_CONTEXT),
+    Hyperparameter("context_length", "u32", _UNBOUNDED_CONTEXT),
     Hyperparameter("embedding_length", "u32", integer("hidden_size")),
-    Hyperparameter("feed_forward_length", "u32", lambda _config: 0),
-    Hyperparameter("attention.head_count", "u32", lambda _config: 0),
+    Hyperparameter("feed_forward_length", "u32", 0),
+    Hyperparameter("attention.head_count", "u32", 0),
     Hyperparameter("ssm.conv_kernel", "u32", integer("conv_kernel")),
     Hyperparameter("ssm.state_size", "u32", integer("state_size")),
     Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
@@ -89,12 +89,11 @@ def mamba_2_mixer(settings: Config) -> Dimensions:
     return resolve_shapes(_MIXER_2, settings)
 
 
-# how Mamba-2's tensors become llama.cpp's, as fields of an entry
-MAMBA_2_TRANSFORMS: Mapping[str, Any] = {
-    "value_maps": {"SSM_A": negative_exponential},
-    "reshaped": ("SSM_CONV1D", "SSM_A", "SSM_D", "SSM_NORM"),
-    "splits": {".dt_bias": {".dt_proj.bias": whole_tensor}},
-}
+MAMBA_2_LAYOUT = Layout(
+    splits={".dt_bias": {".dt_proj.bias": whole_tensor}},
+    reshaped=("SSM_CONV1D", "SSM_A", "SSM_D", "SSM_NORM"),
+    value_maps={"SSM_A": negative_exponential},
+)
 
 MAMBA = (
     Architecture(
@@ -104,33 +103,28 @@ MAMBA = (
             *_ROWS,
             Hyperparameter("ssm.inner_size", "u32", integer("intermediate_size")),
             Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
-            Hyperparameter("ssm.dt_b_c_rms", "bool", lambda _config: False),
+            Hyperparameter("ssm.dt_b_c_rms", "bool", False),
         ),
-        layer_tensors=_LAYER,
-        value_maps={"SSM_A": negative_exponential},
-        reshaped=("SSM_CONV1D",),
-        defaults={"tie_word_embeddings": True},
-        assumed={
-            "hidden_act": lambda _config: "silu",
-            "use_bias": lambda _config: False,
-            "intermediate_size": lambda config: 2 * config.integer("hidden_size"),
-        },
+        tensors=RequiredTensors(layer=_LAYER),
+        layout=Layout(value_maps={"SSM_A": negative_exponential}, reshaped=("SSM_CONV1D",)),
+        settings=Settings(
+            defaults={"tie_word_embeddings": True},
+            assumed={
+                "hidden_act": "silu",
+                "use_bias": False,
+                "intermediate_size": lambda config: 2 * config.integer("hidden_size"),
+            },
+        ),
     ),
     Architecture(
         hf_classes=("Mamba2ForCausalLM",),
         gguf_name="mamba2",
-        hyperparameters=(
-            *(row for row in _ROWS if not row.key.startswith("ssm.")),
-            *mamba_2_rows(lambda config: config),
+        hyperparameters=(*without(_ROWS, "ssm."), *mamba_2_rows(lambda config: config)),
+        tensors=RequiredTensors(layer={"attn_norm.weight": ("n_embd",), **_MIXER_2}),
+        settings=Settings(
+            assumed={"hidden_act": "silu", "use_bias": False, "use_conv_bias": True, "time_step_limit": no_limit}
         ),
-        layer_tensors={"attn_norm.weight": ("n_embd",), **_MIXER_2},
-        **MAMBA_2_TRANSFORMS,
-        assumed={
-            "hidden_act": lambda _config: "silu",
-            "use_bias": lambda _config: False,
-            "use_conv_bias": lambda _config: True,
-            "time_step_limit": no_limit,
-        },
+        layout=MAMBA_2_LAYOUT,
     ),
 )
 
@@ -185,19 +179,23 @@ JAMBA = Architecture(
         Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_mamba"]),
         Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
     ),
-    layer_tensors=_layer,
-    value_maps={"SSM_A": negative_exponential},
-    reshaped=("SSM_CONV1D",),
-    # gguf's map has the experts under the names of other models
-    stacks=(Stack(".feed_forward.experts.", ".mlp.experts.", DIMENSIONS["n_expert"]),),
-    aliases={"mamba_d_conv": "conv_kernel", "mamba_d_state": "state_size", "mamba_dt_rank": "time_step_rank"},
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "mamba_expand": lambda _config: 2,
-        "mamba_conv_bias": lambda _config: True,
-        "mamba_proj_bias": lambda _config: False,
-        "sliding_window": lambda _config: None,
-    },
+    tensors=RequiredTensors(layer=_layer),
+    layout=Layout(
+        value_maps={"SSM_A": negative_exponential},
+        reshaped=("SSM_CONV1D",),
+        # gguf's map has the experts under the names of other models
+        stacks=(Stack(".feed_forward.experts.", ".mlp.experts.", DIMENSIONS["n_expert"]),),
+    ),
+    settings=Settings(
+        aliases={"mamba_d_conv": "conv_kernel", "mamba_d_state": "state_size", "mamba_dt_rank": "time_step_rank"},
+        assumed={
+            "hidden_act": "silu",
+            "mamba_expand": 2,
+            "mamba_conv_bias": True,
+            "mamba_proj_bias": False,
+            "sliding_window": None,
+        },
+    ),
 )
 
 
@@ -267,7 +265,7 @@ def _lfm_moe_layer(config: Config, i: int) -> Dimensions:
 
 
 _LFM_ROWS = (
-    *(row for row in DECODER if row.key not in ("feed_forward_length", "attention.head_count_kv")),
+    *without(DECODER, "feed_forward_length", "attention.head_count_kv"),
     *VOCABULARY,
     Hyperparameter("attention.head_count_kv", "u32[]", _lfm_kv_heads),
     Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("norm_eps")),
@@ -277,22 +275,20 @@ _LFM_2 = Architecture(
     hf_classes=("Lfm2ForCausalLM",),
     gguf_name="lfm2",
     hyperparameters=(*_LFM_ROWS, Hyperparameter("feed_forward_length", "u32", _lfm_width)),
-    model_tensors=_lfm_model,
-    layer_tensors=_lfm_layer,
-    reshaped=("SHORTCONV_CONV",),
-    aliases={"tie_embedding": "tie_word_embeddings"},
-    defaults={
-        "tie_word_embeddings": True,
-        "rope_theta": 1e6,
-        "norm_eps": 1e-5,
-        "conv_L_cache": 3,
-        "block_multiple_of": 256,
-        "block_ffn_dim_multiplier": 1.0,
-    },
-    assumed={
-        "conv_bias": lambda _config: False,
-        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-    },
+    tensors=RequiredTensors(model=_lfm_model, layer=_lfm_layer),
+    layout=Layout(reshaped=("SHORTCONV_CONV",)),
+    settings=Settings(
+        aliases={"tie_embedding": "tie_word_embeddings"},
+        defaults={
+            "tie_word_embeddings": True,
+            "rope_theta": 1e6,
+            "norm_eps": 1e-5,
+            "conv_L_cache": 3,
+            "block_multiple_of": 256,
+            "block_ffn_dim_multiplier": 1.0,
+        },
+        assumed={"conv_bias": False, "head_dim": even_head_size},
+    ),
 )
 
 LFM = (
@@ -307,18 +303,18 @@ LFM = (
             Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
             Hyperparameter("leading_dense_block_count", "u32", integer("num_dense_layers")),
             Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
-            Hyperparameter("expert_gating_func", "u32", lambda _config: _SIGMOID),
+            Hyperparameter("expert_gating_func", "u32", _SIGMOID),
         ),
-        layer_tensors=_lfm_moe_layer,
-        splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **FUSED_EXPERTS},
-        # gguf's map has the experts under the names of Mixtral's
-        stacks=(Stack(".feed_forward.experts.", ".block_sparse_moe.experts.", DIMENSIONS["n_expert"]),),
-        defaults={**_LFM_2.defaults, "num_dense_layers": 2},
-        assumed={
-            **_LFM_2.assumed,
-            "use_expert_bias": lambda _config: True,
-            "norm_topk_prob": lambda _config: True,
-            "routed_scaling_factor": lambda _config: 1.0,
-        },
+        tensors=replace(_LFM_2.tensors, layer=_lfm_moe_layer),
+        layout=replace(
+            _LFM_2.layout,
+            splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **FUSED_EXPERTS},
+            # gguf's map has the experts under the names of Mixtral's
+            stacks=(Stack(".feed_forward.experts.", ".block_sparse_moe.experts.", DIMENSIONS["n_expert"]),),
+        ),
+        settings=_LFM_2.settings.plus(
+            defaults={"num_dense_layers": 2},
+            assumed={"use_expert_bias": True, "norm_topk_prob": True, "routed_scaling_factor": 1.0},
+        ),
     ),
 )

@@ -7,10 +7,18 @@ every layer and whole heads rotated. GLM 4.5 and 4.6 have a layer that predicts 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.architectures.families.deepseek import EXPERT_CHOICE, SHARED_EXPERTS, dense_before_sparse
 from quantizer.architectures.metadata_rows import (
     DECODER,
@@ -24,6 +32,7 @@ from quantizer.architectures.metadata_rows import (
     integer,
     llama3_factors,
     partly_rotated,
+    without,
 )
 from quantizer.architectures.shapes import (
     ATTENTION,
@@ -39,6 +48,7 @@ from quantizer.architectures.shapes import (
     PRE_NORMS,
     Dimensions,
     attention_biases,
+    even_head_size,
 )
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import whole_tensor
@@ -58,22 +68,20 @@ def _layer(config: Config, i: int) -> Dimensions:
     }
 
 
-def _head_size_of_equal_shares(config: Config) -> int:
-    return config.integer("hidden_size") // max(1, config.integer("num_attention_heads"))
-
-
-_SILU: dict[str, Callable[[Config], object]] = {"hidden_act": lambda _config: "silu"}
+_SILU: dict[str, Any] = {"hidden_act": "silu"}
 _GLM = Architecture(
     hf_classes=("GlmForCausalLM",),
     gguf_name="chatglm",
     hyperparameters=(*DECODER, *RMS_NORM, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
-    layer_tensors=lambda config, _i: {
-        **PRE_NORMS,
-        **ATTENTION,
-        **attention_biases(config, by_default=True),
-        **FUSED_FEED_FORWARD,
-    },
-    assumed={**_SILU, "head_dim": _head_size_of_equal_shares},
+    tensors=RequiredTensors(
+        layer=lambda config, _i: {
+            **PRE_NORMS,
+            **ATTENTION,
+            **attention_biases(config, by_default=True),
+            **FUSED_FEED_FORWARD,
+        }
+    ),
+    settings=Settings(assumed={**_SILU, "head_dim": even_head_size}),
 )
 
 _GLM_4_5 = Architecture(
@@ -87,13 +95,13 @@ _GLM_4_5 = Architecture(
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5)),
         *PREDICTION_ROW,
     ),
-    layer_tensors=_layer,
-    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
-    stacks=NUMBERED_EXPERTS,
-    leaves_later_layers=True,
-    keeps_prediction_layer=True,
-    defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
-    assumed={**_SILU, "scoring_func": lambda _config: "sigmoid"},
+    tensors=RequiredTensors(layer=_layer),
+    names=TensorNames(leaves_later_layers=True, keeps_prediction_layer=True),
+    layout=Layout(splits={**CHOICE_CORRECTION, **FUSED_EXPERTS}, stacks=NUMBERED_EXPERTS),
+    settings=Settings(
+        defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
+        assumed={**_SILU, "scoring_func": "sigmoid"},
+    ),
 )
 
 GLM = (
@@ -103,20 +111,18 @@ GLM = (
         _GLM_4_5,
         hf_classes=("SolarOpenForCausalLM",),
         hyperparameters=(
-            *(row for row in DECODER if row.key != "feed_forward_length"),
+            *without(DECODER, "feed_forward_length"),
             *RMS_NORM,
             *EXPERTS,
             *EXPERT_CHOICE,
             Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
         ),
-        leaves_later_layers=False,
-        keeps_prediction_layer=False,
-        defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 0, "norm_topk_prob": True, "rope_theta": 1e6},
-        assumed={
-            **_GLM_4_5.assumed,
-            "first_k_dense_replace": lambda _config: 0,
-            "use_qk_norm": lambda _config: False,
-        },
+        names=replace(_GLM_4_5.names, leaves_later_layers=False, keeps_prediction_layer=False),
+        settings=replace(
+            _GLM_4_5.settings,
+            defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 0, "norm_topk_prob": True, "rope_theta": 1e6},
+            assumed={**_GLM_4_5.settings.assumed, "first_k_dense_replace": 0, "use_qk_norm": False},
+        ),
     ),
 )
 
@@ -157,14 +163,17 @@ _EXAONE = Architecture(
         Hyperparameter("attention.sliding_window", "u32", _exaone_window),
         Hyperparameter("attention.sliding_window_pattern", "bool[]", _exaone_pattern),
     ),
-    layer_tensors={**POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
-    generate=llama3_factors,
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-        "sliding_window": _known_window,
-        "sliding_window_pattern": _known_pattern,
-    },
+    tensors=RequiredTensors(
+        layer={**POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD}, generate=llama3_factors
+    ),
+    settings=Settings(
+        assumed={
+            "hidden_act": "silu",
+            "head_dim": even_head_size,
+            "sliding_window": _known_window,
+            "sliding_window_pattern": _known_pattern,
+        }
+    ),
 )
 
 _EXAONE_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, **SHARED_EXPERTS, "exp_probs_b.bias": ("n_expert",)}
@@ -188,41 +197,42 @@ _K_EXAONE = Architecture(
         *EXPERT_CHOICE,
         Hyperparameter("expert_shared_feed_forward_length", "u32", DIMENSIONS["n_ff_shared_experts"]),
     ),
-    layer_tensors=_exaone_layer,
-    splits={**CHOICE_CORRECTION, **FUSED_EXPERTS},
-    stacks=NUMBERED_EXPERTS,
-    generate=llama3_factors,
-    unused=("mtp.",),
-    aliases={"num_shared_experts": "n_shared_experts"},
-    defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
-    assumed={
-        "hidden_act": lambda _config: "silu",
-        "scoring_func": lambda _config: "sigmoid",
-        "mlp_layer_types": dense_before_sparse,
-        "sliding_window_pattern": _known_pattern,
-        "tie_word_embeddings": lambda _config: False,
-    },
+    tensors=RequiredTensors(layer=_exaone_layer, generate=llama3_factors),
+    names=TensorNames(unused=("mtp.",)),
+    layout=Layout(splits={**CHOICE_CORRECTION, **FUSED_EXPERTS}, stacks=NUMBERED_EXPERTS),
+    settings=Settings(
+        aliases={"num_shared_experts": "n_shared_experts"},
+        defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
+        assumed={
+            "hidden_act": "silu",
+            "scoring_func": "sigmoid",
+            "mlp_layer_types": dense_before_sparse,
+            "sliding_window_pattern": _known_pattern,
+            "tie_word_embeddings": False,
+        },
+    ),
 )
 
 _EXAONE_3 = Architecture(
     hf_classes=("ExaoneForCausalLM",),
     gguf_name="exaone",
     hyperparameters=DECODER + RMS_NORM + ROTATED,
-    layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-    generate=llama3_factors,
-    aliases={
-        "num_layers": "num_hidden_layers",
-        "layer_norm_epsilon": "rms_norm_eps",
-        "activation_function": "hidden_act",
-    },
-    assumed={"hidden_act": lambda _config: "silu", "partial_rotary_factor": lambda _config: 1.0},
+    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}, generate=llama3_factors),
+    settings=Settings(
+        aliases={
+            "num_layers": "num_hidden_layers",
+            "layer_norm_epsilon": "rms_norm_eps",
+            "activation_function": "hidden_act",
+        },
+        assumed={"hidden_act": "silu", "partial_rotary_factor": 1.0},
+    ),
 )
 
 EXAONE = (_EXAONE, _K_EXAONE, _EXAONE_3)
 
 
 _ERNIE_DEFAULTS = {"tie_word_embeddings": True, "rope_theta": 5e5}
-_ERNIE_ASSUMED = {"hidden_act": lambda _config: "silu", "use_bias": lambda _config: False}
+_ERNIE_ASSUMED = {"hidden_act": "silu", "use_bias": False}
 _ERNIE_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
 
 
@@ -247,9 +257,8 @@ ERNIE = (
         hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
         gguf_name="ernie4_5",
         hyperparameters=DECODER + RMS_NORM,
-        layer_tensors={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
-        defaults=_ERNIE_DEFAULTS,
-        assumed=_ERNIE_ASSUMED,
+        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}),
+        settings=Settings(defaults=_ERNIE_DEFAULTS, assumed=_ERNIE_ASSUMED),
     ),
     Architecture(
         hf_classes=("Ernie4_5_MoeForCausalLM",),
@@ -258,29 +267,35 @@ ERNIE = (
             *DECODER,
             *RMS_NORM,
             *EXPERTS,
-            Hyperparameter("interleave_moe_layer_step", "u32", lambda _config: 1),
+            Hyperparameter("interleave_moe_layer_step", "u32", 1),
             Hyperparameter("leading_dense_block_count", "u32", integer("moe_layer_start_index")),
             Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
             Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
             Hyperparameter("expert_shared_feed_forward_length", "u32", DIMENSIONS["n_ff_shared_experts"]),
         ),
-        layer_tensors=_ernie_layer,
-        reshaped=("FFN_EXP_PROBS_B",),
-        splits={
-            # the same correction, under two names
-            ".gate.moe_statics.e_score_correction_bias": {".moe_statics.e_score_correction.bias": whole_tensor},
-            ".e_score_correction_bias": {".e_score_correction.bias": whole_tensor},
-            **FUSED_EXPERTS,
-        },
-        stacks=NUMBERED_EXPERTS,
-        # prediction of several tokens
-        unused=tuple(f"model.mtp_{part}." for part in ("block", "emb_norm", "hidden_norm", "linear_proj")),
-        aliases={
-            "moe_num_experts": "num_experts",
-            "moe_k": "num_experts_per_tok",
-            "moe_num_shared_experts": "n_shared_experts",
-        },
-        defaults={**_ERNIE_DEFAULTS, "moe_layer_start_index": 1, "n_shared_experts": 2},
-        assumed={**_ERNIE_ASSUMED, "moe_layer_interval": lambda _config: 1, "moe_layer_end_index": _last_layer},
+        tensors=RequiredTensors(layer=_ernie_layer),
+        names=TensorNames(
+            # prediction of several tokens
+            unused=tuple(f"model.mtp_{part}." for part in ("block", "emb_norm", "hidden_norm", "linear_proj"))
+        ),
+        layout=Layout(
+            reshaped=("FFN_EXP_PROBS_B",),
+            splits={
+                # the same correction, under two names
+                ".gate.moe_statics.e_score_correction_bias": {".moe_statics.e_score_correction.bias": whole_tensor},
+                ".e_score_correction_bias": {".e_score_correction.bias": whole_tensor},
+                **FUSED_EXPERTS,
+            },
+            stacks=NUMBERED_EXPERTS,
+        ),
+        settings=Settings(
+            aliases={
+                "moe_num_experts": "num_experts",
+                "moe_k": "num_experts_per_tok",
+                "moe_num_shared_experts": "n_shared_experts",
+            },
+            defaults={**_ERNIE_DEFAULTS, "moe_layer_start_index": 1, "n_shared_experts": 2},
+            assumed={**_ERNIE_ASSUMED, "moe_layer_interval": 1, "moe_layer_end_index": _last_layer},
+        ),
     ),
 )

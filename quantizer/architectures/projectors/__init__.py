@@ -57,9 +57,9 @@ def find_projector(
     """
     _, language = find_architecture(values)
     whole = unfolded(values)
-    own = usually_named(given(Config(whole).section(projector.section).values), projector.aliases)
+    own = usually_named(given(Config(whole).section(projector.section).values), projector.settings.aliases)
     parts = {"language": language.values, "processor": given(processor), "model": whole}
-    config = Config({**projector.defaults, **own, **parts})
+    config = Config({**projector.settings.defaults, **own, **parts})
     config = Config({**config.values, **projector.derived(config)})
     entry = projector.variant(config) or projector
     assert isinstance(entry, Projector)

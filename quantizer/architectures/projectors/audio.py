@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from quantizer.architectures.architecture import Layout, Settings
 from quantizer.architectures.projectors.projector import (
     SOUND_PROCESSOR,
     SOUND_TOWER,
     TOWER_LAYER,
     Projector,
+    TowerNames,
+    TowerTensors,
     layer_norm_eps,
 )
 from quantizer.architectures.projectors.qwen_vl import DEEPSTACK
@@ -67,23 +70,23 @@ _BASE = Projector(
     hf_classes=("Qwen2AudioForConditionalGeneration",),
     modules=("audio_tower.", "multi_modal_projector."),
     section="audio_config",
-    blocks="a.blk",
     hyperparameters=(*SOUND_TOWER, layer_norm_eps(1e-5, "audio")),
-    layer_tensors=SOUND_LAYER,
-    model_tensors=_with_matrices({"mm.a.fc.weight": ("n_embd", "n_projected")}),
-    renames={
-        r"^model\.(?=audio_tower\.|multi_modal_projector\.)": "",
-        r"^multi_modal_projector\.": "audio.multi_modal_projector.",
-    },
-    # libmtmd adds these to rows that are as long as the sound
-    reshaped=("A_ENC_CONV1D",),
+    tensors=TowerTensors(layer=SOUND_LAYER, model=_with_matrices({"mm.a.fc.weight": ("n_embd", "n_projected")})),
+    names=TowerNames(
+        blocks="a.blk",
+        renames={
+            r"^model\.(?=audio_tower\.|multi_modal_projector\.)": "",
+            r"^multi_modal_projector\.": "audio.multi_modal_projector.",
+        },
+    ),
+    layout=Layout(
+        # libmtmd adds these to rows that are as long as the sound
+        reshaped=("A_ENC_CONV1D",)
+    ),
+    settings=Settings(
+        aliases=WHISPER_NAMES, defaults=_DEFAULTS, assumed={"activation_function": "gelu", "max_source_positions": 1500}
+    ),
     plain=("a.conv1d.1.weight", "a.conv1d.2.weight"),
-    aliases=WHISPER_NAMES,
-    defaults=_DEFAULTS,
-    assumed={
-        "activation_function": lambda _config: "gelu",
-        "max_source_positions": lambda _config: 1500,
-    },
     processor_assumed={**SOUND_PROCESSOR, "chunk_length": 30},
     approximations=lambda _config: (
         "llama.cpp hears a sound of less than 30 seconds as if silence followed, which the original leaves out.",
@@ -96,14 +99,13 @@ WHISPER = (
         _BASE,
         kind="musicflamingo",
         hf_classes=("AudioFlamingo3ForConditionalGeneration",),
-        model_tensors=_with_matrices(
-            {"mm.a.mlp.1.weight": ("n_embd", "n_projected"), "mm.a.mlp.2.weight": ("n_projected", "n_projected")}
+        tensors=replace(
+            _BASE.tensors,
+            model=_with_matrices(
+                {"mm.a.mlp.1.weight": ("n_embd", "n_projected"), "mm.a.mlp.2.weight": ("n_projected", "n_projected")}
+            ),
         ),
-        assumed={
-            **_BASE.assumed,
-            "projector_hidden_act": lambda _config: "gelu",
-            "projector_bias": lambda _config: True,
-        },
+        settings=_BASE.settings.plus(assumed={"projector_hidden_act": "gelu", "projector_bias": True}),
         # settings of the whole
         derived=lambda config: {
             name: value for name, value in config.section("model").values.items() if name.startswith("projector_")
@@ -175,32 +177,30 @@ _ASR = Projector(
     hf_classes=("Qwen3ASRForConditionalGeneration",),
     modules=("audio_tower.", "multi_modal_projector.", "thinker.audio_tower."),
     section="audio_config",
-    blocks="a.blk",
     hyperparameters=(*SOUND_TOWER, layer_norm_eps(1e-5, "audio")),
-    layer_tensors={**SOUND_LAYER, "attn_k.bias": ("n_embd",)},
-    model_tensors=_asr_encoder,
-    generate=_positions,
-    renames={
-        r"^(thinker|model)\.(?=audio_tower\.|multi_modal_projector\.)": "",
-        r"^audio_tower\.proj(?=[12]\.)": "audio.multi_modal_projector.linear_",
-        r"^multi_modal_projector\.": "audio.multi_modal_projector.",
-    },
-    reshaped=("A_ENC_CONV2D",),
+    tensors=TowerTensors(layer={**SOUND_LAYER, "attn_k.bias": ("n_embd",)}, model=_asr_encoder, generate=_positions),
+    names=TowerNames(
+        blocks="a.blk",
+        renames={
+            r"^(thinker|model)\.(?=audio_tower\.|multi_modal_projector\.)": "",
+            r"^audio_tower\.proj(?=[12]\.)": "audio.multi_modal_projector.linear_",
+            r"^multi_modal_projector\.": "audio.multi_modal_projector.",
+        },
+    ),
+    layout=Layout(reshaped=("A_ENC_CONV2D",)),
+    settings=Settings(
+        aliases=WHISPER_NAMES,
+        defaults={
+            "num_mel_bins": 128,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "downsample_hidden_size": 480,
+        },
+        assumed={"activation_function": "gelu", "n_window": 50, "n_window_infer": 800},
+    ),
     plain=tuple(f"a.conv2d.{i}.weight" for i in (1, 2, 3)),
-    aliases=WHISPER_NAMES,
-    defaults={
-        "num_mel_bins": 128,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "downsample_hidden_size": 480,
-    },
-    assumed={
-        "activation_function": lambda _config: "gelu",
-        "n_window": lambda _config: 50,
-        "n_window_infer": lambda _config: 800,
-    },
     processor_assumed=SOUND_PROCESSOR,
     approximations=lambda _config: (
         "llama.cpp hears whole seconds: it continues the last one by silence, which the original leaves out.",
@@ -230,14 +230,18 @@ QWEN_AUDIO = (
         _ASR,
         hf_classes=("Qwen3OmniMoeForConditionalGeneration", "Qwen3OmniMoeThinkerForConditionalGeneration"),
         modules=("audio_tower.", "thinker.audio_tower."),
-        model_tensors=_widened_encoder,
-        splits={f".linear_2.{ending}": {f".linear_2.{ending}": _widened} for ending in ("weight", "bias")},
-        defaults={
-            **_ASR.defaults,
-            "hidden_size": 1280,
-            "intermediate_size": 5120,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 20,
-        },
+        tensors=replace(_ASR.tensors, model=_widened_encoder),
+        layout=replace(
+            _ASR.layout,
+            splits={f".linear_2.{ending}": {f".linear_2.{ending}": _widened} for ending in ("weight", "bias")},
+        ),
+        settings=_ASR.settings.plus(
+            defaults={
+                "hidden_size": 1280,
+                "intermediate_size": 5120,
+                "num_hidden_layers": 32,
+                "num_attention_heads": 20,
+            }
+        ),
     ),
 )

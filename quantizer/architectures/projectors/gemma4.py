@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Hyperparameter
+from quantizer.architectures.architecture import Hyperparameter, Layout, Settings
 from quantizer.architectures.projectors.projector import (
     GELU,
     PLAIN_PROCESSOR,
     TOWER,
     TOWER_WEIGHTS,
     Projector,
+    TowerNames,
+    TowerTensors,
     colours_apart,
 )
 from quantizer.architectures.shapes import Dimensions
@@ -72,48 +74,55 @@ GEMMA_4_PROJECTORS = (
         hyperparameters=(
             *TOWER,
             # colours stay as they are
-            Hyperparameter("vision.image_mean", "f32[]", lambda _config: [0.0, 0.0, 0.0]),
-            Hyperparameter("vision.image_std", "f32[]", lambda _config: [1.0, 1.0, 1.0]),
+            Hyperparameter("vision.image_mean", "f32[]", [0.0, 0.0, 0.0]),
+            Hyperparameter("vision.image_std", "f32[]", [1.0, 1.0, 1.0]),
             *GELU,
             Hyperparameter("vision.attention.layer_norm_epsilon", "f32", lambda config: config.number("rms_norm_eps")),
             Hyperparameter(
                 "vision.projector.scale_factor", "u32", lambda config: config.integer("pooling_kernel_size")
             ),
         ),
-        layer_tensors=_layer,
-        model_tensors=_outside_layers,
-        renames={
-            r"^(model\.)?vision_tower\.encoder\.layers\.": "vision_model.model.layers.",
-            r"^(model\.)?vision_tower\.": "model.vision_tower.",
-            r"^(model\.)?embed_vision\.embedding_projection\.": "mm.input_projection.",
-            r"_proj\.linear\.weight$": "_proj.weight",
-            r"\.self_attn\.([qkvo])_proj\.": r".self_attn.\1_proj.linear.",
-            r"\.position_embedding_table$": ".position_embedding_table.weight",
-        },
-        splits={
-            ".patch_embedder.input_proj.weight": {".patch_embedder.input_proj.weight": colours_apart},
-            **{bound: {bound: _number} for bound in _BOUNDS},
-        },
-        suffixes=_BOUNDS,
-        defaults={
-            "patch_size": 16,
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 16,
-            "num_attention_heads": 12,
-            "head_dim": 64,
-            "rms_norm_eps": 1e-6,
-            "pooling_kernel_size": 3,
-            "position_embedding_size": 10240,
-        },
+        tensors=TowerTensors(layer=_layer, model=_outside_layers),
+        names=TowerNames(
+            renames={
+                r"^(model\.)?vision_tower\.encoder\.layers\.": "vision_model.model.layers.",
+                r"^(model\.)?vision_tower\.": "model.vision_tower.",
+                r"^(model\.)?embed_vision\.embedding_projection\.": "mm.input_projection.",
+                r"_proj\.linear\.weight$": "_proj.weight",
+                r"\.self_attn\.([qkvo])_proj\.": r".self_attn.\1_proj.linear.",
+                r"\.position_embedding_table$": ".position_embedding_table.weight",
+            },
+            suffixes=_BOUNDS,
+        ),
+        layout=Layout(
+            splits={
+                ".patch_embedder.input_proj.weight": {".patch_embedder.input_proj.weight": colours_apart},
+                **{bound: {bound: _number} for bound in _BOUNDS},
+            }
+        ),
+        settings=Settings(
+            defaults={
+                "patch_size": 16,
+                "hidden_size": 768,
+                "intermediate_size": 3072,
+                "num_hidden_layers": 16,
+                "num_attention_heads": 12,
+                "head_dim": 64,
+                "rms_norm_eps": 1e-6,
+                "pooling_kernel_size": 3,
+                "position_embedding_size": 10240,
+            },
+            assumed={
+                "hidden_activation": "gelu_pytorch_tanh",
+                "attention_bias": False,
+                "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
+                "head_dim": lambda config: (
+                    config.integer("hidden_size") // max(1, config.integer("num_attention_heads"))
+                ),
+                "rope_parameters": lambda config: {**config.section("rope_parameters").values, "rope_theta": 100.0},
+            },
+        ),
         derived=lambda _config: {"image_size": 224},  # as llama.cpp has it: libmtmd takes all
-        assumed={
-            "hidden_activation": lambda _config: "gelu_pytorch_tanh",
-            "attention_bias": lambda _config: False,
-            "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
-            "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-            "rope_parameters": lambda config: {**config.section("rope_parameters").values, "rope_theta": 100.0},
-        },
         approximations=_without_hearing,
         processor_assumed={**PLAIN_PROCESSOR, "do_normalize": False},
     ),

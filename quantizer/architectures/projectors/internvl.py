@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.architecture import Hyperparameter, Layout, Settings, Value
 from quantizer.architectures.projectors.projector import (
     GELU,
     PICTURE,
@@ -21,6 +21,8 @@ from quantizer.architectures.projectors.projector import (
     TOWER,
     TOWER_LAYER,
     Projector,
+    TowerNames,
+    TowerTensors,
     layer_norm_eps,
     processor_of,
 )
@@ -114,42 +116,44 @@ INTERNVL = (
             Hyperparameter("vision.preproc_min_tiles", "u32", _pieces("min_patches", 1)),
             Hyperparameter("vision.preproc_max_tiles", "u32", _pieces("max_patches", 12)),
         ),
-        layer_tensors=_layer,
-        model_tensors=_outside_layers,
-        reshaped=("V_ENC_EMBD_POS",),
-        row_orders={"V_ENC_EMBD_POS": _first_position_last},
-        renames={
-            r"^model\.": "",
-            r"^vision_tower\.": "model.vision_tower.",
-            r"\.embeddings\.position_embeddings$": ".embeddings.position_embeddings.weight",
-            r"\.lambda_(\d)$": r".lambda_\1.weight",
-            r"^multi_modal_projector\.layer_norm\.": "mlp1.0.",
-            r"^multi_modal_projector\.linear_1\.": "mlp1.1.",
-            r"^multi_modal_projector\.linear_2\.": "mlp1.3.",
-        },
-        unused=("model.vision_tower.embeddings.mask_token",),
-        defaults={
-            "image_size": 448,
-            "patch_size": 14,
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "norm_type": "layer_norm",
-        },
+        tensors=TowerTensors(layer=_layer, model=_outside_layers),
+        names=TowerNames(
+            renames={
+                r"^model\.": "",
+                r"^vision_tower\.": "model.vision_tower.",
+                r"\.embeddings\.position_embeddings$": ".embeddings.position_embeddings.weight",
+                r"\.lambda_(\d)$": r".lambda_\1.weight",
+                r"^multi_modal_projector\.layer_norm\.": "mlp1.0.",
+                r"^multi_modal_projector\.linear_1\.": "mlp1.1.",
+                r"^multi_modal_projector\.linear_2\.": "mlp1.3.",
+            },
+            unused=("model.vision_tower.embeddings.mask_token",),
+        ),
+        layout=Layout(reshaped=("V_ENC_EMBD_POS",), row_orders={"V_ENC_EMBD_POS": _first_position_last}),
+        settings=Settings(
+            defaults={
+                "image_size": 448,
+                "patch_size": 14,
+                "hidden_size": 1024,
+                "intermediate_size": 4096,
+                "num_hidden_layers": 24,
+                "num_attention_heads": 16,
+                "norm_type": "layer_norm",
+            },
+            assumed={
+                "hidden_act": "gelu",
+                "num_channels": 3,
+                "norm_type": _norm,
+                "use_qk_norm": False,
+                # the norm behind the layers is for another
+                "use_mean_pooling": True,
+                "use_absolute_position_embeddings": True,
+                "projector_hidden_act": "gelu",
+                "vision_feature_layer": -1,
+                "vision_feature_select_strategy": "default",
+            },
+        ),
         derived=_of_the_whole,
-        assumed={
-            "hidden_act": lambda _config: "gelu",
-            "num_channels": lambda _config: 3,
-            "norm_type": _norm,
-            "use_qk_norm": lambda _config: False,
-            # the norm behind the layers is for another
-            "use_mean_pooling": lambda _config: True,
-            "use_absolute_position_embeddings": lambda _config: True,
-            "projector_hidden_act": lambda _config: "gelu",
-            "vision_feature_layer": lambda _config: -1,
-            "vision_feature_select_strategy": lambda _config: "default",
-        },
         processor_assumed=PLAIN_PROCESSOR,
     ),
 )

@@ -12,17 +12,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.architecture import Hyperparameter, Layout, Settings, Value
+from quantizer.architectures.metadata_rows import without
 from quantizer.architectures.projectors.projector import (
     PICTURE,
     PLAIN_PROCESSOR,
     TOWER,
     Projector,
+    TowerNames,
+    TowerTensors,
     layer_norm_eps,
     plain_rotation,
     processor_of,
 )
-from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, Dimensions
+from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, Dimensions, even_head_size
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
 
@@ -108,32 +111,33 @@ _MISTRAL_3 = Projector(
         layer_norm_eps(_EPS),
         Hyperparameter("vision.spatial_merge_size", "u32", _n_merged),
     ),
-    layer_tensors=_LAYER,
-    model_tensors=_outside_layers,
-    row_orders={"V_ENC_ATTN_Q": unpermute_queries, "V_ENC_ATTN_K": unpermute_keys},
-    renames={r"^model\.": ""},
+    tensors=TowerTensors(layer=_LAYER, model=_outside_layers),
+    names=TowerNames(renames={r"^model\.": ""}),
+    layout=Layout(row_orders={"V_ENC_ATTN_Q": unpermute_queries, "V_ENC_ATTN_K": unpermute_keys}),
+    settings=Settings(
+        defaults={
+            "image_size": 1024,
+            "patch_size": 16,
+            "hidden_size": 1024,
+            "intermediate_size": 4096,
+            "num_hidden_layers": 24,
+            "num_attention_heads": 16,
+            "hidden_act": "gelu",
+        },
+        assumed={
+            "hidden_act": lambda config: "silu" if config.text("hidden_act") == "silu" else "gelu",
+            "num_channels": 3,
+            "head_dim": even_head_size,
+            "rope_theta": 1e4,
+            "rope_parameters": plain_rotation,
+            "projector_hidden_act": "gelu",
+            "vision_feature_layer": -1,
+            # llama.cpp has one for the tower and for what follows
+            "rms_norm_eps": _EPS,
+        },
+    ),
     token_rows={"v.token_embd.img_break": "[IMG_BREAK]"},
-    defaults={
-        "image_size": 1024,
-        "patch_size": 16,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "hidden_act": "gelu",
-    },
     derived=_of_the_whole,
-    assumed={
-        "hidden_act": lambda config: "silu" if config.text("hidden_act") == "silu" else "gelu",
-        "num_channels": lambda _config: 3,
-        "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-        "rope_theta": lambda _config: 1e4,
-        "rope_parameters": plain_rotation,
-        "projector_hidden_act": lambda _config: "gelu",
-        "vision_feature_layer": lambda _config: -1,
-        # llama.cpp has one for the tower and for what follows
-        "rms_norm_eps": lambda _config: _EPS,
-    },
     processor_assumed=PLAIN_PROCESSOR,
 )
 
@@ -148,36 +152,46 @@ PIXTRAL = (
             *_MISTRAL_3.hyperparameters,
             Hyperparameter("vision.preproc_image_size", "u32", _longest_edge),
         ),
-        model_tensors=lambda config: {
-            name: extents for name, extents in _outside_layers(config).items() if name != "v.token_embd.img_break"
-        },
-        renames={
-            **_MISTRAL_3.renames,
-            r"^vision_encoder\.": "vision_tower.",
-            r"^vision_projection\.": "multi_modal_projector.",
-        },
+        tensors=replace(
+            _MISTRAL_3.tensors,
+            model=lambda config: {
+                name: extents for name, extents in _outside_layers(config).items() if name != "v.token_embd.img_break"
+            },
+        ),
+        names=replace(
+            _MISTRAL_3.names,
+            renames={
+                **_MISTRAL_3.names.renames,
+                r"^vision_encoder\.": "vision_tower.",
+                r"^vision_projection\.": "multi_modal_projector.",
+            },
+        ),
+        settings=_MISTRAL_3.settings.plus(
+            defaults={"image_size": 1540, "patch_size": 14, "hidden_act": "silu"},
+            assumed={
+                # too little to matter in the one norm of it that follows the tower
+                "rms_norm_eps": lambda config: min(config.number("rms_norm_eps"), _EPS)
+            },
+        ),
         token_rows={},
-        defaults={**_MISTRAL_3.defaults, "image_size": 1540, "patch_size": 14, "hidden_act": "silu"},
-        assumed={
-            **_MISTRAL_3.assumed,
-            # too little to matter in the one norm of it that follows the tower
-            "rms_norm_eps": lambda config: min(config.number("rms_norm_eps"), _EPS),
-        },
     ),
     replace(
         _MISTRAL_3,
         hf_classes=("LlavaForConditionalGeneration",),
         hyperparameters=(
-            *(row for row in _MISTRAL_3.hyperparameters if row.key != "vision.spatial_merge_size"),
-            Hyperparameter("vision.spatial_merge_size", "u32", lambda _config: 1),
+            *without(_MISTRAL_3.hyperparameters, "vision.spatial_merge_size"),
+            Hyperparameter("vision.spatial_merge_size", "u32", 1),
         ),
-        model_tensors=_outside_layers_of_pixtral,
-        defaults={**_MISTRAL_3.defaults, "model_type": "clip_vision_model"},
+        tensors=replace(_MISTRAL_3.tensors, model=_outside_layers_of_pixtral),
+        settings=replace(
+            _MISTRAL_3.settings,
+            defaults={**_MISTRAL_3.settings.defaults, "model_type": "clip_vision_model"},
+            assumed={
+                **{name: expected for name, expected in _MISTRAL_3.settings.assumed.items() if name != "rms_norm_eps"},
+                "model_type": "pixtral",
+                "vision_feature_select_strategy": "full",
+            },
+        ),
         derived=_of_llava,
-        assumed={
-            **{name: expected for name, expected in _MISTRAL_3.assumed.items() if name != "rms_norm_eps"},
-            "model_type": lambda _config: "pixtral",
-            "vision_feature_select_strategy": lambda _config: "full",
-        },
     ),
 )

@@ -13,11 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter, RequiredTensors, TensorNames, Value
 from quantizer.architectures.metadata_rows import integer
 from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
+
+
+@dataclass(frozen=True, slots=True)
+class TowerTensors(RequiredTensors):
+    """The tensors of a tower, which has no rope scaling to refuse."""
+
+    generate: Callable[[Config], Sequence[SourceTensor]] | None = lambda _config: ()
+
+
+@dataclass(frozen=True, slots=True)
+class TowerNames(TensorNames):
+    """The names of a tower's tensors; matrices after the tower are numbered too."""
+
+    blocks: str = "v.blk"
+    n_numbered: int = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +44,9 @@ class Projector(Architecture):
     """
 
     gguf_name: str = "clip"
-    blocks: str = "v.blk"
-    n_numbers: int = 8  # matrices after the tower are numbered too
-    generate: Callable[[Config], Sequence[SourceTensor]] | None = lambda _config: ()
+    names: TensorNames = TowerNames()
     kind: str
-    # llama.cpp's word for what the tower takes: "vision" or "audio"
+    # llama.cpp's word for the tower: "vision" or "audio"
     encoder: str = "vision"
     # beginnings of the names of its tensors, without "model."
     modules: tuple[str, ...]
@@ -139,17 +152,13 @@ TOWER = (
     Hyperparameter("vision.patch_size", "u32", integer("patch_size")),
     *_sizes("vision"),
 )
-SOUND_TOWER = (
-    _projected("audio"),
-    *_sizes("audio"),
-    Hyperparameter("audio.num_mel_bins", "u32", _n_bands),
-)
+SOUND_TOWER = (_projected("audio"), *_sizes("audio"), Hyperparameter("audio.num_mel_bins", "u32", _n_bands))
 PICTURE = (
     Hyperparameter("vision.image_mean", "f32[]", _three_numbers("image_mean")),
     Hyperparameter("vision.image_std", "f32[]", _three_numbers("image_std")),
 )
-GELU = (Hyperparameter("use_gelu", "bool", lambda _config: True),)
-SILU = (Hyperparameter("use_silu", "bool", lambda _config: True),)
+GELU = (Hyperparameter("use_gelu", "bool", True),)
+SILU = (Hyperparameter("use_silu", "bool", True),)
 PLAIN_PROCESSOR: Mapping[str, Any] = {"do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
 # a spectrogram as Whisper's
 SOUND_PROCESSOR: Mapping[str, Any] = {"sampling_rate": 16_000, "hop_length": 160, "n_fft": 400, "dither": 0.0}

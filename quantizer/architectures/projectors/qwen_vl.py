@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.architecture import Hyperparameter, Layout, Settings, Value
 from quantizer.architectures.projectors.projector import (
     GELU,
     PICTURE,
@@ -27,6 +27,8 @@ from quantizer.architectures.projectors.projector import (
     TOWER_LAYER,
     TOWER_WEIGHTS,
     Projector,
+    TowerNames,
+    TowerTensors,
     layer_norm_eps,
     plain_rotation,
 )
@@ -53,10 +55,7 @@ def _frame(number: int) -> Cut:
 
 
 FRAMES: Mapping[str, Mapping[str, Cut]] = {
-    ".patch_embed.proj.weight": {
-        ".patch_embed.proj.weight": _frame(0),
-        ".patch_embed.proj.weight.1": _frame(1),
-    }
+    ".patch_embed.proj.weight": {".patch_embed.proj.weight": _frame(0), ".patch_embed.proj.weight.1": _frame(1)}
 }
 
 
@@ -129,7 +128,7 @@ def _numbered(config: Config) -> Projector:
         rf"^visual\.deepstack_merger_list\.{i}\.(linear_)?": f"v.deepstack.{layer}."
         for i, layer in enumerate(_deepstack(config))
     }
-    return replace(_QWEN_3, renames={**_QWEN_3.renames, **places})
+    return replace(_QWEN_3, names=replace(_QWEN_3.names, renames={**_QWEN_3.names.renames, **places}))
 
 
 def _side_of_positions(config: Config) -> dict[str, Any]:
@@ -141,38 +140,40 @@ def _side_of_positions(config: Config) -> dict[str, Any]:
     return {"image_size": side * config.integer("patch_size")}
 
 
-ASSUMED_OF_FRAMES: Mapping[str, Callable[[Config], Any]] = {
+ASSUMED_OF_FRAMES: Mapping[str, Any] = {
     "rope_parameters": plain_rotation,
-    "spatial_merge_size": lambda _config: 2,
-    "temporal_patch_size": lambda _config: N_FRAMES,
-    "in_channels": lambda _config: 3,
-    "in_chans": lambda _config: 3,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": N_FRAMES,
+    "in_channels": 3,
+    "in_chans": 3,
 }
 _BASE = Projector(
     kind="qwen2vl_merger",
     hf_classes=("Qwen2VLForConditionalGeneration",),
     modules=("visual.",),
     hyperparameters=(*TOWER, *PICTURE, layer_norm_eps(1e-6)),
-    layer_tensors=TOWER_LAYER,
-    model_tensors=lambda config: {**_outside_layers(config), "v.post_ln.bias": ("n_embd",)},
-    renames={r"^model\.visual\.": "visual."},
-    splits={**FRAMES, **_THIRDS},
-    suffixes=(".weight.1",),
-    aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
-    defaults={
-        "num_hidden_layers": 32,
-        "num_attention_heads": 16,
-        "patch_size": 14,
-        "embed_dim": 1280,
-        "mlp_ratio": 4,
-        "image_size": 560,  # that of llama.cpp's trial run: all are right
-    },
+    tensors=TowerTensors(
+        layer=TOWER_LAYER, model=lambda config: {**_outside_layers(config), "v.post_ln.bias": ("n_embd",)}
+    ),
+    names=TowerNames(renames={r"^model\.visual\.": "visual."}, suffixes=(".weight.1",)),
+    layout=Layout(splits={**FRAMES, **_THIRDS}),
+    settings=Settings(
+        aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
+        defaults={
+            "num_hidden_layers": 32,
+            "num_attention_heads": 16,
+            "patch_size": 14,
+            "embed_dim": 1280,
+            "mlp_ratio": 4,
+            "image_size": 560,  # that of llama.cpp's trial run: all are right
+        },
+        assumed={**ASSUMED_OF_FRAMES, "hidden_act": "quick_gelu"},
+    ),
     # the config's hidden size is the language model's
     derived=lambda config: {
         "hidden_size": config.integer("embed_dim"),
         "intermediate_size": int(config.integer("embed_dim") * config.number("mlp_ratio")),
     },
-    assumed={**ASSUMED_OF_FRAMES, "hidden_act": lambda _config: "quick_gelu"},
     processor_assumed={**PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": N_FRAMES},
 )
 _GATED: Dimensions = {**TOWER_WEIGHTS, "ffn_gate.weight": ("n_embd", "n_ff")}
@@ -186,42 +187,53 @@ _QWEN_3 = replace(
         *PICTURE,
         *GELU,
         layer_norm_eps(1e-6),
-        Hyperparameter("vision.spatial_merge_size", "u32", lambda _config: 2),
+        Hyperparameter("vision.spatial_merge_size", "u32", 2),
         Hyperparameter(
             "vision.is_deepstack_layers",
             "bool[]",
             lambda config: [i in _deepstack(config) for i in range(config.integer("num_hidden_layers"))],
         ),
     ),
-    layer_tensors={
-        **{name: extents for name, extents in TOWER_LAYER.items() if name[:6] not in ("attn_q", "attn_k", "attn_v")},
-        "attn_qkv.weight": ("n_embd", "3 n_embd"),
-        "attn_qkv.bias": ("3 n_embd",),
-    },
-    model_tensors=lambda config: {
-        **_outside_layers(config),
-        "v.patch_embd.bias": ("n_embd",),
-        "v.post_ln.bias": ("n_embd",),
-        "v.position_embd.weight": ("n_embd", "n_patches"),
-        **_deepstack_tensors(config),
-    },
-    renames={
-        **_BASE.renames,
-        r"^visual\.merger\.norm\.": "v.post_ln.",
-        r"^visual\.merger\.linear_fc1\.": "mm.0.",
-        r"^visual\.merger\.linear_fc2\.": "mm.2.",
-    },
-    splits=FRAMES,
-    defaults={
-        "num_hidden_layers": 27,
-        "num_attention_heads": 16,
-        "hidden_size": 1152,
-        "intermediate_size": 4304,
-        "patch_size": 16,
-        "num_position_embeddings": 2304,
-    },
+    tensors=replace(
+        _BASE.tensors,
+        layer={
+            **{
+                name: extents for name, extents in TOWER_LAYER.items() if name[:6] not in ("attn_q", "attn_k", "attn_v")
+            },
+            "attn_qkv.weight": ("n_embd", "3 n_embd"),
+            "attn_qkv.bias": ("3 n_embd",),
+        },
+        model=lambda config: {
+            **_outside_layers(config),
+            "v.patch_embd.bias": ("n_embd",),
+            "v.post_ln.bias": ("n_embd",),
+            "v.position_embd.weight": ("n_embd", "n_patches"),
+            **_deepstack_tensors(config),
+        },
+    ),
+    names=replace(
+        _BASE.names,
+        renames={
+            **_BASE.names.renames,
+            r"^visual\.merger\.norm\.": "v.post_ln.",
+            r"^visual\.merger\.linear_fc1\.": "mm.0.",
+            r"^visual\.merger\.linear_fc2\.": "mm.2.",
+        },
+    ),
+    layout=replace(_BASE.layout, splits=FRAMES),
+    settings=replace(
+        _BASE.settings,
+        defaults={
+            "num_hidden_layers": 27,
+            "num_attention_heads": 16,
+            "hidden_size": 1152,
+            "intermediate_size": 4304,
+            "patch_size": 16,
+            "num_position_embeddings": 2304,
+        },
+        assumed={**ASSUMED_OF_FRAMES, "hidden_act": "gelu_pytorch_tanh"},
+    ),
     derived=_side_of_positions,
-    assumed={**ASSUMED_OF_FRAMES, "hidden_act": lambda _config: "gelu_pytorch_tanh"},
     variant=_numbered,
 )
 
@@ -236,7 +248,9 @@ _OMNI_NAMES = {
 
 def _omni(config: Config) -> Projector:
     entry = _numbered(config)
-    return replace(entry, modules=_OMNI.modules, renames={**_OMNI_NAMES, **entry.renames})
+    return replace(
+        entry, modules=_OMNI.modules, names=replace(entry.names, renames={**_OMNI_NAMES, **entry.names.renames})
+    )
 
 
 _OMNI = replace(
@@ -250,26 +264,25 @@ _QWEN_25 = replace(
     _BASE,
     kind="qwen2.5vl_merger",
     hf_classes=("Qwen2_5_VLForConditionalGeneration",),
-    hyperparameters=(
-        *_BASE.hyperparameters,
-        *SILU,
-        Hyperparameter("vision.n_wa_pattern", "u32", _full_attention),
+    hyperparameters=(*_BASE.hyperparameters, *SILU, Hyperparameter("vision.n_wa_pattern", "u32", _full_attention)),
+    tensors=replace(
+        _BASE.tensors,
+        layer={**_GATED, **{name: extents for name, extents in biases(_GATED).items() if name not in _NORMS}},
+        model=_outside_layers,
     ),
-    layer_tensors={
-        **_GATED,
-        **{name: extents for name, extents in biases(_GATED).items() if name not in _NORMS},
-    },
-    model_tensors=_outside_layers,
-    defaults={
-        "num_hidden_layers": 32,
-        "num_attention_heads": 16,
-        "hidden_size": 3584,
-        "intermediate_size": 3420,
-        "patch_size": 14,
-        "image_size": 560,
-    },
+    settings=replace(
+        _BASE.settings,
+        defaults={
+            "num_hidden_layers": 32,
+            "num_attention_heads": 16,
+            "hidden_size": 3584,
+            "intermediate_size": 3420,
+            "patch_size": 14,
+            "image_size": 560,
+        },
+        assumed={**ASSUMED_OF_FRAMES, "hidden_act": "silu", "window_size": 112},
+    ),
     derived=lambda _config: {},
-    assumed={**ASSUMED_OF_FRAMES, "hidden_act": lambda _config: "silu", "window_size": lambda _config: 112},
 )
 
 QWEN_VL_PROJECTORS = (
@@ -279,7 +292,7 @@ QWEN_VL_PROJECTORS = (
         _QWEN_25,
         hf_classes=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
         modules=("visual.", "thinker.visual."),
-        renames={r"^thinker\.visual\.": "visual."},
+        names=replace(_QWEN_25.names, renames={r"^thinker\.visual\.": "visual."}),
         approximations=lambda _config: (
             "The model will not hear: the original's encoder hears two seconds at a time, llama.cpp's 30.",
         ),
@@ -289,8 +302,9 @@ QWEN_VL_PROJECTORS = (
     replace(
         _QWEN_3,
         hf_classes=("Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration"),
-        defaults={**_QWEN_3.defaults, "deepstack_visual_indexes": []},
-        assumed={**_QWEN_3.assumed, "deepstack_visual_indexes": lambda _config: []},
+        settings=_QWEN_3.settings.plus(
+            defaults={"deepstack_visual_indexes": []}, assumed={"deepstack_visual_indexes": []}
+        ),
         variant=lambda _config: None,
     ),
     _OMNI,
@@ -372,29 +386,29 @@ _GLM = Projector(
         *SILU,
         Hyperparameter("vision.attention.layer_norm_epsilon", "f32", lambda config: config.number("rms_norm_eps")),
     ),
-    layer_tensors=_glm_layer,
-    model_tensors=_glm_outside_layers,
-    renames={r"^model\.visual\.": "visual."},
-    splits=FRAMES,
-    suffixes=(".weight.1",),
-    aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
+    tensors=TowerTensors(layer=_glm_layer, model=_glm_outside_layers),
+    names=TowerNames(renames={r"^model\.visual\.": "visual."}, suffixes=(".weight.1",)),
+    layout=Layout(splits=FRAMES),
+    settings=Settings(
+        aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
+        defaults={
+            "num_hidden_layers": 24,
+            "num_attention_heads": 12,
+            "hidden_size": 1536,
+            "intermediate_size": 13696,
+            "out_hidden_size": 4096,
+            "image_size": 336,
+            "patch_size": 14,
+            "rms_norm_eps": 1e-5,
+        },
+        assumed={
+            **ASSUMED_OF_FRAMES,
+            "hidden_act": "silu",
+            "out_hidden_size": lambda config: config.section("language").integer("hidden_size"),
+        },
+    ),
     # it is a convolution
     plain=("mm.patch_merger.weight",),
-    defaults={
-        "num_hidden_layers": 24,
-        "num_attention_heads": 12,
-        "hidden_size": 1536,
-        "intermediate_size": 13696,
-        "out_hidden_size": 4096,
-        "image_size": 336,
-        "patch_size": 14,
-        "rms_norm_eps": 1e-5,
-    },
-    assumed={
-        **ASSUMED_OF_FRAMES,
-        "hidden_act": lambda _config: "silu",
-        "out_hidden_size": lambda config: config.section("language").integer("hidden_size"),
-    },
     processor_assumed={**PLAIN_PROCESSOR, "merge_size": _N_MERGED_PER_SIDE, "temporal_patch_size": N_FRAMES},
 )
 
@@ -403,18 +417,19 @@ GLM_4V = (
     replace(
         _GLM,
         hf_classes=("GlmOcrForConditionalGeneration",),
-        layer_tensors=_glm_ocr_layer,
-        model_tensors=_glm_ocr_outside_layers,
-        defaults={
-            **_GLM.defaults,
-            "num_attention_heads": 16,
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "out_hidden_size": 1536,
-        },
-        assumed={
-            **_GLM.assumed,
-            "head_dim": lambda config: config.integer("hidden_size") // max(1, config.integer("num_attention_heads")),
-        },
+        tensors=replace(_GLM.tensors, layer=_glm_ocr_layer, model=_glm_ocr_outside_layers),
+        settings=_GLM.settings.plus(
+            defaults={
+                "num_attention_heads": 16,
+                "hidden_size": 1024,
+                "intermediate_size": 4096,
+                "out_hidden_size": 1536,
+            },
+            assumed={
+                "head_dim": lambda config: (
+                    config.integer("hidden_size") // max(1, config.integer("num_attention_heads"))
+                )
+            },
+        ),
     ),
 )

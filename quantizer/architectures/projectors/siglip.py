@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.architecture import Hyperparameter, Layout, Settings, Value
 from quantizer.architectures.projectors.projector import (
     GELU,
     PICTURE,
@@ -21,6 +21,8 @@ from quantizer.architectures.projectors.projector import (
     TOWER_LAYER,
     TOWER_TENSORS,
     Projector,
+    TowerNames,
+    TowerTensors,
     colours_apart,
     layer_norm_eps,
     processor_of,
@@ -30,7 +32,7 @@ from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import plus_one
 
 _TOWER_NAMES = {r"^(model\.)?vision_(tower|model)\.(vision_model\.)?": "vision_tower.vision_model."}
-_ACTIVATION = {"hidden_act": lambda _config: "gelu_pytorch_tanh", "num_channels": lambda _config: 3}
+_ACTIVATION = {"hidden_act": "gelu_pytorch_tanh", "num_channels": 3}
 
 
 def _pooled(config: Config) -> Value:
@@ -105,31 +107,37 @@ SIGLIP = (
             layer_norm_eps(1e-6),
             Hyperparameter("vision.projector.scale_factor", "u32", _pooled),
         ),
-        layer_tensors=TOWER_LAYER,
-        model_tensors=lambda _config: {
-            **TOWER_TENSORS,
-            "mm.input_projection.weight": ("n_projected", "n_embd"),
-            "mm.soft_emb_norm.weight": ("n_embd",),
-        },
-        renames={
-            **_TOWER_NAMES,
-            r"^(model\.)?multi_modal_projector\.mm_input_projection_weight$": "mm.input_projection.weight",
-            r"^(model\.)?multi_modal_projector\.mm_soft_emb_norm\.": "mm.soft_emb_norm.",
-        },
-        ignored=(".position_ids",),
-        unused=("vision_tower.vision_model.head.",),
-        value_maps={"V_MM_SOFT_EMB_NORM": plus_one},
+        tensors=TowerTensors(
+            layer=TOWER_LAYER,
+            model=lambda _config: {
+                **TOWER_TENSORS,
+                "mm.input_projection.weight": ("n_projected", "n_embd"),
+                "mm.soft_emb_norm.weight": ("n_embd",),
+            },
+        ),
+        names=TowerNames(
+            renames={
+                **_TOWER_NAMES,
+                r"^(model\.)?multi_modal_projector\.mm_input_projection_weight$": "mm.input_projection.weight",
+                r"^(model\.)?multi_modal_projector\.mm_soft_emb_norm\.": "mm.soft_emb_norm.",
+            },
+            ignored=(".position_ids",),
+            unused=("vision_tower.vision_model.head.",),
+        ),
+        layout=Layout(value_maps={"V_MM_SOFT_EMB_NORM": plus_one}),
+        settings=Settings(
+            defaults={
+                "image_size": 224,
+                "patch_size": 16,
+                "hidden_size": 768,
+                "intermediate_size": 3072,
+                "num_hidden_layers": 12,
+                "num_attention_heads": 12,
+            },
+            assumed=_ACTIVATION,
+        ),
         # libmtmd turns it as it computes, which it cannot with blocks
         plain=("mm.input_projection.weight",),
-        defaults={
-            "image_size": 224,
-            "patch_size": 16,
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-        },
-        assumed=_ACTIVATION,
         processor_assumed=PLAIN_PROCESSOR,
     ),
     Projector(
@@ -144,22 +152,28 @@ SIGLIP = (
             Hyperparameter("vision.projector.scale_factor", "u32", _joined),
             Hyperparameter("vision.preproc_image_size", "u32", _longest_edge),
         ),
-        layer_tensors=TOWER_LAYER,
-        model_tensors=lambda config: {
-            **TOWER_TENSORS,
-            "mm.model.fc.weight": (config.integer("hidden_size") * _joined(config) ** 2, "n_projected"),
-        },
-        renames={**_TOWER_NAMES, r"^(model\.)?connector\.modality_projection\.proj\.": "mm.model.fc."},
-        ignored=(".position_ids",),
-        defaults={
-            "image_size": 224,
-            "patch_size": 32,
-            "hidden_size": 1152,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 16,
-        },
-        assumed=_ACTIVATION,
+        tensors=TowerTensors(
+            layer=TOWER_LAYER,
+            model=lambda config: {
+                **TOWER_TENSORS,
+                "mm.model.fc.weight": (config.integer("hidden_size") * _joined(config) ** 2, "n_projected"),
+            },
+        ),
+        names=TowerNames(
+            renames={**_TOWER_NAMES, r"^(model\.)?connector\.modality_projection\.proj\.": "mm.model.fc."},
+            ignored=(".position_ids",),
+        ),
+        settings=Settings(
+            defaults={
+                "image_size": 224,
+                "patch_size": 32,
+                "hidden_size": 1152,
+                "intermediate_size": 3072,
+                "num_hidden_layers": 12,
+                "num_attention_heads": 16,
+            },
+            assumed=_ACTIVATION,
+        ),
         processor_assumed=PLAIN_PROCESSOR,
     ),
     Projector(
@@ -173,26 +187,21 @@ SIGLIP = (
             layer_norm_eps(1e-6),
             Hyperparameter("vision.projector.scale_factor", "u32", _lfm_joined),
         ),
-        layer_tensors=TOWER_LAYER,
-        model_tensors=lambda config: {**TOWER_TENSORS, **_after_tower(config)},
-        renames={**_TOWER_NAMES, r"^model\.": ""},
-        unused=("vision_tower.vision_model.head.",),
-        splits={".patch_embedding.weight": {".patch_embedding.weight": colours_apart}},
-        defaults={
-            "patch_size": 16,
-            "num_patches": 256,
-            "hidden_size": 768,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 12,
-            "num_attention_heads": 12,
-        },
+        tensors=TowerTensors(layer=TOWER_LAYER, model=lambda config: {**TOWER_TENSORS, **_after_tower(config)}),
+        names=TowerNames(renames={**_TOWER_NAMES, r"^model\.": ""}, unused=("vision_tower.vision_model.head.",)),
+        layout=Layout(splits={".patch_embedding.weight": {".patch_embedding.weight": colours_apart}}),
+        settings=Settings(
+            defaults={
+                "patch_size": 16,
+                "num_patches": 256,
+                "hidden_size": 768,
+                "intermediate_size": 3072,
+                "num_hidden_layers": 12,
+                "num_attention_heads": 12,
+            },
+            assumed={**_ACTIVATION, "projector_hidden_act": "gelu", "projector_bias": True, "vision_feature_layer": -1},
+        ),
         derived=_of_the_whole,
-        assumed={
-            **_ACTIVATION,
-            "projector_hidden_act": lambda _config: "gelu",
-            "projector_bias": lambda _config: True,
-            "vision_feature_layer": lambda _config: -1,
-        },
         processor_assumed=PLAIN_PROCESSOR,
     ),
 )
@@ -240,29 +249,32 @@ PADDLEOCR = (
             Hyperparameter("vision.image_min_pixels", "u32", _pixels("min_pixels", "shortest_edge")),
             Hyperparameter("vision.image_max_pixels", "u32", _pixels("max_pixels", "longest_edge")),
         ),
-        layer_tensors=TOWER_LAYER,
-        model_tensors=_paddleocr_outside_layers,
-        renames={
-            r"^(model\.)?visual\.vision_model\.": "vision_tower.vision_model.",
-            r"^(model\.projector|projector|mlp_AR)\.pre_norm\.": "mm.input_norm.",
-            r"^(model\.projector|projector|mlp_AR)\.linear_": "mm.",
-        },
-        ignored=(".position_ids", ".packing_position_embedding.weight"),
-        unused=("vision_tower.vision_model.head.",),
-        defaults={
-            "image_size": 384,
-            "patch_size": 14,
-            "hidden_size": 1152,
-            "intermediate_size": 4304,
-            "num_hidden_layers": 27,
-            "num_attention_heads": 16,
-        },
-        assumed={
-            "hidden_act": lambda _config: "gelu_pytorch_tanh",
-            "num_channels": lambda _config: 3,
-            "spatial_merge_size": lambda _config: 2,
-            "rope_parameters": lambda config: {**config.section("rope_parameters").values, "rope_theta": 1e4},
-        },
+        tensors=TowerTensors(layer=TOWER_LAYER, model=_paddleocr_outside_layers),
+        names=TowerNames(
+            renames={
+                r"^(model\.)?visual\.vision_model\.": "vision_tower.vision_model.",
+                r"^(model\.projector|projector|mlp_AR)\.pre_norm\.": "mm.input_norm.",
+                r"^(model\.projector|projector|mlp_AR)\.linear_": "mm.",
+            },
+            ignored=(".position_ids", ".packing_position_embedding.weight"),
+            unused=("vision_tower.vision_model.head.",),
+        ),
+        settings=Settings(
+            defaults={
+                "image_size": 384,
+                "patch_size": 14,
+                "hidden_size": 1152,
+                "intermediate_size": 4304,
+                "num_hidden_layers": 27,
+                "num_attention_heads": 16,
+            },
+            assumed={
+                "hidden_act": "gelu_pytorch_tanh",
+                "num_channels": 3,
+                "spatial_merge_size": 2,
+                "rope_parameters": lambda config: {**config.section("rope_parameters").values, "rope_theta": 1e4},
+            },
+        ),
         processor_assumed={**PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": 1},
     ),
 )

@@ -35,7 +35,7 @@ def test_a_language_model_that_none_of_the_class_has_is_refused() -> None:
 
 def test_neighbours_come_to_lie_in_two_halves_of_what_is_rotated() -> None:
     entry, config = find_architecture(whole("glm4v"))
-    rows = entry.row_orders["ATTN_Q"](config, 32)
+    rows = entry.layout.row_orders["ATTN_Q"](config, 32)
     first = [0, 2, 4, 6, 1, 3, 5, 7, *range(8, 16)]
     assert rows.tolist() == [*first, *(np.array(first) + 16).tolist()]
 
@@ -45,4 +45,4 @@ def test_heads_that_cannot_be_rotated_in_pairs_are_refused(share: float, n_rows:
     entry, config = find_architecture(whole("glm4v"))
     values = config.values | {"rope_parameters": config.values["rope_parameters"] | {"partial_rotary_factor": share}}
     with pytest.raises(CheckpointError, match="do not split into heads"):
-        entry.row_orders["ATTN_Q"](Config(values), n_rows)
+        entry.layout.row_orders["ATTN_Q"](Config(values), n_rows)

@@ -23,10 +23,10 @@ def rows(name: str, **settings: Any) -> dict[str, object]:
 def test_only_what_gguf_lacks_takes_the_names_of_a_relative() -> None:
     """A newer gguf makes `names_of` and most of `own_names` needless: remove them where this fails."""
     known = set(gguf.MODEL_ARCH_NAMES.values())
-    entries = [entry for entry in ARCHITECTURES.values() if entry.names_of]
+    entries = [entry for entry in ARCHITECTURES.values() if entry.names.map_of]
     assert entries
     assert not [entry.gguf_name for entry in entries if entry.gguf_name in known]
-    assert {entry.names_of for entry in entries} <= known
+    assert {entry.names.map_of for entry in entries} <= known
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,6 @@ def test_next_does_not_split_into_other_heads() -> None:
     outline = OUTLINES["qwen3next"]
     architecture, config = find_architecture(outline["config"] | {"linear_num_key_heads": 3})
     tensor = FileTensor("x", (64, 512), tensor_type_named("F32"), LocalFile(Path("nothing"), 0), 0)
-    cut = architecture.splits[".in_proj_qkvz.weight"][".in_proj_qkv.weight"]
+    cut = architecture.layout.splits[".in_proj_qkvz.weight"][".in_proj_qkv.weight"]
     with pytest.raises(CheckpointError, match="do not split into 3 heads of keys"):
         cut(tensor, "x", config)
