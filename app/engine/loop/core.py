@@ -1,7 +1,6 @@
-"""The engine's loop: schedule, decode, accept, apply aborts.
+"""The engine's loop: each step schedules a batch, computes it, and accepts what was sampled.
 
-Owns all waiting and running sequences. One thread makes all calls except `abort`. Independent of processes, pipes and
-llama.cpp; it works on any `Backend`.
+One thread makes all calls except `abort`. Independent of processes, pipes and llama.cpp; it works on any `Backend`.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.loop.counters import Counters, DraftCounts
-from app.engine.loop.scheduler import StepBudget, schedule
-from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence
-from app.engine.loop.slots import AdapterScheduler, SlotManager
+from app.engine.loop.output import Echo
+from app.engine.loop.scheduler import AdapterScheduler, Batch, SlotManager, StepBudget, schedule
+from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence, plan_shift
 from app.engine.loop.verification import Verifier, n_steps_at_once
 from app.engine.media.chunks import Embeddings, MediaEmbeddings, MediaLayout, PlacedChunk
 from app.engine.protocol.messages import AnswerProgress, Failed, Finished, Output
@@ -32,7 +31,6 @@ _MIN_INTERRUPTED = 32  # tokens of a batch with states: fewer end soon, and hold
 _MAX_SCORED_BYTES = 64 << 20  # of prompt logits in a step; llama.cpp's buffer never shrinks
 
 Event = Output | Finished | Failed
-Batch = list[tuple[Sequence, int]]
 
 
 class Engine:
@@ -99,7 +97,7 @@ class Engine:
                 n_cached_tokens=sequence.n_cached,
                 n_computed_tokens=sequence.n_computed,
                 n_output_tokens=sequence.n_output,
-                has_new_line=sequence.has_new_line,
+                has_new_line=sequence.output.has_new_line,
             )
             for sequence in tuple(self._slots.running)
         )
@@ -121,14 +119,13 @@ class Engine:
     def end_thought(self, request_id: str) -> None:
         """End the reasoning of an answer, running or waiting, as `Thought.end` does; of none without a budget."""
         for sequence in self._slots:
-            if sequence.request.request_id == request_id and sequence.thought is not None:
-                sequence.thought.end()
+            if sequence.request.request_id == request_id and (thought := sequence.chooser.thought) is not None:
+                thought.end()
 
     def step(self) -> None:
         """Compute one batch and emit its events."""
         self.save_checkpoints()
-        self._apply_aborts()
-        self._finish_timed_out()
+        self._end_aborted_and_late()
         self._slots.start_waiting()
         self._shift_full()
         runnable = self._adapter_scheduler.next(self._slots.running)
@@ -143,14 +140,15 @@ class Engine:
     def _step_text(self, runnable: Many[Sequence]) -> None:
         """Compute a batch of text."""
         self._drafter.assign(runnable, self._budget)
-        shares = schedule([sequence.demand for sequence in runnable], self._budget)
-        self._end_at_stops(shares)
-        self._slots.free_cells_for(shares)
-        if shares:
+        batch = schedule(runnable, self._budget)
+        for sequence in batch:
+            # A share ends where states are to be saved or media begin: the tokens after that come in later steps.
+            if (n_most := sequence.n_until_stop) < sequence.n_pending:
+                batch[sequence] = min(batch[sequence], n_most)
+        self._slots.free_cells_for(batch)
+        if batch:
             self._backend.set_adapters(runnable[0].adapters)
-            by_key = {sequence.arrival: sequence for sequence in runnable}
-            batch = [(by_key[key], n_tokens) for key, n_tokens in shares.items()]
-            chunks = [sequence.chunk(n_tokens) for sequence, n_tokens in batch]
+            chunks = [sequence.chunk(n_tokens) for sequence, n_tokens in batch.items()]
             self._compute(batch, chunks, self._n_more_steps())
 
     def save_checkpoints(self) -> None:
@@ -183,44 +181,43 @@ class Engine:
 
     # Requests in and out
 
-    def _shift_full(self) -> None:
-        """Shift the context of each answer that fills it and may continue."""
-        for sequence in self._slots.running:
-            if sequence.is_full and sequence.may_shift:
-                n_keep, n_discard = sequence.plan_shift(self._facts.n_ctx)
-                sequence.n_computed = self._cache.shift(sequence.slot_id, n_keep, n_discard)
-                self._drafter.release(sequence)
-                sequence.apply_shift(n_keep, n_discard, self._facts.n_ctx)
-
-    def _finish_timed_out(self) -> None:
+    def _end_aborted_and_late(self) -> None:
+        if self._aborted:
+            with self._lock:
+                aborted, self._aborted = self._aborted, set()
+            for sequence in self._slots:
+                if sequence.request.request_id in aborted:
+                    self._finish(sequence, FinishReason.ABORTED)
         now_s = self._clock()
         for sequence in self._slots:
             if sequence.is_timed_out(now_s):
-                if text := sequence.text.finish():
+                if text := sequence.output.text.finish():
                     self._emit(Output(sequence.request.request_id, text, sequence.n_output))
                 self._finish(sequence, FinishReason.LENGTH)
 
-    def _apply_aborts(self) -> None:
-        if not self._aborted:
-            return
-        with self._lock:
-            aborted, self._aborted = self._aborted, set()
-        for sequence in self._slots:
-            if sequence.request.request_id in aborted:
-                self._finish(sequence, FinishReason.ABORTED)
+    def _shift_full(self) -> None:
+        """Shift the context of each answer that fills it and may continue."""
+        n_ctx = self._facts.n_ctx
+        for sequence in self._slots.running:
+            if sequence.is_full and sequence.may_shift:
+                n_keep = sequence.n_prompt if sequence.request.n_keep == -1 else sequence.request.n_keep
+                n_head, n_discard = plan_shift(len(sequence.tokens), n_keep, n_ctx)
+                sequence.n_computed = self._cache.shift(sequence.slot_id, n_head, n_discard)
+                self._drafter.release(sequence)  # before the tokens go, of which sources have indexes
+                sequence.apply_shift(n_head, n_discard, n_ctx)
 
     def _finish(self, sequence: Sequence, reason: FinishReason, error: UserError | None = None) -> None:
         sequence.finish_reason = reason
         self._slots.remove(sequence)
         self._drafter.release(sequence)
-        sequence.sampler.close()
+        sequence.chooser.sampler.close()
         self.counters.n_finished += 1
         request_id = sequence.request.request_id
         if error is not None:
             self._emit(Failed(request_id, ErrorInfo.of(error)))
         else:
             timings = sequence.timings(self._clock())
-            self._emit(Finished(request_id, reason, sequence.usage(), timings, sequence.text.stopped_by))
+            self._emit(Finished(request_id, reason, sequence.usage(), timings, sequence.output.text.stopped_by))
 
     # One batch
 
@@ -240,12 +237,11 @@ class Engine:
             n_tokens = placed.end - sequence.n_computed
             if placed.chunk.is_causal:
                 n_tokens = min(n_tokens, self._budget.n_tokens if is_alone else self._budget.n_prefill_tokens)
-            shares = {sequence.arrival: n_tokens}
-            self._slots.free_cells_for(shares)
-            if shares:
+            batch: Batch = {sequence: n_tokens}
+            self._slots.free_cells_for(batch)
+            if batch:
                 self._backend.set_adapters(sequence.adapters)
-                chunk = sequence.media_chunk(placed, embeddings, n_tokens)
-                self._compute([(sequence, n_tokens)], [chunk], 0)
+                self._compute(batch, [sequence.media_chunk(placed, embeddings, n_tokens)], 0)
             return True
         return False
 
@@ -265,13 +261,6 @@ class Engine:
             return None
         return embeddings
 
-    def _end_at_stops(self, shares: dict[int, int]) -> None:
-        """End each share where states are to be saved or media begin: the tokens after that come in later steps."""
-        for sequence in self._slots.running:
-            n_most = sequence.n_until_stop
-            if sequence.arrival in shares and n_most < sequence.n_pending:
-                shares[sequence.arrival] = min(shares[sequence.arrival], n_most)
-
     def _n_more_steps(self) -> int:
         """Return how many steps may follow this one without scheduling: the cells for them must be free already."""
         if self._drafter.is_draft_worthwhile or self._slots.n_waiting:
@@ -285,7 +274,7 @@ class Engine:
     def _compute(self, batch: Batch, chunks: Many[Chunk], n_more_steps: int) -> None:
         started_s = self._clock()
         with self._lock:
-            in_flight = {sequence.request.request_id for sequence, _ in batch}
+            in_flight = {sequence.request.request_id for sequence in batch}
             if in_flight <= self._aborted:  # since this step began
                 return
             self._in_flight = in_flight if self._may_interrupt(batch) else set()
@@ -299,54 +288,59 @@ class Engine:
             with self._lock:
                 self._in_flight = set()
         if status is DecodeStatus.DONE:
-            are_answers = all(sequence.is_decoding for sequence, _ in batch)
+            are_answers = all(sequence.is_decoding for sequence in batch)
             n_steps = self._accept(batch, n_more_steps)
-            duration_s = self._clock() - started_s
-            self.counters.n_steps += n_steps
-            self.counters.busy_s += duration_s
-            if are_answers:
-                n_step_tokens = sum(n_tokens for _, n_tokens in batch)
-                self.counters.n_answer_steps += n_steps
-                self.counters.n_answer_step_tokens += n_steps * n_step_tokens
-                if self._facts.supports_truncation or len({n_tokens for _, n_tokens in batch}) == 1:
-                    self._step_cost.observe(n_step_tokens, duration_s / n_steps, len(batch))
+            self._count_steps(batch, n_steps, self._clock() - started_s, are_answers=are_answers)
         elif status is DecodeStatus.INTERRUPTED:
-            for sequence, _ in batch:
+            for sequence in batch:
                 sequence.n_computed = self._cache.truncate(sequence.slot_id, sequence.n_computed)
         elif not (self._cache.evict_one() or self._slots.preempt_without_cells()):
             self._fail_batch(batch, EngineError("The KV cache has no free cells for a batch.", "Use a smaller --ctx."))
 
     def _may_interrupt(self, batch: Batch) -> bool:
         """Return whether a batch may end midway. What that leaves of states is unknown: they go back to its begin."""
-        return self._facts.supports_truncation or (len(batch) == 1 and batch[0][1] >= _MIN_INTERRUPTED)
+        return self._facts.supports_truncation or (len(batch) == 1 and sum(batch.values()) >= _MIN_INTERRUPTED)
 
     def _hold(self, batch: Batch) -> None:
         """Hold the sequences that may lose more of this batch than their states allow, or all of it."""
         if self._facts.supports_truncation:
             return
-        n_free = self._facts.truncation.n_rejected_freely([n_tokens for _, n_tokens in batch])
-        for sequence, n_tokens in batch:
+        n_free = self._facts.truncation.n_rejected_freely([*batch.values()])
+        for sequence, n_tokens in batch.items():
             may_lose_all = sequence.n_computed > 0 and self._may_interrupt(batch)
             if may_lose_all or n_tokens - sequence.n_pending > n_free:
                 self._cache.hold(sequence.slot_id)
 
     def _fail_batch(self, batch: Batch, error: EngineError) -> None:
-        for sequence, _ in batch:
+        for sequence in batch:
             self._cache.truncate(sequence.slot_id, sequence.n_computed)  # parts of the batch may be in it
             self._finish(sequence, FinishReason.ERROR, error)
+
+    def _count_steps(self, batch: Batch, n_steps: int, duration_s: float, *, are_answers: bool) -> None:
+        self.counters.n_steps += n_steps
+        self.counters.busy_s += duration_s
+        if not are_answers:
+            return
+        n_tokens = sum(batch.values())
+        self.counters.n_answer_steps += n_steps
+        self.counters.n_answer_step_tokens += n_steps * n_tokens
+        # Where sequences have states, llama.cpp computes a batch of unequal shares in parts: no step of that size.
+        if self._facts.supports_truncation or len(set(batch.values())) == 1:
+            self._step_cost.observe(n_tokens, duration_s / n_steps, len(batch))
 
     def _accept(self, batch: Batch, n_more_steps: int) -> int:
         """Process the computed batch; return how many steps were run in all."""
         row, n_steps = 0, 1
-        for sequence, n_tokens in batch:
-            n_known = min(n_tokens, sequence.n_pending)
+        for sequence, n_tokens in batch.items():
             begin = sequence.n_computed
+            n_known = min(n_tokens, sequence.n_pending)
             if not sequence.is_decoding:
                 self.counters.n_prefill_tokens += n_known
             sequence.n_computed += n_known
             sequence.n_repeated = max(0, sequence.n_repeated - n_known)
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])
-            self._emit_prompt(sequence, row, begin, n_known)
+            if sequence.output.echo is not None:
+                self._emit_prompt(sequence, sequence.output.echo, row, begin, n_known)
             if sequence.n_computed in sequence.checkpoints and n_known == n_tokens:
                 self._at_checkpoints.append(sequence.slot_id)
             if sequence.n_pending == 0:
@@ -358,38 +352,34 @@ class Engine:
             row += n_tokens
         return n_steps
 
-    def _emit_prompt(self, sequence: Sequence, row: int, begin: int, n_known: int) -> None:
+    def _emit_prompt(self, sequence: Sequence, echo: Echo, row: int, begin: int, n_known: int) -> None:
         """Emit the computed part of a prompt that is echoed."""
-        if sequence.echo is None:
-            return
-        text, logprobs = sequence.echo.advance(self._backend, row, begin, n_known)
+        text, logprobs = echo.advance(self._backend, row, begin, n_known)
         if not sequence.n_output:
-            sequence.text.begin_at(sequence.echo.n_characters)
+            sequence.output.text.begin_at(echo.n_characters)
         if text or logprobs:
             self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
 
     def _emit_output(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
         """Emit what `row` and the `n_draft` rows after it add to an answer; return the number of steps run."""
-        output = self._verifier.verify(sequence, row, n_draft, n_more_steps)
+        step = self._verifier.verify(sequence, row, n_draft, n_more_steps)
         if n_draft or n_more_steps:
-            self._commit(sequence, output.n_accepted)
-        if n_draft and sequence.draft.source != FORCED:
-            self.counters.drafts[sequence.draft.source].add(n_draft, output.n_accepted)
+            # The accepted tokens are computed, the rejected ones go; a state may have to go back further than these.
+            begin, end = sequence.n_computed, sequence.n_computed + step.n_accepted
+            n_left = self._cache.truncate(sequence.slot_id, end)
+            sequence.n_computed, sequence.n_repeated = n_left, end - n_left if n_left else 0
+            if n_left == end:
+                self._cache.record_computed(sequence.slot_id, sequence.tokens[begin:end])
         if n_draft:
-            self._drafter.record_outcome(sequence, n_draft, output.n_accepted)
-        logprobs = () if sequence.logprob_buffer is None else sequence.logprob_buffer.release(sequence.text.n_shown)
-        sequence.has_new_line = sequence.has_new_line or "\n" in output.text
-        tokens = sequence.take_unreported() if sequence.unreported else ()
-        if output.text or logprobs or tokens:
-            self._emit(Output(sequence.request.request_id, output.text, sequence.n_output, logprobs, tokens))
-        if output.reason is not None:
-            self._finish(sequence, output.reason)
-        return output.n_steps
-
-    def _commit(self, sequence: Sequence, n_accepted: int) -> None:
-        """Record the accepted tokens as computed and truncate the cache after them."""
-        begin, end = sequence.n_computed, sequence.n_computed + n_accepted
-        n_left = self._cache.truncate(sequence.slot_id, end)
-        sequence.n_computed, sequence.n_repeated = n_left, end - n_left if n_left else 0
-        if n_left == end:
-            self._cache.record_computed(sequence.slot_id, sequence.tokens[begin:end])
+            if sequence.draft.source != FORCED:
+                self.counters.drafts[sequence.draft.source].add(n_draft, step.n_accepted)
+            self._drafter.record_outcome(sequence, n_draft, step.n_accepted)
+        output = sequence.output
+        logprobs = () if output.logprobs is None else output.logprobs.release(output.text.n_shown)
+        output.has_new_line = output.has_new_line or "\n" in step.text
+        tokens = output.take_unreported() if output.unreported else ()
+        if step.text or logprobs or tokens:
+            self._emit(Output(sequence.request.request_id, step.text, sequence.n_output, logprobs, tokens))
+        if step.reason is not None:
+            self._finish(sequence, step.reason)
+        return step.n_steps

@@ -10,13 +10,45 @@ import codecs
 import re
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.common.answer_text import partial_match_length
 from app.engine.backend import Backend
-from app.engine.request import TokenLogprob
+from app.engine.request import Request, TokenLogprob
+
+
+@dataclass(slots=True, eq=False)
+class AnswerOutput:
+    """What one answer has output so far, and what of it is held back.
+
+    `logprobs` and `echo` are None unless the request asks for them. `unreported` are sampled tokens whose ids are yet
+    to be output, if it wants them.
+    """
+
+    text: IncrementalDetokenizer
+    logprobs: LogprobBuffer | None
+    echo: Echo | None
+    unreported: list[int] = field(default_factory=list)
+    has_new_line: bool = False
+
+    @classmethod
+    def of(cls, request: Request, prompt: Sequence[int]) -> AnswerOutput:
+        """Return the output of an answer to the tokens `prompt`, before its first token."""
+        text = request.prompt if isinstance(request.prompt, str) else None
+        return cls(
+            IncrementalDetokenizer(request.stop, request.n_indent),
+            None if request.n_logprobs is None else LogprobBuffer(),
+            Echo(text, prompt, request.n_logprobs) if request.echo else None,
+        )
+
+    def take_unreported(self) -> tuple[int, ...]:
+        """Return the ids of sampled tokens that were not output yet, if the request wants them."""
+        tokens = tuple(self.unreported)
+        self.unreported.clear()
+        return tokens
 
 
 class IncrementalDetokenizer:

@@ -1,33 +1,31 @@
-"""The choice of tokens that each step computes. Pure.
+"""Which sequences run, and how many tokens of each a step computes.
 
-There is no prefill phase and no decode phase: each sequence has tokens to compute and a count of those computed.
-Decoding sequences go first, so that running answers keep streaming; prompts share the rest of the budget, the more of
-it the more of them wait. Independent of models, caches and everything about requests but these counts.
+There is no prefill phase and no decode phase: each sequence has tokens to compute and a count of those computed. Owns
+the waiting sequences and the running ones, each with a locked slot in the cache, and whose adapter set has its turn.
+Independent of models and sampling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Many
 from dataclasses import dataclass
-from typing import NamedTuple
+from operator import attrgetter
+from typing import TypeAlias
+
+from app.engine.cache.kv_cache import KVCacheManager
+from app.engine.loop.sequence import Sequence
+from app.engine.protocol.messages import BackendFacts
+from app.engine.request import AdapterSet
+from app.engine.speculative.suffix_index import NO_DRAFT
 
 BLOCK_TOKENS = 16  # computed at once by CPU kernels; a remainder costs up to 1.4 times as much as a block
+TURN_S = 0.15  # of an adapter set
+WORTH_WAITING_TOKENS = 64  # of a shared prefix that another request is computing
 
+Batch: TypeAlias = dict[Sequence, int]  # how many tokens of each to compute in a step, in order
 
-class TokenDemand(NamedTuple):
-    """The `n_pending` tokens to compute of a sequence, of which the last `n_draft` are drafts.
-
-    A sequence `is_decoding` once its answer has begun; it then has one known token, or a few that a rejected draft took
-    with it. The smallest `rank` is served first. Each token of a prompt that
-    `is_scored` gets logits.
-    """
-
-    key: int
-    n_pending: int
-    n_draft: int
-    is_decoding: bool
-    rank: tuple[int, int]
-    is_scored: bool = False
+_rank = attrgetter("rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,36 +41,176 @@ class StepBudget:
     n_scored_tokens: int = 1 << 30
 
 
-def schedule(demands: Sequence[TokenDemand], budget: StepBudget) -> dict[int, int]:
-    """Return key → number of tokens to compute in this step, in batch order; every count is at least 1.
+def schedule(runnable: Many[Sequence], budget: StepBudget) -> Batch:
+    """Return the batch of a step, at least one token of each sequence in it. Pure.
 
-    Each decoding sequence gets its known tokens before any gets its draft, and drafts come before prompts. A prompt
-    that continues in the next step gets whole blocks only.
+    Answers go first, so that they keep streaming: each gets its known tokens before any gets its draft. Prompts share
+    the rest of the budget, the more of it the more of them wait.
     """
-    ordered = sorted(demands, key=lambda demand: demand.rank)
-    answering = [demand for demand in ordered if demand.is_decoding]
-    prompts = [demand for demand in ordered if not demand.is_decoding]
-    share: dict[int, int] = {}
+    ordered = sorted(runnable, key=_rank)
+    answers = [sequence for sequence in ordered if sequence.is_decoding]
+    prompts = [sequence for sequence in ordered if not sequence.is_decoding]
+    batch: Batch = {}
     n_left = budget.n_tokens
-    for demand in answering:
-        if n_known := min(demand.n_pending - demand.n_draft, n_left):
-            share[demand.key] = n_known
+    for sequence in answers:  # one known token, or a few that a rejected draft took with it
+        if n_known := min(sequence.n_pending, n_left):
+            batch[sequence] = n_known
             n_left -= n_known
-    for demand in answering:
-        n_draft = min(demand.n_draft, n_left)  # nothing is left if some known tokens found no place
-        if n_draft:
-            share[demand.key] += n_draft
+    for sequence in answers:
+        if n_draft := min(len(sequence.draft.tokens), n_left):  # 0 if some known tokens found no place
+            batch[sequence] += n_draft
             n_left -= n_draft
+    n_used = budget.n_tokens - n_left
     n_scored_left = budget.n_scored_tokens
-    if answering:
+    if answers:
         n_left = min(n_left, budget.n_prefill_tokens * len(prompts))
         n_scored_left = max(1, n_scored_left // 4)
-    for demand in prompts:
-        n_share = min(demand.n_pending, n_left, n_scored_left if demand.is_scored else n_left)
-        if n_share == 0:
+    for sequence in prompts:
+        is_scoring = sequence.is_scoring
+        n_share = min(sequence.n_pending, n_left, n_scored_left if is_scoring else n_left)
+        if not n_share:
             continue
         n_left -= n_share
-        n_scored_left -= n_share if demand.is_scored else 0
-        n_over = (sum(share.values()) + n_share) % BLOCK_TOKENS
-        share[demand.key] = n_share - n_over if n_over < n_share < demand.n_pending else n_share
-    return share
+        n_scored_left -= n_share if is_scoring else 0
+        # A prompt that continues in the next step gets whole blocks only.
+        n_over = (n_used + n_share) % BLOCK_TOKENS
+        batch[sequence] = n_share - n_over if n_over < n_share < sequence.n_pending else n_share
+        n_used += batch[sequence]
+    return batch
+
+
+class SlotManager:
+    """All unfinished sequences. At most `facts.n_sequences` run at once."""
+
+    def __init__(self, facts: BackendFacts, cache: KVCacheManager, clock: Callable[[], float]) -> None:
+        self._facts = facts
+        self._cache = cache
+        self._clock = clock
+        self._waiting: list[Sequence] = []
+        self._n_most = facts.n_sequences  # that may run
+        self.running: list[Sequence] = []
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        """Iterate over a copy of all sequences, running ones first."""
+        return iter([*self.running, *self._waiting])
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue `sequence` for a slot."""
+        self._waiting.append(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """Remove `sequence`; its computed tokens stay cached for others."""
+        self._n_most = self._facts.n_sequences
+        self._release_slot(sequence)
+        (self.running if sequence in self.running else self._waiting).remove(sequence)
+
+    def start_waiting(self) -> None:
+        """Start waiting sequences, best rank first, while there are slots and cells for all their tokens.
+
+        A sequence whose prefix is being computed by another waits in order to share it.
+        """
+        for sequence in sorted(self._waiting, key=_rank):
+            if len(self.running) >= self._n_most:
+                return
+            n_cached = self._cache.n_cached(sequence.reusable, sequence.adapters)
+            if not sequence.is_scoring and self._is_being_computed(sequence, n_cached):
+                continue
+            n_reserved = sum(running.n_pending for running in self.running)
+            if n_reserved + len(sequence.tokens) + 1 > self._cache.n_cells_available():
+                return
+            self._start(sequence)
+
+    def free_cells_for(self, batch: Batch) -> None:
+        """Evict idle sequences, then preempt the last-ranked running ones, until the cells of `batch` are free.
+
+        Preempted sequences are removed from it.
+        """
+        while not self._cache.evict_until_free(sum(batch.values())):
+            last = self.preempt_last()
+            if last is None:
+                return
+            batch.pop(last, None)
+
+    def preempt_last(self) -> Sequence | None:
+        """Return the last-ranked running sequence to the queue; return None if it is the only one.
+
+        Its computed tokens stay cached until the cells are needed.
+        """
+        if len(self.running) < 2:
+            return None
+        last = max(self.running, key=_rank)
+        self._release_slot(last)
+        self.running.remove(last)
+        self._waiting.append(last)
+        return last
+
+    def preempt_without_cells(self) -> bool:
+        """Preempt one sequence, because the backend has no cells though the cache counts some, and start none before
+        one ends: equal tokens of several sequences may lie in cells of their own. Return False if only one runs."""
+        if self.preempt_last() is None:
+            return False
+        self._n_most = len(self.running)
+        return True
+
+    def _is_being_computed(self, sequence: Sequence, n_cached: int) -> bool:
+        n_wanted = n_cached + WORTH_WAITING_TOKENS
+        return any(
+            running.n_pending > 1 and running.tokens[:n_wanted] == sequence.tokens[:n_wanted]
+            for running in self.running
+            if running.adapters == sequence.adapters and min(len(running.tokens), len(sequence.tokens)) > n_wanted
+        )
+
+    def _start(self, sequence: Sequence) -> None:
+        slot = self._cache.allocate(
+            sequence.reusable,
+            sequence.adapters,
+            wants_first_cells=sequence.is_scoring,
+            branches=sequence.branches,
+            conversation=sequence.request.conversation,
+        )
+        sequence.sequence_id, sequence.n_computed = slot.sequence_id, slot.n_cached
+        sequence.checkpoints = slot.checkpoints
+        if sequence.times.scheduled_s is None:  # it keeps its first figures when it is preempted
+            sequence.times.scheduled_s = self._clock()
+            sequence.n_cached = slot.n_cached
+        self._waiting.remove(sequence)
+        self.running.append(sequence)
+
+    def _release_slot(self, sequence: Sequence) -> None:
+        if sequence.sequence_id is not None:
+            self._cache.release(sequence.sequence_id)
+            sequence.sequence_id = None
+            sequence.n_computed = sequence.n_repeated = 0
+            sequence.draft = NO_DRAFT
+
+
+class AdapterScheduler:
+    """Round robin over adapter sets, of which one at a time shares batches: the one that waited longest is next.
+
+    A native context has one set of adapters for a whole batch. Changing it costs 11 to 15 ms (two cores, the guide,
+    whose steps take 0.7 ms), so a turn lasts a while.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._served: dict[AdapterSet, int] = {}
+        self._n_turns = 0
+        self._current: AdapterSet | None = None
+        self._began_s = 0.0
+
+    def next(self, running: Many[Sequence]) -> list[Sequence]:
+        """Return the running sequences of one set, in order; of new sets the one with the best-ranked sequence."""
+        sets = {sequence.adapters for sequence in running}
+        if self._current not in sets or (len(sets) > 1 and self._clock() - self._began_s >= TURN_S):
+            ranked = [sequence.adapters for sequence in sorted(running, key=_rank)]
+            self._served = {adapters: turn for adapters, turn in self._served.items() if adapters in sets}
+            self._current = min(ranked, key=lambda adapters: self._served.get(adapters, 0), default=None)
+            if self._current is not None:
+                self._n_turns += 1
+                self._served[self._current] = self._n_turns
+                self._began_s = self._clock()
+        return [sequence for sequence in running if sequence.adapters == self._current]

@@ -13,8 +13,7 @@ from types import MappingProxyType
 
 from app.engine.backend import Backend, Chunk, Sampler
 from app.engine.loop.call_stages import AnswerVocabulary, CallStages
-from app.engine.loop.output import Echo, IncrementalDetokenizer, LogprobBuffer
-from app.engine.loop.scheduler import TokenDemand
+from app.engine.loop.output import AnswerOutput
 from app.engine.loop.thought import Thought
 from app.engine.media.chunks import Embeddings, MediaLayout, MediaRows, PlacedChunk, PromptTokens, prompt_tokens
 from app.engine.quoted import Spans, quoted_tokens
@@ -29,60 +28,108 @@ NO_LAYOUTS: Mapping[str, MediaLayout] = MappingProxyType({})
 
 
 @dataclass(slots=True, eq=False)
+class TokenChooser:
+    """What chooses the next token of one answer: a budget of reasoning, the grammars of tool calls, or the sampler.
+
+    `piece` returns the bytes of a token, those of a special token only where the request wants them as text.
+    """
+
+    sampler: Sampler
+    piece: Callable[[int], bytes]
+    thought: Thought | None = None
+    calls: CallStages | None = None
+
+    @property
+    def forced(self) -> Many[int]:
+        """The tokens that come next in the answer, whatever the model would sample."""
+        if self.thought is not None and self.thought.forced:
+            return self.thought.forced
+        return () if self.calls is None else self.calls.forced
+
+    def next(self, row: int) -> int:
+        """Return the token after `row`: the next one that is forced, else a sample. Raises as `Sampler` does."""
+        thought, calls = self.thought, self.calls
+        if thought is None and calls is None:
+            return self.sampler.sample(row)
+        was_thought = thought is not None and thought.is_running
+        if thought is not None and thought.forced:
+            token = thought.forced.popleft()
+            self.sampler.accept(token)
+        elif calls is not None and calls.forced:
+            token = calls.forced.popleft()
+            self.sampler.accept(token)
+        else:
+            token = self.sampler.sample(row) if calls is None else calls.sample(row, is_thought=was_thought)
+            if thought is not None:
+                thought.observe(self.piece(token))
+        if calls is not None:
+            calls.follow(token, was_thought=was_thought, is_thought=thought is not None and thought.is_running)
+        return token
+
+
+@dataclass(slots=True, eq=False)
+class Drafting:
+    """What drafts of one answer were worth: `acceptance` by source, and tokens verified and accepted of all sources.
+
+    `probes` are drafts that are only compared with the next sample, to estimate acceptance where drafts do not pay.
+    """
+
+    acceptance: dict[str, Acceptance]
+    probes: tuple[Draft, ...] = ()
+    n_drafted: int = 0
+    n_accepted: int = 0
+    saved_s: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class AnswerTimes:
+    """When the stages of one answer began, in seconds on one monotonic clock; None for those that have not begun."""
+
+    arrived_s: float
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    last_output_s: float | None = None
+
+
+@dataclass(slots=True, eq=False)
 class Sequence:
     """State of one request. The first `n_computed` of `tokens` (prompt and answer) are cached under `sequence_id`.
 
-    `sequence_id` is None without a slot. `draft` is verified in the next step; `probes` are only compared with the next
-    sample, to estimate acceptance where drafts do not pay. `acceptance` is by draft source. `limit` is the maximum of
-    prompt and answer tokens together. `visible_tags` maps special tokens that count as text to that text. Other
-    prompts may leave this one at its `branches`, in tokens; the states at its `checkpoints` are saved once these are
-    computed. `thought` follows the answer's reasoning, if the request asks for that, and `calls` bind its tool calls.
-    Tokens of its `media` are placeholders, computed from embeddings. Times are in seconds on one monotonic clock.
+    `sequence_id` is None without a slot. `limit` is the maximum of prompt and answer tokens together. `draft` is
+    verified in the next step. Other prompts may leave this one at its `branches`, in tokens; the states at its
+    `checkpoints` are saved once these are computed. Tokens of its `media` are placeholders, computed from embeddings.
+    The smallest `rank` is served first.
     """
 
+    # As admitted
     request: Request
     arrival: int
     tokens: list[int]
     n_prompt: int
     limit: int
-    sampler: Sampler
-    acceptance: dict[str, Acceptance]
-    arrived_s: float
-    visible_tags: Mapping[int, bytes] = field(default_factory=dict)
+    chooser: TokenChooser
+    drafting: Drafting
+    times: AnswerTimes
     adapters: AdapterSet = NO_ADAPTERS
     branches: tuple[int, ...] = ()
-    checkpoints: tuple[int, ...] = ()
-    thought: Thought | None = None
-    calls: CallStages | None = None
     media: tuple[PlacedChunk, ...] = ()
-    text: IncrementalDetokenizer = field(init=False)
-    logprob_buffer: LogprobBuffer | None = None
-    echo: Echo | None = None
-    index: SuffixIndex | None = None
-    draft: Draft = NO_DRAFT
-    probes: tuple[Draft, ...] = ()
+    rank: tuple[int, int] = field(init=False)
+    output: AnswerOutput = field(init=False)
+    # Progress
     sequence_id: int | None = None
     n_computed: int = 0
     n_repeated: int = 0  # accepted tokens that were removed with a rejected draft and are computed again
-    n_cached: int = 0
-    n_drafted: int = 0
-    n_accepted: int = 0
-    n_passes: int = 0
-    saved_s: float = 0.0
+    n_cached: int = 0  # of the prompt, when it was first scheduled
     n_dropped: int = 0  # of `tokens`, in context shifts
-    scheduled_s: float | None = None
-    first_token_s: float | None = None
-    last_output_s: float | None = None
+    n_passes: int = 0
+    checkpoints: tuple[int, ...] = ()
+    index: SuffixIndex | None = None  # of `tokens`, once something is looked up in it
+    draft: Draft = NO_DRAFT
     finish_reason: FinishReason | None = None
-    has_new_line: bool = False
-    unreported: list[int] = field(default_factory=list)  # sampled tokens whose ids are yet to be output
 
     def __post_init__(self) -> None:
-        self.text = IncrementalDetokenizer(self.request.stop, self.request.n_indent)
-        self.logprob_buffer = None if self.request.n_logprobs is None else LogprobBuffer()
-        if self.request.echo:
-            prompt = self.request.prompt if isinstance(self.request.prompt, str) else None
-            self.echo = Echo(prompt, self.tokens, self.request.n_logprobs)
+        self.rank = -self.request.priority, self.arrival
+        self.output = AnswerOutput.of(self.request, self.tokens)
 
     @property
     def slot_id(self) -> int:
@@ -95,25 +142,17 @@ class Sequence:
         return len(self.tokens) + self.n_dropped - self.n_prompt
 
     @property
-    def forced(self) -> Many[int]:
-        """The tokens that come next in the answer, whatever the model would sample."""
-        if self.thought is not None and self.thought.forced:
-            return self.thought.forced
-        return () if self.calls is None else self.calls.forced
-
-    @property
-    def n_logprobs(self) -> int:
-        return self.request.n_logprobs or 0
-
-    @property
     def n_pending(self) -> int:
         return len(self.tokens) - self.n_computed
 
     @property
     def n_until_stop(self) -> int:
         """How many tokens may be computed before states are saved or a chunk of media begins, at most all pending."""
-        stops = [*self.checkpoints, *(placed.begin for placed in self.media)]
-        return min((place - self.n_computed for place in stops if place > self.n_computed), default=self.n_pending)
+        n_most = self.n_pending
+        if self.checkpoints or self.media:  # most have neither, and this is asked in every step
+            stops = (*self.checkpoints, *(placed.begin for placed in self.media))
+            n_most = min((place - self.n_computed for place in stops if place > self.n_computed), default=n_most)
+        return n_most
 
     @property
     def next_media(self) -> PlacedChunk | None:
@@ -131,18 +170,13 @@ class Sequence:
     @property
     def is_scoring(self) -> bool:
         """Whether probabilities of prompt tokens are still to be computed."""
-        return self.echo is not None and self.echo.is_scoring
+        return self.output.echo is not None and self.output.echo.is_scoring
 
     @property
     def reusable(self) -> list[int]:
         """The tokens that may be taken from the cache, and the one after them."""
-        return self.tokens[: self.echo.n_reusable + 1] if self.echo is not None else self.tokens
-
-    @property
-    def demand(self) -> TokenDemand:
-        n_draft = len(self.draft.tokens)
-        rank = (-self.request.priority, self.arrival)
-        return TokenDemand(self.arrival, self.n_pending + n_draft, n_draft, self.is_decoding, rank, self.is_scoring)
+        echo = self.output.echo
+        return self.tokens if echo is None else self.tokens[: echo.n_reusable + 1]
 
     def chunk(self, n_tokens: int) -> Chunk:
         """Return the next `n_tokens` to compute; drafts, the newest token and scored prompts get logits."""
@@ -164,12 +198,6 @@ class Sequence:
             self.index = SuffixIndex(self.tokens)
         return self.index
 
-    def take_unreported(self) -> tuple[int, ...]:
-        """Return the ids of sampled tokens that were not output yet, if the request wants them."""
-        tokens = tuple(self.unreported)
-        self.unreported.clear()
-        return tokens
-
     def append(self, token: int) -> None:
         self.tokens.append(token)
         if self.index is not None:
@@ -190,11 +218,6 @@ class Sequence:
         """Whether the text of a token, and not the token alone, may end the answer."""
         return bool(self.request.stop) or self.request.max_predict_s is not None
 
-    def plan_shift(self, n_ctx: int) -> tuple[int, int]:
-        """Return the shift of a sequence that fills the context, as the function of that name."""
-        n_keep = self.n_prompt if self.request.n_keep == -1 else self.request.n_keep
-        return plan_shift(len(self.tokens), n_keep, n_ctx)
-
     def apply_shift(self, n_keep: int, n_discard: int, n_ctx: int) -> None:
         """Remove `n_discard` tokens after the first `n_keep`; the suffix index begins anew."""
         del self.tokens[n_keep : n_keep + n_discard]
@@ -206,35 +229,37 @@ class Sequence:
     def is_timed_out(self, now_s: float) -> bool:
         """Whether the request exceeds its `max_time_s`."""
         limit_s = self.request.max_time_s
-        return limit_s is not None and now_s - self.arrived_s >= limit_s
+        return limit_s is not None and now_s - self.times.arrived_s >= limit_s
 
     def is_past_time_limit(self, text: str, now_s: float) -> bool:
         """Whether the new `text` contains a line end later than `max_predict_s` after the first token."""
-        limit_s, started_s = self.request.max_predict_s, self.first_token_s
+        limit_s, started_s = self.request.max_predict_s, self.times.first_token_s
         return limit_s is not None and started_s is not None and "\n" in text and now_s - started_s > limit_s
 
     def usage(self) -> Usage:
+        drafting, thought = self.drafting, self.chooser.thought
         return Usage(
             n_prompt_tokens=self.n_prompt,
             n_cached_tokens=self.n_cached,
             n_output_tokens=self.n_output,
-            n_drafted_tokens=self.n_drafted,
-            n_accepted_tokens=self.n_accepted,
+            n_drafted_tokens=drafting.n_drafted,
+            n_accepted_tokens=drafting.n_accepted,
             n_passes=self.n_passes,
             n_dropped_tokens=self.n_dropped,
-            n_reasoning_tokens=0 if self.thought is None else self.thought.n_tokens,
-            is_reasoning_cut=self.thought is not None and self.thought.was_cut,
+            n_reasoning_tokens=0 if thought is None else thought.n_tokens,
+            is_reasoning_cut=thought is not None and thought.was_cut,
         )
 
     def timings(self, now_s: float) -> Timings:
         """Return the time of each stage until `now_s`, 0 for stages that have not begun."""
-        scheduled_s = now_s if self.scheduled_s is None else self.scheduled_s
-        first_token_s = now_s if self.first_token_s is None else self.first_token_s
+        times = self.times
+        scheduled_s = now_s if times.scheduled_s is None else times.scheduled_s
+        first_token_s = now_s if times.first_token_s is None else times.first_token_s
         return Timings(
-            queue_s=scheduled_s - self.arrived_s,
+            queue_s=scheduled_s - times.arrived_s,
             prefill_s=first_token_s - scheduled_s,
             decode_s=now_s - first_token_s,
-            saved_s=self.saved_s,
+            saved_s=self.drafting.saved_s,
         )
 
 
@@ -281,44 +306,45 @@ class Admission:
             raise ContextOverflowError(len(tokens), self._facts.n_ctx)
         n_free = self._facts.n_ctx - len(tokens)
         self._n_arrived += 1
-        visible_tags = self._visible_tags(request)
-        sampler, calls = self._new_sampler(request, tokens, visible_tags)
         return Sequence(
             request=request,
             arrival=self._n_arrived,
             tokens=tokens,
             n_prompt=len(tokens),
             limit=len(tokens) + (n_free if request.max_tokens is None else min(n_free, request.max_tokens)),
-            sampler=sampler,
-            acceptance=self._new_acceptance(),
-            arrived_s=self._clock(),
-            visible_tags=visible_tags,
+            chooser=self._new_chooser(request, tokens),
+            drafting=Drafting(self._new_acceptance()),
+            times=AnswerTimes(self._clock()),
             adapters=adapters,
             branches=self._branches(request, layouts, tokens),
-            thought=Thought(request.reasoning, self._within_answer) if request.reasoning is not None else None,
-            calls=calls,
             media=prompt.chunks,
         )
 
-    def _new_sampler(
-        self, request: Request, tokens: Many[int], visible_tags: Mapping[int, bytes]
-    ) -> tuple[Sampler, CallStages | None]:
-        """Return the sampler of an answer, and what binds its calls if the request asks for that."""
-        sampling, rules = request.sampling, request.sampling.calls
-        if rules is None:
-            return self._backend.new_sampler(sampling, request.ignore_eos, tokens, visible_tags.keys()), None
+    def _new_chooser(self, request: Request, tokens: Many[int]) -> TokenChooser:
+        """Return what chooses the tokens of an answer to the prompt `tokens`."""
+        backend, sampling = self._backend, request.sampling
+        # Special tokens that are text to the client: tags of the request that are a single token.
+        tagged = ((tag, self._within_answer(tag)) for tag in request.visible_tags)
+        visible = {ids[0]: tag.encode() for tag, ids in tagged if len(ids) == 1}
 
         def piece(token: int) -> bytes:
-            return self._backend.piece(token) or visible_tags.get(token, b"")
+            return backend.piece(token) or visible.get(token, b"")
 
-        sampler = self._backend.new_bindable_sampler(sampling, request.ignore_eos, tokens)
-        vocabulary = AnswerVocabulary(piece, visible_tags.keys(), self._within_answer)
-        closings = request.reasoning.closings if request.reasoning is not None else ()
-        try:
-            return sampler, CallStages(rules, sampler, vocabulary, closings, may_end=not request.ignore_eos)
-        except RequestError:
-            sampler.close()
-            raise
+        if sampling.calls is None:
+            sampler: Sampler = backend.new_sampler(sampling, request.ignore_eos, tokens, visible.keys())
+            calls = None
+        else:
+            bindable = sampler = backend.new_bindable_sampler(sampling, request.ignore_eos, tokens)
+            vocabulary = AnswerVocabulary(piece, visible.keys(), self._within_answer)
+            closings = request.reasoning.closings if request.reasoning is not None else ()
+            try:
+                may_end = not request.ignore_eos
+                calls = CallStages(sampling.calls, bindable, vocabulary, closings, may_end=may_end)
+            except RequestError:
+                sampler.close()
+                raise
+        thought = Thought(request.reasoning, self._within_answer) if request.reasoning is not None else None
+        return TokenChooser(sampler, piece if visible else backend.piece, thought, calls)
 
     def _within_answer(self, text: str) -> list[int]:
         """Return the tokens of `text` within an answer."""
@@ -331,11 +357,6 @@ class Admission:
             return () if needs_none else request.branches
         begins = (self._tokens_of(prompt[:end], request, layouts).tokens for end in request.branches)
         return tuple(_n_common(begin, tokens) for begin in begins)
-
-    def _visible_tags(self, request: Request) -> dict[int, bytes]:
-        """Return the special token of each visible tag that is a single token, with its text."""
-        tokenized = ((tag, self._backend.tokenize(tag, False, True)) for tag in request.visible_tags)
-        return {tokens[0]: tag.encode() for tag, tokens in tokenized if len(tokens) == 1}
 
     def _prompt_tokens(self, request: Request, layouts: Mapping[str, MediaLayout]) -> PromptTokens:
         if isinstance(request.prompt, str):

@@ -2,14 +2,11 @@
 
 A draft is a point mass whatever its source: accepting it only where it equals the sample leaves the output's
 distribution unchanged. Independent of the cache and of receivers.
-
-An answer that runs alone gets as many steps at once as pass until its text is sent, with sampling but no bookkeeping in
-between: beside steps of 30 ms, which leave the processor's caches cold, the bookkeeping of one takes 0.35 ms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Sequence as Many
 from math import ceil
 from typing import NamedTuple
@@ -59,94 +56,85 @@ class Verifier:
         """
         if (reason := _limit_reason(sequence)) is not None:  # max_tokens is 0
             return StepOutput(0, "", reason)
-        token = sample_next(self._backend, sequence, row)
+        token = sequence.chooser.next(row)
         self._on_sample(sequence, token)
         if n_more_steps:
-            sampled = generate_steps(self._backend, sequence, token, n_more_steps)
+            sampled = self._generate(sequence, token, n_more_steps)
         else:
-            sampled = [token, *self._confirmed(sequence, token, row, n_draft)]
-        n_steps = len(sampled) if n_more_steps else 1
+            sampled = [token]
+            for drafted in sequence.draft.tokens[:n_draft]:
+                if token != drafted or self._backend.is_eog(token):
+                    break
+                token = sequence.chooser.next(row + len(sampled))
+                sampled.append(token)
         text = ""
         for n_accepted, token in enumerate(sampled):
-            offset = sequence.text.n_decoded
-            if sequence.request.returns_tokens:
-                sequence.unreported.append(token)
-            reason, more = self._take(sequence, token)
-            self._note_logprob(sequence, row + n_accepted, token, offset)
+            offset = sequence.output.text.n_decoded
+            reason, more = self._append(sequence, token)
+            if sequence.output.logprobs is not None:
+                self._note_logprob(sequence, row + n_accepted, token, offset)
             text += more
             if reason is not None:
                 break
+        n_steps = len(sampled) if n_more_steps else 1
         self._count_output(sequence, n_steps)
         return StepOutput(n_accepted, text, reason, n_steps)
 
-    def _confirmed(self, sequence: Sequence, token: int, row: int, n_draft: int) -> Iterator[int]:
-        """Sample on after `token` while samples equal the draft."""
-        for index in range(n_draft):
-            if token != sequence.draft.tokens[index] or self._backend.is_eog(token):
-                return
-            token = sample_next(self._backend, sequence, row + index + 1)
-            yield token
+    def _generate(self, sequence: Sequence, token: int, n_steps: int) -> list[int]:
+        """Return `token`, sampled for `sequence`, and up to `n_steps` that follow; all but the last are computed.
 
-    def _take(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
+        Stops at an end token, where a thought is ended, and without free cells.
+        """
+        backend, chooser = self._backend, sequence.chooser
+        sampled = [token]
+        position = len(sequence.tokens)
+        while len(sampled) <= n_steps and not chooser.forced and not backend.is_eog(token):
+            if backend.decode([Chunk(sequence.slot_id, position, [token], 1)]) is not DecodeStatus.DONE:
+                break
+            token = chooser.next(0)
+            sampled.append(token)
+            position += 1
+        return sampled
+
+    def _append(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
         """Append a sampled token; return the finish reason, if any, and the text to show."""
-        if sequence.first_token_s is None:
-            sequence.first_token_s = self._clock()
+        text_out = sequence.output.text
+        if sequence.request.returns_tokens:
+            sequence.output.unreported.append(token)
+        if sequence.times.first_token_s is None:
+            sequence.times.first_token_s = self._clock()
         if self._backend.is_eog(token):
-            return FinishReason.STOP, sequence.text.finish()
+            return FinishReason.STOP, text_out.finish()
         sequence.append(token)
         self._counters.n_decode_tokens += 1
         self._counters.depth_sum += len(sequence.tokens)
-        text = sequence.text.push(_piece(self._backend, sequence, token))
-        if sequence.text.is_stopped:
+        text = text_out.push(sequence.chooser.piece(token))
+        if text_out.is_stopped:
             return FinishReason.STOP, text
-        is_past_time_limit = sequence.is_past_time_limit(text, self._clock())
-        reason = FinishReason.LENGTH if is_past_time_limit else _limit_reason(sequence)
-        return reason, text + sequence.text.finish() if reason else text
+        is_late = sequence.request.max_predict_s is not None and sequence.is_past_time_limit(text, self._clock())
+        reason = FinishReason.LENGTH if is_late else _limit_reason(sequence)
+        return reason, text + text_out.finish() if reason else text
 
     def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
-        """Record the log probability of `token` if requested; its text begins at character `offset`.
+        """Record the log probability of `token`, whose text begins at character `offset`.
 
         An end token is recorded only with `echo`: clients that score a text expect one token after it.
         """
-        is_eog = self._backend.is_eog(token)
-        if sequence.logprob_buffer is None or (is_eog and sequence.echo is None):
+        output, is_eog = sequence.output, self._backend.is_eog(token)
+        if output.logprobs is None or (is_eog and output.echo is None):
             return
-        logprob, alternatives = score(self._backend, row, token, sequence.n_logprobs)
-        piece = self._backend.label(token) if is_eog else _piece(self._backend, sequence, token)
-        entry = TokenLogprob(piece, logprob, alternatives, offset, token)
-        sequence.logprob_buffer.add(entry, sequence.text.end)
+        logprob, alternatives = score(self._backend, row, token, sequence.request.n_logprobs or 0)
+        piece = self._backend.label(token) if is_eog else sequence.chooser.piece(token)
+        output.logprobs.add(TokenLogprob(piece, logprob, alternatives, offset, token), output.text.end)
 
     def _count_output(self, sequence: Sequence, n_passes: int) -> None:
-        now_s = self._clock()
-        if sequence.last_output_s is None:
+        now_s, times = self._clock(), sequence.times
+        if times.last_output_s is None:
             self._counters.begin(sequence.usage(), sequence.timings(now_s))
         else:
-            self._counters.inter_token_s.record(now_s - sequence.last_output_s)
-        sequence.last_output_s = now_s
+            self._counters.inter_token_s.record(now_s - times.last_output_s)
+        times.last_output_s = now_s
         sequence.n_passes += n_passes
-
-
-def sample_next(backend: Backend, sequence: Sequence, row: int) -> int:
-    """Return the token after `row`: the next one that is forced, else a sample. Raises as `Sampler` does."""
-    thought, calls = sequence.thought, sequence.calls
-    was_thought = thought is not None and thought.is_running
-    if thought is not None and thought.forced:
-        token = thought.forced.popleft()
-        sequence.sampler.accept(token)
-    elif calls is not None and calls.forced:
-        token = calls.forced.popleft()
-        sequence.sampler.accept(token)
-    else:
-        token = sequence.sampler.sample(row) if calls is None else calls.sample(row, is_thought=was_thought)
-        if thought is not None:
-            thought.observe(_piece(backend, sequence, token))
-    if calls is not None:
-        calls.follow(token, was_thought=was_thought, is_thought=thought is not None and thought.is_running)
-    return token
-
-
-def _piece(backend: Backend, sequence: Sequence, token: int) -> bytes:
-    return backend.piece(token) or sequence.visible_tags.get(token, b"")
 
 
 def _limit_reason(sequence: Sequence) -> FinishReason | None:
@@ -156,28 +144,12 @@ def _limit_reason(sequence: Sequence) -> FinishReason | None:
 def n_steps_at_once(running: Many[Sequence], step_s: float | None) -> int:
     """Return how many steps of `step_s` seconds to run without scheduling: more than 1 only for a lone answer.
 
-    So many as pass until its text is sent. The last token of a context gets a step of its own.
+    As many as pass until its text is sent: beside steps of 30 ms, which leave the processor's caches cold, the
+    bookkeeping between two takes 0.35 ms. The last token of a context gets a step of its own.
     """
     if len(running) != 1 or not step_s:
         return 1
     (sequence,) = running
-    if not sequence.is_decoding or sequence.draft.tokens or sequence.logprob_buffer is not None:
+    if not sequence.is_decoding or sequence.draft.tokens or sequence.output.logprobs is not None:
         return 1
     return max(1, min(_MAX_STEPS, ceil(OUTPUT_INTERVAL_S / step_s), sequence.limit - len(sequence.tokens) - 1))
-
-
-def generate_steps(backend: Backend, sequence: Sequence, token: int, n_steps: int) -> list[int]:
-    """Return `token`, sampled for `sequence`, and up to `n_steps` that follow; all but the last are computed.
-
-    Stops at an end token, where a thought is ended, and without free cells. Raises EngineError, and RequestError if a
-    grammar allows no token.
-    """
-    sampled = [token]
-    position = len(sequence.tokens)
-    while len(sampled) <= n_steps and not sequence.forced and not backend.is_eog(token):
-        if backend.decode([Chunk(sequence.slot_id, position, [token], 1)]) is not DecodeStatus.DONE:
-            break
-        token = sample_next(backend, sequence, 0)
-        sampled.append(token)
-        position += 1
-    return sampled

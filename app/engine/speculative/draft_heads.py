@@ -137,7 +137,7 @@ class _HeadSource(Generic[HeadT]):
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         probed_at = self._probed_at.setdefault(sequence, len(sequence.tokens))
-        n_least = tokens_between_probes(sequence.acceptance[self.name])
+        n_least = tokens_between_probes(sequence.drafting.acceptance[self.name])
         n_between = max(n_least, self._catch_up_cost(sequence) / MAX_PROBE_SHARE)
         return int(len(sequence.tokens) >= probed_at + n_between)
 
@@ -173,7 +173,7 @@ class AutoregressiveHeadSource(_HeadSource[AutoregressiveHead]):
     """Drafts of a head token by token; all requests of one call are drafted in the same batches."""
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
-        rate = sequence.acceptance[self.name].mean_rate
+        rate = sequence.drafting.acceptance[self.name].mean_rate
         per_token, catch_up = self._cost.per_token(n_answers), self._shared_catch_up(sequence)
         return DraftEstimate(repeat(rate, n_max), rate, per_token, catch_up)
 
@@ -200,7 +200,7 @@ class BlockHeadSource(_HeadSource[BlockHead]):
     """Drafts of a head block by block: computed whole, as it was trained, for all requests of one call at once."""
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
-        rate = sequence.acceptance[self.name].mean_rate
+        rate = sequence.drafting.acceptance[self.name].mean_rate
         n_tokens = min(n_max, self._head.n_block)
         pass_cost = self._cost.of_step(n_answers * self._head.n_block) / max(1, n_answers)
         return DraftEstimate(repeat(rate, n_tokens), rate, pass_cost=pass_cost + self._shared_catch_up(sequence))

@@ -99,14 +99,14 @@ class DraftModel:
         answer = self._answer(sequence)
         n_left = min(sequence.limit - len(sequence.tokens), EXPECTED_ANSWER_TOKENS)
         catch_up = self._cost.of_step(answer.n_missing) / n_left if answer.n_missing > 2 else 0.0
-        rate = sequence.acceptance[self.name].mean_rate
+        rate = sequence.drafting.acceptance[self.name].mean_rate
         return DraftEstimate(repeat(rate, n_max), rate, self._cost.per_token(n_answers) + catch_up)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         if sequence.media:
             return 0
         answer = self._answer(sequence)
-        n_between = min(tokens_between_probes(sequence.acceptance[self.name]), MAX_CATCH_UP_TOKENS)
+        n_between = min(tokens_between_probes(sequence.drafting.acceptance[self.name]), MAX_CATCH_UP_TOKENS)
         is_due = len(answer.tokens) >= answer.probed_at + n_between
         return 1 if is_due and answer.n_missing <= MAX_CATCH_UP_TOKENS else 0
 

@@ -83,7 +83,7 @@ class GreedyDraft:
         confidence = float(1.0 / np.exp(logits - logits[token]).sum())
         self.tokens.append(token)
         self.chances.append(confidence)
-        acceptance = self.request.sequence.acceptance[self.source]
+        acceptance = self.request.sequence.drafting.acceptance[self.source]
         self.chance *= next(acceptance.chances(Draft((token,), (confidence,), 0)))
 
     def may_continue(self, draft_cost: float) -> bool:

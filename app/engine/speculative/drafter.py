@@ -96,11 +96,11 @@ class Drafter:
         self._n_answers = len(decoding)
         candidates = []
         for sequence in running:
-            sequence.draft, sequence.probes = NO_DRAFT, ()
+            sequence.draft, sequence.drafting.probes = NO_DRAFT, ()
         for sequence in decoding if self._truncation.allows_rejection(len(decoding)) else ():
             n_room = sequence.limit - len(sequence.tokens) - 1
             n_max = min(MAX_DRAFT_TOKENS // len(decoding) - sequence.n_repeated, n_room)
-            if sequence.forced:
+            if sequence.chooser.forced:
                 self._draft_forced(sequence, n_max)
                 continue
             if (limit := sequence.request.max_draft_tokens) is not None:
@@ -113,15 +113,15 @@ class Drafter:
 
     def _draft_forced(self, sequence: Sequence, n_max: int) -> None:
         """Let the step compute the tokens that are to come next in any case, which costs least in one batch."""
-        tokens = tuple(sequence.forced)[: max(0, n_max)]
+        tokens = tuple(sequence.chooser.forced)[: max(0, n_max)]
         sequence.draft = Draft(tokens, (1.0,) * len(tokens), 0, FORCED)
         self._n_step += len(tokens)
 
     def observe_sample(self, sequence: Sequence, token: int) -> None:
         """Count the probes, which are not verified, as accepted if they equal the sampled `token`."""
-        for probe in sequence.probes:
+        for probe in sequence.drafting.probes:
             self._count(sequence, probe, 1, int(probe.tokens[0] == token), is_probe=True)
-        sequence.probes = ()
+        sequence.drafting.probes = ()
 
     def record_outcome(self, sequence: Sequence, n_verified: int, n_accepted: int) -> None:
         """Count a draft of which `n_verified` tokens were verified and `n_accepted` accepted, and remove it.
@@ -131,17 +131,19 @@ class Drafter:
         if sequence.draft.source == FORCED:
             sequence.draft = NO_DRAFT
             return
-        sequence.n_drafted += n_verified
-        sequence.n_accepted += n_accepted
+        sequence.drafting.n_drafted += n_verified
+        sequence.drafting.n_accepted += n_accepted
         n_repeated = sequence.n_repeated
-        sequence.saved_s += self._cost.saved_s(self._n_plain, self._n_answers, n_verified, n_accepted, n_repeated)
+        sequence.drafting.saved_s += self._cost.saved_s(
+            self._n_plain, self._n_answers, n_verified, n_accepted, n_repeated
+        )
         self._count(sequence, sequence.draft, n_verified, n_accepted)
         self._count_use(self._assigned.pop(sequence), is_verified=True)
         sequence.draft = NO_DRAFT
 
     def release(self, sequence: Sequence) -> None:
         """Forget a sequence that has ended or is about to lose some of its text."""
-        sequence.probes = ()
+        sequence.drafting.probes = ()
         for source in self._sources:
             source.release(sequence)
 
@@ -159,7 +161,7 @@ class Drafter:
         spent_s = (self._clock() - started_s) / len(requested)
         for (candidate, asked), proposed in zip(requested, drafts, strict=True):
             draft = proposed.before_media()
-            candidate.sequence.saved_s -= spent_s
+            candidate.sequence.drafting.saved_s -= spent_s
             if draft.tokens:
                 self._consider(candidate, draft, asked.pass_cost + asked.draft_cost * len(draft.tokens))
 
@@ -173,7 +175,7 @@ class Drafter:
         if estimate.first <= self._cost.min_first_chance(n_step, n_answers, is_lasting=is_computed):
             return _Asked(source.n_probe_tokens(sequence))
         rejection = self._rejection(sequence, n_step)
-        with_waste = pass_cost + sequence.acceptance[source.name].wasted_cost
+        with_waste = pass_cost + sequence.drafting.acceptance[source.name].wasted_cost
         best = best_draft_length(
             estimate.chances,
             self._cost,
@@ -194,7 +196,10 @@ class Drafter:
         """Use as much of `draft` as pays if it beats the candidate; of the draft that is not used, keep a probe."""
         n_step = self._n_step - len(candidate.draft.tokens)
         sequence = candidate.sequence
-        chances, rejection = sequence.acceptance[draft.source].chances(draft), self._rejection(sequence, n_step)
+        chances, rejection = (
+            sequence.drafting.acceptance[draft.source].chances(draft),
+            self._rejection(sequence, n_step),
+        )
         best = best_draft_length(chances, self._cost, n_step, self._n_answers, rejection=rejection, is_lasting=cost > 0)
         unused = _Candidate(sequence, candidate.n_max, draft, cost=cost)
         if best.gain > candidate.gain:
@@ -203,7 +208,7 @@ class Drafter:
             candidate.draft = sequence.draft = draft.truncated(best.n_tokens)
             candidate.gain, candidate.cost = best.gain, cost
         if unused.draft.tokens:
-            sequence.probes += (unused.draft.truncated(1),)
+            sequence.drafting.probes += (unused.draft.truncated(1),)
             self._count_use(unused, is_verified=False)
 
     def _rejection(self, sequence: Sequence, n_step: int) -> Rejection:
@@ -216,12 +221,12 @@ class Drafter:
     def _count(
         self, sequence: Sequence, draft: Draft, n_drafted: int, n_accepted: int, *, is_probe: bool = False
     ) -> None:
-        for acceptance in (sequence.acceptance[draft.source], self._acceptance[draft.source]):
+        for acceptance in (sequence.drafting.acceptance[draft.source], self._acceptance[draft.source]):
             acceptance.observe(draft, n_drafted, n_accepted, is_probe=is_probe)
 
     def _count_use(self, candidate: _Candidate, *, is_verified: bool) -> None:
         """Count what the draft of `candidate` cost against its source, or that it was worth making."""
         source = candidate.draft.source
         if is_verified or candidate.cost:
-            for acceptance in (candidate.sequence.acceptance[source], self._acceptance[source]):
+            for acceptance in (candidate.sequence.drafting.acceptance[source], self._acceptance[source]):
                 acceptance.observe_use(candidate.cost, is_verified=is_verified)

@@ -27,7 +27,7 @@ class PromptLookup:
     evidence = MATCH_LENGTH
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
-        return sequence.acceptance[self.name].upper_bound(sequence.suffixes().n_matched, n_max)
+        return sequence.drafting.acceptance[self.name].upper_bound(sequence.suffixes().n_matched, n_max)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002
         return 1
@@ -69,7 +69,7 @@ class CrossRequestLookup:
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
         if not self._indexes:
             return NO_ESTIMATE
-        return sequence.acceptance[self.name].upper_bound(self._reading(sequence).best().n_matched, n_max)
+        return sequence.drafting.acceptance[self.name].upper_bound(self._reading(sequence).best().n_matched, n_max)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002
         return 1 if self._indexes else 0
@@ -240,7 +240,11 @@ class EditLookup:
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
         tracker = self._tracker(sequence)
-        return NO_ESTIMATE if tracker is None else sequence.acceptance[self.name].upper_bound(tracker.n_agreed, n_max)
+        return (
+            NO_ESTIMATE
+            if tracker is None
+            else sequence.drafting.acceptance[self.name].upper_bound(tracker.n_agreed, n_max)
+        )
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         return int(sequence in self._trackers)

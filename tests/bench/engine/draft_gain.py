@@ -14,12 +14,10 @@ from statistics import mean
 from tokenizers import Tokenizer
 
 from app.bench.workloads import TASKS, EditTask, RandomText
-from app.engine.fake import FakeBackend
 from app.engine.loop.scheduler import StepBudget
-from app.engine.loop.sequence import Sequence
-from app.engine.request import Request, SamplingParams
 from app.engine.speculative.cost_model import CPU_COST_RATIOS, StepCost
 from app.engine.speculative.drafter import Drafter
+from tests.app.engine.sequences import new_sequence
 
 __all__ = ["gain"]
 
@@ -31,17 +29,7 @@ def gain(prompt: list[int], answer: list[int], ratios: dict[int, float]) -> tupl
     """Return how many times faster than without drafts `answer` is, and how many tokens were drafted and accepted."""
     cost = StepCost(dict(ratios))
     drafter = Drafter(StepCost(dict(ratios)), [], lambda: 0.0)
-    sampling = SamplingParams(temperature=0.0)
-    sequence = Sequence(
-        request=Request(request_id="a", prompt="", sampling=sampling),
-        arrival=1,
-        tokens=[*prompt, answer[0]],
-        n_prompt=len(prompt),
-        limit=len(prompt) + len(answer),
-        sampler=FakeBackend().new_sampler(sampling, ignore_eos=True),
-        acceptance=drafter.new_acceptance(),
-        arrived_s=0.0,
-    )
+    sequence = new_sequence(prompt, answer[:1], drafter.new_acceptance(), limit=len(prompt) + len(answer))
     spent = 1.0
     while sequence.n_output < len(answer):
         sequence.n_computed = len(sequence.tokens) - 1
@@ -57,7 +45,7 @@ def gain(prompt: list[int], answer: list[int], ratios: dict[int, float]) -> tupl
             sequence.append(token)
         if draft:
             drafter.record_outcome(sequence, len(draft), n_accepted)
-    return len(answer) / spent, sequence.n_drafted, sequence.n_accepted
+    return len(answer) / spent, sequence.drafting.n_drafted, sequence.drafting.n_accepted
 
 
 def main() -> None:

@@ -11,11 +11,11 @@ from app.engine.backend import Chunk
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
+from app.engine.loop.scheduler import TURN_S, AdapterScheduler
 from app.engine.loop.sequence import Sequence
-from app.engine.loop.slots import TURN_S, AdapterScheduler
 from app.engine.request import Adapter, AdapterSet, Request, SamplingParams, adapter_set
-from app.engine.speculative.cost_model import Acceptance
 from tests.app.engine.recording import Record, run
+from tests.app.engine.sequences import new_sequence
 
 STYLE: AdapterSet = (("style", 1.0),)
 FACTS: AdapterSet = (("facts", 1.0),)
@@ -30,9 +30,7 @@ class Clock:
 
 
 def sequence(arrival: int, adapters: AdapterSet, priority: int = 0) -> Sequence:
-    request = Request(request_id=str(arrival), prompt="x", priority=priority)
-    sampler = FakeBackend().new_sampler(SamplingParams(), ignore_eos=False)
-    return Sequence(request, arrival, [1], 1, 9, sampler, Acceptance(), 0.0, adapters=adapters)
+    return new_sequence(arrival=arrival, adapters=adapters, priority=priority)
 
 
 def test_a_batch_holds_sequences_of_one_set_and_all_of_them() -> None:

@@ -10,12 +10,10 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
-from app.engine.request import Request, SamplingParams
 from app.engine.speculative.cost_model import CONFIDENCE, Acceptance, StepCost
 from app.engine.speculative.draft_model import DraftModel, Vocabulary, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftRequest
-
-GREEDY = SamplingParams(temperature=0.0)
+from tests.app.engine.sequences import GREEDY, new_sequence
 
 
 class Drafting(FakeBackend):
@@ -38,13 +36,10 @@ def new_source(backend: FakeBackend, target: FakeBackend | None = None) -> Draft
     return DraftModel(backend, (target or FakeBackend()).facts, StepCost(), clock=lambda: 0.0)
 
 
-def new_sequence(prompt: str, n_limit: int = 4096) -> Sequence:
+def new_answer(prompt: str, n_limit: int = 4096) -> Sequence:
     """A sequence whose last token is the first of its answer."""
     tokens = list(prompt.encode())
-    acceptance = {DraftModel.name: Acceptance(CONFIDENCE)}
-    sampler = FakeBackend().new_sampler(GREEDY, ignore_eos=True)
-    request = Request(request_id="a", prompt=prompt, sampling=GREEDY)
-    return Sequence(request, 1, tokens, len(tokens) - 1, n_limit, sampler, acceptance, 0.0)
+    return new_sequence(tokens[:-1], tokens[-1:], {DraftModel.name: Acceptance(CONFIDENCE)}, limit=n_limit)
 
 
 def next_tokens(tokens: Many[int], n_tokens: int) -> list[int]:
@@ -66,14 +61,14 @@ def propose(model: DraftModel, *sequences: Sequence, n_tokens: int = 4) -> list[
 
 
 def test_a_draft_is_the_greedy_output_of_the_draft_model() -> None:
-    sequence = new_sequence("a prompt")
+    sequence = new_answer("a prompt")
     assert propose(new_source(Drafting()), sequence) == [next_tokens(sequence.tokens, 4)]
 
 
 def test_requests_of_one_call_are_drafted_in_the_same_batches() -> None:
     backend = Drafting()
     model = new_source(backend)
-    sequences = [new_sequence(prompt) for prompt in ("one prompt", "another", "a third one")]
+    sequences = [new_answer(prompt) for prompt in ("one prompt", "another", "a third one")]
     assert propose(model, *sequences) == [next_tokens(sequence.tokens, 4) for sequence in sequences]
     n_decoded = backend.n_decoded
     for sequence in sequences:
@@ -86,7 +81,7 @@ def test_requests_of_one_call_are_drafted_in_the_same_batches() -> None:
 def test_rejected_tokens_are_truncated_and_the_next_draft_continues_the_accepted_ones(n_accepted: int) -> None:
     backend = Drafting()
     model = new_source(backend)
-    sequence = new_sequence("a prompt")
+    sequence = new_answer("a prompt")
     propose(model, sequence)
     sequence.tokens += [*next_tokens(sequence.tokens, n_accepted), ord("#")]
     assert propose(model, sequence) == [next_tokens(sequence.tokens, 4)]
@@ -96,35 +91,35 @@ def test_rejected_tokens_are_truncated_and_the_next_draft_continues_the_accepted
 
 def test_a_long_prompt_is_caught_up_with_over_several_steps() -> None:
     model = new_source(Drafting())
-    sequence = new_sequence("x" * 300)
+    sequence = new_answer("x" * 300)
     assert [len(propose(model, sequence)[0]) for _ in range(3)] == [0, 0, 4]
 
 
 def test_the_next_turn_computes_new_tokens_only() -> None:
     backend = Drafting()
     model = new_source(backend)
-    first = new_sequence("a long prompt of the first turn")
+    first = new_answer("a long prompt of the first turn")
     propose(model, first)
     model.release(first)
     n_decoded = backend.n_decoded
-    propose(model, new_sequence("a long prompt of the first turn, and more"), n_tokens=1)
+    propose(model, new_answer("a long prompt of the first turn, and more"), n_tokens=1)
     assert backend.n_decoded - n_decoded == len(", and more")
 
 
 def test_without_room_for_all_some_get_no_draft_and_nothing_breaks() -> None:
     model = new_source(Drafting(n_ctx=64, n_cells=64))
-    sequences = [new_sequence(letter * 40) for letter in "ab"]
+    sequences = [new_answer(letter * 40) for letter in "ab"]
     drafts = propose(model, *sequences)
     assert sorted(map(len, drafts)) == [0, 4]
 
 
 def test_a_text_longer_than_the_draft_models_context_gets_no_draft() -> None:
-    assert propose(new_source(Drafting(n_ctx=32, n_cells=64)), new_sequence("x" * 40)) == [[]]
+    assert propose(new_source(Drafting(n_ctx=32, n_cells=64)), new_answer("x" * 40)) == [[]]
 
 
 def test_tokens_outside_the_vocabulary_of_the_draft_model_are_not_computed_by_it() -> None:
     model = new_source(Drafting())
-    sequence = new_sequence("a prompt")
+    sequence = new_answer("a prompt")
     sequence.tokens[3] = 300
     assert propose(model, sequence) == [[]]
 
@@ -141,7 +136,7 @@ class BrokenOnce(Drafting):
 
 def test_a_batch_that_fails_ends_the_draft_and_the_next_is_whole_again() -> None:
     model = new_source(BrokenOnce())
-    sequence = new_sequence("a prompt")
+    sequence = new_answer("a prompt")
     sampled = next_tokens(sequence.tokens, 4)
     assert propose(model, sequence) == [sampled[:1]]
     assert propose(model, sequence) == [sampled]
@@ -151,7 +146,7 @@ def test_the_measured_cost_of_drafting_is_in_the_estimate() -> None:
     ticks = iter(range(1000))
     target_cost = StepCost(single_s=10.0)
     model = DraftModel(Drafting(), FakeBackend().facts, target_cost, clock=lambda: float(next(ticks)))
-    sequence = new_sequence("ab")
+    sequence = new_answer("ab")
     for _ in range(40):
         propose(model, sequence)
         sequence.tokens.append(ord("#"))
@@ -161,12 +156,12 @@ def test_the_measured_cost_of_drafting_is_in_the_estimate() -> None:
 def test_before_anything_is_measured_a_draft_costs_its_share_of_bytes() -> None:
     target, draft = FakeBackend(), Drafting()
     target.facts, draft.facts = replace(target.facts, model_bytes=1000), replace(draft.facts, model_bytes=50)
-    assert new_source(draft, target).estimate(new_sequence("ab"), 4, 1).draft_cost == pytest.approx(0.05)
+    assert new_source(draft, target).estimate(new_answer("ab"), 4, 1).draft_cost == pytest.approx(0.05)
 
 
 def test_a_model_that_does_not_pay_drafts_a_probe_now_and_then() -> None:
     model = new_source(Drafting())
-    sequence = new_sequence("a prompt")
+    sequence = new_answer("a prompt")
     probes = []
     for n_sampled in range(200):
         if model.n_probe_tokens(sequence):

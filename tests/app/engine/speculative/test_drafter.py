@@ -12,13 +12,13 @@ from app.engine.backend import Chunk
 from app.engine.fake import FakeBackend
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
-from app.engine.request import Request, SamplingParams
 from app.engine.speculative.cost_model import CONFIDENCE, DraftEstimate, StepCost
 from app.engine.speculative.draft_heads import AutoregressiveHeadSource
 from app.engine.speculative.draft_source import PROBE_EVERY_TOKENS, DraftRequest, tokens_between_probes
 from app.engine.speculative.drafter import Drafter
 from app.engine.speculative.suffix_index import Draft
 from tests.app.engine.fake_head import FakeHead
+from tests.app.engine.sequences import new_sequence
 
 NAME = "computed"
 BUDGET = StepBudget(512, 128)
@@ -41,7 +41,7 @@ class Computed:
         self._probed_at = 0
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
-        rate = sequence.acceptance[NAME].mean_rate
+        rate = sequence.drafting.acceptance[NAME].mean_rate
         return DraftEstimate(repeat(rate, min(n_max, 1)), rate, self._cost)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
@@ -59,13 +59,7 @@ class Computed:
 
 
 def new_answer(drafter: Drafter) -> Sequence:
-    sampling = SamplingParams(temperature=0.0)
-    sampler = FakeBackend().new_sampler(sampling, ignore_eos=True)
-    tokens = [*range(100, 110)]
-    request = Request(request_id="a", prompt="prompt", sampling=sampling)
-    sequence = Sequence(request, 1, tokens, len(tokens) - 1, 4096, sampler, drafter.new_acceptance(), 0.0)
-    sequence.sequence_id, sequence.n_computed = 0, len(tokens) - 1
-    return sequence
+    return new_sequence(range(100, 109), [109], drafter.new_acceptance(), place=0)
 
 
 def answer(drafter: Drafter, sequence: Sequence, n_steps: int, is_right: Callable[[Draft], bool]) -> int:
@@ -73,7 +67,7 @@ def answer(drafter: Drafter, sequence: Sequence, n_steps: int, is_right: Callabl
     n_verified = 0
     for step in range(n_steps):
         drafter.assign([sequence], BUDGET)
-        drafted = sequence.draft or next(iter(sequence.probes), sequence.draft)
+        drafted = sequence.draft or next(iter(sequence.drafting.probes), sequence.draft)
         hit = bool(drafted.tokens) and is_right(drafted)
         drafter.observe_sample(sequence, RIGHT if hit else OTHER)
         if n_draft := len(sequence.draft.tokens):
@@ -109,7 +103,7 @@ def test_a_source_that_is_always_wrong_is_probed_less_and_less_often_until_it_is
     drafter = Drafter(STEPS, [source], lambda: 0.0)
     sequence = new_answer(drafter)
     answer(drafter, sequence, 300, never)
-    acceptance = sequence.acceptance[source.name]
+    acceptance = sequence.drafting.acceptance[source.name]
     assert tokens_between_probes(acceptance) > PROBE_EVERY_TOKENS
     acceptance.observe(Draft((1,), (0.5,), 0, source.name), 1, 1, is_probe=True)
     assert tokens_between_probes(acceptance) == PROBE_EVERY_TOKENS
@@ -163,7 +157,7 @@ def test_a_draft_without_a_place_in_the_step_counts_against_its_source(has_place
     drafter.release(sequence)  # it ended in this step
     drafter.assign([], BUDGET)
     assert bool(drafter.new_acceptance()[NAME].wasted_cost) == (not has_place)
-    assert bool(sequence.acceptance[NAME].wasted_cost) == (not has_place)
+    assert bool(sequence.drafting.acceptance[NAME].wasted_cost) == (not has_place)
 
 
 class UnsureHead(FakeHead):
@@ -187,7 +181,7 @@ def test_a_head_that_stops_before_its_draft_is_long_enough_to_pay_takes_little_o
     n_verified = 0
     for step in range(400):
         drafter.assign([sequence], BUDGET)
-        drafted = sequence.draft.tokens or (sequence.probes and sequence.probes[0].tokens)
+        drafted = sequence.draft.tokens or (sequence.drafting.probes and sequence.drafting.probes[0].tokens)
         is_right = bool(drafted) and step % 2 == 0
         drafter.observe_sample(sequence, drafted[0] if is_right else OTHER)
         if n_draft := len(sequence.draft.tokens):

@@ -3,22 +3,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.fake import FakeBackend
 from app.engine.loop.sequence import Sequence
-from app.engine.request import FinishReason, Request, SamplingParams
+from app.engine.request import FinishReason
 from app.engine.speculative.cost_model import AGREEMENT, Acceptance
 from app.engine.speculative.draft_source import DraftRequest
 from app.engine.speculative.prompt_lookup import MAX_CHANGE_TOKENS, CrossRequestLookup, EditLookup
-
-GREEDY = SamplingParams(temperature=0.0)
+from tests.app.engine.sequences import new_sequence
 
 
 def sequence(prompt: str, answer: str, n_cached: int = 0) -> Sequence:
-    sampler = FakeBackend().new_sampler(GREEDY, ignore_eos=True)
-    request = Request(request_id="a", prompt=prompt, sampling=GREEDY)
-    acceptance = {CrossRequestLookup.name: Acceptance()}
-    new = Sequence(request, 1, list(prompt.encode()), len(prompt), 4096, sampler, acceptance, 0.0)
-    new.tokens += answer.encode()
+    new = new_sequence(prompt.encode(), answer.encode(), {CrossRequestLookup.name: Acceptance()})
     new.n_cached = n_cached
     return new
 
@@ -91,11 +85,8 @@ def test_a_text_beyond_the_limit_is_indexed_in_part() -> None:
 TEXT = "Anna went to town. There Anna met Bob, and Bob liked what Anna wore. "
 
 
-def new_sequence(prompt: str) -> Sequence:
-    sampler = FakeBackend().new_sampler(GREEDY, ignore_eos=True)
-    acceptance = {EditLookup.name: Acceptance(AGREEMENT)}
-    request = Request(request_id="a", prompt=prompt, sampling=GREEDY)
-    return Sequence(request, 1, list(prompt.encode()), len(prompt), 65536, sampler, acceptance, 0.0)
+def new_text(prompt: str) -> Sequence:
+    return new_sequence(prompt.encode(), (), {EditLookup.name: Acceptance(AGREEMENT)}, limit=65536)
 
 
 def extend(sequence: Sequence, text: str) -> None:
@@ -118,36 +109,36 @@ def followed(source: EditLookup, sequence: Sequence, answer: str) -> list[str]:
 
 
 def test_a_repeated_text_is_expected_to_continue() -> None:
-    source, sequence = EditLookup(), new_sequence(TEXT)
+    source, sequence = EditLookup(), new_text(TEXT)
     followed(source, sequence, "Anna went")
     assert expected(source, sequence) == " to town. Th"
 
 
 def test_nothing_is_expected_before_the_place_is_found() -> None:
-    source, sequence = EditLookup(), new_sequence(TEXT)
+    source, sequence = EditLookup(), new_text(TEXT)
     assert followed(source, sequence, "Anna ") == [""] * 5
 
 
 def test_after_a_change_the_text_continues_at_once() -> None:
-    source, sequence = EditLookup(), new_sequence(TEXT)
+    source, sequence = EditLookup(), new_text(TEXT)
     followed(source, sequence, "Anna went by ")
     assert expected(source, sequence, 8) == "town. Th"
 
 
 def test_a_replacement_is_expected_again_wherever_the_same_words_occur() -> None:
-    source, sequence = EditLookup(), new_sequence(TEXT)
+    source, sequence = EditLookup(), new_text(TEXT)
     followed(source, sequence, "Anna went to town. There Zoe met Bob, and")
     assert expected(source, sequence, 25) == " Bob liked what Zoe wore."
 
 
 def test_a_replacement_that_has_begun_is_expected_to_the_end() -> None:
-    source, sequence = EditLookup(), new_sequence(TEXT)
+    source, sequence = EditLookup(), new_text(TEXT)
     followed(source, sequence, "Anna went to town. There Eve-Marie met Bob, and Bob liked what Eve")
     assert expected(source, sequence, 12) == "-Marie wore."
 
 
 def test_after_a_large_change_the_place_is_lost_until_the_text_repeats() -> None:
-    source, sequence = EditLookup(), new_sequence(TEXT)
+    source, sequence = EditLookup(), new_text(TEXT)
     followed(source, sequence, "Anna went" + "0123456789-xyz"[: MAX_CHANGE_TOKENS + 1])
     assert expected(source, sequence) == ""
     followed(source, sequence, "and Bob liked")
@@ -155,7 +146,7 @@ def test_after_a_large_change_the_place_is_lost_until_the_text_repeats() -> None
 
 
 def test_a_released_sequence_is_found_again() -> None:
-    source, sequence = EditLookup(), new_sequence(TEXT)
+    source, sequence = EditLookup(), new_text(TEXT)
     followed(source, sequence, "Anna went")
     source.release(sequence)
     assert expected(source, sequence, 8) == " to town"
@@ -163,7 +154,7 @@ def test_a_released_sequence_is_found_again() -> None:
 
 @given(st.lists(st.text("ab,", max_size=12), max_size=12), st.integers(1, 9))
 def test_never_more_tokens_are_proposed_than_requested(parts: list[str], n_tokens: int) -> None:
-    source, sequence = EditLookup(), new_sequence("abba,abab,baba,aabb;")
+    source, sequence = EditLookup(), new_text("abba,abab,baba,aabb;")
     for part in parts:
         extend(sequence, part)
         assert len(expected(source, sequence, n_tokens)) <= n_tokens
