@@ -6,7 +6,6 @@ Imports `app.cli` or the app only when it is chosen: `localllm --help` must not 
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentError, ArgumentParser
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -20,26 +19,20 @@ if TYPE_CHECKING:
 
 
 _VERB = "chat"  # optional before the app's options
+_NOT_SETTINGS = ("-h", "--help", "-V", "--version")
 
 
 def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
-    """Return the settings from `arguments` (None: not given), or None if the command line is not for the app."""
-    parser = ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("-m", "--model")
-    parser.add_argument("--host")
-    parser.add_argument("--connect", metavar="URL")
-    parser.add_argument("--api-key", dest="api_key")
-    for name in ("--ctx", "--threads", "--port"):
-        parser.add_argument(name, type=int)
-    try:
-        options, others = parser.parse_known_args(list(arguments))
-    except ArgumentError:
-        return None
-    if others:
-        return None
-    if options.connect and not options.model:
-        options.model = ""  # the engine chooses: it may have no guide
-    return vars(options)
+    """Return the settings that `arguments` give, or None if the command line is not for the app."""
+    if arguments and (not arguments[0].startswith("-") or arguments[0] in _NOT_SETTINGS):
+        return None  # without the import of settings, for which help would wait
+    from app.options.option import parse_flags
+    from app.settings.settings import SETTINGS
+
+    options = parse_flags(SETTINGS.values(), arguments)
+    if options and options.get("connect") and not options.get("model"):
+        options["model"] = ""  # the engine chooses: it may have no guide
+    return options
 
 
 def main() -> None:

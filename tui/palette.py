@@ -20,7 +20,7 @@ from textual.style import Style
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import StoreThread
 from app.common.terminal import printable_line
-from app.settings.descriptions import DESCRIPTIONS
+from app.settings.settings import SETTINGS
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import FEATURES, Command, Feature
 from tui.history.query import ChatQuery, fetch_rows
@@ -133,8 +133,8 @@ class PaletteProvider(Provider):
                         yield PaletteEntry(title, command.tooltip, run, _words(command), _ELSEWHERE)
 
     def _settings(self) -> Iterator[PaletteEntry]:
-        for name, description in DESCRIPTIONS.items():
-            yield PaletteEntry(f"Setting: {name}", description.text, partial(self._show_setting, name), name)
+        for name, row in SETTINGS.items():
+            yield PaletteEntry(f"Setting: {name}", row.help, partial(self._show_setting, name), name)
 
     async def _model_entries(self) -> list[PaletteEntry]:
         models: tuple[LocalModel, ...] = ()

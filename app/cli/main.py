@@ -125,6 +125,17 @@ class _Verbs(click.Group):
         offered = [CompletionItem(name, help=verb.help) for name, verb in _VERBS.items() if name.startswith(incomplete)]
         return offered + click.Command.shell_complete(self, ctx, incomplete)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the app's settings too: they come here only where something is wrong with them, or with their place."""
+        if args and args[0].startswith("-") and not self._has_option(args[0]):
+            from app.cli.options import all_settings
+
+            all_settings(self)
+        return super().parse_args(ctx, args)
+
+    def _has_option(self, word: str) -> bool:
+        return word in ("-h", "--help") or any(word in parameter.opts for parameter in self.params)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl([(name, verb.help) for name, verb in _VERBS.items()])
@@ -132,8 +143,15 @@ class _Verbs(click.Group):
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", message="localllm %(version)s")
-def _cli() -> None:
-    """Chat with language models on your own machine. Without a command: the terminal app."""
+@click.pass_context
+def _cli(context: click.Context, /, **settings: object) -> None:
+    """Chat with language models on your own machine.
+
+    Without a command it starts the terminal app, which takes every setting as an option: localllm --ctx 8192
+    """
+    if given := [name for name, value in settings.items() if value is not None]:
+        flag, verb = f"--{given[0].replace('_', '-')}", context.invoked_subcommand
+        raise UsageError(f"{flag} is in the wrong place.", f"Put it behind the command: localllm {verb} {flag} ….")
 
 
 def main(

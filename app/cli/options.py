@@ -1,14 +1,13 @@
-"""The table of options: each option that several verbs share is declared here once.
+"""The options of `app.options` as click decorators, and what follows from them: settings, and the machine to plan for.
 
-Owns names, types, defaults and help; an option that stands for a setting takes its help and limits from
-`app.settings.descriptions`. Independent of what a verb does with a value. Options of one verb alone stay with it.
+An option that only one command has is declared with its verb.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,10 +15,10 @@ from click.shell_completion import CompletionItem
 
 from app.cli.confirm import with_unfit_policy
 from app.common.terminal import printable_line
-from app.settings.descriptions import DESCRIPTIONS
+from app.options.common import COMMON
+from app.options.option import Group, Kind, Option, rows
 from app.settings.parsing import is_loopback, parse_byte_size, parse_rpc_endpoints
-from app.settings.settings import Settings, format_setting, load_settings
-from quantizer.gguf.file_names import NO_PROJECTOR, PROJECTOR_TYPES
+from app.settings.settings import SETTINGS, Settings, load_settings
 
 if TYPE_CHECKING:
     from app.library.machine_fit.planning import PlanningContext
@@ -28,16 +27,32 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-class _ByteSize(click.ParamType[int]):
-    """A size such as 500M, 4.2GB or 2GiB, in bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:  # noqa: ARG002
-        return value if isinstance(value, int) else parse_byte_size(value)
+_PARSERS: Mapping[Kind, Callable[[str], int | float]] = {
+    Kind.INTEGER: int,
+    Kind.NUMBER: float,
+    Kind.SIZE: parse_byte_size,
+}
 
 
-BYTE_SIZE = _ByteSize()
+class _Value(click.ParamType[Any]):
+    """A number or size within the limits of its row."""
+
+    def __init__(self, row: Option) -> None:
+        self._row = row
+        self.name = {Kind.INTEGER: "N", Kind.NUMBER: "NUMBER", Kind.SIZE: "SIZE"}[row.kind]
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        parse = _PARSERS[self._row.kind]
+        try:
+            number = parse(value) if isinstance(value, str) else value
+        except ValueError:
+            self.fail(f"{value!r} is not {self._row.kind.value}.", param, ctx)
+        if error := self._row.range_error(number):
+            self.fail(f"{value} {error}.", param, ctx)
+        return number
+
+
+BYTE_SIZE = _Value(Option(help="", kind=Kind.SIZE, least=1, most=10**15))
 
 
 def complete_model(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -52,78 +67,51 @@ def complete_model(_context: click.Context, _parameter: click.Parameter, begun: 
     return offered or [CompletionItem(begun, type="file")]
 
 
-def _finite(_context: click.Context, _parameter: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
-        raise click.BadParameter(f"{value} is not a temperature.")
-    return value
+def click_parameter(row: Option, *, is_hidden: bool = False) -> Callable[[_Command], _Command]:
+    """Return the decorator of `row`. A setting that is not given is None."""
+    attributes: dict[str, Any] = {"metavar": row.metavar or None, "required": row.is_required}
+    if not row.is_required:
+        attributes["default"] = row.default if row.group is Group.JOB else None
+    if row.kind is Kind.MODEL:
+        attributes["shell_complete"] = complete_model
+    if row.is_positional:
+        return click.argument(row.name, **attributes)
+    default = row.shown_default()
+    attributes |= {"help": f"{row.help}  [default: {default}]" if default else row.help, "hidden": is_hidden}
+    flags = row.flags
+    if row.kind is Kind.FLAG and row.group is not Group.JOB:
+        flags = (f"{row.flag}/{row.no_flag}", *flags[1:])
+    return click.option(*flags, row.name, **{**attributes, **_type_attributes(row)})
 
 
-# By the name of the parameter: flags, and what click takes beside them.
-_SHARED: Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]] = {
-    "wants_json": (("--json",), {"is_flag": True, "help": "Print JSON."}),
-    "assume_yes": (("--yes", "-y"), {"is_flag": True, "help": "Do not ask; also load a model that does not fit."}),
-    "is_dry_run": (("--dry-run",), {"is_flag": True, "help": "Report what would happen, change nothing."}),
-    "is_overwriting": (("--overwrite",), {"is_flag": True, "help": "Replace existing files."}),
-    "output": (("--output", "-o"), {"type": click.Path(path_type=Path), "help": "Output file."}),
-    "limit": (("--limit",), {"show_default": True, "help": "Maximum number of results."}),
-    "vram": (
-        ("--vram",),
-        {"multiple": True, "metavar": "NAME=SIZE[@SPEED]", "help": "Plan for this GPU instead of yours; repeatable."},
-    ),
-    "ram": (("--ram",), {"metavar": "SIZE[@SPEED]", "help": "Plan for this memory, such as 16GiB@60GB/s."}),
-    "system": (("--system",), {"help": "System prompt."}),
-    "max_tokens": (("--max-tokens",), {"type": click.IntRange(min=1), "help": "Maximum length of the answer."}),
-    "temperature": (("--temp",), {"type": float, "callback": _finite, "help": "Temperature; 0 is greedy."}),
-    "seed": (("--seed",), {"type": int, "help": "Random seed."}),
-    "think": (
-        ("--think",),
-        {"metavar": "LEVEL", "help": "Thought before the answer: off, low, medium, high, or its number of tokens."},
-    ),
-    "stats": (("--stats",), {"is_flag": True, "help": "Print times and rates to stderr."}),
-    "text": (("--text",), {"type": click.Path(path_type=Path), "help": "UTF-8 text.  [default: one that ships]"}),
-    "window": (
-        ("--ctx",),
-        {"type": click.IntRange(min=0), "default": 0, "help": "Tokens per window.  [default: 512]"},
-    ),
-    "projector": (
-        ("--projector",),
-        {
-            "type": click.Choice([*PROJECTOR_TYPES, NO_PROJECTOR], case_sensitive=False),
-            "metavar": "|".join((*PROJECTOR_TYPES, NO_PROJECTOR)),
-            "callback": lambda _context, _parameter, value: value or "",
-            "help": "Type of the projector of a model that sees.  [default: F16]",
-        },
-    ),
-    "chunks": (("--chunks",), {"type": click.IntRange(min=0), "default": 0, "help": "Number of windows; 0 = all."}),
-}
+def _type_attributes(row: Option) -> dict[str, Any]:
+    """Return what click takes for values of the row's kind."""
+    is_setting = row.group is not Group.JOB
+    if row.kind is Kind.FLAG and is_setting:
+        return {"is_flag": True, "default": None}
+    if row.kind is Kind.FLAG:
+        return {"is_flag": True}
+    if row.kind in (Kind.INTEGER, Kind.NUMBER, Kind.SIZE):
+        return {"type": _Value(row)}
+    if row.choices:  # an empty default is none of the choices
+        empty = None if is_setting else row.default
+        choice = click.Choice(row.choices, case_sensitive=False)
+        return {"type": choice, "default": None, "callback": lambda _context, _parameter, value: value or empty}
+    if row.is_repeatable:
+        return {"multiple": True, "callback": partial(_collected, row) if is_setting else None}
+    return {"type": click.Path()} if row.kind is Kind.PATH else {}
 
 
-def option(name: str, **changes: Any) -> Callable[[_Command], _Command]:
-    """Return the decorator of the shared option `name`; `changes` replace what the table says of it."""
-    flags, attributes = _SHARED[name]
-    return click.option(*flags, name, **{**attributes, **changes})
+def _collected(row: Option, _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> object:
+    """Return the values of a repeated flag as its setting has them."""
+    if not values:
+        return None
+    return row.separator.join(values) if row.separator else values
 
 
-def options(*names: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that gives a command the shared options called `names`, in this order."""
-    return _all_of([option(name) for name in names])
+def _all_of(table: Iterable[Option], hidden: Iterable[Option] = ()) -> Callable[[_Command], _Command]:
+    decorators = [*map(click_parameter, table), *(click_parameter(row, is_hidden=True) for row in hidden)]
 
-
-def setting_options(*names: str) -> Callable[[_Command], _Command]:
-    """Return a decorator that gives a command an option for each setting of `names`; None means not given."""
-    return _all_of([_setting_option(name) for name in names])
-
-
-def generation_options(command: _Command) -> _Command:
-    """Give `command` what a verb that chats takes: how to answer, how to load the model, and where the engine is."""
-    answering = options("system", "max_tokens", "temperature", "seed", "think")
-    loading = setting_options(
-        *("ctx", "kv_type", "projector", "rpc", "gpu", "threads", "host", "port", "connect", "api_key")
-    )
-    return answering(loading(options("assume_yes", "stats")(command)))
-
-
-def _all_of(decorators: Sequence[Callable[[_Command], _Command]]) -> Callable[[_Command], _Command]:
     def decorate(command: _Command) -> _Command:
         for decorator in reversed(decorators):
             command = decorator(command)
@@ -132,44 +120,69 @@ def _all_of(decorators: Sequence[Callable[[_Command], _Command]]) -> Callable[[_
     return decorate
 
 
-def _setting_option(name: str) -> Callable[[_Command], _Command]:
-    description, default = DESCRIPTIONS[name], getattr(Settings(), name)
-    flag = f"--{name.replace('_', '-')}"
-    text = f"{description.text}  [default: {format_setting(default)}]" if default else description.text
-    attributes: dict[str, Any] = {"default": None, "help": text}
-    flags = [flag]
-    if isinstance(default, bool):
-        flags = [f"{flag}/--no-{flag.removeprefix('--')}"]
-    elif isinstance(default, int):
-        attributes["type"] = click.IntRange(description.least, description.most)
-    elif isinstance(default, tuple):
-        attributes |= {"multiple": True, "callback": _none_if_empty}
-    if name == "model":
-        flags.append("-m")
-        attributes["shell_complete"] = complete_model
-    if name == "projector":
-        flags.append("--mmproj")  # llama.cpp's name
-        attributes["callback"] = _portable_projector
-    if name == "rpc":
-        attributes |= {"multiple": True, "callback": _joined}
-    if description.metavar:
-        attributes["metavar"] = description.metavar
-    return click.option(*flags, name, **attributes)
+def options(*names: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that gives a command the common options called `names`, in this order."""
+    return _all_of([COMMON[name] for name in names])
 
 
-def _none_if_empty(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> object:
-    return values or None
+def option(name: str, **changes: Any) -> Callable[[_Command], _Command]:
+    """Return the decorator of the common option `name` with `changes` of its row."""
+    return click_parameter(replace(COMMON[name], **changes))
 
 
-def _portable_projector(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    """Return the choice of a projector for a process with another working folder: the path of a file is absolute."""
-    from app.library.local.projectors import portable_choice
-
-    return value and portable_choice(value)
+def setting_options(*names: str) -> Callable[[_Command], _Command]:
+    """Return a decorator that gives a command an option for each setting of `names`; None means not given."""
+    return _all_of([SETTINGS[name] for name in names])
 
 
-def _joined(_context: click.Context, _option: click.Parameter, values: tuple[str, ...]) -> str | None:
-    return ",".join(values) or None
+def options_of(table: type, *, optional: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that gives a command the options that the dataclass `table` declares.
+
+    The command gets them as one object, its first argument. Those that are `optional` may be left out here, and are
+    empty then.
+    """
+    declared = {
+        name: replace(row, default="", metavar=f"[{row.metavar}]") if name in optional else row
+        for name, row in rows(table).items()
+    }
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_object(**values: Any) -> Any:
+            own = {name: values.pop(name) for name in declared}
+            return command(table(**own), **values)
+
+        return _all_of(declared.values())(with_object)
+
+    return decorate
+
+
+def all_settings(command: click.Command) -> None:
+    """Add an option for each setting to `command`, out of its help."""
+    for row in SETTINGS.values():
+        click_parameter(row, is_hidden=True)(command)
+
+
+_SHOWN_IN_CHATS = ("ctx", "kv_type", "projector", "rpc", "gpu", "threads", "host", "port", "connect", "api_key")
+
+
+def generation_options(command: _Command) -> _Command:
+    """Give `command` what a verb that chats takes: how to answer, how to load the model, and where the engine is.
+
+    It takes every other setting too, out of its help, which would not be read with forty options.
+    """
+    own = {*_SHOWN_IN_CHATS, "model", "system"}  # which the verb declares itself
+    others = [row for name, row in SETTINGS.items() if name not in own]
+    loading = _all_of([SETTINGS[name] for name in _SHOWN_IN_CHATS], others)
+    return options("system", "max_tokens", "temperature", "seed", "think")(
+        loading(options("assume_yes", "stats")(command))
+    )
+
+
+def service_options(command: _Command) -> _Command:
+    """Give `command` the settings that a service heeds."""
+    groups = (Group.MODEL, Group.SPECULATION, Group.SERVICE)
+    return _all_of([row for group in groups for row in SETTINGS.values() if row.group is group])(command)
 
 
 def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_yes: bool) -> Settings:

@@ -21,9 +21,10 @@ from app.client.service_client import ServiceClient
 from app.common.event_log import LOG_NAME
 from app.common.keys import own_key
 from app.library.local.resolve import portable
+from app.options.option import format_value
 from app.protocol.errors import ServiceError, UnfitError
 from app.protocol.status import ModelStatus
-from app.settings.settings import Settings, environment_variable, format_setting
+from app.settings.settings import Settings, environment_variable
 from quantizer.system.errors import EngineError, UsageError, UserError
 from quantizer.system.files import open_private, private_folder, try_lock
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory, reported_shortage
@@ -248,7 +249,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 def _variables(settings: Settings) -> dict[str, str]:
     """Return every setting as an environment variable, which `ps` does not show to other users."""
-    return {environment_variable(name): format_setting(value) for name, value in asdict(settings).items()}
+    return {environment_variable(name): format_value(value) for name, value in asdict(settings).items()}
 
 
 def _open_log(cache_dir: Path) -> BinaryIO:

@@ -1,7 +1,6 @@
-"""One typed settings object: defaults < TOML file < LOCALLLM_* environment < flags.
+"""The table of settings, their sources (defaults < TOML file < LOCALLLM_* environment < flags), and the settings file.
 
-Owns names, types and sources of settings, and changes to the file, which keep its comments and order. Independent of
-their effects.
+A change to the file keeps its comments and order.
 """
 
 from __future__ import annotations
@@ -9,14 +8,17 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from app.settings.descriptions import DESCRIPTIONS
+from app.options.option import Effect, Group, Kind, Option, option, rows
+from app.settings.origins import parse_origins
+from app.settings.parsing import parse_byte_size, parse_duration, parse_host_names, parse_rpc_endpoints
 from quantizer.system.errors import UsageError
 from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
 
@@ -24,54 +26,199 @@ ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500
 NO_DRAFT = "none"  # as `draft`: nothing drafts, not even a head that lies beside a model
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
-_KINDS = {int: "a whole number", bool: "true or false", str: "a text", Path: "a path"}
-_ENVIRONMENT = "The environment"  # as a source of settings
+_TYPES = {Kind.INTEGER: int, Kind.FLAG: bool, Kind.TEXT: str, Kind.MODEL: str, Kind.PATH: Path}
+_ENVIRONMENT, _COMMAND_LINE = "The environment", "The command line"  # as sources of settings
+
+
+def _check_byte_size(text: str) -> None:
+    if text:
+        parse_byte_size(text)
+
+
+def _check_kv_types(text: str) -> None:
+    from offload.footprint.kv_cache import parse_kv_types
+
+    parse_kv_types(text)
+
+
+def _check_not_empty(text: str) -> None:
+    if not text.strip():
+        raise UsageError("This cannot be empty.", "Reset it to get the default.")
+
+
+def _absolute_projector(choice: str) -> str:
+    from app.library.local.projectors import portable_choice
+
+    return portable_choice(choice)
+
+
+_DATA_DIR = Path(platformdirs.user_data_dir("localllm", appauthor=False))
+_CACHE_DIR = Path(platformdirs.user_cache_dir("localllm", appauthor=False))
+_model = partial(option, group=Group.MODEL, effect=Effect.AT_LOAD)
+_loading = partial(option, group=Group.MODEL)
+_speed = partial(option, group=Group.SPECULATION)
+_service = partial(option, group=Group.SERVICE)
+_chat = partial(option, group=Group.CHAT, effect=Effect.AT_ONCE)
+_app = partial(option, group=Group.APP, effect=Effect.AT_ONCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings, as `app.settings.descriptions` describes them. 0 or empty: chosen automatically."""
+    """All settings, in the order of the settings screen. 0 or empty: chosen automatically."""
 
-    host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT
-    also: bool = False
-    api_key: str = ""
-    connect: str = ""
-    model: str = "guide"
-    system: str = ""
-    preset: str = ""
-    auto_compact: bool = True
-    compact_at: int = 80
-    ctx: int = 0
-    kv_type: str = ""
-    context_shift: bool = False
-    threads: int = 0
-    parallel: int = 8
-    keep_alive: str = "10m"
-    any_name: bool = True
-    max_memory: str = ""
-    draft: str = ""
-    projector: str = "auto"
-    lora: tuple[str, ...] = ()
-    control_vector: tuple[str, ...] = ()
-    gpu: bool = True
-    rpc: str = ""
-    when_unfit: str = "warn"
-    idle_tune: bool = True
-    prefill_ahead: bool = True
-    save_prefixes: bool = True
-    hosts: str = ""
-    origins: str = ""
-    access_log: bool = False
-    responses_size: str = "512MiB"
-    responses_days: int = 30
-    fetch_media_urls: bool = False
-    engine: str = "llama"
-    jobs_at_exit: str = "ask"
-    theme: str = ""
-    keys: Mapping[str, str] = field(default_factory=dict, hash=False)
-    data_dir: Path = Path(platformdirs.user_data_dir("localllm", appauthor=False))
-    cache_dir: Path = Path(platformdirs.user_cache_dir("localllm", appauthor=False))
+    model: str = _loading(
+        "guide",
+        "Default model: guide, a name in the library, or a path to a GGUF.",
+        kind=Kind.MODEL,
+        flags=("--model", "-m"),
+        metavar="MODEL",
+        check=_check_not_empty,
+    )
+    ctx: int = _model(
+        0, "Context length in tokens; 0: chosen from the model and free memory.", most=1 << 30, plan_field="n_ctx"
+    )
+    kv_type: str = _model(
+        "",
+        "KV cache type, such as q8_0; or K_TYPE,V_TYPE.",
+        metavar="TYPE",
+        check=_check_kv_types,
+        plan_field="kv_type",
+    )
+    context_shift: bool = _model(
+        False, "Drop the oldest tokens when an answer fills the context.", plan_field="context_shift"
+    )
+    threads: int = _model(0, "CPU threads; 0: chosen automatically.", most=512, plan_field="n_threads")
+    parallel: int = _model(8, "Number of concurrent answers.", least=1, most=256, plan_field="n_sequences")
+    keep_alive: str = _loading(
+        "10m",
+        "How long an idle model stays loaded: 90s, 1h, -1 forever, 0 unload at once.",
+        metavar="DURATION",
+        check=parse_duration,
+    )
+    any_name: bool = _service(
+        True,
+        "Requests for names that no local model can have (gpt-4o, default) get the loaded model; otherwise an error.",
+    )
+    max_memory: str = _loading(
+        "",
+        "Memory limit for all models together, such as 12GiB; empty: no limit.",
+        metavar="SIZE",
+        check=_check_byte_size,
+    )
+    when_unfit: str = _loading(
+        "warn",
+        "What to do with a model that fits only partly: warn, ask first, or load it without asking.",
+        choices=("warn", "ask", "load"),
+    )
+    draft: str = _speed(
+        "",
+        "Draft model with the same vocabulary, or draft head, for the default model; none disables drafting, even "
+        "by the head next to a model.",
+        metavar="MODEL",
+    )
+    projector: str = _loading(
+        "auto",
+        "Vision/audio projector (mmproj): auto (the one next to each model), none, a type to prefer (F16, "
+        "BF16, Q8_0, F32), or a file for the default model.",
+        metavar="auto|none|TYPE|FILE",
+        flags=("--projector", "--mmproj"),
+        resolve=_absolute_projector,  # llama.cpp's name for it
+    )
+    lora: tuple[str, ...] = _loading((), "LoRA adapters of the default model.", metavar="FILE[=NAME]")
+    control_vector: tuple[str, ...] = _loading((), "Control vectors of the default model.", metavar="FILE[=SCALE]")
+    gpu: bool = _loading(True, "Use GPUs; otherwise only the CPU.")
+    rpc: str = _loading(
+        "",
+        "llama.cpp RPC servers to use too. Unauthenticated and unencrypted.",
+        metavar="HOST:PORT",
+        separator=",",
+        check=parse_rpc_endpoints,
+    )
+    idle_tune: bool = _speed(True, "Measure the fastest settings of a new model while the machine is idle.")
+    prefill_ahead: bool = _speed(True, "Prefill the beginning of a chat's next turn while the machine is idle.")
+    save_prefixes: bool = _speed(
+        True,
+        "Save computed prefixes of chats on disk, to go on at once after a restart; otherwise only in memory.",
+        effect=Effect.AT_LOAD,
+    )
+    host: str = _service("127.0.0.1", "Address of the service; beyond this machine clients need an API key.")
+    port: int = _service(DEFAULT_PORT, "Port of the service; 0: any free port.", most=65_535)
+    also: bool = _service(False, "Listen on the ports of Ollama, LM Studio and llama.cpp too, where they are free.")
+    api_key: str = _service(
+        "", "API key; prefer LOCALLLM_API_KEY (arguments are visible in `ps`).", metavar="KEY", is_secret=True
+    )
+    hosts: str = _service(
+        "",
+        "More names of this machine for clients without a key, such as host.docker.internal; comma-separated.",
+        metavar="NAME,...",
+        separator=",",
+        check=parse_host_names,
+    )
+    origins: str = _service(
+        "",
+        "Web pages that may use the service: origins, schemes (app://), localhost, app, tauri, vscode; "
+        "comma-separated.",
+        metavar="ORIGIN,...",
+        separator=",",
+        check=parse_origins,
+    )
+    access_log: bool = _service(
+        False, "Log each request to stderr: route, status, time, model, tokens; never a prompt."
+    )
+    responses_size: str = _service(
+        "512MiB",
+        "Disk space for the responses and conversations of /v1/responses, such as 512MiB; 0: store none.",
+        metavar="SIZE",
+        check=lambda text: _check_byte_size(text if text.strip() != "0" else ""),
+    )
+    responses_days: int = _service(30, "Days that an unused stored response is kept; 0: no limit.", most=36_500)
+    fetch_media_urls: bool = _service(
+        False, "Fetch pictures and sounds that a request names by an http(s) URL from the internet."
+    )
+    connect: str = _app(
+        "",
+        "URL of another localllm or OpenAI-compatible engine to use instead of a local service.",
+        metavar="URL",
+        effect=Effect.AT_START,
+    )
+    jobs_at_exit: str = _app(
+        "ask",
+        "What happens to running jobs when you quit; if the terminal is closed, ask means go-on.",
+        choices=("ask", "go-on", "stop"),
+    )
+    theme: str = _app("", "Colours of the terminal app; NO_COLOR turns colours off.", metavar="NAME")
+    keys: Mapping[str, str] = _app(
+        {}, "Key bindings of the terminal app: COMMAND=KEY[,KEY], space-separated.", metavar="BINDINGS"
+    )
+    system: str = _chat("", "System prompt of new chats.")
+    preset: str = _chat(
+        "", "Preset of new chats: a name from /preset, with options and perhaps a system prompt.", metavar="NAME"
+    )
+    auto_compact: bool = _chat(
+        True,
+        "Summarise the older messages of a chat when the context fills and cannot grow; /compact does it at any time.",
+    )
+    compact_at: int = _chat(
+        80,
+        "Percent of the context that a chat may fill before older messages are summarised; the answer gets the rest.",
+        least=20,
+        most=95,
+    )
+    data_dir: Path = _service(  # noqa: RUF009 - it declares a field
+        _DATA_DIR,
+        "Folder of models, chats and keys.",
+        default_text="the data folder of the system",
+        check=_check_not_empty,
+    )
+    cache_dir: Path = _service(  # noqa: RUF009
+        _CACHE_DIR,
+        "Folder of logs and caches; safe to delete.",
+        default_text="the cache folder of the system",
+        check=_check_not_empty,
+    )
+    engine: str = _service(
+        "llama", 'Engine: "llama", or "fake" (random letters, 200 per second) for client development.'
+    )
 
     @property
     def url(self) -> str:
@@ -82,6 +229,9 @@ class Settings:
     @property
     def models_dir(self) -> Path:
         return self.data_dir / "models"
+
+
+SETTINGS: Mapping[str, Option] = rows(Settings)
 
 
 def settings_file(environment: Mapping[str, str] = os.environ) -> Path:
@@ -116,7 +266,7 @@ def setting_sources(
     flags: Mapping[str, object] | None = None, environment: Mapping[str, str] = os.environ
 ) -> dict[str, SettingSource]:
     """Return where each setting comes from. Raises UsageError for an unreadable file."""
-    found = {item.name: SettingSource.DEFAULT for item in fields(Settings)}
+    found = dict.fromkeys(SETTINGS, SettingSource.DEFAULT)
     sources = _sources(flags or {}, environment)
     for origin, (_, values) in zip(
         (SettingSource.FILE, SettingSource.ENVIRONMENT, SettingSource.FLAG), sources, strict=True
@@ -126,23 +276,11 @@ def setting_sources(
 
 
 def parse_setting(name: str, text: str) -> object:
-    """Return the value of `text`, the inverse of `format_setting`.
-
-    Raises UsageError for an invalid value.
-    """
+    """Return the value of `text`, the inverse of `format_value`. Raises UserError for an invalid one."""
     value = _typed(name, text.strip(), "This")
-    if check := DESCRIPTIONS[name].check:
+    if check := SETTINGS[name].check:
         check(text.strip())
     return value
-
-
-def format_setting(value: object) -> str:
-    """Return a value as the environment writes it: items of a list are separated as paths are on this system."""
-    if isinstance(value, Mapping):
-        return " ".join(f"{name}={item}" for name, item in value.items())
-    if isinstance(value, bool):
-        return str(value).lower()
-    return os.pathsep.join(value) if isinstance(value, tuple) else str(value)
 
 
 def environment_variable(name: str) -> str:
@@ -155,7 +293,12 @@ def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Ite
     path = settings_file(environment)
     yield str(path), _from_file(path)
     yield _ENVIRONMENT, _from_environment(environment)
-    yield "The command line", {name: value for name, value in flags.items() if value is not None}
+    resolved = {}
+    for name, value in flags.items():
+        if value is not None:
+            resolve = SETTINGS[name].resolve if name in SETTINGS and value else None
+            resolved[name] = resolve(str(value)) if resolve else value
+    yield _COMMAND_LINE, resolved
 
 
 def _from_file(path: Path) -> dict[str, object]:
@@ -168,65 +311,63 @@ def _from_file(path: Path) -> dict[str, object]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    names = [item.name for item in fields(Settings)]
     return {
-        name: environment[environment_variable(name)] for name in names if environment.get(environment_variable(name))
+        name: environment[environment_variable(name)]
+        for name in SETTINGS
+        if environment.get(environment_variable(name))
     }
 
 
 def _typed(name: str, value: object, source: str) -> object:
-    known = {item.name: type(getattr(Settings(), item.name)) for item in fields(Settings)}
-    if name not in known:
-        raise UsageError(f"{source} sets {name!r}, which is not a setting.", f"Known: {', '.join(sorted(known))}.")
-    kind = Path if issubclass(known[name], Path) else known[name]
-    if kind is tuple:
-        return _texts(name, value, source)
-    if kind is dict:
-        return _table(name, value, source)
-    if (choices := DESCRIPTIONS[name].choices) and value not in choices:
-        raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {', '.join(choices)}.")
-    typed = _of_kind(value, kind)
+    """Return `value` as the setting `name` has it. Raises UsageError that names its `source`."""
+    row = SETTINGS.get(name)
+    if row is None:
+        raise UsageError(f"{source} sets {name!r}, which is not a setting.", f"Known: {', '.join(sorted(SETTINGS))}.")
+    if row.kind in (Kind.TEXTS, Kind.TABLE):
+        found = _texts(value) if row.kind is Kind.TEXTS else _table(value)
+        if found is None:
+            raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {row.kind.value}.")
+        return found
+    if row.choices and value not in row.choices:
+        raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {', '.join(row.choices)}.")
+    hint = f"; the variable is {environment_variable(name)}" if source == _ENVIRONMENT else ""
+    typed = _of_type(value, _TYPES[row.kind])
     if typed is None:
-        raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {_KINDS[kind]}{_named(name, source)}.")
-    if type(typed) is int and not DESCRIPTIONS[name].least <= typed <= DESCRIPTIONS[name].most:
-        allowed = f"It must be between {DESCRIPTIONS[name].least:,} and {DESCRIPTIONS[name].most:,}"
-        raise UsageError(f"{source} sets {name} to {typed}.", f"{allowed}{_named(name, source)}.")
+        kind = Kind.TEXT if row.kind is Kind.MODEL else row.kind
+        raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {kind.value}{hint}.")
+    if error := row.range_error(typed):
+        raise UsageError(f"{source} sets {name} to {typed}.", f"It {error}{hint}.")
     return typed
 
 
-def _of_kind(value: object, kind: type) -> object:
-    """Return a value as this kind, None where it is of another. In a settings file `true` is not a number."""
-    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+def _of_type(value: object, wanted: type) -> object:
+    """Return a value as this type, None where it is of another. In a settings file `true` is not a number."""
+    if isinstance(value, wanted) and not (wanted is int and isinstance(value, bool)):
         return value
     try:
         if isinstance(value, str):
-            return _BOOLEANS[value.lower()] if kind is bool else kind(value)
+            return _BOOLEANS[value.lower()] if wanted is bool else wanted(value)
     except (ValueError, KeyError):
         pass
     return None
 
 
-def _named(name: str, source: str) -> str:
-    """Return a hint that names the environment variable, where that is the source."""
-    return f"; the variable is {environment_variable(name)}" if source == _ENVIRONMENT else ""
-
-
-def _texts(name: str, value: object, source: str) -> tuple[str, ...]:
-    """Return a list setting: a list of texts, or one text of several separated as paths are on this system."""
+def _texts(value: object) -> tuple[str, ...] | None:
+    """Return a list of texts, which may be one text of several separated as paths are on this system."""
     items = value.split(os.pathsep) if isinstance(value, str) else value
     if isinstance(items, list | tuple) and all(isinstance(item, str) for item in items):
         return tuple(item for item in items if item)
-    raise UsageError(f"{source} sets {name} to {value!r}.", "It takes a list of texts.")
+    return None
 
 
-def _table(name: str, value: object, source: str) -> dict[str, str]:
+def _table(value: object) -> dict[str, str] | None:
     """Return a table of texts, or what one text such as `quit=ctrl+x help=f1,f12` gives."""
     pairs = [tuple(item.split("=", 1)) for item in value.split()] if isinstance(value, str) else value
     if isinstance(pairs, list) and all(len(pair) == 2 and all(pair) for pair in pairs):
         return dict(pairs)
     if isinstance(pairs, Mapping) and all(isinstance(item, str) for item in pairs.values()):
         return dict(pairs)
-    raise UsageError(f"{source} sets {name} to {value!r}.", "It takes NAME=TEXT, separated by spaces.")
+    return None
 
 
 def write_setting(path: Path, name: str, value: object) -> None:

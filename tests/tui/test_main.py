@@ -7,6 +7,7 @@ from types import ModuleType
 
 import pytest
 
+from app.settings.settings import load_settings
 from tui import __main__
 from tui.__main__ import app_options
 
@@ -71,18 +72,20 @@ def test_bad_setting_is_a_sentence_and_status_2(start, monkeypatch, capsys):
     assert "LOCALLLM" in (message := capsys.readouterr().err) or "environment" in message
 
 
-def test_no_arguments_are_for_the_app():
-    assert app_options([]) == dict.fromkeys(("model", "host", "connect", "api_key", "ctx", "threads", "port"))
-
-
 def test_options_of_the_app_are_read():
-    options = app_options(["-m", "x.gguf", "--ctx=4096", "--port", "1234"])
-    assert options is not None
-    assert {name: value for name, value in options.items() if value is not None} == {
-        "model": "x.gguf",
-        "ctx": 4096,
-        "port": 1234,
-    }
+    assert app_options([]) == {}
+    assert app_options(["-m", "x.gguf", "--ctx=4096"]) == {"model": "x.gguf", "ctx": "4096"}
+
+
+@pytest.mark.parametrize("arguments", [["--kv-type", "q8_0"], ["--ctx", "8192", "--no-gpu"], ["--theme=nord"]])
+def test_every_setting_starts_the_app_and_the_chat_without_a_screen(start, monkeypatch, arguments):
+    assert start(arguments)[-1] == 0
+    assert start(["chat", *arguments])[-1] == 0
+    seen = []
+    monkeypatch.setattr("tui.screen_check.prepare_screen", lambda: "no screen")
+    monkeypatch.setattr(__main__, "_run_inline", seen.append)
+    assert start(arguments) == [0]
+    assert seen[0].settings == load_settings(app_options(arguments))
 
 
 def test_an_engine_elsewhere_chooses_the_model_itself():
@@ -93,7 +96,7 @@ def test_an_engine_elsewhere_chooses_the_model_itself():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["run"], ["--help"], ["--version"], ["--model", "x", "run", "hi"], ["--ctx", "many"], ["--model"], ["-x"]],
+    [["run"], ["--help"], ["--version"], ["--model", "x", "run", "hi"], ["--model"], ["-x"]],
 )
 def test_everything_else_is_for_the_command_line(arguments):
     assert app_options(arguments) is None

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.options.option import Effect, format_value
 from app.protocol.plan import PlanRequest
-from app.settings.descriptions import DESCRIPTIONS, Effect, SettingDescription
 from app.settings.settings import (
+    SETTINGS,
     Settings,
     SettingSource,
     environment_variable,
-    format_setting,
     load_settings,
     parse_setting,
     setting_sources,
@@ -30,15 +30,9 @@ _EFFECTS = {
     Effect.AT_LOAD: "L reloads the model with it; otherwise it takes effect at the next start.",
     Effect.AT_START: "It takes effect at the next start of app and service.",
 }
-# Settings that a running service can load a model with, by field of PlanRequest. Others need a restart: those of the
-# memory plan (gpu, rpc) and of auxiliary files (draft, lora, control_vector).
-_LOADED_WITH = {
-    "ctx": "n_ctx",
-    "kv_type": "kv_type",
-    "parallel": "n_sequences",
-    "threads": "n_threads",
-    "context_shift": "context_shift",
-}
+# Settings that a running service can load a model with. Others need a restart: those of the memory plan (gpu, rpc) and
+# of auxiliary files (draft, lora, control_vector).
+_LOADED_WITH = {name: row.plan_field for name, row in SETTINGS.items() if row.plan_field}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +88,11 @@ class SettingsController:
         """Return every setting in the order of the descriptions. Raises UsageError for an invalid file."""
         upcoming = load_settings(self._flags, self._environment)
         origins = setting_sources(self._flags, self._environment)
-        return tuple(self._row(name, upcoming, origins[name]) for name in DESCRIPTIONS)
+        return tuple(self._row(name, upcoming, origins[name]) for name in SETTINGS)
 
     def _row(self, name: str, upcoming: Settings, origin: SettingSource) -> SettingRow:
         now, then = getattr(self._in_force, name), getattr(upcoming, name)
-        changes = now != then and DESCRIPTIONS[name].effect is not Effect.AT_ONCE
+        changes = now != then and SETTINGS[name].effect is not Effect.AT_ONCE
         is_of_load = changes and name in _LOADED_WITH and _is_explicit(then)
         return SettingRow(name, shown(name, now), shown(name, then) if changes else None, origin, is_of_load)
 
@@ -115,9 +109,9 @@ class SettingsController:
 
     def text(self, name: str) -> str:
         """Return the saved value as editable text; "" for a secret."""
-        if DESCRIPTIONS[name].is_secret:
+        if SETTINGS[name].is_secret:
             return ""
-        return format_setting(getattr(load_settings(self._flags, self._environment), name))
+        return format_value(getattr(load_settings(self._flags, self._environment), name))
 
     async def change(self, name: str, text: str | None) -> str:
         """Write `text` to the settings file, or remove the setting if None; return when it takes effect. Raises
@@ -126,7 +120,7 @@ class SettingsController:
 
         value = None if text is None else self._checked(name, text)
         await asyncio.to_thread(write_setting, self.path, name, value)
-        if DESCRIPTIONS[name].effect is Effect.AT_ONCE:
+        if SETTINGS[name].effect is Effect.AT_ONCE:
             loaded: Any = getattr(load_settings(self._flags, self._environment), name)
             self._in_force = replace(self._in_force, **{name: loaded})
             if obey := self._on_change.get(name):  # settings that are read on use need no call
@@ -147,14 +141,14 @@ class SettingsController:
                 return f"{environment_variable(name)} in the environment overrides the settings file."
             case SettingSource.FLAG:
                 return "The command line overrides the settings file."
-        return _EFFECTS[DESCRIPTIONS[name].effect]
+        return _EFFECTS[SETTINGS[name].effect]
 
     def detail(self, name: str) -> str:
         """Return meaning, choices, effect, default and variable of a setting."""
-        meaning = DESCRIPTIONS[name]
-        default = shown(name, getattr(Settings(), name))
-        others = f"Default: {default}. Variable: {environment_variable(name)}."
-        return f"{meaning.text}{_choices(meaning)}\n{meaning.effect.value}. {others}"
+        row = SETTINGS[name]
+        choices = f" One of {', '.join(row.choices)}." if row.choices else ""
+        others = f"Default: {shown(name, row.default)}. Variable: {environment_variable(name)}."
+        return f"{row.help}{choices}\n{row.effect.value}. {others}"
 
 
 def _is_explicit(value: object) -> bool:
@@ -162,11 +156,7 @@ def _is_explicit(value: object) -> bool:
     return isinstance(value, bool) or bool(value)
 
 
-def _choices(meaning: SettingDescription) -> str:
-    return f" One of {', '.join(meaning.choices)}." if meaning.choices else ""
-
-
 def shown(name: str, value: object) -> str:
     """Return a value for display: a dash if empty, masked if secret."""
-    text = format_setting(value)
-    return _HIDDEN if text and DESCRIPTIONS[name].is_secret else text or "–"
+    text = format_value(value)
+    return _HIDDEN if text and SETTINGS[name].is_secret else text or "–"

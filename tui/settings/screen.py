@@ -14,8 +14,7 @@ from textual.widgets import DataTable, Static
 
 from app.common.terminal import printable, printable_line
 from app.protocol.plan import PlanRequest
-from app.settings.descriptions import DESCRIPTIONS
-from app.settings.settings import Settings
+from app.settings.settings import SETTINGS, Settings
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.connection import localllm_service
@@ -184,7 +183,7 @@ class SettingsScreen(FeatureScreen):
                 InputDialog(name, partial(self._write, name), value=text, explanation=_explanation(name))
             )
             return
-        dialog = ChoiceDialog(name, f"{DESCRIPTIONS[name].text} Now: {text or 'default'}.", choices)
+        dialog = ChoiceDialog(name, f"{SETTINGS[name].help} Now: {text or 'default'}.", choices)
         if (chosen := await self.app.push_screen_wait(dialog)) is not None:
             with self.warn_on_error():
                 await self._write(name, chosen)
@@ -219,7 +218,7 @@ class SettingsScreen(FeatureScreen):
             return theme_choices(self.app.available_themes)
         if isinstance(getattr(Settings(), name), bool):
             return {"true": "true", "false": "false"}
-        return {choice: choice for choice in DESCRIPTIONS[name].choices}
+        return {choice: choice for choice in SETTINGS[name].choices}
 
     async def _write(self, name: str, text: str | None) -> None:
         effect = await self.settings_controller.change(name, text)
@@ -228,7 +227,7 @@ class SettingsScreen(FeatureScreen):
 
 
 def _explanation(name: str) -> str:
-    text = DESCRIPTIONS[name].text
+    text = SETTINGS[name].help
     return f"{text} Commands: {', '.join(ids_with_keys())}." if name == "keys" else text
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.format import format_bytes
 from app.cli.output.progress import JobProgress, with_progress
+from app.options.jobs import TextOptions
 from app.settings.settings import load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.system.files import private_folder
@@ -33,16 +34,19 @@ CALIBRATION = shipped("calibration.txt")
 RUNNABLE = "Q8_0"  # the type a checkpoint is run in: half of F16, and no weight is beyond its range
 
 
-def compute_imatrix(
-    path: Path, text: Path | None, window: int = 0, chunks: int = 0, threads: int = 0, *, parses_special: bool = False
-) -> ImportanceMatrix:
-    """Compute the importance matrix of the model at `path` on `text`, or on the calibration text. Raises UserError."""
+def compute_imatrix(path: Path, reading: TextOptions, *, parses_special: bool = False) -> ImportanceMatrix:
+    """Compute the importance matrix of the model at `path` on a text, by default the calibration text.
+
+    Raises UserError.
+    """
     from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
     from quantizer.gguf.validation import validate_gguf
 
-    n_ctx = window_size(validate_gguf(path), window)
-    source = text or CALIBRATION
-    request = ImatrixRequest(str(path), read_text(source), source.name, n_ctx, chunks, threads, parses_special)
+    n_ctx = window_size(validate_gguf(path), reading.ctx)
+    source = Path(reading.text) if reading.text else CALIBRATION
+    request = ImatrixRequest(
+        str(path), read_text(source), source.name, n_ctx, reading.chunks, reading.threads, parses_special
+    )
     return run_imatrix(request, lambda steps: with_progress("Computing", steps))
 
 
@@ -55,7 +59,7 @@ def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
 
     cached = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
     if not cached.is_file():
-        matrix = compute_imatrix(running.path, None, threads=n_threads)
+        matrix = compute_imatrix(running.path, TextOptions(threads=n_threads))
         private_folder(cached.parent)
         save_imatrix(matrix, cached)
     return cached

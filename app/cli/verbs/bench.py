@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from app.cli.options import complete_model, options, requested_planning_context, setting_options
+from app.cli.options import options, options_of, requested_planning_context
 from app.cli.output.format import print_json, print_lines, print_table
 from app.common.terminal import printable
+from app.options.jobs import BenchOptions
 from app.protocol.errors import ServiceError
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError
@@ -37,27 +38,19 @@ class _Job:
 
 
 @click.command(epilog="Example: localllm bench qwen3:0.6b-q8_0 --against http://127.0.0.1:8080")
-@click.argument("model", shell_complete=complete_model)
-@click.option("--against", metavar="OTHER", help="Another model, or the URL of any OpenAI-compatible server.")
+@options_of(BenchOptions)
+@click.option("--against", metavar="OTHER", help="Another model, or the URL of an OpenAI-compatible server.")
 @click.option("--against-model", default="", metavar="NAME", help="Model of that server.  [default: its first]")
 @click.option("--against-api-key", default="", metavar="KEY", help="API key of that server.")
-@click.option("--only", metavar="WORK,...", help="Workloads.  [default: decode,prefill,turns,clients,edit]")
-@click.option(
-    "--runs", type=click.IntRange(1, 100), default=3, show_default=True, help="Runs of each; the median counts."
-)
-@options("seed")
-@setting_options("ctx", "threads")
-@options("wants_json")
+@options("seed", "wants_json")
 def bench(
-    model: str,
+    options: BenchOptions,
+    *,
     against: str | None,
     against_model: str,
     against_api_key: str,
-    only: str | None,
-    runs: int,
     seed: int | None,
     wants_json: bool,
-    **flags: object,
 ) -> None:
     """Measure how fast MODEL (guide, a path to a GGUF, or a name in the library) answers here.
 
@@ -68,22 +61,24 @@ def bench(
     from app.bench.target import RemoteServer
     from app.client.remote_engine import parse_address
 
-    job = _Job(load_settings(flags), _works(only), runs, secrets.randbits(32) if seed is None else seed)
+    settings = load_settings({"ctx": options.ctx, "threads": options.threads})
+    seed = secrets.randbits(32) if seed is None else seed
+    job = _Job(settings, _works(options.only), options.runs, seed)
     url = parse_address(against or "")
     other = RemoteServer(url, against_model, against_api_key) if url else against
     if not url and (against_model or against_api_key):
         raise UsageError("--against-model and --against-api-key are for a server.", "Give its URL with --against.")
-    wanted: list[str | RemoteServer] = [model] if other is None else [model, other]
+    wanted: list[str | RemoteServer] = [options.model] if other is None else [options.model, other]
     expected = [_expected(item, job.settings) if isinstance(item, str) else (None, {}) for item in wanted]
     read_bytes, predicted = zip(*expected, strict=True)
     measured = asyncio.run(_measure_all(wanted, predicted, job))
     _print(measured, _rooflines(measured, read_bytes, job.settings), job.seed, wants_json=wants_json)
 
 
-def _works(only: str | None) -> tuple[str, ...]:
+def _works(only: str) -> tuple[str, ...]:
     from app.bench.workloads import WORKLOADS
 
-    chosen = tuple(WORKLOADS) if only is None else tuple(only.split(","))
+    chosen = tuple(only.split(",")) if only else tuple(WORKLOADS)
     if unknown := [name for name in chosen if name not in WORKLOADS]:
         raise UsageError(f"There is no workload {', '.join(unknown)}.", f"Known: {', '.join(WORKLOADS)}.")
     return chosen

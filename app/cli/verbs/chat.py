@@ -15,10 +15,10 @@ from app.cli.prompts import combined, piped_text
 from app.cli.tool_options import requested_tools, tool_options
 from app.cli.user_interface import ChatOptions, current_interface
 from app.common.terminal import printable_line
-from app.settings.settings import load_settings
+from app.settings.settings import SETTINGS, load_settings
 from quantizer.system.errors import UsageError
 
-_OF_THE_APP = {"model", "is_inline", "host", "port", "connect", "api_key", "ctx", "threads"}
+_OF_THE_APP = {"is_inline", *SETTINGS} - {"system"}  # that of one chat is an option of the inline chat
 _N_OFFERED = 20
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import MISSING
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ def chats() -> None:
 
 @chats.command("list")
 @click.option("--archived", is_flag=True, help="List archived chats.")
-@option("limit", type=click.IntRange(1, 10_000), default=50)
+@option("limit", most=10_000, default=50)
 @options("wants_json")
 def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
     """List chats: pinned ones first, then the newest."""
@@ -67,7 +68,7 @@ def show(chat_id: int, wants_json: bool) -> None:
 @click.option("--model", help="Only chats with this model.")
 @click.option("--since", type=_DAY, help="Only messages of this day or later.")
 @click.option("--until", type=_DAY, help="Only messages of this day or earlier.")
-@option("limit", type=click.IntRange(1, 10_000), default=50)
+@option("limit", most=10_000, default=50)
 @options("wants_json")
 def search(
     words: tuple[str, ...],
@@ -99,8 +100,8 @@ def search(
 @click.argument("chat_ids", type=int, nargs=-1, metavar="[ID...]")
 @click.option("--all", "wants_all", is_flag=True, help="Export all chats, archived ones too.")
 @click.option("--format", "name", type=click.Choice(["markdown", "json", "html"]), default="markdown")
-@option("output", required=True)
-def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) -> None:
+@option("output", default=MISSING)
+def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: str) -> None:
     """Export chats to a file; only JSON has all branches, and can be imported again."""
     from app.chat.files import EXPORTS, export_to
 
@@ -109,8 +110,8 @@ def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: Path) 
     with _store() as store:
         chosen = [chat.id for chat in _every(store)] if wants_all else chat_ids
         transcripts = (store.transcripts.read(chat_id) for chat_id in chosen)
-        export_to(output, EXPORTS[name](transcripts, store.files.read))
-    click.echo(f"Chats in {printable(str(output))}: {len(chosen)}.")
+        export_to(Path(output), EXPORTS[name](transcripts, store.files.read))
+    click.echo(f"Chats in {printable(output)}: {len(chosen)}.")
 
 
 @chats.command("import")

@@ -10,30 +10,20 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.eval_options import read_text, resolve_model, shipped, window_size
-from app.cli.options import complete_model, options, setting_options
+from app.cli.options import options, options_of
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
 from app.common.terminal import printable
+from app.options.jobs import EvalOptions
 
 if TYPE_CHECKING:
     from app.engine.offline.evaluation import Estimate, EvalResult, ModelFigures
 
 
 @click.command("eval", epilog="Example: localllm eval model-Q4_K_M.gguf --against model-F16.gguf")
-@click.argument("model", shell_complete=complete_model)
-@click.option("--against", metavar="REFERENCE", help="The same model in a better type, such as F16.")
-@options("text", "window", "chunks")
-@setting_options("threads")
+@options_of(EvalOptions)
 @options("wants_json")
-def evaluate(
-    model: str,
-    against: str | None,
-    text: Path | None,
-    window: int,
-    chunks: int,
-    threads: int | None,
-    wants_json: bool,
-) -> None:
+def evaluate(options: EvalOptions, *, wants_json: bool) -> None:
     """Measure the perplexity of MODEL (guide, a path to a GGUF, or a name in the library) on a text.
 
     The second half of each window is scored. With --against both models read the text, and the table shows the KL
@@ -41,11 +31,11 @@ def evaluate(
     """
     from app.engine.offline.evaluation import EvalRequest, run_eval
 
-    path, header = resolve_model(model)
-    paths = [path] if against is None else [path, resolve_model(against)[0]]
-    content = read_text(text or shipped("evaluation.txt"))
+    path, header = resolve_model(options.model)
+    paths = [path, resolve_model(options.against)[0]] if options.against else [path]
+    content = read_text(Path(options.text) if options.text else shipped("evaluation.txt"))
     models = tuple(str(path) for path in paths)
-    request = EvalRequest(models, content, window_size(header, window), chunks, threads or 0)
+    request = EvalRequest(models, content, window_size(header, options.ctx), options.chunks, options.threads)
     verdict = run_eval(request, lambda steps: with_progress("Evaluating", steps))
     _print([path.name for path in paths], verdict, wants_json=wants_json)
 

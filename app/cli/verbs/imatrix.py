@@ -7,31 +7,29 @@ from pathlib import Path
 import click
 
 from app.cli.eval_options import resolve_model
-from app.cli.options import complete_model, option, options, setting_options
+from app.cli.options import complete_model, option, options, options_of
 from app.cli.output.format import print_json
 from app.cli.quantization.calibration import compute_imatrix
 from app.common.terminal import printable
+from app.options.jobs import TextOptions
 from quantizer.system.errors import UsageError
 
 
 @click.command(epilog="Example: localllm imatrix model-F16.gguf -o model.imatrix.gguf")
 @click.argument("model", required=False, shell_complete=complete_model)
-@option("output", help="Output file.  [default: <name>.imatrix.gguf]")
+@option("output", default_text="<name>.imatrix.gguf")
 @click.option(
     "--in", "inputs", type=click.Path(path_type=Path), multiple=True, help="Importance matrix to merge; repeatable."
 )
-@options("text", "window", "chunks")
-@setting_options("threads")
 @click.option("--parse-special", is_flag=True, help="Parse special tokens in the text.")
+@options_of(TextOptions)
 @options("wants_json")
 def imatrix(
+    reading: TextOptions,
+    *,
     model: str | None,
-    text: Path | None,
-    output: Path | None,
+    output: str | None,
     inputs: tuple[Path, ...],
-    window: int,
-    chunks: int,
-    threads: int | None,
     parse_special: bool,
     wants_json: bool,
 ) -> None:
@@ -49,16 +47,17 @@ def imatrix(
     if output is None:
         if path is None:
             raise UsageError("There is no output name.", "Give one with -o.")
-        output = Path.cwd() / f"{path.stem}.imatrix.gguf"
-    check_output(output, (), [source for source in (path, text) if source and source.exists()])
+        output = str(Path.cwd() / f"{path.stem}.imatrix.gguf")
+    written = Path(output)
+    check_output(written, (), [source for source in (path, Path(reading.text)) if source and source.is_file()])
     matrices = [read_imatrix(each) for each in inputs]
     if path is not None:
-        matrices.append(compute_imatrix(path, text, window, chunks, threads or 0, parses_special=parse_special))
+        matrices.append(compute_imatrix(path, reading, parses_special=parse_special))
     merged = merge_imatrices(matrices)
-    save_imatrix(merged, output)
+    save_imatrix(merged, written)
     if wants_json:
         figures = {"entries": len(merged.entries), "chunks": merged.n_chunks, "chunk_size": merged.chunk_size}
-        print_json({"output": str(output), **figures, "datasets": merged.datasets})
+        print_json({"output": str(written), **figures, "datasets": merged.datasets})
         return
     windows = f"{merged.n_chunks} windows of {merged.chunk_size} tokens"
-    click.echo(f"{printable(str(output))} has {len(merged.entries)} weights, over {windows}.")
+    click.echo(f"{printable(str(written))} has {len(merged.entries)} weights, over {windows}.")

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import BYTE_SIZE, option, options
+from app.cli.options import options, options_of
 from app.cli.output.format import print_json
 from app.common.terminal import printable
+from app.options.jobs import PullOptions
 from app.settings.settings import Settings, load_settings
-from quantizer.gguf.file_names import FOUND_TYPES, NO_PROJECTOR, PROJECTOR_TYPES
+from quantizer.gguf.file_names import NO_PROJECTOR, PROJECTOR_TYPES
 from quantizer.system.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -26,31 +27,9 @@ if TYPE_CHECKING:
 
 
 @click.command(epilog="Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M")
-@click.argument("reference", metavar="REF")
-@click.option(
-    "--quantize", "file_type", metavar="TYPE", default="", help="Convert the checkpoint REF to a GGUF of TYPE."
-)
-@click.option("--remove-checkpoint", "is_removing", is_flag=True, help="Remove checkpoint files once converted.")
-@click.option("--limit-rate", "bytes_per_s", type=BYTE_SIZE, default=0, help="Bytes per second at most, such as 5MB.")
-@click.option("--connections", "n_connections", type=click.IntRange(1, 16), default=4, show_default=True)
-@click.option("--no-head", is_flag=True, help="Leave out the draft head of the model.")
-@option(
-    "projector",
-    type=click.Choice([*FOUND_TYPES, NO_PROJECTOR], case_sensitive=False),
-    metavar="|".join((*FOUND_TYPES, NO_PROJECTOR)),
-)
-@options("is_overwriting", "wants_json")
-def pull(
-    reference: str,
-    file_type: str,
-    is_removing: bool,
-    bytes_per_s: int,
-    n_connections: int,
-    no_head: bool,
-    projector: str,
-    is_overwriting: bool,
-    wants_json: bool,
-) -> None:
+@options_of(PullOptions)
+@options("wants_json")
+def pull(options: PullOptions, *, wants_json: bool) -> None:
     """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue.
 
     Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (a file with
@@ -68,24 +47,23 @@ def pull(
     from app.library.pulling.puller import Puller, plan_model_pull
 
     settings, access = load_settings(), hub_access_from_environment()
-    wanted = resolve_reference(reference, access.endpoint)
-    if is_removing and not file_type:
+    wanted = resolve_reference(options.reference, access.endpoint)
+    file_type, projector = options.quantize, options.projector
+    if options.remove_checkpoint and not file_type:
         raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
     if file_type and projector and projector not in (*PROJECTOR_TYPES, NO_PROJECTOR):
         raise UsageError(f"No projector is made as {projector}.", f"Use {', '.join(PROJECTOR_TYPES)} or none.")
     added: list[str] = []
     with Index(settings.cache_dir) as index, _shown(added, wants_json=wants_json) as report:
-        puller = Puller(access, index, DownloadOptions(n_connections, bytes_per_s), report, is_overwriting)
+        download = DownloadOptions(options.connections, options.limit_bytes_per_s)
+        puller = Puller(access, index, download, report, options.overwrite)
         if file_type:
-            converting = _pull_checkpoint(
-                puller, wanted, file_type, settings, is_removing=is_removing, projector=projector
-            )
-            path, made = asyncio.run(converting)
+            path, made = asyncio.run(_pull_checkpoint(puller, wanted, options, settings))
             if wants_json:
                 print_json({"event": "quantized", **made})
         else:
             choose = quant_chooser(access, lambda: local_planning_context(settings))
-            plan = partial(plan_model_pull, with_head=not no_head, projector=projector)
+            plan = partial(plan_model_pull, with_head=not options.no_head, projector=projector)
             path = asyncio.run(puller.pull(lambda at: plan(at, wanted, settings.models_dir, choose)))
     if not wants_json:
         beside = "".join(f" {sentence}" for sentence in added)
@@ -93,7 +71,7 @@ def pull(
 
 
 async def _pull_checkpoint(
-    puller: Puller, wanted: Reference, file_type: str, settings: Settings, *, is_removing: bool, projector: str
+    puller: Puller, wanted: Reference, options: PullOptions, settings: Settings
 ) -> tuple[Path, dict[str, object]]:
     """Download a checkpoint into `<data>/checkpoints` and convert it to a GGUF in the library.
 
@@ -108,7 +86,7 @@ async def _pull_checkpoint(
 
     if not isinstance(wanted, RepoReference) or wanted.quant:
         raise UsageError("--quantize needs a checkpoint.", "Name its repository, org/repo.")
-    kind = file_type_named(file_type)
+    kind = file_type_named(options.quantize)
     folder = settings.data_dir / "checkpoints" / wanted.repo
     output = settings.models_dir / wanted.repo / f"{wanted.repo.rpartition('/')[2]}-{kind.name}.gguf"
     check_free(folder, output, is_overwriting=puller.is_overwriting)
@@ -118,9 +96,9 @@ async def _pull_checkpoint(
         raise StorageError(f"{output.parent} cannot be created: {error.strerror}.", "Check the disk.") from error
     made: dict[str, object] = {"output": str(output)}
     request = JobRequest(
-        str(folder), kind.name, str(output), os.cpu_count() or 1, puller.is_overwriting, projector=projector
+        str(folder), kind.name, str(output), os.cpu_count() or 1, puller.is_overwriting, projector=options.projector
     )
-    converting = CheckpointPuller(puller, request, is_removing, lambda event: note(event, made))
+    converting = CheckpointPuller(puller, request, options.remove_checkpoint, lambda event: note(event, made))
     await converting.pull(lambda session: plan_checkpoint_pull(session, wanted.repo, folder, kind))
     return output, made
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import BYTE_SIZE, option, options, setting_options
+from app.cli.options import options, options_of
 from app.cli.output.format import format_bytes, print_json, print_table
 from app.cli.quantization.calibration import AUTO, RUNNABLE, Runnable, cached_imatrix
 from app.cli.quantization.mix import MixTarget, find_mix, mix_json, print_mix
 from app.cli.quantization.pruning import print_layers, prune_layers, pruning_json
 from app.common.terminal import printable
+from app.options.jobs import QuantizeOptions
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.system.errors import StorageError, UsageError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _NEEDS_MATRIX = "* "
 
 
-def _list_types(source: Path, projector: str, base: str, n_threads: int, *, wants_json: bool) -> None:
+def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> None:
     """Print the table of all types for the model at `source`, and its projector. Raises UserError as planning does."""
     from rich.table import Table
 
@@ -37,9 +37,9 @@ def _list_types(source: Path, projector: str, base: str, n_threads: int, *, want
     from offload.devices.bandwidth import measure_read_bandwidth
     from quantizer.write.quantize_plan import PlanOptions, plan_projector
 
-    beside = plan_projector(source, source / "model.gguf", PlanOptions(projector=projector))
-    bandwidth = measure_read_bandwidth(n_threads)
-    rows = list(type_rows(source, bandwidth.bytes_per_s, Path(base) if base else None))
+    beside = plan_projector(source, source / "model.gguf", PlanOptions(projector=options.projector))
+    bandwidth = measure_read_bandwidth(options.threads or os.cpu_count() or 1)
+    rows = list(type_rows(source, bandwidth.bytes_per_s, Path(options.base) if options.base else None))
     if wants_json:
         measured = {"read_bytes_per_s": round(bandwidth.bytes_per_s), "threads": bandwidth.n_threads}
         seen = {"projector": beside and {"type": beside.file_type.name, "bytes": beside.n_bytes}}
@@ -68,49 +68,16 @@ def _list_types(source: Path, projector: str, base: str, n_threads: int, *, want
 
 
 _GUIDE = "guide"
-_SHARD_HELP = "Split into files of at most this size, such as 500M or 2GB."
-_IMATRIX_HELP = "Importance matrix of `localllm imatrix`; auto computes it first."
-_SIZE_HELP = "Find the mix of types with the least loss in this size, such as 4.2GB; a projector comes on top."
-_KLD_HELP = "Find the smallest mix of types within this KL divergence (nats a token), such as 0.02."
-_PRUNE_HELP = "Leave out the N layers that change their input least; `localllm eval` shows the loss."
-_BASE_HELP = "Model that an adapter or a draft head is for, its folder or GGUF.  [default: the one an adapter names]"
+# Options that the request of the quantizer has by the same name.
+_PASSED_ON = ("tensor_types", "output_type", "embedding_type", "max_shard_bytes", "imatrix", "base", "projector")
 _KEPT_IN_NAMES = "-_.+"
 
 
 @click.command(epilog="Example: localllm quantize CHECKPOINT Q4_K_M -o model.gguf --imatrix auto")
-@click.argument("source", metavar="SRC")
-@click.argument("file_type", metavar="[TYPE]", default="")
-@option("output", help="Output file.  [default: <name>-<TYPE>.gguf]")
-@click.option("--list", "wants_list", is_flag=True, help="List the size and loss of each type, write nothing.")
-@click.option("--size", "target_bytes", type=BYTE_SIZE, default=0, help=_SIZE_HELP)
-@click.option("--kld", "target_kld", type=float, help=_KLD_HELP)
-@click.option("--tensor", "tensor_types", metavar="REGEX=TYPE", multiple=True, help="Type of matching tensors.")
-@click.option("--output-type", metavar="TYPE", default="", help="Type of the output tensor.")
-@click.option("--embedding-type", metavar="TYPE", default="", help="Type of the token embedding.")
-@click.option("--imatrix", metavar="FILE|auto", default="", help=_IMATRIX_HELP)
-@click.option("--prune-layers", "n_removed", metavar="N", type=click.IntRange(min=1), help=_PRUNE_HELP)
-@options("projector")
-@click.option("--base", metavar="MODEL", default="", help=_BASE_HELP)
-@click.option("--max-shard-size", "max_shard_bytes", type=BYTE_SIZE, default=0, help=_SHARD_HELP)
-@click.option("--keep-split", "keeps_split", is_flag=True, help="Write as many files as SRC has.")
-@click.option("--allow-nan", "allows_nan", is_flag=True, help="Accept weights that are NaN or infinite, as 0.")
-@options("is_dry_run", "is_overwriting")
-@setting_options("threads")
-@options("wants_json")
-def quantize(
-    source: str,
-    file_type: str,
-    output: Path | None,
-    wants_list: bool,
-    target_bytes: int,
-    target_kld: float | None,
-    imatrix: str,
-    n_removed: int | None,
-    is_dry_run: bool,
-    wants_json: bool,
-    threads: int | None,
-    **options: Any,
-) -> None:
+@options_of(QuantizeOptions)
+@click.option("--list", "wants_list", is_flag=True, help="List the size and loss of each type; write nothing.")
+@options("is_dry_run", "wants_json")
+def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wants_json: bool) -> None:
     """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE, Q4_K_M by default.
 
     --size and --kld replace TYPE: the sensitivity of each tensor is measured, once per model, and each tensor gets the
@@ -122,27 +89,36 @@ def quantize(
     """
     from quantizer.write.job import JobRequest
 
+    source, n_removed, n_threads = options.source, options.prune_layers, options.threads
     path = _source_path(source)
-    n_threads = threads or os.cpu_count() or 1
-    target = _target(file_type, target_bytes, target_kld, wants_list=wants_list)
+    target = _target(options, wants_list=wants_list)
     if n_removed and (target or wants_list):
         raise UsageError(
             "--prune-layers goes with a TYPE only.", "Prune to F16 first, and list or search the result's types then."
         )
     if wants_list:
-        _list_types(path, options["projector"], options["base"], n_threads, wants_json=wants_json)
+        _list_types(path, options, wants_json=wants_json)
         return
-    chosen = file_type_named(file_type or DEFAULT_FILE_TYPE)
+    chosen = file_type_named(options.file_type or DEFAULT_FILE_TYPE)
     ending = target.label if target else f"pruned{n_removed}-{chosen.name}" if n_removed else chosen.name
-    named = output or Path.cwd() / f"{_model_name(source, path)}-{ending}.gguf"
-    request = JobRequest(str(path), chosen.name, str(named), n_threads, imatrix=imatrix, **options)
+    output = options.output or str(Path.cwd() / f"{_model_name(source, path)}-{ending}.gguf")
+    request = JobRequest(
+        str(path),
+        chosen.name,
+        output,
+        n_threads or os.cpu_count() or 1,
+        is_overwriting=options.overwrite,
+        allows_nan=options.allow_nan,
+        keeps_split=options.keep_split,
+        **{name: getattr(options, name) for name in _PASSED_ON},
+    )
     found: dict[str, object] = {}
     if target:
-        request, found = _mixed(request, target, threads or 0, wants_json=wants_json)
+        request, found = _mixed(request, target, n_threads, wants_json=wants_json)
     else:
         if n_removed:
-            request, found = _pruned(request, n_removed, threads or 0, wants_json=wants_json)
-        matrix = _imatrix(imatrix, path, threads or 0, is_computing=not is_dry_run)
+            request, found = _pruned(request, n_removed, n_threads, wants_json=wants_json)
+        matrix = _imatrix(options.imatrix, path, n_threads, is_computing=not is_dry_run)
         request = replace(request, imatrix=matrix)
     result = {**(_planned(request) if is_dry_run else _written(request)), **found}
     if wants_json:
@@ -171,15 +147,14 @@ def _pruned(
     return found.request, {"pruned": pruning_json(found)}
 
 
-def _target(file_type: str, n_bytes: int, kld: float | None, *, wants_list: bool) -> MixTarget | None:
+def _target(options: QuantizeOptions, *, wants_list: bool) -> MixTarget | None:
     """Return the target of a mix, None without --size and --kld. Raises UsageError for more than one target."""
-    targets = {"TYPE": file_type, "--size": n_bytes, "--kld": kld is not None, "--list": wants_list}
+    kld = options.kld
+    targets = {"TYPE": options.file_type, "--size": options.n_bytes, "--kld": kld is not None, "--list": wants_list}
     chosen = [name for name, is_set in targets.items() if is_set]
     if len(chosen) > 1 and set(chosen) & {"--size", "--kld"}:
         raise UsageError(f"{' and '.join(chosen)} exclude each other.", "Give one of them.")
-    if kld is not None and not 0 < kld < math.inf:
-        raise UsageError(f"A divergence of {kld:g} cannot be reached.", "Give --kld more than 0, such as 0.02.")
-    return MixTarget(n_bytes, kld or 0.0) if n_bytes or kld else None
+    return MixTarget(options.n_bytes, kld or 0.0) if options.n_bytes or kld else None
 
 
 def _source_path(source: str) -> Path:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.argument("words", nargs=-1)
 @click.option("--trending", "is_trending", is_flag=True, help="List the GGUFs of the day; WORDS may be left out.")
 @click.option("--fits", "only_fitting", is_flag=True, help="Hide models that do not fit this machine.")
-@option("limit", type=click.IntRange(1, 100), default=10)
+@option("limit", most=100, default=10)
 @options("vram", "ram", "wants_json")
 def search(
     words: tuple[str, ...],

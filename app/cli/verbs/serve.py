@@ -9,7 +9,7 @@ from functools import partial
 import click
 
 from app.cli.confirm import confirm_load, with_unfit_policy
-from app.cli.options import options, setting_options
+from app.cli.options import options, service_options
 from app.cli.output.format import print_json
 from app.common.terminal import printable
 from app.launch.editors import EDITORS, context_advice, editor_settings
@@ -21,8 +21,7 @@ from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, repo
 
 @click.command(epilog="Example: localllm serve -m model.gguf --ctx 16384")
 @click.option("--editor", type=click.Choice(EDITORS), help="Print the settings for an editor or program, and exit.")
-@setting_options("host", "port", "also", "model", "ctx", "kv_type", "projector", "draft", "lora", "control_vector")
-@setting_options("context_shift", "rpc", "gpu", "threads", "parallel", "api_key", "access_log")
+@service_options
 @options("assume_yes")
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; print the address as JSON.")
 def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) -> None:

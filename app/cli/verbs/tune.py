@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from app.cli.options import complete_model, options, setting_options
+from app.cli.options import options, options_of
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
 from app.common.terminal import printable
@@ -23,6 +23,7 @@ from app.engine.tuning.tune_results import (
     fastest,
     tune_key,
 )
+from app.options.jobs import TuneOptions
 from app.settings.settings import load_settings
 from quantizer.gguf.header import read_header
 from quantizer.system.errors import UsageError
@@ -45,13 +46,12 @@ def warn_if_busy() -> None:
 
 
 @click.command(epilog="Example: localllm tune model.gguf")
-@click.argument("model", required=False, shell_complete=complete_model)
+@options_of(TuneOptions, optional=("model",))
 @click.option(
     "--show", is_flag=True, help="Print earlier measurements, of MODEL or of all models, and measure nothing."
 )
-@setting_options("threads")
 @options("wants_json")
-def tune(model: str | None, show: bool, threads: int | None, wants_json: bool) -> None:
+def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
     """Measure MODEL (guide, a path to a GGUF, or a name in the library) under each setting of the engine.
 
     The setting that is fastest for how you use the model applies from the next load on. Smaller types of KV cache are
@@ -61,17 +61,17 @@ def tune(model: str | None, show: bool, threads: int | None, wants_json: bool) -
     from app.library.local.resolve import resolve
     from app.service.models.model_file import read_model_file
 
-    settings = load_settings()
+    settings, model = load_settings(), options.model
     if show:
         _show_known(settings.cache_dir, resolve(model, settings).path if model else None, wants_json=wants_json)
         return
-    if model is None:
+    if not model:
         raise UsageError("There is no MODEL.", "Name one, or give --show.")
     path = resolve(model, settings).path
     read_model_file(path)  # the gate
     warn_if_busy()
     # in a child process, which ends with the iteration
-    request, track = TuneRequest(str(path), threads or 0), partial(with_progress, "Measuring")
+    request, track = TuneRequest(str(path), options.threads), partial(with_progress, "Measuring")
     measured = run_task("app.engine.tuning.tuner", request, TaskProgress, SpeedMeasurement, track)
     _print(path.name, measured, wants_json=wants_json)
 

@@ -14,9 +14,10 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
+from app.options.jobs import JobOptions, given
 from app.protocol.job import Job
 from app.service.http.errors import RefusedError
-from app.service.jobs.arguments import Arguments, Resource, arguments_of, command_of
+from app.service.jobs.arguments import Resource, command_of, options_of, resources_of, title_of
 from app.service.jobs.run import JobRun
 from app.service.jobs.store import JobStore
 from app.settings.settings import Settings
@@ -71,7 +72,7 @@ class JobManager:
         self._on_idle = on_idle
         self._store = JobStore(settings.data_dir / "jobs")
         self._jobs = {job.id: job for job in self._store.load()}
-        self._waiting: dict[str, Arguments] = {}
+        self._waiting: dict[str, JobOptions] = {}
         self._runs: dict[str, JobRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._saved_s: dict[str, float] = {}
@@ -87,7 +88,7 @@ class JobManager:
     @property
     def is_computing(self) -> bool:
         """Whether a job keeps the machine busy, which would spoil measurements."""
-        return any("machine" in run.arguments.resources for run in self._runs.values())
+        return any("machine" in resources_of(run.options) for run in self._runs.values())
 
     @property
     def is_idle(self) -> bool:
@@ -100,19 +101,19 @@ class JobManager:
             raise RefusedError(404, "job_not_found", f"There is no job {job_id[:80]!r}.", "List the jobs.")
         return self._jobs[job_id]
 
-    async def start(self, arguments: Arguments) -> Job:
+    async def start(self, options: JobOptions) -> Job:
         """Queue a new job. Raises RequestError for invalid arguments, RefusedError where too many wait."""
         self._check_queue()
-        await asyncio.to_thread(command_of, arguments, self.settings)
+        await asyncio.to_thread(command_of, options, self.settings)
         job = Job(
             id=secrets.token_hex(4),
-            kind=arguments.kind,
-            title=arguments.title,
-            arguments=arguments.model_dump(mode="json", exclude_defaults=True),
+            kind=options.kind,
+            title=title_of(options),
+            arguments=given(options),
             created_s=self._time_after_all(),
         )
         self._store.save(job)
-        self._enqueue(job, arguments)
+        self._enqueue(job, options)
         return self._jobs[job.id]
 
     def _time_after_all(self) -> float:
@@ -125,10 +126,10 @@ class JobManager:
         self._check_has_ended(job)
         self._check_queue()
         try:
-            arguments = arguments_of(job.kind, job.arguments)
+            options = options_of(job.kind, job.arguments)
         except (ValueError, KeyError) as error:
             raise RefusedError(409, "not_repeatable", "Another version started this job.", "Start it anew.") from error
-        self._enqueue(replace(job, state="queued", error=None, ended_s=None, message=""), arguments)
+        self._enqueue(replace(job, state="queued", error=None, ended_s=None, message=""), options)
         return self._jobs[job_id]
 
     def cancel(self, job_id: str) -> Job:
@@ -183,16 +184,16 @@ class JobManager:
         self._subscriptions.close()
         self._store.close()
 
-    def _enqueue(self, job: Job, arguments: Arguments) -> None:
-        self._waiting[job.id] = arguments
+    def _enqueue(self, job: Job, options: JobOptions) -> None:
+        self._waiting[job.id] = options
         self._update(job)
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        waiting = ((job_id, arguments.resources) for job_id, arguments in self._waiting.items())
-        for job_id in startable(waiting, [run.arguments.resources for run in self._runs.values()]):
-            job, arguments, log = self._jobs[job_id], self._waiting.pop(job_id), self._store.log(job_id)
-            self._runs[job_id] = JobRun(job, arguments, self.settings, self._command, log, self._update)
+        waiting = ((job_id, resources_of(options)) for job_id, options in self._waiting.items())
+        for job_id in startable(waiting, [resources_of(run.options) for run in self._runs.values()]):
+            job, options, log = self._jobs[job_id], self._waiting.pop(job_id), self._store.log(job_id)
+            self._runs[job_id] = JobRun(job, options, self.settings, self._command, log, self._update)
             self._tasks[job_id] = asyncio.create_task(self._run(job_id))
             self._on_work()
         self._notify_if_idle()

@@ -17,8 +17,9 @@ from typing import Any, TypeAlias
 
 from app.library.download import events as download
 from app.library.local.removal import remove_empty_folders
+from app.options.jobs import JobOptions
 from app.protocol.job import Job, JobState
-from app.service.jobs.arguments import Arguments, JobCommand, command_of
+from app.service.jobs.arguments import JobCommand, command_of
 from app.service.jobs.store import JobLog
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
@@ -150,7 +151,7 @@ def _fraction(n_done: int, n_total: int | None) -> float | None:
 
 
 class JobRun:
-    """Runs `job` with its `arguments` by `command`, which runs verbs as `python -m app.cli.job_process` does.
+    """Runs `job` with its `options` by `command`, which runs verbs as `python -m app.cli.job_process` does.
 
     `on_change` receives the job whenever it changes.
     """
@@ -158,13 +159,13 @@ class JobRun:
     def __init__(
         self,
         job: Job,
-        arguments: Arguments,
+        options: JobOptions,
         settings: Settings,
         command: Sequence[str],
         log: JobLog,
         on_change: Callable[[Job], None],
     ) -> None:
-        self.arguments = arguments
+        self.options = options
         self._settings = settings
         self._command = tuple(command)
         self._log = log
@@ -194,7 +195,7 @@ class JobRun:
             self._process.kill_after(_GRACE_S)
 
     async def _run(self) -> JobState:
-        command = await asyncio.to_thread(command_of, self.arguments, self._settings)
+        command = await asyncio.to_thread(command_of, self.options, self._settings)
         if command.folder is not None:
             with explained(f"{command.folder} cannot be made", "Check its disk."):
                 command.folder.mkdir(parents=True, exist_ok=True)
@@ -213,7 +214,7 @@ class JobRun:
             self._log.folder,
             self._write_log,
         )
-        if self.arguments.kind not in _FULL_PRIORITY:
+        if self.options.kind not in _FULL_PRIORITY:
             lower_priority(process.pid)
         try:
             if self._is_cancelled:  # during the start

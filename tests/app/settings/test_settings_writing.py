@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.settings.descriptions import DESCRIPTIONS
+from app.options.option import format_value
 from app.settings.settings import (
+    SETTINGS,
     Settings,
     SettingSource,
     edit_toml,
-    format_setting,
     load_settings,
     parse_setting,
     setting_sources,
@@ -101,27 +100,20 @@ def test_what_a_setting_does_not_take_is_refused(name: str) -> None:
     assert refused.value.remedy
 
 
-@pytest.mark.parametrize("name", DESCRIPTIONS)
+@pytest.mark.parametrize("name", SETTINGS)
 def test_every_default_is_taken_again_as_it_is_shown(name: str) -> None:
     default = getattr(Settings(), name)
-    assert parse_setting(name, format_setting(default)) == default
+    assert parse_setting(name, format_value(default)) == default
 
 
 def test_keys_are_a_table_in_the_file_and_a_line_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text('[keys]\nhelp = "f1,f12"  # two\nquit = "ctrl+x"\n')
     environment = {"LOCALLLM_CONFIG": str(path)}
-    assert format_setting(load_settings({}, environment).keys) == "help=f1,f12 quit=ctrl+x"
+    assert format_value(load_settings({}, environment).keys) == "help=f1,f12 quit=ctrl+x"
     assert load_settings({}, {**environment, "LOCALLLM_KEYS": "help=f2"}).keys == {"help": "f2"}
     write_setting(path, "keys", {"help": "f1,f12", "go-log": "f11"})
     write_setting(path, "ctx", 512)
     assert load_settings({}, environment).keys == {"help": "f1,f12", "go-log": "f11"}
     assert load_settings({}, environment).ctx == 512
     assert "# two" in path.read_text()
-
-
-def test_every_setting_has_a_description_and_its_default_is_among_its_choices() -> None:
-    assert set(DESCRIPTIONS) == {item.name for item in fields(Settings)}
-    for name, meaning in DESCRIPTIONS.items():
-        assert meaning.text.endswith("."), name
-        assert not meaning.choices or getattr(Settings(), name) in meaning.choices

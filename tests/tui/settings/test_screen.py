@@ -11,8 +11,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from app.protocol.plan import PlanRequest
-from app.settings.descriptions import DESCRIPTIONS
-from app.settings.settings import load_settings
+from app.settings.settings import SETTINGS, load_settings
 from tests.app.client.scripted_client import ScriptedClient
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
@@ -153,7 +152,7 @@ async def test_keys_of_the_settings_work_and_are_shown(tmp_path, user_of):
 async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path, user_of):
     async with running_app(tmp_path) as app:
         user = user_of(Pilot(app))
-        await user.presses("f10", *["down"] * list(DESCRIPTIONS).index("keys"), "enter")
+        await user.presses("f10", *["down"] * list(SETTINGS).index("keys"), "enter")
         await user.sees("Key bindings of the terminal app")
         await user.pastes("help=f5")
         await user.presses("enter")

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
+from app.options.jobs import PullOptions
 from app.protocol.job import Job
 from app.service.api.app_state import AppState, app_state, model_of
 from app.service.api.fields import Body, WithWarnings
@@ -36,7 +37,6 @@ from app.service.generation.thinking import Thinking
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
-from app.service.jobs.arguments import PullArguments
 from app.service.models.model_catalog import FileFacts
 from app.service.models.model_file import Senses
 from app.service.models.served_model import ServedModel
@@ -239,7 +239,7 @@ async def download(request: Request, body: DownloadBody) -> JsonResponse[Downloa
     try:
         await state.models.find(body.reference)
     except UnknownModelError:
-        job = await state.jobs.start(PullArguments(reference=body.reference))
+        job = await state.jobs.start(PullOptions(reference=body.reference))
         return JsonResponse(_download(job))
     return JsonResponse({"status": "already_downloaded"})
 

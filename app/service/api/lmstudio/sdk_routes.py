@@ -23,6 +23,7 @@ from app.common.keys import KeyScope
 from app.common.media_formats import MediaKind, format_of
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
+from app.options.jobs import PullOptions
 from app.protocol.errors import RequestError, ServiceError
 from app.protocol.job import Job
 from app.protocol.library import HubRepository, Quant, VerdictName
@@ -42,7 +43,6 @@ from app.service.api.lmstudio.sdk_text import EMBEDDING_ENDPOINTS, LLM_ENDPOINTS
 from app.service.generation.media import Medium
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse
-from app.service.jobs.arguments import PullArguments
 
 Fit: TypeAlias = Literal["fullGPUOffload", "partialGPUOffload", "willNotFit"]
 
@@ -178,7 +178,7 @@ async def _download(context: Context, body: _DownloadBody, channel: Channel) -> 
     """Fetch a model; a client that cancels, or goes away, cancels the job, which the next one resumes."""
     jobs = context.state.jobs
     before = frozenset(await context.state.models.catalog.list_models())
-    job = await jobs.start(PullArguments(reference=body.downloadIdentifier))
+    job = await jobs.start(PullOptions(reference=body.downloadIdentifier))
     cancelling = asyncio.ensure_future(_cancel_when_asked(context, job.id, channel))
     try:
         async with aclosing(jobs.watch_one(job.id)) as states:

@@ -1,6 +1,6 @@
 """Routes of jobs: /api/localllm/jobs. Start, list, watch, cancel, retry and forget long work.
 
-`app.service.jobs.arguments` owns the arguments of a job. Errors may contain paths: the caller gave them.
+`app.options.jobs` declares the arguments of a job. Errors may contain paths: the caller gave them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from fastapi import Request
 from pydantic import Field, RootModel
 from typing_extensions import TypedDict
 
+from app.options.jobs import BenchOptions, EvalOptions, PullOptions, QuantizeOptions, TuneOptions
 from app.protocol.job import Job
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
@@ -18,7 +19,6 @@ from app.service.api.native.status import error_body
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
-from app.service.jobs.arguments import BenchArguments, EvalArguments, PullArguments, QuantizeArguments, TuneArguments
 
 router = Router(prefix="/api/localllm/jobs")
 
@@ -27,35 +27,35 @@ class PullJobBody(Body):
     """Fetch a model."""
 
     kind: Literal["pull"]
-    arguments: PullArguments
+    arguments: PullOptions
 
 
 class QuantizeJobBody(Body):
     """Make a smaller GGUF."""
 
     kind: Literal["quantize"]
-    arguments: QuantizeArguments
+    arguments: QuantizeOptions
 
 
 class TuneJobBody(Body):
     """Measure how a model runs fastest here."""
 
     kind: Literal["tune"]
-    arguments: TuneArguments
+    arguments: TuneOptions
 
 
 class EvalJobBody(Body):
     """Measure how well a model predicts a text."""
 
     kind: Literal["eval"]
-    arguments: EvalArguments
+    arguments: EvalOptions
 
 
 class BenchJobBody(Body):
     """Measure how fast a model answers, in a service of its own."""
 
     kind: Literal["bench"]
-    arguments: BenchArguments
+    arguments: BenchOptions
 
 
 _AnyBody: TypeAlias = Annotated[

@@ -24,15 +24,13 @@ from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
 from app.service.pool.memory import LoadedModel
+from app.settings.settings import SETTINGS
 from offload.footprint.kv_cache import parse_kv_types
 from quantizer.system.errors import UsageError
 
 router = Router(prefix="/api/localllm")
 
-_MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
 _LEAST_CELLS = 64  # with fewer llama.cpp 0.3.36 aborts while it sizes its buffers
-_MOST_SEQUENCES = 256
-_MOST_THREADS = 512  # llama.cpp makes no more
 _MOST_GPUS = 64
 
 
@@ -46,10 +44,10 @@ class PlanBody(Body):
     """See `app.protocol.plan.PlanRequest`."""
 
     model: StrictStr = ""
-    n_ctx: Annotated[int, Field(ge=0, le=_MOST_CELLS), AfterValidator(_check_n_ctx)] = 0
+    n_ctx: Annotated[int, Field(ge=0, le=SETTINGS["ctx"].most), AfterValidator(_check_n_ctx)] = 0
     kv_type: StrictStr = ""
-    n_sequences: Annotated[int, Field(ge=0, le=_MOST_SEQUENCES)] = 0
-    n_threads: Annotated[int, Field(ge=0, le=_MOST_THREADS)] = 0
+    n_sequences: Annotated[int, Field(ge=0, le=SETTINGS["parallel"].most)] = 0
+    n_threads: Annotated[int, Field(ge=0, le=SETTINGS["threads"].most)] = 0
     context_shift: bool | None = None
     gpu_layers: Annotated[dict[str, int], Field(max_length=_MOST_GPUS)] | None = None
     vram: Annotated[tuple[StrictStr, ...], Field(max_length=_MOST_GPUS)] = ()
@@ -65,7 +63,7 @@ class ContextBody(Body):
     """The context that a model should have, in tokens."""
 
     model: StrictStr = ""
-    n_ctx: Annotated[int, Field(ge=_LEAST_CELLS, le=_MOST_CELLS)]
+    n_ctx: Annotated[int, Field(ge=_LEAST_CELLS, le=SETTINGS["ctx"].most)]
 
 
 @router.post("/plan", openapi_extra=errors(404, 502))

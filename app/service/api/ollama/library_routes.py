@@ -31,6 +31,7 @@ from app.library.local.recipe import (
     write_recipe,
 )
 from app.library.local.resolve import UnknownModelError
+from app.options.jobs import PullOptions, QuantizeOptions
 from app.protocol.errors import RequestError
 from app.protocol.job import Job
 from app.service.api.app_state import app_state
@@ -39,7 +40,6 @@ from app.service.http.errors import RefusedError, ollama_error
 from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, LineStream, while_connected
-from app.service.jobs.arguments import PullArguments, QuantizeArguments
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
 from app.settings.settings import Settings
@@ -99,7 +99,7 @@ async def pull(request: Request, body: PullBody) -> StatusAnswer:
             raise model_not_found(body.model_name, error) from error
         return await _respond(request, body, _already_done())
     jobs = app_state(request).jobs
-    job = await jobs.start(PullArguments(reference=name))
+    job = await jobs.start(PullOptions(reference=name))
     return await _respond(request, body, _statuses(jobs, job, _pulling))
 
 
@@ -117,7 +117,7 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
     if not body.quantize:
         await _link(source, name, settings, recipe)
         return await _respond(request, body, _already_done())
-    arguments = QuantizeArguments(source=str(source.path), file_type=body.quantize.upper(), output=name)
+    arguments = QuantizeOptions(source=str(source.path), file_type=body.quantize.upper(), output=name)
     jobs = app_state(request).jobs
     statuses = _statuses(jobs, await jobs.start(arguments), _creating)
     path = model_output_path(source, name, settings.models_dir)

@@ -86,7 +86,7 @@ def test_piped_text_is_one_prompt_and_follows_an_argument(run: Run, tiny_model: 
         (("--json",), b"", 2, "no prompt"),
         (("What is it?",), b"", 2, "is not a model"),
         (("-p", "a", "-m", "tiny", "tiny"), b"", 2, "twice"),
-        (("-p", "a", "--temp", "nan"), b"", 2, "temperature"),
+        (("-p", "a", "--temp", "nan"), b"", 2, "--temp"),
         (("-p", "a", "--max-tokens", "0"), b"", 2, "max-tokens"),
         ((), b"\xff\xfe\xff", 2, "UTF-8"),
         (("-p", "a", "--temp", "-1"), b"", 1, "temperature"),

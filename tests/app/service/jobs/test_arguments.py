@@ -12,7 +12,7 @@ from app.cli.main import _cli
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
 from app.protocol.job import JobKind
-from app.service.jobs.arguments import JobCommand, arguments_of, command_of
+from app.service.jobs.arguments import JobCommand, command_of, options_of, title_of
 from app.settings.settings import Settings
 
 
@@ -23,7 +23,7 @@ def command(tmp_path: Path, tiny_model: Path) -> Callable[..., JobCommand]:
     installed = settings.models_dir / "org" / "repo" / "m-F16.gguf"
     installed.parent.mkdir(parents=True)
     installed.symlink_to(tiny_model)
-    return lambda kind, **arguments: command_of(arguments_of(kind, arguments), settings)
+    return lambda kind, **arguments: command_of(options_of(kind, arguments), settings)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_too_long_a_path_is_left_to_the_verb(command: Callable[..., JobCommand])
 )
 def test_unknown_arguments_are_refused(kind: JobKind, arguments: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        arguments_of(kind, arguments)
+        options_of(kind, arguments)
 
 
 @pytest.mark.parametrize(
@@ -139,4 +139,4 @@ def test_unknown_arguments_are_refused(kind: JobKind, arguments: dict[str, Any])
     ],
 )
 def test_a_title_names_models_without_their_folders(kind: JobKind, arguments: dict[str, Any], title: str) -> None:
-    assert arguments_of(kind, arguments).title == title
+    assert title_of(options_of(kind, arguments)) == title

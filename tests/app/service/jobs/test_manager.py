@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from app.options.jobs import PullOptions, TuneOptions
 from app.protocol.errors import RequestError
 from app.protocol.job import Job
 from app.service.http.errors import RefusedError
 from app.service.jobs import manager as module
-from app.service.jobs.arguments import PullArguments, TuneArguments
 from app.service.jobs.manager import JobManager
 from app.settings.settings import Settings
 
@@ -75,9 +75,9 @@ def _n_descriptors() -> int:
 
 async def test_fifty_waiting_jobs_start_in_order_and_leak_no_descriptor(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
-        await end_of(jobs, await jobs.start(TuneArguments(model="first")))
+        await end_of(jobs, await jobs.start(TuneOptions(model="first")))
         before = _n_descriptors()
-        started = [await jobs.start(TuneArguments(model=f"m{number}")) for number in range(50)]
+        started = [await jobs.start(TuneOptions(model=f"m{number}")) for number in range(50)]
         assert [(await end_of(jobs, job)).state for job in started] == ["done"] * 50
         assert _n_descriptors() <= before
         assert [job.id for job in jobs.all[1:]] == [job.id for job in started]
@@ -86,8 +86,8 @@ async def test_fifty_waiting_jobs_start_in_order_and_leak_no_descriptor(opened: 
 
 async def test_each_end_has_its_state(opened: Opened) -> None:
     async with opened() as jobs:
-        died = await end_of(jobs, await jobs.start(TuneArguments(model="die")))
-        failed = await end_of(jobs, await jobs.start(TuneArguments(model="fail")))
+        died = await end_of(jobs, await jobs.start(TuneOptions(model="die")))
+        failed = await end_of(jobs, await jobs.start(TuneOptions(model="fail")))
         assert (died.state, failed.state) == ("failed", "failed")
         assert died.error is not None
         assert failed.error is not None
@@ -101,7 +101,7 @@ async def test_jobs_are_listed_in_the_order_of_their_start_though_the_clock_was_
 ) -> None:
     async def start_at(now_s: float) -> Job:
         monkeypatch.setattr("app.service.jobs.manager.time.time", lambda: now_s)
-        return await jobs.start(TuneArguments(model="chat"))
+        return await jobs.start(TuneOptions(model="chat"))
 
     async with opened() as jobs:
         started = [await start_at(now_s) for now_s in (3e9, 2e9, 1e9)]
@@ -113,7 +113,7 @@ async def test_jobs_are_listed_in_the_order_of_their_start_though_the_clock_was_
 
 async def test_other_output_is_logged_and_the_result_is_kept(opened: Opened) -> None:
     async with opened() as jobs:
-        job = await end_of(jobs, await jobs.start(TuneArguments(model="chat")))
+        job = await end_of(jobs, await jobs.start(TuneOptions(model="chat")))
         assert (job.state, job.result) == ("done", {"answer": 42})
         assert "no JSON [31m" in jobs.log(job.id)
         assert "a line that was too long was dropped" in jobs.log(job.id)
@@ -121,7 +121,7 @@ async def test_other_output_is_logged_and_the_result_is_kept(opened: Opened) -> 
 
 async def test_running_and_waiting_jobs_are_cancelled_and_retried(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
-        runs, waits = [await jobs.start(TuneArguments(model=f"wait-{number}")) for number in (1, 2)]
+        runs, waits = [await jobs.start(TuneOptions(model=f"wait-{number}")) for number in (1, 2)]
         await running(jobs, runs)
         assert jobs.cancel(waits.id).state == "cancelled"
         with pytest.raises(RefusedError, match="is running"):
@@ -143,7 +143,7 @@ async def test_unfinished_jobs_are_interrupted_for_the_next_service_and_can_be_r
     opened: Opened, tmp_path: Path
 ) -> None:
     async with opened() as jobs:
-        runs, waits = [await jobs.start(TuneArguments(model=f"wait-{number}")) for number in (1, 2)]
+        runs, waits = [await jobs.start(TuneOptions(model=f"wait-{number}")) for number in (1, 2)]
         await running(jobs, runs)
     assert not list((tmp_path / "jobs").glob("*.lock"))
     async with opened() as jobs:
@@ -157,7 +157,7 @@ async def test_unfinished_jobs_are_interrupted_for_the_next_service_and_can_be_r
 
 async def test_a_removed_job_disappears_for_subscribers_and_from_disk(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
-        job = await end_of(jobs, await jobs.start(TuneArguments(model="m")))
+        job = await end_of(jobs, await jobs.start(TuneOptions(model="m")))
         watch = jobs.watch()
         assert (await anext(watch)).state == "done"
         jobs.forget(job.id)
@@ -173,7 +173,7 @@ async def test_only_the_last_hundred_ended_jobs_are_kept(
 ) -> None:
     monkeypatch.setattr(module, "MAX_ENDED", 3)
     async with opened() as jobs:
-        started = [await jobs.start(TuneArguments(model=f"m{number}")) for number in range(5)]
+        started = [await jobs.start(TuneOptions(model=f"m{number}")) for number in range(5)]
         await end_of(jobs, started[-1])
         assert [job.id for job in jobs.all] == [job.id for job in started[2:]]
     assert len(list((tmp_path / "jobs").glob("*.json"))) == len(list((tmp_path / "jobs").glob("*.log"))) == 3
@@ -183,16 +183,16 @@ async def test_too_many_waiting_jobs_are_refused(opened: Opened, monkeypatch: py
     monkeypatch.setattr(module, "MAX_WAITING", 2)
     async with opened() as jobs:
         for number in range(3):
-            await jobs.start(TuneArguments(model=f"wait-{number}"))
+            await jobs.start(TuneOptions(model=f"wait-{number}"))
         with pytest.raises(RefusedError, match="wait already") as raised:
-            await jobs.start(TuneArguments(model="one too many"))
+            await jobs.start(TuneOptions(model="one too many"))
         assert raised.value.status == 429
 
 
 async def test_an_impossible_job_is_refused_before_it_waits(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
         with pytest.raises(RequestError):
-            await jobs.start(TuneArguments(model="./m.gguf"))
+            await jobs.start(TuneOptions(model="./m.gguf"))
         assert jobs.all == ()
     assert not (tmp_path / "jobs").exists()
 
@@ -202,7 +202,7 @@ async def test_the_manager_is_idle_when_nothing_runs_waits_or_is_watched(opened:
     async with opened(on_work=lambda: calls.append("work"), on_idle=lambda: calls.append("idle")) as jobs:
         assert jobs.is_idle
         watch = jobs.watch()
-        job = await jobs.start(PullArguments(reference="wait-1"))
+        job = await jobs.start(PullOptions(reference="wait-1"))
         assert (await anext(watch)).id == job.id
         assert not jobs.is_computing
         jobs.cancel(job.id)
@@ -214,10 +214,10 @@ async def test_the_manager_is_idle_when_nothing_runs_waits_or_is_watched(opened:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "gives_way"), [(PullArguments(reference="wait-a"), True), (TuneArguments(model="wait-a"), False)]
+    ("arguments", "gives_way"), [(PullOptions(reference="wait-a"), True), (TuneOptions(model="wait-a"), False)]
 )
 async def test_jobs_have_low_priority_unless_they_measure(
-    opened: Opened, arguments: PullArguments | TuneArguments, gives_way: bool
+    opened: Opened, arguments: PullOptions | TuneOptions, gives_way: bool
 ) -> None:
     async with opened() as jobs:
         before = set(psutil.Process().children())
