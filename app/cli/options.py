@@ -1,4 +1,4 @@
-"""The options of `app.options` as click decorators, and what follows from them: settings, and the machine to plan for.
+"""The options of `app.options` as click decorators.
 
 An option that only one command has is declared with its verb.
 """
@@ -8,21 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from app.cli.confirm import with_unfit_policy
 from app.common.terminal import printable_line
 from app.options.common import COMMON
 from app.options.option import Group, Kind, Option, rows
-from app.settings.parsing import is_loopback, parse_byte_size, parse_rpc_endpoints
-from app.settings.settings import SETTINGS, Settings, load_settings
-
-if TYPE_CHECKING:
-    from app.library.machine_fit.planning import PlanningContext
-
+from app.settings.parsing import parse_byte_size
+from app.settings.settings import SETTINGS, load_settings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -183,38 +178,3 @@ def service_options(command: _Command) -> _Command:
     """Give `command` the settings that a service heeds."""
     groups = (Group.MODEL, Group.SPECULATION, Group.SERVICE)
     return _all_of([row for group in groups for row in SETTINGS.values() if row.group is group])(command)
-
-
-def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_yes: bool) -> Settings:
-    """Return the settings in force; with `connect` and no model the remote engine chooses: it may have no guide.
-
-    Raises UsageError, and ModelFileError for a path that does not exist, before a service is started for it.
-    """
-    chosen = model or ("" if flags["connect"] else None)
-    settings = load_settings({**flags, "model": chosen})
-    if settings.model.endswith(".gguf") and not settings.connect and is_loopback(settings.host):
-        from app.library.local.resolve import resolve
-
-        resolve(settings.model, settings)
-    return with_unfit_policy(settings, assume_yes=assume_yes, may_ask=True)
-
-
-def announced_rpc_endpoints(settings: Settings) -> tuple[str, ...]:
-    """Return the RPC servers of `settings`; warn on stderr that RPC is unencrypted. Raises UsageError."""
-    from app.engine.load.machine import exposure_warning
-
-    endpoints = parse_rpc_endpoints(settings.rpc)
-    if warning := exposure_warning(endpoints):
-        click.echo(warning, err=True)
-    return endpoints
-
-
-def requested_planning_context(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> PlanningContext:
-    """Return this machine, or the one that --vram and --ram describe, with its rates. Raises UsageError."""
-    from app.engine.load.machine import survey
-    from app.library.machine_fit.planning import local_planning_context, parse_machine, planning_context
-
-    endpoints = announced_rpc_endpoints(settings)
-    if not vram and ram is None:
-        return local_planning_context(settings)
-    return planning_context(settings, parse_machine(lambda: survey(endpoints, settings.cache_dir).machine, vram, ram))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
+from pathlib import Path
 
 from app.protocol.errors import RequestError
 from quantizer.system.errors import UsageError
@@ -81,3 +82,15 @@ def parse_host_names(text: str) -> tuple[str, ...]:
         if not is_host_name(name):
             raise UsageError(f"{name[:100]!r} is not a host name.", "Write it without http:// and port: pc.local.")
     return tuple(dict.fromkeys(names))
+
+
+def projector_file(choice: str) -> Path | None:
+    """Return the file that the setting `projector` names; None for one that is to be found, or for none."""
+    from quantizer.gguf.file_names import FOUND_TYPES, NO_PROJECTOR
+
+    if choice.lower() in ("", "auto", NO_PROJECTOR) or choice.upper() in FOUND_TYPES:
+        return None
+    try:
+        return Path(choice).expanduser().absolute()
+    except RuntimeError:  # no such user, or no home
+        return Path(choice).absolute()

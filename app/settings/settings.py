@@ -18,7 +18,7 @@ import platformdirs
 
 from app.options.option import Effect, Group, Kind, Option, option, rows
 from app.settings.origins import parse_origins
-from app.settings.parsing import parse_byte_size, parse_duration, parse_host_names, parse_rpc_endpoints
+from app.settings.parsing import parse_byte_size, parse_duration, parse_host_names, parse_rpc_endpoints, projector_file
 from quantizer.system.errors import UsageError
 from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
 
@@ -47,9 +47,7 @@ def _check_not_empty(text: str) -> None:
 
 
 def _absolute_projector(choice: str) -> str:
-    from app.library.local.projectors import portable_choice
-
-    return portable_choice(choice)
+    return str(projector_file(choice) or choice)  # for a service with another working folder
 
 
 _DATA_DIR = Path(platformdirs.user_data_dir("localllm", appauthor=False))

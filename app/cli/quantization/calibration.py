@@ -15,9 +15,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.format import format_bytes
 from app.cli.output.progress import JobProgress, with_progress
+from app.cli.resources import read_text, shipped, window_size
 from app.options.jobs import TextOptions
 from app.settings.settings import load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR

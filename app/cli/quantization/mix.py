@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.eval_options import read_text, shipped, window_size
 from app.cli.output.format import print_lines, print_table
 from app.cli.output.progress import with_progress
 from app.cli.quantization.calibration import (
@@ -28,6 +27,7 @@ from app.cli.quantization.calibration import (
     calibration_key,
     write_temporary_model,
 )
+from app.cli.resources import read_text, shipped, window_size
 from app.common.terminal import printable
 from app.settings.settings import load_settings
 from quantizer.gguf.tensor_types import tensor_type_named

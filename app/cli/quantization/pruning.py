@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.eval_options import read_text, window_size
 from app.cli.output.format import print_table
 from app.cli.output.progress import with_progress
 from app.cli.quantization.calibration import CALIBRATION, RUNNABLE, Runnable, calibration_key
+from app.cli.resources import read_text, window_size
 from app.settings.settings import load_settings
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
-from app.cli.options import options, options_of, requested_planning_context
+from app.cli.options import options, options_of
 from app.cli.output.format import print_json, print_lines, print_table
+from app.cli.resources import requested_planning_context
 from app.common.terminal import printable
 from app.options.jobs import BenchOptions
 from app.protocol.errors import ServiceError

@@ -154,7 +154,7 @@ def restore(chat_ids: tuple[int, ...]) -> None:
 
 def _remove_prefixes(keys: list[str]) -> None:
     """Remove the prefixes of chats: a running service drops what it has in memory, too. Raises StorageError."""
-    from app.cli.running_service import ask_service
+    from app.cli.resources import ask_service
     from app.settings.private_files import remove_prefixes
 
     try:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import announced_rpc_endpoints, complete_model, options, setting_options
+from app.cli.options import complete_model, options, setting_options
 from app.cli.output.format import print_json, print_lines
+from app.cli.resources import announced_rpc_endpoints
 from app.common.terminal import printable
 from app.protocol.codec import encode
 from app.protocol.library import MachineReport

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.eval_options import read_text, resolve_model, shipped, window_size
 from app.cli.options import options, options_of
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
+from app.cli.resources import read_text, resolve_model, shipped, window_size
 from app.common.terminal import printable
 from app.options.jobs import EvalOptions
 

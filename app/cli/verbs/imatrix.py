@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from app.cli.eval_options import resolve_model
 from app.cli.options import complete_model, option, options, options_of
 from app.cli.output.format import print_json
 from app.cli.quantization.calibration import compute_imatrix
+from app.cli.resources import resolve_model
 from app.common.terminal import printable
 from app.options.jobs import TextOptions
 from quantizer.system.errors import UsageError

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import format_bytes, print_json
+from app.cli.resources import open_index
 from app.common.terminal import printable_line
 from app.protocol.library import ImportWay, PlacementResult
 from app.settings.settings import load_settings

@@ -8,7 +8,7 @@ import click
 
 from app.cli.options import options
 from app.cli.output.format import format_bytes, print_json
-from app.cli.running_service import ask_service
+from app.cli.resources import ask_service
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 

@@ -10,8 +10,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from app.cli.confirm import confirm_load
-from app.cli.options import options, resolve_settings, setting_options
+from app.cli.options import options, setting_options
 from app.cli.output.format import print_json, print_lines
+from app.cli.resources import resolve_settings
 from app.common.terminal import printable
 from app.launch.agents import AGENTS, Agent, agent_named
 from app.settings.settings import SettingSource, setting_sources

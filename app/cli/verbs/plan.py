@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.options import complete_model, options, requested_planning_context, setting_options
+from app.cli.options import complete_model, options, setting_options
 from app.cli.output.format import print_json, print_lines
+from app.cli.resources import requested_planning_context
 from app.settings.settings import NO_DRAFT, Settings, load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR
 

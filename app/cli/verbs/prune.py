@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.confirm import confirm_removal
-from app.cli.index import open_index
 from app.cli.options import BYTE_SIZE, options
 from app.cli.output.format import format_bytes, print_json
+from app.cli.resources import open_index
 from app.common.terminal import printable_line
 from app.settings.settings import load_settings
 

@@ -9,7 +9,7 @@ import click
 
 from app.cli.options import options
 from app.cli.output.format import format_bytes, print_json, print_lines
-from app.cli.running_service import ask_service
+from app.cli.resources import ask_service
 
 if TYPE_CHECKING:
     from app.protocol.status import ModelStatus

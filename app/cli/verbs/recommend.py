@@ -7,8 +7,9 @@ from datetime import date
 
 import click
 
-from app.cli.options import options, requested_planning_context
+from app.cli.options import options
 from app.cli.output.format import print_json, print_lines
+from app.cli.resources import requested_planning_context
 from app.protocol.library import Recommendation, Recommendations, Recommended
 from app.settings.settings import load_settings
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import option, options, requested_planning_context
+from app.cli.options import option, options
 from app.cli.output.format import print_json, print_lines
+from app.cli.resources import requested_planning_context
 from app.protocol.library import HubModel, HubRepository
 from app.settings.settings import load_settings
 from quantizer.system.errors import UsageError

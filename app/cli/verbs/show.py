@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from app.cli.index import open_index
 from app.cli.options import complete_model, options
 from app.cli.output.format import print_json
+from app.cli.resources import open_index
 from app.common.terminal import printable, printable_line
 from app.settings.settings import load_settings
 

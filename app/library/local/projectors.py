@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from app.library.external import ollama_projectors, snapshot_folders
 from app.library.local.model_files import is_model_file
+from app.settings.parsing import projector_file
 from quantizer.gguf.file_names import (
     FOUND_TYPES,
     NO_PROJECTOR,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from quantizer.gguf.projector_header import ProjectorHeader
 
 
-AUTO_PROJECTOR = "auto"
 _AMBIGUOUS = 2
 
 
@@ -90,7 +90,7 @@ def choose_projector(model: Header, choice: str) -> FoundProjector:
     """
     if choice.lower() == NO_PROJECTOR:
         return NOTHING_FOUND
-    if not (named := _named(choice)):
+    if not (named := projector_file(choice)):
         return find_projector(model, choice)
     from app.engine.load.projector_file import validate_projector  # lists should not wait for it
 
@@ -99,12 +99,7 @@ def choose_projector(model: Header, choice: str) -> FoundProjector:
 
 def general_choice(choice: str) -> str:
     """Return what a `choice` for one model means for all others: a file is no projector of theirs."""
-    return "" if _named(choice) else choice
-
-
-def portable_choice(choice: str) -> str:
-    """Return `choice` for a process with another working folder: the path of a file becomes absolute."""
-    return str(_named(choice) or choice)
+    return "" if projector_file(choice) else choice
 
 
 def find_projector(model: Header, preferred: str = "") -> FoundProjector:
@@ -151,16 +146,6 @@ def projector_stamp(model: Path, look: Look = look_into) -> str:
             continue
         stamps.append(f"{path.name}:{status.st_size}:{status.st_mtime_ns}:{status.st_ino}")
     return " ".join(sorted(stamps))
-
-
-def _named(choice: str) -> Path | None:
-    """Return the file that a choice names; None for one that is to be found, or for none."""
-    if choice.lower() in ("", AUTO_PROJECTOR, NO_PROJECTOR) or choice.upper() in FOUND_TYPES:
-        return None
-    try:
-        return Path(choice).expanduser().absolute()
-    except RuntimeError:  # no such user, or no home
-        return Path(choice).absolute()
 
 
 def _candidates(model: Path, look: Look = look_into) -> Iterator[tuple[Path, int]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.search import ANYTHING, ChatFilter
 from app.chat.store import FILE_NAME, ChatStore
-from app.cli.eval_options import shipped
+from app.cli.resources import shipped
 
 _LIMIT_MS = 100.0
 _WORDS_A_MESSAGE = 80

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.cli.eval_options import shipped
+from app.cli.resources import shipped
 from tests.app.cli.in_process import run_localllm
 from tests.app.interrupting import interrupt
 from tests.quantizer.gguf_files import tiny_llama, tiny_weights

@@ -1,0 +1,118 @@
+"""What verbs work with: settings, the machine to plan for, the model index, the running service, a model and a text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from app.cli.confirm import with_unfit_policy
+from app.settings.parsing import is_loopback, parse_rpc_endpoints
+from app.settings.settings import Settings, load_settings
+from quantizer.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from app.client.service_client import ServiceClient
+    from app.library.local.index import Index
+    from app.library.machine_fit.planning import PlanningContext
+    from quantizer.gguf.header import Header
+
+_DEFAULT_CTX = 512  # tokens per window, as llama-perplexity has it
+_Answer = TypeVar("_Answer")
+
+
+def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_yes: bool) -> Settings:
+    """Return the settings in force; with `connect` and no model the remote engine chooses: it may have no guide.
+
+    Raises UsageError, and ModelFileError for a path that does not exist, before a service is started for it.
+    """
+    chosen = model or ("" if flags["connect"] else None)
+    settings = load_settings({**flags, "model": chosen})
+    if settings.model.endswith(".gguf") and not settings.connect and is_loopback(settings.host):
+        from app.library.local.resolve import resolve
+
+        resolve(settings.model, settings)
+    return with_unfit_policy(settings, assume_yes=assume_yes, may_ask=True)
+
+
+def announced_rpc_endpoints(settings: Settings) -> tuple[str, ...]:
+    """Return the RPC servers of `settings`; warn on stderr that RPC is unencrypted. Raises UsageError."""
+    from app.engine.load.machine import exposure_warning
+
+    endpoints = parse_rpc_endpoints(settings.rpc)
+    if warning := exposure_warning(endpoints):
+        click.echo(warning, err=True)
+    return endpoints
+
+
+def requested_planning_context(settings: Settings, vram: Sequence[str] = (), ram: str | None = None) -> PlanningContext:
+    """Return this machine, or the one that --vram and --ram describe, with its rates. Raises UsageError."""
+    from app.engine.load.machine import survey
+    from app.library.machine_fit.planning import local_planning_context, parse_machine, planning_context
+
+    endpoints = announced_rpc_endpoints(settings)
+    if not vram and ram is None:
+        return local_planning_context(settings)
+    return planning_context(settings, parse_machine(lambda: survey(endpoints, settings.cache_dir).machine, vram, ram))
+
+
+@contextmanager
+def open_index(cache_dir: Path) -> Iterator[Index]:
+    """Open the index, and print on stderr when it was rebuilt. Raises StorageError."""
+    from app.library.local.index import Index
+
+    with Index(cache_dir) as index:
+        try:
+            yield index
+        finally:
+            if index.was_damaged:
+                click.echo("The index of models was damaged and was rebuilt.", err=True)
+
+
+def ask_service(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
+    """Return the answer of the running service. Raises UserError, ServiceError where none runs."""
+    from app.client.service_client import ServiceClient
+    from app.common.keys import own_key
+
+    settings = load_settings()
+
+    async def answer() -> _Answer:
+        async with ServiceClient(settings.url, own_key(settings)) as client:
+            return await call(client)
+
+    return asyncio.run(answer())
+
+
+def resolve_model(name: str) -> tuple[Path, Header]:
+    """Return the file that the model `name` means and its header, validated. Raises UserError."""
+    from app.library.local.resolve import resolve
+    from quantizer.gguf.validation import validate_gguf
+
+    path = resolve(name, load_settings()).path
+    return path, validate_gguf(path)
+
+
+def window_size(header: Header, requested: int) -> int:
+    """Return the tokens per window: `requested`, else the default or what the model was trained on, if less."""
+    trained = header.integer(f"{header.architecture}.context_length") or _DEFAULT_CTX
+    return requested or min(_DEFAULT_CTX, trained)
+
+
+def shipped(name: str) -> Path:
+    """Return the path of a text in assets/text."""
+    return Path(str(files("assets") / "text" / name))
+
+
+def read_text(path: Path) -> str:
+    """Return what `path` holds. Raises UsageError when it cannot be read or is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text.", "Save it as UTF-8.") from error
