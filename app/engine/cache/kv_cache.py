@@ -82,23 +82,18 @@ class KVCacheManager:
         That is at the `branches`, where the prompts of others may leave this one, and where it leaves those before it.
         The sequence belongs to `conversation`; a request that names none leaves it where it was.
         """
-        slot = self._planned(tokens, adapters, branches, wants_first_cells=wants_first_cells)
+        needs_checkpoints = self._offloader is not None and not self._facts.truncation.is_unlimited
+        # Before anything is evicted, whose tokens would no longer be known.
+        n_known = self._offloader.n_known(tokens[:-1], adapters) if self._offloader and needs_checkpoints else 0
+        slot = self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
+        if self._offloader is not None and needs_checkpoints:
+            self.checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
+            places = [n_whole(tokens, place) for place in (*branches, n_known)]
+            min_end = self._offloader.min_end_tokens
+            slot = replace(slot, checkpoints=plan_checkpoints(places, slot.n_cached, len(tokens), min_end))
         if conversation:
             self._conversations[slot.sequence_id] = conversation
         return slot
-
-    def _planned(
-        self, tokens: Sequence[int], adapters: AdapterSet, branches: Sequence[int], *, wants_first_cells: bool
-    ) -> Slot:
-        """Return a slot as `_allocate` with its checkpoints."""
-        if self._offloader is None or self._facts.truncation.is_unlimited:
-            return self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
-        n_known = self._offloader.n_known(tokens[:-1], adapters)  # before anything is evicted
-        slot = self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
-        self.checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
-        places = [n_whole(tokens, place) for place in (*branches, n_known)]
-        min_end = self._offloader.min_end_tokens
-        return replace(slot, checkpoints=plan_checkpoints(places, slot.n_cached, len(tokens), min_end))
 
     def _allocate(self, tokens: Sequence[int], adapters: AdapterSet, *, wants_first_cells: bool) -> Slot:
         """Return a locked slot with the longest cached prefix of `tokens`; at least the last token is left to compute.
@@ -108,7 +103,7 @@ class KVCacheManager:
         """
         match = self._match(tokens, adapters)
         if (wants_first_cells and not match.n_tokens and self._offload_all_idle()) or self._offload_idle(match):
-            match = self._match(tokens, adapters)
+            match = self._match(tokens, adapters)  # which may be saved now
         saved = self._saved_match(tokens, adapters, match.n_tokens)
         if saved is not None:
             if (slot := self._restore(saved, tokens, adapters)) is not None:
@@ -138,8 +133,14 @@ class KVCacheManager:
         begin = self._tree.length(sequence_id)
         shared = self._tree.extend(sequence_id, tokens)
         self._high_water = max(self._high_water, self._tree.n_cells)
-        if shared.sequence_id is not None and not any(map(is_placeholder, tokens[: shared.n_tokens])):
-            self._share(shared.sequence_id, sequence_id, begin, begin + shared.n_tokens)
+        source_id, end = shared.sequence_id, begin + shared.n_tokens
+        if source_id is None or not self._facts.supports_truncation:
+            return
+        if any(map(is_placeholder, tokens[: shared.n_tokens])):
+            return
+        # Windows have forgotten what lies before them: cells are shared only where that leaves the target no gap.
+        if self._backend.first_held(source_id) <= begin and self._backend.first_held(sequence_id) <= end:
+            self._backend.share_cells(source_id, sequence_id, begin, end)
 
     def hold(self, sequence_id: int) -> None:
         """Let `truncate` return to where the sequence is now, before tokens are computed that it may lose."""
@@ -250,24 +251,14 @@ class KVCacheManager:
     def _match(self, tokens: Sequence[int], adapters: AdapterSet) -> Match:
         def n_usable(sequence_id: int, n_tokens: int) -> int:
             n_tokens = n_whole(tokens, n_tokens)
-            return n_tokens if self._can_continue_at(sequence_id, n_tokens) else 0
+            if n_tokens == self._tree.length(sequence_id):
+                return n_tokens
+            first_held = self._backend.first_held(sequence_id)
+            is_held = holds_window(first_held, n_tokens, self._facts.n_window)
+            return n_tokens if self._facts.supports_truncation and is_held else 0
 
         begin = tokens[:-1]  # one token must be computed for its logits
         return self._tree.match(begin, adapters, n_usable)
-
-    def _can_continue_at(self, sequence_id: int, n_tokens: int) -> bool:
-        """Return whether the first `n_tokens` of a sequence can be continued."""
-        if n_tokens == self._tree.length(sequence_id):
-            return True
-        first_held = self._backend.first_held(sequence_id)
-        return self._facts.supports_truncation and holds_window(first_held, n_tokens, self._facts.n_window)
-
-    def _share(self, source_id: int, target_id: int, begin: int, end: int) -> None:
-        """Replace cells of a sequence by those of another with the same tokens, where that leaves no gap."""
-        first_held = self._backend.first_held
-        has_no_gap = first_held(source_id) <= begin and first_held(target_id) <= end
-        if self._facts.supports_truncation and has_no_gap:
-            self._backend.share_cells(source_id, target_id, begin, end)
 
     def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
         return None if self._offloader is None else self._offloader.find(tokens, adapters, n_cached)

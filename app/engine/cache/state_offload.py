@@ -67,8 +67,11 @@ class StateOffloader:
 
         The first `n_cached` tokens need none.
         """
-        match = self._store.match(tokens[:-1], _namespace_of(adapters))
-        if match is not None and self._has_all(match):
+        match, truncation = self._store.match(tokens[:-1], _namespace_of(adapters)), self._facts.truncation
+        # Whether the saved state can be cut to the match: a window forgets tokens, and a recurrent state can't go back.
+        if match is not None and (
+            truncation.is_unlimited or (not truncation.has_states and match.n_saved <= truncation.n_window)
+        ):
             found: Restoration | None = Restoration(n_whole(tokens, match.n_tokens), match)
         else:
             found = self._find_states(tokens, adapters)
@@ -77,11 +80,6 @@ class StateOffloader:
         if found.state is not None and MAX_RESTORED_SHARE * found.n_tokens < found.state.n_saved:
             return None
         return found
-
-    def _has_all(self, match: SavedMatch) -> bool:
-        """Return whether a saved state can be truncated to the match: no layer has forgotten any of its tokens."""
-        truncation = self._facts.truncation
-        return truncation.is_unlimited or (not truncation.has_states and match.n_saved <= truncation.n_window)
 
     def _find_states(self, tokens: Sequence[int], adapters: AdapterSet) -> Restoration | None:
         """Return the longest prefix whose states are saved, with what holds its cells; it cuts no picture in two."""
@@ -132,12 +130,16 @@ class StateOffloader:
 
     def save_checkpoint(self, sequence_id: int, conversation: str = "") -> None:
         """Save the states of a sequence as it is now, unless the last ones saved are about as far."""
-        if not self._lacks_states(sequence_id):
+        if self._facts.truncation.is_unlimited:
+            return
+        tokens, namespace = self._key(sequence_id)
+        # A saved sequence that ends here does not count: it is replaced by a longer one of its chat, a checkpoint not.
+        last = self._store.checkpoints(tokens, namespace)[:1]
+        if len(tokens) - sum(match.n_tokens for match in last) < MIN_SAVED_TOKENS:
             return
         checkpoint = self._backend.save_checkpoint(sequence_id)
         self._checkpoint_bytes = len(checkpoint)
         if len(checkpoint) <= self._store.max_state_bytes:
-            tokens, namespace = self._key(sequence_id)
             self._store.save_checkpoint(tokens, checkpoint, namespace, conversation)
 
     def forget(self, conversations: Collection[str]) -> None:
@@ -157,17 +159,6 @@ class StateOffloader:
     def is_cheap_to_evict(self, sequence_id: int) -> bool:
         """Return whether a sequence is short, saved, or can be saved now."""
         return self._is_short(sequence_id) or self._fits(sequence_id) or self._is_saved(sequence_id)
-
-    def _lacks_states(self, sequence_id: int) -> bool:
-        """Return whether a sequence that cannot be truncated ends far from its last checkpoint.
-
-        A saved sequence that ends here does not count: it is replaced by a longer one.
-        """
-        if self._facts.truncation.is_unlimited:
-            return False
-        tokens, namespace = self._key(sequence_id)
-        last = self._store.checkpoints(tokens, namespace)[:1]
-        return len(tokens) - sum(match.n_tokens for match in last) >= MIN_SAVED_TOKENS
 
     def _fits(self, sequence_id: int) -> bool:
         return self._backend.state_bytes(sequence_id) <= self._store.max_state_bytes

@@ -85,10 +85,13 @@ class StateStore:
         self._folder = folder
         self._max_memory_bytes = max_memory_bytes
         self._max_disk_bytes = max_disk_bytes
-        self._lock = threading.Lock()  # guards _entries, which the writing thread changes too
-        self._entries = {  # the least recently used first
-            name: _Entry(key, None, n_bytes) for name, key, n_bytes in states_in(folder) if self._may_stay(name)
-        }
+        self._lock = threading.RLock()  # guards _entries, which the writing thread changes too
+        self._entries: dict[str, _Entry] = {}  # the least recently used first
+        for name, key, n_bytes in states_in(folder):
+            if max_disk_bytes and _conversation_of(name):
+                self._entries[name] = _Entry(key, None, n_bytes)
+            else:  # former versions did not say whose a state is, so that a deleted chat would leave it behind
+                (folder / name).unlink(missing_ok=True)
         self._to_write: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._may_write, self._closing = threading.Event(), threading.Event()
         self._writer = threading.Thread(target=self._write_files, name="prefix-writer", daemon=True)
@@ -195,14 +198,6 @@ class StateStore:
         finally:
             self._may_write.clear()
 
-    def _may_stay(self, name: str) -> bool:
-        """Return whether a file may stay on the disk; remove others, and those of former versions, which do not say
-        whose they are."""
-        may_stay = bool(self._max_disk_bytes and _conversation_of(name))
-        if not may_stay:
-            (self._folder / name).unlink(missing_ok=True)
-        return may_stay
-
     def _remove(self, name: str) -> None:
         entry = self._entries.pop(name, None)
         if entry is not None and entry.file_bytes:
@@ -212,7 +207,12 @@ class StateStore:
 
     def _write_files(self) -> None:
         while (name := self._to_write.get()) is not None:
-            self._wait_to_write()
+            # Until the engine has been idle for a moment: the next request often comes at once, and a write beside a
+            # prompt takes a processor from it. A full memory cannot wait, nor a chat for ever.
+            deadline_s = time.monotonic() + MAX_WRITE_DELAY_S
+            while time.monotonic() < deadline_s and self._memory_bytes() <= self._max_memory_bytes:
+                if self._may_write.wait(_POLL_S) and (self._closing.wait(_POLL_S) or self._may_write.is_set()):
+                    break
             with self._lock:
                 entry = self._entries.get(name)
             is_for_disk = self._max_disk_bytes and _conversation_of(name) != IN_MEMORY
@@ -224,19 +224,9 @@ class StateStore:
                         (self._folder / name).unlink(missing_ok=True)
             self._shrink()
 
-    def _wait_to_write(self) -> None:
-        """Wait until the engine has been idle for a moment: the next request often comes at once."""
-        deadline_s = time.monotonic() + MAX_WRITE_DELAY_S
-        while time.monotonic() < deadline_s and not self._is_memory_full():
-            if self._may_write.wait(_POLL_S) and (self._closing.wait(_POLL_S) or self._may_write.is_set()):
-                return
-
-    def _is_memory_full(self) -> bool:
-        with self._lock:
-            return self._memory_bytes() > self._max_memory_bytes
-
     def _memory_bytes(self) -> int:
-        return sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
+        with self._lock:
+            return sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
 
     def _shrink(self) -> None:
         """Drop states from memory and files from disk, the least recently used first, down to the limits."""
@@ -296,7 +286,14 @@ def write_state(folder: Path, name: str, key: StateKey, state: State, max_bytes:
 
 def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
     """Yield name, key and bytes of each file, the least recently used first; remove invalid and abandoned files."""
-    for path in sorted(folder.iterdir(), key=_used) if folder.is_dir() else ():
+
+    def used_s(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except FileNotFoundError:  # another process removed it
+            return 0.0
+
+    for path in sorted(folder.iterdir(), key=used_s) if folder.is_dir() else ():
         found = _read_key(path) if not writer_of(path) else None
         if found is not None:
             yield (path.name, *found)
@@ -325,13 +322,6 @@ def _header(key: StateKey, state: State) -> bytes:
     sizes = {"n_tokens": len(key.tokens), "state_bytes": len(state), "crc32": checksum}
     kind = {"is_checkpoint": True} if key.is_checkpoint else {}
     return json.dumps({"namespace": key.namespace, **sizes, **kind}).encode()
-
-
-def _used(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process removed it
-        return 0.0
 
 
 def _read_key(path: Path) -> tuple[StateKey, int] | None:

@@ -80,17 +80,14 @@ class StepCost:
             self.single_s = moving_average(self.single_s, duration_s)
         elif self.single_s:  # 0.0 where the clock is coarser than a step
             # A step that was held up shows little: no observation counts for more than three times the known ratio.
-            self._observe(n_tokens, n_answers, min(duration_s / self.single_s, 3 * self.ratio(n_tokens, n_answers)))
+            observed = min(duration_s / self.single_s, 3 * self.ratio(n_tokens, n_answers))
+            known = self.ratio(n_tokens)
+            excess = observed - known
+            if n_answers > 1:
+                self.per_answer = max(0.0, moving_average(self.per_answer, excess / (n_answers - 1)))
+            if n_answers == 1 or excess < 0.0:  # one answer costs no more than several
+                self.ratios[n_tokens] = moving_average(known, observed)
             self._cached_ratios, self._cached_chances = {}, {}
-
-    def _observe(self, n_tokens: int, n_answers: int, observed: float) -> None:
-        known = self.ratio(n_tokens)
-        excess = observed - known
-        if n_answers > 1:
-            per_answer = excess / (n_answers - 1)
-            self.per_answer = max(0.0, moving_average(self.per_answer, per_answer))
-        if n_answers == 1 or excess < 0.0:  # one answer costs no more than several
-            self.ratios[n_tokens] = moving_average(known, observed)
 
     def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
         """Return the cost of a step of `n_tokens`: linear between known sizes, proportional beyond the largest."""
@@ -155,7 +152,7 @@ def _at(points: Mapping[int, float], sizes: Many[int]) -> list[float]:
 
 
 _NEGLIGIBLE_CHANCE = 0.02  # that all draft tokens so far are accepted
-_DECAY = 0.97  # of the weight of earlier drafts with each new one
+_DECAY = 0.97  # of the weight of earlier drafts with each new one: text changes between copying and new words
 _PRIOR_WEIGHT = 4.0
 _INITIAL_RATE = 0.8  # mean rate before any token was verified: high, so that every source is tried
 _USE_DECAY = 0.95  # of the weight of earlier drafts, verified or not
@@ -267,6 +264,8 @@ class Acceptance:
         return DraftEstimate(self._best_chances(n_matched, n_tokens), self._accepted[level] / self._verified[level])
 
     def _best_chances(self, n_matched: int, n_tokens: int) -> Iterator[float]:
+        # A generator, since most estimates are dropped by their first chance alone: walking 120 chances for each token
+        # of an answer took longer than a step of a small model.
         yield from self.chances(Draft((), (1.0,) * n_tokens, n_matched))
 
     def chances(self, draft: Draft) -> Iterator[float]:
@@ -351,6 +350,7 @@ def _verify_costs(
     cost: StepCost, n_step: int, n_answers: int, rejection: Rejection, *, is_lasting: bool
 ) -> Iterator[float]:
     """Return the costs of a step of `n_step` tokens and of those with 1 … MAX_DRAFT_TOKENS more for one answer."""
+    # Where a batch is computed in parts, this answer with its draft is one and the others are another.
     n_beside = n_step - rejection.n_known
     if not rejection.is_split or n_beside <= 0:
         return cost.ratios_from(n_step, n_answers, is_lasting=is_lasting)
@@ -360,7 +360,10 @@ def _verify_costs(
 
 
 def _repeat_costs(cost: StepCost, n_step: int, n_answers: int, rejection: Rejection) -> Iterator[float]:
-    """Yield what the next step costs more after a draft of which 0, 1 … tokens were accepted and all were removed."""
+    """Yield what the next step costs more after a draft of which 0, 1 … tokens were accepted and all were removed.
+
+    A generator: it computes nothing where a rejection is free.
+    """
     _, *costs = cost.ratios_from(n_step, n_answers)
     plain = cost.ratio(n_step - rejection.n_known + 1, n_answers)
     for ratio in costs:

@@ -100,8 +100,11 @@ class Drafter:
         for sequence in decoding if self._truncation.allows_rejection(len(decoding)) else ():
             n_room = sequence.limit - len(sequence.tokens) - 1
             n_max = min(MAX_DRAFT_TOKENS // len(decoding) - sequence.n_repeated, n_room)
-            if sequence.chooser.forced:
-                self._draft_forced(sequence, n_max)
+            if forced := sequence.chooser.forced:
+                # These come next in any case, and cost least in one batch.
+                tokens = tuple(forced)[: max(0, n_max)]
+                sequence.draft = Draft(tokens, (1.0,) * len(tokens), 0, FORCED)
+                self._n_step += len(tokens)
                 continue
             if (limit := sequence.request.max_draft_tokens) is not None:
                 n_max = min(n_max, limit)
@@ -111,12 +114,6 @@ class Drafter:
             self._propose(source, candidates)
         self._assigned = {candidate.sequence: candidate for candidate in candidates if candidate.draft.tokens}
 
-    def _draft_forced(self, sequence: Sequence, n_max: int) -> None:
-        """Let the step compute the tokens that are to come next in any case, which costs least in one batch."""
-        tokens = tuple(sequence.chooser.forced)[: max(0, n_max)]
-        sequence.draft = Draft(tokens, (1.0,) * len(tokens), 0, FORCED)
-        self._n_step += len(tokens)
-
     def observe_sample(self, sequence: Sequence, token: int) -> None:
         """Count the probes, which are not verified, as accepted if they equal the sampled `token`."""
         for probe in sequence.drafting.probes:
@@ -124,11 +121,8 @@ class Drafter:
         sequence.drafting.probes = ()
 
     def record_outcome(self, sequence: Sequence, n_verified: int, n_accepted: int) -> None:
-        """Count a draft of which `n_verified` tokens were verified and `n_accepted` accepted, and remove it.
-
-        Tokens that were forced tell nothing about drafts.
-        """
-        if sequence.draft.source == FORCED:
+        """Count a draft of which `n_verified` tokens were verified and `n_accepted` accepted, and remove it."""
+        if sequence.draft.source == FORCED:  # which tells nothing about drafts
             sequence.draft = NO_DRAFT
             return
         sequence.drafting.n_drafted += n_verified
