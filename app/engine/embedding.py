@@ -233,32 +233,27 @@ class EmbeddingQueue:
         return None
 
     def _begin_text(self, call: _Call) -> _Text:
-        tokens = self._tokens(call.message, call.n_begun)
+        message, index = call.message, call.n_begun
+        if isinstance(message, Rerank):
+            tokens = self._embedder.pair(message.query, message.documents[index])
+        else:
+            text = message.inputs[index]
+            tokens = self._backend.tokenize(text, True, True) if isinstance(text, str) else list(text)
         if not tokens:
             raise RequestError("An input is empty.", "Give at least one token of text.")
         if any(not 0 <= token < self._backend.facts.n_vocab for token in tokens):
             raise RequestError("A token id of an input is not in the vocabulary.", "Tokenize with this model.")
         n_ctx = self._embedder.facts.n_ctx
         if len(tokens) > n_ctx:
-            if not (isinstance(call.message, Embed) and call.message.cuts):
+            if not (isinstance(message, Embed) and message.cuts):
                 raise ContextOverflowError(len(tokens), n_ctx)
-            tokens = self._cut(tokens, n_ctx)
+            around = self._backend.tokenize("", True, True)
+            end = tokens[-1:] if around[-1:] == tokens[-1:] else []  # a token that ends every text of this model stays
+            tokens = [*tokens[: n_ctx - len(end)], *end]
             call.n_cut += 1
         call.n_begun += 1
         call.n_tokens += len(tokens)
         return _Text(call, call.n_begun - 1, tokens, self._free_ids.pop())
-
-    def _tokens(self, message: Embed | Rerank, index: int) -> list[int]:
-        if isinstance(message, Rerank):
-            return self._embedder.pair(message.query, message.documents[index])
-        text = message.inputs[index]
-        return self._backend.tokenize(text, True, True) if isinstance(text, str) else list(text)
-
-    def _cut(self, tokens: list[int], n_tokens: int) -> list[int]:
-        """Return the first `n_tokens` of `tokens`; a last one that ends every text of this model stays the last."""
-        around = self._backend.tokenize("", True, True)
-        end = tokens[-1:] if around[-1:] == tokens[-1:] else []
-        return [*tokens[: n_tokens - len(end)], *end]
 
     # Results of a batch
 

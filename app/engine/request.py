@@ -210,12 +210,11 @@ class Request:
 
     def variants(self, n_answers: int) -> tuple[Request, ...]:
         """Return `n_answers` requests that differ only in id and seed; they share the prompt's cells."""
-        return tuple(self._variant(index) for index in range(n_answers))
-
-    def _variant(self, index: int) -> Request:
-        seed = self.sampling.seed
-        sampling = self.sampling if seed is None else replace(self.sampling, seed=(seed + index) % 2**64)
-        return replace(self, request_id=f"{self.request_id}-{index}", sampling=sampling) if index else self
+        made, seed = [self], self.sampling.seed
+        for index in range(1, n_answers):
+            sampling = self.sampling if seed is None else replace(self.sampling, seed=(seed + index) % 2**64)
+            made.append(replace(self, request_id=f"{self.request_id}-{index}", sampling=sampling))
+        return tuple(made)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,46 +115,59 @@ class Worker:
             self.send(messages.Failed("", ErrorInfo.of(error)))
             return
         with loaded.owned:
-            self._speed_sampler = SpeedSampler(loaded.record_speed)
-            if loaded.new_media_queue is not None:
-                self._media = loaded.new_media_queue(lambda: self._inbox.put("embedded"))
-                loaded.owned.callback(self._media.close)
-                self._intake = MediaIntake(self._media, self._inbox.put)
-            self._engine = Engine(
-                loaded.backend,
-                self._emit,
-                loaded.store,
-                loaded.step_cost,
-                loaded.draft_sources,
-                self._media,
-                shifts_context=load.config.context_shift,
-            )
-            embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
-            loaded.owned.callback(embeddings.close)
-            drafts = describe_drafts(tuple(self._engine.counters.drafts), has_draft_model=bool(load.config.draft_path))
-            self.send(messages.Ready(loaded.backend.facts, (*loaded.settings, drafts)))
-            while self._handle_inbox(self._engine, embeddings, loaded):
-                may_wait = self._engine.is_decoding and embeddings.is_idle
-                self._engine.step()
+            engine, embeddings = self._start(load, loaded)
+            while self._handle_inbox(engine, embeddings, loaded):
+                may_wait = engine.is_decoding and embeddings.is_idle
+                engine.step()
                 if may_wait:
                     self._outbox.flush_if_due()
                 else:  # so that the next long step delays no text, and a first token comes at once
                     self._outbox.flush()
-                self._engine.save_checkpoints()
+                # After the text is sent: saving takes 1 to 50 ms, which nobody should wait for.
+                engine.save_checkpoints()
                 embeddings.step()
-            self._engine.close()
+            engine.close()
             self._outbox.flush()
             self._speed_sampler.flush()
-            counters = self._engine.counters
-            if n_decode := counters.n_decode_tokens:
-                workload = Workload(
-                    counters.n_prefill_tokens,
-                    counters.n_answer_step_tokens or n_decode,
-                    counters.depth_sum // n_decode,
-                    counters.n_answer_step_tokens / max(1, counters.n_answer_steps) or 1.0,
-                )
-                loaded.record_use(workload, loaded.step_cost.ratios)
-            self._save_all(self._engine)
+            self._record_use(engine, loaded)
+            # Finished sequences are saved for the next start, as far as time allows: whoever stops the service waits.
+            deadline_s = time.monotonic() + SAVE_TIMEOUT_S
+            while time.monotonic() < deadline_s and engine.save_idle_sequence():
+                pass
+
+    def _start(self, load: messages.Load, loaded: LoadedEngine) -> tuple[Engine, EmbeddingQueue]:
+        """Return the engine and the queue of embeddings over the loaded model, after Ready is sent."""
+        self._speed_sampler = SpeedSampler(loaded.record_speed)
+        if loaded.new_media_queue is not None:
+            self._media = loaded.new_media_queue(lambda: self._inbox.put("embedded"))
+            loaded.owned.callback(self._media.close)
+            self._intake = MediaIntake(self._media, self._inbox.put)
+        self._engine = Engine(
+            loaded.backend,
+            self._emit,
+            loaded.store,
+            loaded.step_cost,
+            loaded.draft_sources,
+            self._media,
+            shifts_context=load.config.context_shift,
+        )
+        embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
+        loaded.owned.callback(embeddings.close)
+        drafts = describe_drafts(tuple(self._engine.counters.drafts), has_draft_model=bool(load.config.draft_path))
+        self.send(messages.Ready(loaded.backend.facts, (*loaded.settings, drafts)))
+        return self._engine, embeddings
+
+    def _record_use(self, engine: Engine, loaded: LoadedEngine) -> None:
+        """Record what the model was used for, by which its settings are tuned."""
+        counters = engine.counters
+        if n_decode := counters.n_decode_tokens:
+            workload = Workload(
+                counters.n_prefill_tokens,
+                counters.n_answer_step_tokens or n_decode,
+                counters.depth_sum // n_decode,
+                counters.n_answer_step_tokens / max(1, counters.n_answer_steps) or 1.0,
+            )
+            loaded.record_use(workload, loaded.step_cost.ratios)
 
     def _emit(self, event: Event) -> None:
         self._outbox.add(event)
@@ -162,12 +175,6 @@ class Worker:
             self._intake.end(event.request_id)
         if isinstance(event, messages.Finished) and self._engine is not None:
             self._speed_sampler.end(event, self._engine.occupancy.n_cells_used)
-
-    def _save_all(self, engine: Engine) -> None:
-        """Save finished sequences for the next start, as far as time allows."""
-        deadline_s = time.monotonic() + SAVE_TIMEOUT_S
-        while time.monotonic() < deadline_s and engine.save_idle_sequence():
-            pass
 
     def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, loaded: LoadedEngine) -> bool:
         """Handle the received messages, waiting while there is nothing to compute. Return False at the end."""
@@ -181,7 +188,7 @@ class Worker:
         while not self._inbox.empty():
             received.append(self._inbox.get())
         if received:
-            self._outbox.flush()
+            self._outbox.flush()  # a message may begin a long step, for which no text should wait
         for message in received:
             if message is None:
                 return False

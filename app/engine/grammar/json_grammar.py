@@ -66,6 +66,24 @@ def schema_rule(schema: object, rules: GbnfRules, document: object = None) -> st
 
 
 @dataclass(frozen=True, slots=True)
+class JsonFormat:
+    """An answer that is JSON of `schema`, as parsed from JSON; `grammar` is the GBNF of that JSON alone.
+
+    Raises RequestError as `schema_grammar` does.
+    """
+
+    schema: Any
+    grammar: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "grammar", schema_grammar(self.schema))
+
+    def rule(self, rules: GbnfRules) -> str:
+        """Return a rule of `rules` for the JSON."""
+        return schema_rule(self.schema, rules)
+
+
+@dataclass(frozen=True, slots=True)
 class _Place:
     """The place of a visit in the schema: its depth, and the references followed since the last character."""
 
@@ -242,7 +260,8 @@ class _Converter:
             return self._tuple(first, schema, place)
         item = self.visit(schema.get("items", True), place.inside())
         more = self.rules.add(f'"," ws {item}')
-        items = f"{item} {more}{_repeated(max(shortest - 1, 0), longest and longest - 1)} ws"
+        least, most = max(shortest - 1, 0), "" if longest is None else longest - 1
+        items = f"{item} {more}{{{least},{most}}} ws" if least or longest is not None else f"{item} {more}* ws"
         return f'"[" ws {items} "]"' if shortest else f'"[" ws ({items})? "]"'
 
     def _tuple(self, first: Sequence[object], schema: Schema, place: _Place) -> str:
@@ -289,30 +308,6 @@ class _Converter:
             return '"{" ws "}"'
         inside = f"({' | '.join(ways)}) ws"
         return f'"{{" ws ({inside})? "}}"' if can_be_empty else f'"{{" ws {inside} "}}"'
-
-
-def _repeated(minimum: int, maximum: int | None) -> str:
-    if maximum is None:
-        return f"{{{minimum},}}" if minimum else "*"
-    return f"{{{minimum},{maximum}}}"
-
-
-@dataclass(frozen=True, slots=True)
-class JsonFormat:
-    """An answer that is JSON of `schema`, as parsed from JSON; `grammar` is the GBNF of that JSON alone.
-
-    Raises RequestError as `schema_grammar` does.
-    """
-
-    schema: Any
-    grammar: str = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "grammar", schema_grammar(self.schema))
-
-    def rule(self, rules: GbnfRules) -> str:
-        """Return a rule of `rules` for the JSON."""
-        return schema_rule(self.schema, rules)
 
 
 ANY_OBJECT = JsonFormat({"type": "object"})

@@ -43,11 +43,17 @@ def stages(params: SamplingParams, banned: Sequence[int] = ()) -> tuple[Stage, .
     biases = (*params.logit_bias, *((token, -inf) for token in banned))
     head = (Stage("logit_bias", biases),) if biases else ()
     if params.mirostat and not params.is_greedy:
-        return (*head, Stage("temp", (params.temperature,)), _mirostat(params, seed))
+        mirostat = (seed, params.mirostat_tau, params.mirostat_eta)
+        name = "mirostat" if params.mirostat == 1 else "mirostat_v2"
+        return (*head, Stage("temp", (params.temperature,)), Stage(name, mirostat))
     head = (*head, *_against_repetition(params))
     if params.is_greedy:
         return (*head, Stage("greedy"))
-    return (*head, *_truncations(params, seed), _temperature(params), Stage("dist", (seed,)))
+    temperature = Stage("temp", (params.temperature,))
+    if params.dynatemp_range > 0.0:
+        dynamic = (params.temperature, params.dynatemp_range, params.dynatemp_exponent)
+        temperature = Stage("temp_ext", dynamic)
+    return (*head, *_truncations(params, seed), temperature, Stage("dist", (seed,)))
 
 
 def n_history_tokens(params: SamplingParams, n_ctx: int) -> int:
@@ -55,7 +61,8 @@ def n_history_tokens(params: SamplingParams, n_ctx: int) -> int:
     if params.mirostat and not params.is_greedy:
         return 0
     last_n = {"penalties": params.penalty_last_n, "dry": params.dry_penalty_last_n}
-    return max((_back(last_n[stage.name], n_ctx) for stage in _against_repetition(params)), default=0)
+    counts = [last_n[stage.name] for stage in _against_repetition(params)]
+    return max((n_ctx if n < 0 else min(n, n_ctx) for n in counts), default=0)
 
 
 def n_candidates(params: SamplingParams, banned: Sequence[int] = ()) -> int | None:
@@ -99,18 +106,3 @@ def _truncations(params: SamplingParams, seed: int) -> tuple[Stage, ...]:
         (has_xtc, "xtc", (params.xtc_probability, params.xtc_threshold, MIN_KEEP, seed)),
     )
     return tuple(Stage(name, arguments) for is_wanted, name, arguments in wanted if is_wanted)
-
-
-def _temperature(params: SamplingParams) -> Stage:
-    if params.dynatemp_range > 0.0:
-        return Stage("temp_ext", (params.temperature, params.dynatemp_range, params.dynatemp_exponent))
-    return Stage("temp", (params.temperature,))
-
-
-def _mirostat(params: SamplingParams, seed: int) -> Stage:
-    arguments = (seed, params.mirostat_tau, params.mirostat_eta)
-    return Stage("mirostat", arguments) if params.mirostat == 1 else Stage("mirostat_v2", arguments)
-
-
-def _back(last_n: int, n_ctx: int) -> int:
-    return n_ctx if last_n < 0 else min(last_n, n_ctx)

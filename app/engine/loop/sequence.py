@@ -367,7 +367,13 @@ class Admission:
                 raise RequestError("A token id of the prompt is not in the vocabulary.", "Tokenize with this model.")
         if not prompt.tokens:
             raise RequestError("The prompt is empty.", "Give at least one token of text.")
-        self._check_media(request, prompt)
+        if prompt.chunks and request.echo:
+            raise RequestError("A prompt with pictures or sounds cannot be echoed.", "Leave echo out.")
+        # Tokens that attend to later ones are computed in one micro-batch.
+        largest = max((each.chunk.n_tokens for each in prompt.chunks if not each.chunk.is_causal), default=0)
+        if largest > self._facts.n_ubatch:
+            cause = f"A picture has {largest} tokens, and this model computes at most {self._facts.n_ubatch} at once."
+            raise RequestError(cause, "Send a smaller picture, or load the model with a larger micro-batch.")
         return prompt
 
     def _tokens_of(self, prompt: str, request: Request, layouts: Mapping[str, MediaLayout]) -> PromptTokens:
@@ -379,15 +385,6 @@ class Admission:
 
         return prompt_tokens(prompt, layouts, tokenize, request.quoted)
 
-    def _check_media(self, request: Request, prompt: PromptTokens) -> None:
-        """Raise RequestError for media that cannot be computed, or not with what else is asked."""
-        if prompt.chunks and request.echo:
-            raise RequestError("A prompt with pictures or sounds cannot be echoed.", "Leave echo out.")
-        largest = max((each.chunk.n_tokens for each in prompt.chunks if not each.chunk.is_causal), default=0)
-        if largest > self._facts.n_ubatch:
-            cause = f"A picture has {largest} tokens, and this model computes at most {self._facts.n_ubatch} at once."
-            raise RequestError(cause, "Send a smaller picture, or load the model with a larger micro-batch.")
-
     def _with_shift(self, request: Request) -> Request:
         """Return `request` with `context_shift` set, by default to the engine's setting."""
         wants_shift = self._shifts_context if request.context_shift is None else request.context_shift
@@ -398,17 +395,13 @@ class Admission:
             wants_shift = False
         if wants_shift and not self._facts.supports_shift:
             raise RequestError("The context of this model cannot be shifted.", "Leave context_shift out.")
-        if wants_shift and _never_ends(request):
+        limits = (request.max_tokens, request.max_time_s, request.max_predict_s)
+        is_limited = bool(request.stop) or any(limit is not None for limit in limits)
+        # Without a limit only the context would end an answer that ignores its end; a grammar ends its own.
+        if wants_shift and request.ignore_eos and not is_limited and not request.sampling.ends_by_grammar:
             cause = "context_shift with ignore_eos needs a token limit, a time limit or a stop string."
             raise RequestError(cause, "Set max_tokens, a time limit or a stop string.")
         return replace(request, context_shift=wants_shift)
-
-
-def _never_ends(request: Request) -> bool:
-    """Whether only the context could end an answer; a grammar ends its own."""
-    limits = (request.max_tokens, request.max_time_s, request.max_predict_s)
-    is_limited = request.stop or any(limit is not None for limit in limits)
-    return request.ignore_eos and not is_limited and not request.sampling.ends_by_grammar
 
 
 def _n_common(begin: list[int], tokens: list[int]) -> int:

@@ -64,7 +64,11 @@ class Thought:
             self.n_tokens += 1
             self._follow()
         elif self._place is _Place.BEFORE:
-            self._begin_first()
+            text = self._tail.lstrip()
+            if text.startswith(self._opening):
+                self._begin(len(self._tail) - len(text) + len(self._opening))
+            elif not self._opening.startswith(text):  # the answer begins with something else
+                self._place = _Place.AFTER
         elif (index := self._tail.rfind(self._opening)) >= 0:
             self._begin(index + len(self._opening))
         self._tail = self._tail[-self._n_tail_bytes :]
@@ -73,13 +77,6 @@ class Thought:
         """End the thought as soon as no character is cut, and each one that the answer begins again."""
         self._limit = self.n_tokens if self._limit is None else min(self._limit, self.n_tokens)
         self._end_if_due()
-
-    def _begin_first(self) -> None:
-        text = self._tail.lstrip()
-        if text.startswith(self._opening):
-            self._begin(len(self._tail) - len(text) + len(self._opening))
-        elif not self._opening.startswith(text):
-            self._place = _Place.AFTER
 
     def _begin(self, end_of_opening: int) -> None:
         self._place = _Place.INSIDE
