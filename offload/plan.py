@@ -1,24 +1,22 @@
-"""The plan of a model on a machine: the placement, warnings and remedies. Pure but for a dry run of the engine.
+"""The plan of a model on a machine: the placement, warnings and remedies; and predicted speeds at several depths.
 
-Owns the plan, and repeating both until the dry run's compute buffers agree with the placement.
-Independent of where a header or a machine's description comes from, and of how a dry run is made.
+Pure but for a dry run of the engine, which is repeated until its compute buffers agree with the placement.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from offload.advice.remedies import Remedy, find_remedies
-from offload.advice.warnings import plan_warnings
+from offload.advice.remedies import Remedy, find_remedies, plan_warnings
 from offload.devices.machine import Machine
-from offload.footprint.context import DEFAULT_N_CELLS, DEFAULT_N_CTX
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import DEFAULT_DEPTH, RunConfig
-from offload.placement.allocation import Share, overfull
-from offload.placement.assessment import Assessment, FitLevel, choose
+from offload.footprint.kv_cache import DEFAULT_N_CELLS, DEFAULT_N_CTX
+from offload.footprint.model import DEFAULT_DEPTH, ModelProfile, PlannedModel, RunConfig
+from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
+from offload.placement.search import Share, overfull
 from offload.speed.cost_model import Rates
+from quantizer.gguf.tensor_types import FILE_TYPES
 
 _DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long one will not stay empty
 
@@ -142,3 +140,56 @@ def _scaled(model: PlannedModel, found: Assessment, measured: Mapping[str, int])
     pairs = zip(taken, found.shares, strict=True)
     ratios = [after.compute_bytes / before.compute_bytes for after, before in pairs if before.n_layers]
     return replace(model, compute_scale=model.compute_scale * max(ratios))
+
+
+_FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M")  # from the best to the smallest
+_WORTH_IT = 1.2  # times as fast
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Tokens a second of answers by tokens before them, and of prompts; without unknown speeds.
+
+    A speed of an answer may be off by `uncertainty`, a share of it.
+    """
+
+    decode_tps: Mapping[int, float]
+    prefill_tps: float | None
+    uncertainty: float
+
+
+def predict(
+    model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, depths: Iterable[int]
+) -> Prediction:
+    """Plan `model` and return how fast it will be behind each of `depths` tokens, with the requested layers on GPUs.
+
+    Raises what `best_assessment` raises.
+    """
+    placed = _placed(requested, machine, rates)
+    run_config = best_assessment(model, requested, machine, rates).profile.run_config
+    found = {depth: placed(model.profile(replace(run_config, depth=depth))).speed for depth in depths}
+    known = {depth: speed for depth, speed in found.items() if speed is not None}
+    prefill_tps = next((speed.prefill_tps for speed in known.values()), None)
+    return Prediction({depth: speed.decode_tps for depth, speed in known.items()}, prefill_tps, rates.uncertainty)
+
+
+def faster_quantization(
+    model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates
+) -> tuple[str, float] | None:
+    """Return the best file type that decodes much faster, and how many times; None where there is none.
+
+    Raises what `best_assessment` raises.
+    """
+    placed = _placed(requested, machine, rates)
+    run_config = best_assessment(model, requested, machine, rates).profile.run_config
+    now = placed(model.profile(run_config)).decode_tps
+    for name in _FILE_TYPES if now else ():
+        tps = placed(model.quantized(FILE_TYPES[name]).profile(run_config)).decode_tps
+        if now and tps and tps > _WORTH_IT * now:
+            return name, tps / now
+    return None
+
+
+def _placed(requested: RunConfig, machine: Machine, rates: Rates) -> Callable[[ModelProfile], Assessment]:
+    """Return the assessment of profiles in the placement that the user chose, or in the best one."""
+    return lambda profile: assess(profile, machine, rates, gpu_layers=requested.gpu_layers)

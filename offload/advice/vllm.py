@@ -13,8 +13,7 @@ import shlex
 from dataclasses import dataclass
 
 from offload.devices.machine import DeviceKind, Machine
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import ModelProfile
+from offload.footprint.model import ModelProfile, PlannedModel
 from offload.format import format_memory
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from offload.devices.cpu_load import is_quiet, others_share, read_cpu_times
+from offload.devices.host import is_quiet, others_share, read_cpu_times
 
 _BUFFER_BYTES = 1 << 30  # larger than the caches of any processor
 _MEMORY_SHARE = 8  # an eighth of what is free at most

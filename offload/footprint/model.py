@@ -1,15 +1,14 @@
-"""A model to plan for: its header, the tensors of all its files, and the models loaded beside it.
+"""A model to plan for, and its memory under a run configuration: bytes stored and bytes read per token, layer by layer.
 
-Owns the views of it: a profile under a run configuration, the same model in another quantization, the memory of
-auxiliary models, and the sizes of its cache by context and type. Independent of machines, and of how tensors are
-converted.
+Independent of devices, and of how tensors are converted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import chain, repeat
 from pathlib import Path
 
 from offload.footprint.auxiliary_models import (
@@ -20,21 +19,32 @@ from offload.footprint.auxiliary_models import (
     AuxiliaryUsage,
     PlannedProjector,
 )
-from offload.footprint.compute_buffers import bounded_ubatch, graph_shape_of
 from offload.footprint.kv_cache import (
     DRAFT_CELLS,
     KV_TYPES,
+    CacheCells,
     KvTypes,
     cache_layers,
     cells_for,
+    check_kv_types,
     n_cached_sequences,
+    n_holds,
     n_seq_max,
     n_states,
+    prediction_cache_bytes,
     supports_kv_types,
     supports_truncation,
 )
-from offload.footprint.profile import DEFAULT_N_UBATCH, ENGINE_BYTES, ModelProfile, RunConfig, profile_of
-from offload.footprint.weights import WeightTable, weights_of
+from offload.footprint.weights import (
+    Layer,
+    WeightTable,
+    bounded_ubatch,
+    compute_bytes,
+    graph_shape_of,
+    output_bytes,
+    weights_of,
+)
+from offload.speed.cost_model import attention_bytes
 from quantizer.convert.source_model import model_shape
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
@@ -42,6 +52,127 @@ from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
 from quantizer.gguf.tensor_types import TENSOR_TYPES, FileType
 from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.mix.type_rules import MixTensor, assign
+
+ENGINE_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabulary
+_FLOAT_BYTES = 4
+DEFAULT_N_UBATCH = 512  # tokens computed at once
+DEFAULT_DEPTH = 512  # tokens before the one whose speed is predicted
+_F16 = KvTypes()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once.
+
+    `depth` is the number of tokens before the one whose speed is predicted. Only a request for a plan leaves `n_ctx` or
+    `n_cells` open with 0, or has `gpu_layers`: layers by GPU name, the output counted as one; None leaves them to the
+    planner.
+    """
+
+    n_ctx: int = 0
+    n_cells: int = 0
+    kv_types: KvTypes = _F16
+    n_sequences: int = 1
+    n_ubatch: int = DEFAULT_N_UBATCH
+    depth: int = DEFAULT_DEPTH
+    is_fused: bool = True
+    gpu_layers: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelProfile:
+    """One model under one configuration. `layers` end with the output; layers that only predict count, as in llama.cpp.
+
+    `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
+    `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits. GPUs whose
+    cache lies with the processor do not attend: they take at most `unattending_bytes`.
+    """
+
+    layers: tuple[Layer, ...]
+    input_bytes: int
+    tied_bytes: int
+    compute_bytes: int
+    inner_compute_bytes: int
+    unattending_bytes: int
+    host_bytes: int
+    has_experts: bool
+    is_exact: bool
+    run_config: RunConfig
+    extras: tuple[AuxiliaryUsage, ...] = ()
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, once."""
+        return self.input_bytes + sum(layer.weight_bytes for layer in self.layers)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of keys, values and states."""
+        return sum(layer.cache_bytes for layer in self.layers)
+
+    @property
+    def beside_bytes(self) -> int:
+        """Bytes of auxiliary models, once, on the device of the output."""
+        return sum(extra.beside_bytes for extra in self.extras)
+
+    @property
+    def beside_host_bytes(self) -> int:
+        """Bytes of auxiliary models that are the processor's wherever the layers go."""
+        return sum(extra.host_bytes for extra in self.extras)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes that the model takes where one device with the processor's memory has all of it."""
+        own = self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes
+        return own + self.beside_bytes + self.beside_host_bytes
+
+
+def profile_of(
+    header: Header, weights: WeightTable, run_config: RunConfig, *, has_mtp_layer: bool = False
+) -> ModelProfile:
+    """Return the memory of the model of `header` and its `weights`, with the prediction layer where it `has_mtp_layer`.
+
+    Raises UsageError where the model cannot have such a cache.
+    """
+    check_kv_types(run_config.kv_types, kv_shape_of(header))
+    caches, shape = layer_caches_of(header), graph_shape_of(header)
+    can_truncate, n_ubatch = supports_truncation(caches), run_config.n_ubatch
+    places = n_cached_sequences(caches, run_config.n_sequences)
+    n_native = places + n_holds(run_config.n_sequences, supports_truncation=can_truncate)
+    cells = cells_for(caches, run_config.n_cells, n_sequences=n_native, n_ubatch=n_ubatch)
+    rows = n_states(
+        run_config.n_sequences,
+        supports_truncation=can_truncate,
+        architecture=header.architecture,
+        n_ubatch=n_ubatch,
+    )
+    cells = replace(cells, n_sequences=rows)
+    kept = cache_layers(caches, run_config.kv_types, cells, is_fused=run_config.is_fused)
+    if has_mtp_layer:
+        head_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
+        kept = (*kept[:-1], prediction_cache_bytes(caches, run_config.kv_types, head_cells))
+    seen = CacheCells(run_config.depth, min(run_config.depth, caches.n_window or run_config.depth), 1)
+    read = cache_layers(caches, run_config.kv_types, seen, is_fused=run_config.is_fused)
+    attending = attention_bytes(header, caches, run_config.depth, is_fused=run_config.is_fused)
+    attending = chain(attending, repeat(0.0, caches.n_predicting))
+    layers = [
+        replace(layer, cache_bytes=n_kept, cache_read_bytes=n_read, attention_bytes=n_attending)
+        for layer, n_kept, n_read, n_attending in zip(weights.layers, kept, read, attending, strict=True)
+    ]
+    computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=run_config.n_ubatch, is_fused=run_config.is_fused)
+    inputs_bytes = shape.n_embd * run_config.n_ubatch * _FLOAT_BYTES
+    return ModelProfile(
+        layers=(*layers, weights.output),
+        input_bytes=weights.input.weight_bytes,
+        tied_bytes=weights.tied_bytes,
+        compute_bytes=computing(),
+        inner_compute_bytes=computing(has_output=False),
+        unattending_bytes=computing(has_attention=False),
+        host_bytes=output_bytes(shape, places) + inputs_bytes + ENGINE_BYTES,
+        has_experts=weights.has_experts,
+        is_exact=caches.is_complete,
+        run_config=run_config,
+    )
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,18 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from offload.devices.machine import Machine
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import ModelProfile, RunConfig
-from offload.placement.allocation import Share, allocate, decode_work, overfull, prefill_work
-from offload.placement.search import Placement, curve, margin_bytes, place
+from offload.footprint.model import ModelProfile, PlannedModel, RunConfig
+from offload.placement.search import (
+    Placement,
+    Share,
+    allocate,
+    curve,
+    decode_work,
+    margin_bytes,
+    overfull,
+    place,
+    prefill_work,
+)
 from offload.speed.cost_model import Rates, decode_s, prefill_s
 from quantizer.system.errors import UsageError
 

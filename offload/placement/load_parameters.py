@@ -1,19 +1,19 @@
-"""A placement in the terms that llama.cpp loads by: layers on GPUs, their proportions, and what stays behind. Pure.
+"""A placement in the terms that llama.cpp loads by: layers on GPUs, their proportions, and what stays behind; and the
+memory that each device really holds after a load, compared with its plan. Pure.
 
-Owns the translation. Independent of ctypes.
-Source: `load_tensors` in src/llama-model.cpp, `create_tensor` in src/llama-model-loader.cpp and
-`llama_context_params` in include/llama.h, as vendored in llama-cpp-python 0.3.36.
+Source: `load_tensors` in src/llama-model.cpp, `create_tensor` in src/llama-model-loader.cpp and `llama_context_params`
+in include/llama.h, as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from offload.devices.machine import Machine
-from offload.footprint.profile import ModelProfile
-from offload.placement.allocation import allocate
-from offload.placement.search import Placement, margin_bytes
+from offload.devices.machine import Device, DeviceKind, Machine
+from offload.footprint.model import ModelProfile
+from offload.placement.search import Placement, Share, allocate, margin_bytes
 
 _EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weight"
 
@@ -99,3 +99,60 @@ def _load_mode(profile: ModelProfile, machine: Machine, placement: Placement) ->
 
 def _has_host_work(profile: ModelProfile, placement: Placement) -> bool:
     return placement.n_on_gpus < len(profile.layers) or bool(placement.n_split) or placement.has_cache_on_host
+
+
+_LEAST_SHARE = 0.5  # of the planned weights: with less a device was passed over
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUsage:
+    """Bytes on one device, by purpose."""
+
+    weight_bytes: int = 0
+    cache_bytes: int = 0
+    compute_bytes: int = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """All of them."""
+        return self.weight_bytes + self.cache_bytes + self.compute_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExcessUsage:
+    """Bytes that a load took beyond its plan: the largest excess on a GPU, and that on the processor."""
+
+    gpu_bytes: int = 0
+    host_bytes: int = 0
+
+
+def excess_usage(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> ExcessUsage:
+    """Return the bytes taken beyond `shares`, by device name.
+
+    The processor's weights are unknown: llama.cpp logs the whole of a mapped file, wherever its layers went.
+    """
+    on_gpus = [held[share.device.name].n_bytes - share.n_bytes for share in _on_gpus(shares)]
+    (host,) = (share for share in shares if share.device.kind is DeviceKind.CPU)
+    kept = held[host.device.name]
+    on_host = kept.cache_bytes + kept.compute_bytes - host.cache_bytes - host.compute_bytes
+    return ExcessUsage(max(0, *on_gpus, 0), max(0, on_host))
+
+
+def with_reserved(machine: Machine, surplus: ExcessUsage) -> Machine:
+    """Return `machine` with less free memory, by the excess of the last load."""
+    gpus = tuple(_less(gpu, surplus.gpu_bytes) for gpu in machine.gpus)
+    return Machine(_less(machine.host, surplus.host_bytes), gpus)
+
+
+def missing_gpus(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> tuple[str, ...]:
+    """Return the GPUs whose planned layers are almost entirely missing."""
+    found = ((share.device.name, _LEAST_SHARE * share.weight_bytes) for share in _on_gpus(shares))
+    return tuple(name for name, least_bytes in found if held[name].weight_bytes < least_bytes)
+
+
+def _on_gpus(shares: Sequence[Share]) -> list[Share]:
+    return [share for share in shares if share.n_layers and share.device.kind is not DeviceKind.CPU]
+
+
+def _less(device: Device, n_bytes: int) -> Device:
+    return replace(device, free_bytes=max(0, device.free_bytes - n_bytes))

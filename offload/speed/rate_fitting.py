@@ -1,6 +1,8 @@
-"""The rates of a machine fitted to measured runs, starting from the expected ones.
+"""The rates of a machine fitted to measured runs, starting from the expected ones; and which measured speeds count.
+Pure.
 
-Owns the fit. Pure. Independent of where runs are stored.
+Load only slows: what was measured on a busy machine is a lower bound of its speed, and one quiet measurement is worth
+more than any number of them.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from statistics import median
 
 import numpy as np
 
+from offload.devices.host import is_quiet
 from offload.speed.cost_model import Rates, Work, decode_s
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
@@ -124,3 +127,42 @@ def _alone(rates: Rates, work: Work) -> str:
     busy = [name for name, operations in work.operations.items() if operations]
     gpus = rates.link_seconds_per_byte
     return busy[0] if len(busy) == 1 and (busy[0] in gpus or not gpus) else ""
+
+
+_N_QUIET = 5  # the newest, whose median counts
+_N_OTHERS = 9  # the newest, of which the second fastest counts: the fastest may be a fault of a clock
+# Quiet ones weigh 1. The fit knows an expected rate as well as a measurement of 0.03, so that a busy machine, however
+# slow, moves it little; of older measurements the load is unknown.
+_BUSY_WEIGHT, _UNKNOWN_WEIGHT = 0.05, 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """Tokens a second, and the share of the processors that others took meanwhile; None where it is unknown."""
+
+    tokens_per_s: float
+    others_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedEstimate:
+    """Tokens a second, how much they weigh beside others, and the share by which what they are taken from differs."""
+
+    tokens_per_s: float
+    weight: float
+    spread: float
+
+
+def estimate_speed(measured: Sequence[MeasuredSpeed]) -> SpeedEstimate:
+    """Return the speed of what was `measured` once or more, the newest last: of quiet measurements if there is one."""
+    if quiet := [each.tokens_per_s for each in measured if is_quiet(each.others_share)][-_N_QUIET:]:
+        return SpeedEstimate(median(quiet), 1.0, _spread(quiet))
+    newest = measured[-_N_OTHERS:]
+    fastest = sorted(newest, key=lambda each: each.tokens_per_s)[-2 if len(newest) > 2 else -1]
+    weight = _UNKNOWN_WEIGHT if fastest.others_share is None else _BUSY_WEIGHT
+    return SpeedEstimate(fastest.tokens_per_s, weight, _spread([each.tokens_per_s for each in newest]))
+
+
+def _spread(speeds: Sequence[float]) -> float:
+    """Return half the distance of the slowest and the fastest, as a share of the median."""
+    return (max(speeds) - min(speeds)) / (2 * median(speeds))

@@ -1,4 +1,6 @@
-"""An entry of the table of architectures: everything that converting one HF class takes, as data."""
+"""An entry of the table of architectures: everything that converting one HF class takes, as data; and the check of a
+config.json against it.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The tensors that a model must have, as tables of named dimensions, and those dimensions from a config.
 
 Experts are stored as numbered matrices, or all of a layer in one tensor: transformers 5 holds the second form in
-memory, and saves it unless the original names are requested.
+memory, and saves it unless the original names are requested. The layer that predicts one token further lies behind the
+last layer, or in a module `mtp`; llama.cpp runs one, so where a checkpoint has several, none is kept.
 """
 
 from __future__ import annotations

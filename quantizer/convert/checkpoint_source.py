@@ -1,8 +1,9 @@
 """A checkpoint folder as the source of a GGUF: everything but the weights is known from headers.
 
-Owns the mapping of a checkpoint's names and settings to llama.cpp's, by the architecture table; and the header that
-config.json alone gives: shapes and hyperparameters, without vocabulary or names. Nothing is written and no weight is
-read, but for single numbers of layers: `quantizer.write.quantize` does both.
+Names and settings become llama.cpp's by the architecture table; general.* metadata come from the model card and the
+folder's name through gguf, as in llama.cpp's converter. config.json alone gives a header without vocabulary or names. A
+draft head takes its vocabulary and a few settings from the model that it was made for. Of weights only single numbers
+are read, which some models store in each layer and llama.cpp reads from the metadata.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""What sentence-transformers puts behind a model that turns texts into vectors: the pooling, then linear modules.
+"""What turns a decoder into vectors or scores: the modules of sentence-transformers, and rankers that answer yes or no.
 
-Owns reading modules.json and the folders it names, and the refusal of what llama.cpp would leave out or compute
-otherwise. Vectors get length one in the engine, so that a Normalize module needs nothing.
+modules.json names the pooling, then linear modules; what llama.cpp would leave out or compute otherwise is refused.
+Vectors get length one in the engine, so that a Normalize module needs nothing. Of Qwen3-Reranker the file has the
+outputs of yes and no alone, and the prompt. Nothing in config.json distinguishes it from a model that chats: the title
+of its card or the name of its folder does, as for llama.cpp's converter. Source of the prompt: that card.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Models split into several files: their names, and which tensors go where.
+"""The names of a model's files: shards of a split model, draft heads (dspark-m.gguf, m-eagle3-Q8_0.gguf) and projectors
+(mmproj-m-F16.gguf); and which tensors go into which shard.
 
-Owns llama.cpp's split format (source: llama.cpp src/llama.cpp, llama_split_path, and tools/gguf-split); independent of
-what tensors hold.
+Source: `llama_split_path` in src/llama.cpp, tools/gguf-split and `gguf_filename_is_model` in common/download.cpp of
+llama.cpp as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The bytes of a model file, and the binary format of GGUF: little-endian numbers, counted strings and arrays, read
-through a sliding window.
+"""The bytes of a model file, and GGUF's binary format: little-endian numbers, counted strings and arrays, read through
+a sliding window.
 
-Owns bounds: whatever a file claims, memory stays at one window and work at the limits below. Independent of what keys
-and tensors mean.
+Whatever a file claims, memory stays at one window and work at the limits below. Short arrays of strings are lists; long
+ones use numpy (`numpy_strings`), imported only for them, so that user interfaces start without numpy.
 """
 
 from __future__ import annotations

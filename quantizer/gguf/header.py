@@ -1,7 +1,8 @@
-"""The header of a GGUF file: metadata and the tensor table, read fast and checked against the file's length.
+"""The header of a GGUF file, metadata and the tensor table: read fast and checked against the file's length, and
+encoded for a file that is to be written.
 
-Owns the structure of the format: counts, types, names, alignment, shapes, offsets. Large arrays are skipped, not built.
-What the values mean, and whether llama.cpp survives them, is checked in `quantizer.gguf.validation`.
+Large arrays are skipped, not built. What the values mean, and whether llama.cpp survives them, is checked in
+`quantizer.gguf.validation`. Written is version 3, little-endian, alignment 32: sizes are exact before any weight is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The ggml tensor types: number, name, and how many bytes a block of how many elements takes.
+"""The ggml tensor types (how many bytes hold a block of how many elements), and the file types that users choose from.
 
-Owns the table and the byte arithmetic; independent of files, of native code and of which tensor gets which type. Source
-of the figures: ggml/include/ggml.h, ggml/src/ggml.c and ggml-common.h as vendored in llama-cpp-python 0.3.36.
+Which tensors depart from a file type is decided in `quantizer.mix.type_rules`. Source: ggml/include/ggml.h,
+ggml/src/ggml.c, ggml-common.h, include/llama.h and tools/quantize/quantize.cpp as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations

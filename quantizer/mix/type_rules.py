@@ -1,8 +1,9 @@
-"""llama.cpp's type rules: which tensor type each tensor gets under a file type. Small and pure.
+"""Which tensor type each tensor gets under a file type: llama.cpp's rules, and types that the user sets by hand. Pure.
 
-Owns that decision only: no file is read and no native code is called, so a plan can give sizes to the byte. Source:
-llama.cpp src/llama-quant.cpp (tensor_allows_quantization, llama_tensor_get_type_impl, tensor_type_fallback) as vendored
-in llama-cpp-python 0.3.36; the tests compare it with llama_model_quantize itself.
+No file is read and no native code is called, so a plan can give sizes to the byte. Source: llama.cpp
+src/llama-quant.cpp (tensor_get_category, tensor_allows_quantization, llama_tensor_get_type_impl, tensor_type_fallback)
+and llama-model-loader.h (weight_name_comparer) as vendored in llama-cpp-python 0.3.36; the tests compare it with
+llama_model_quantize itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The system's limits on the memory of a process, `ulimit -v` and `ulimit -d`, and the error of one that is too tight.
+"""The system's limits on the memory of a process, `ulimit -v` and `ulimit -d`, and the error of one that is too tight;
+and glibc's allocator in processes that run for days.
 
-Owns reading them, what a process takes before its own work, whether a process ended for lack of memory, and the
-sentence. Linux only: macOS does not enforce them, and Windows has none. Children inherit them, so whoever starts a
-process checks before it does: one without memory cannot say why it ends. Imports nothing that takes memory itself.
+Linux only: macOS does not enforce the limits, and Windows has none. Children inherit them, so whoever starts a process
+checks before it does: one without memory cannot say why it ends. Imports nothing that takes memory itself.
 """
 
 from __future__ import annotations

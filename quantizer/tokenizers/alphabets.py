@@ -1,7 +1,10 @@
-"""BPE: byte-level, llama.cpp's "gpt2"; and SentencePiece's, llama.cpp's "llama", which joins pieces of text with spaces
-written ▁ by score, and spells the rest in bytes.
+"""The alphabet of each kind of tokenizer, as llama.cpp reads it.
 
-Scores are in tokenizer.model; without one they follow from the order of the merges in tokenizer.json.
+Byte-level BPE ("gpt2"). SentencePiece's BPE ("llama"), which joins pieces of text with spaces written ▁ by score, and
+spells the rest in bytes; scores are in tokenizer.model, or follow from the order of the merges in tokenizer.json.
+SentencePiece's unigram model ("t5"): pieces with log-probabilities, and the likeliest segmentation. WordPiece ("bert"):
+words cut into the longest known pieces; the runtime marks the piece that begins a word with ▁, where BERT marks those
+that continue one with ##.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A tokenizer's vocabulary as llama.cpp needs it, and as the GGUF metadata that its runtime reads.
-
-Owns the values and their encoding; the files of each kind of tokenizer are read elsewhere.
+"""The tokenizer's files in a checkpoint folder with its chat templates, and a vocabulary as the GGUF metadata that
+llama.cpp reads. Templates are rendered elsewhere, sandboxed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Quantizing: writing a plan, one tensor at a time.
+"""Quantizing: writing a plan, one tensor at a time, read in slabs that threads convert some slabs ahead.
 
 Resumes what a killed run of the same plan left. The output appears under its name only when whole and synced, the input
-is never changed, and memory holds a few slabs of rows. Independent of how a plan is made.
+is never changed, and memory holds a few slabs of rows.
 """
 
 from __future__ import annotations

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from offload.footprint.compute_buffers import compute_bytes, graph_shape_of
 from offload.footprint.kv_cache import cache_layers, cells_for, parse_kv_types
-from offload.footprint.weights import weights_of
+from offload.footprint.weights import compute_bytes, graph_shape_of, weights_of
 from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import layer_caches_of
 

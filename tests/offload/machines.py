@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from offload.devices.gpu_table import known_bandwidth
+from offload.devices.gpus import known_bandwidth
 from offload.devices.machine import Device, DeviceKind, Machine
 
 __all__ = ["MACHINES"]

@@ -7,8 +7,7 @@ import pytest
 
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import FitLevel
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.placement.search import margin_bytes

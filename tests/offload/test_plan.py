@@ -14,8 +14,7 @@ import pytest
 from offload.devices.machine import Device, DeviceKind, DeviceSpeed, Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import DEFAULT_N_UBATCH, RunConfig
+from offload.footprint.model import DEFAULT_N_UBATCH, PlannedModel, RunConfig
 from offload.format import format_memory, format_speed
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan, plan

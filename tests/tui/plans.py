@@ -8,8 +8,7 @@ from dataclasses import replace
 from app.protocol.library import VerdictName
 from app.protocol.plan import MeasuredRun, Plan, PlanChange, PlanRemedy, PlanReport, PlanRequest, describe_plan
 from offload.footprint.kv_cache import KV_TYPES, KvTypes, parse_kv_types, supports_kv_types
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.plan import plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.tensor_types import file_type_named

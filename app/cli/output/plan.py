@@ -10,11 +10,10 @@ from typing import Any
 
 from app.engine.speculative.cost_model import DraftGain
 from app.protocol.library import ModelFit
-from offload.footprint.model import KvRow
-from offload.footprint.profile import DEFAULT_N_UBATCH
+from offload.footprint.model import DEFAULT_N_UBATCH, KvRow
 from offload.format import format_memory, format_speed, format_speed_range
-from offload.placement.allocation import Share
 from offload.placement.assessment import FitLevel
+from offload.placement.search import Share
 from offload.plan import PlacementPlan
 
 _VERDICTS = {

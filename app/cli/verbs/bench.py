@@ -94,7 +94,7 @@ def _expected(model: str, settings: Settings) -> tuple[int, _Predicted]:
     from app.library.local.resolve import resolve
     from offload.footprint.model import PlannedModel
     from offload.footprint.weights import weight_bytes_per_token
-    from offload.speed.speed_by_depth import predict
+    from offload.plan import predict
 
     candidate, here = PlannedModel.read(resolve(model, settings).path), requested_planning_context(settings)
     found = predict(candidate, here.requested, here.machine, here.rates, DEPTHS)
@@ -143,7 +143,7 @@ def _rooflines(measured: list[Results], read_bytes: Sequence[int | None], settin
     """Return the roofline of each model, from the memory bandwidth measured now that nothing else runs."""
     from app.bench.measurement import roofline_of, shallowest_decode
     from offload.devices.bandwidth import measure_read_bandwidth
-    from offload.devices.cpu import default_threads
+    from offload.devices.host import default_threads
 
     found = [
         (results.label, decode, n_bytes)

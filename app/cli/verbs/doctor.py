@@ -19,7 +19,7 @@ from app.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from app.bench.target import TurnTiming
-    from offload.advice.bottleneck import Bottleneck
+    from offload.advice.doctor import Bottleneck
     from offload.devices.machine import Machine
 
 
@@ -57,9 +57,9 @@ def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTim
     from app.engine.tuning.tune_results import TuneFile, tune_key
     from app.library.local.resolve import resolve
     from app.library.machine_fit.planning import local_planning_context
-    from offload.advice.bottleneck import Symptoms, bottleneck
+    from offload.advice.doctor import Symptoms, bottleneck
     from offload.footprint.model import PlannedModel
-    from offload.speed.speed_by_depth import faster_quantization
+    from offload.plan import faster_quantization
 
     path = resolve(model, settings).path
     candidate, here = PlannedModel.read(path), local_planning_context(settings, machine)

@@ -21,10 +21,10 @@ from functools import partial
 from typing import Any
 
 from app.engine.llama.native import Buffer, ggml_function, lib
-from offload.devices.cpu_load import others_share, read_cpu_times
 from offload.devices.gpus import ListedGpu
+from offload.devices.host import others_share, read_cpu_times
 from offload.devices.machine import HOST_NAME, DeviceSpeed
-from offload.placement.actual_usage import DeviceUsage
+from offload.placement.load_parameters import DeviceUsage
 from quantizer.system.errors import EngineError
 
 # ggml_type@0.3.36. Weights are read as most models have them, and as F16 by a device that has no product for those.

@@ -40,7 +40,7 @@ from app.engine.speculative.draft_model import Vocabulary
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import HEAD_BATCH
 from offload.footprint.kv_cache import DRAFT_CELLS, n_holds, n_rollback, n_seq_max, parse_kv_types
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import RunConfig
 from offload.placement.load_parameters import LoadMode, LoadParameters
 from quantizer.gguf.header import Header
 from quantizer.system.errors import EngineError

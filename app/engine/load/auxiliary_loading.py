@@ -36,9 +36,8 @@ from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.errors import RequestError
-from offload.devices.cpu import default_threads
-from offload.footprint.auxiliary_models import PlannedDraft
-from offload.footprint.projector import min_ubatch, picture_tokens
+from offload.devices.host import default_threads
+from offload.footprint.auxiliary_models import PlannedDraft, min_ubatch, picture_tokens
 from offload.placement.load_parameters import LoadParameters
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header

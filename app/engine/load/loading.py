@@ -55,9 +55,9 @@ from app.engine.tuning.tune_results import (
 )
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
-from offload.devices.host_memory import host_memory
+from offload.devices.host import host_memory
 from offload.footprint.model import PlannedModel
-from offload.placement.actual_usage import DeviceUsage
+from offload.placement.load_parameters import DeviceUsage
 from offload.placement.search import ALL_ON_HOST
 from quantizer.gguf.adapters import read_control_vector
 from quantizer.gguf.header import Header, read_header

@@ -18,11 +18,16 @@ from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.protocol.codec import decode, encode
 from offload.devices.bandwidth import measure_read_bandwidth, settled_bandwidth
-from offload.devices.cpu import default_threads
-from offload.devices.cpu_load import is_quiet
-from offload.devices.gpu_table import known_bandwidth
-from offload.devices.gpus import ListedGpu, PciGpu, distinct_gpus, driver_versions, nvidia_gpus, pci_gpus
-from offload.devices.host_memory import HostMemory, host_memory
+from offload.devices.gpus import (
+    ListedGpu,
+    PciGpu,
+    distinct_gpus,
+    driver_versions,
+    known_bandwidth,
+    nvidia_gpus,
+    pci_gpus,
+)
+from offload.devices.host import HostMemory, default_threads, host_memory, is_quiet
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, DeviceSpeed, Machine
 from quantizer.system.errors import EngineError
 

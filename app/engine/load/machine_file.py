@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from offload.devices.cpu import cpu_name
+from offload.devices.host import cpu_name
 from quantizer.system.files import private_folder, write_atomically
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096

@@ -24,27 +24,34 @@ from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode, encode
 from app.protocol.errors import UnfitError
 from app.settings.settings import Settings
-from offload.advice.remedies import Remedy
-from offload.advice.warnings import fit_summary
+from offload.advice.remedies import Remedy, fit_summary
 from offload.devices.gpus import ListedGpu
-from offload.devices.host_memory import host_memory
+from offload.devices.host import host_memory
 from offload.devices.machine import Machine
 from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS, AuxiliaryModels, AuxiliaryUsage, PlannedProjector
-from offload.footprint.context import MIN_N_CTX, ContextRequest, plan_context
 from offload.footprint.kv_cache import (
+    MIN_N_CTX,
+    ContextRequest,
     bytes_per_cell,
     check_kv_types,
     n_cached_sequences,
     n_window_cells,
     parse_kv_types,
+    plan_context,
 )
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.format import format_memory, format_speed
-from offload.placement.actual_usage import DeviceUsage, ExcessUsage, excess_usage, missing_gpus, with_reserved
-from offload.placement.allocation import Share
 from offload.placement.assessment import FitLevel
-from offload.placement.load_parameters import ON_HOST, LoadParameters
+from offload.placement.load_parameters import (
+    ON_HOST,
+    DeviceUsage,
+    ExcessUsage,
+    LoadParameters,
+    excess_usage,
+    missing_gpus,
+    with_reserved,
+)
+from offload.placement.search import Share
 from offload.plan import DryRun, PlacementPlan, dry_plan, parameters_of, plan
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.gguf.header import Header, read_header

@@ -20,16 +20,12 @@ from typing import BinaryIO, Literal
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason, Request
 from app.protocol.codec import decode, encode
-from offload.devices.cpu import cpu_name, default_threads
-from offload.devices.cpu_load import CpuTimes, others_share, read_cpu_times
+from offload.devices.host import CpuTimes, cpu_name, default_threads, others_share, read_cpu_times
 from offload.devices.machine import HOST_NAME, Machine
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
-from offload.placement.allocation import allocate, decode_work, prefill_work
-from offload.placement.search import Placement
+from offload.footprint.model import PlannedModel, RunConfig
+from offload.placement.search import Placement, allocate, decode_work, prefill_work
 from offload.speed.cost_model import Rates, Work, expected_rates
-from offload.speed.rate_fitting import Run, fit_rates
-from offload.speed.run_selection import MeasuredSpeed, estimate_speed
+from offload.speed.rate_fitting import MeasuredSpeed, Run, estimate_speed, fit_rates
 from quantizer.system.files import private_folder, try_lock
 
 _MAX_BYTES = 1 << 18  # some 500 runs
@@ -96,7 +92,7 @@ class RunHistory:
 def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Run], list[Run]]:
     """Return one decode run or prompt run for each model and depth with `n_threads`. Pure.
 
-    Each is that of a quiet machine, if it was ever quiet (see `offload.speed.run_selection`).
+    Each is that of a quiet machine, if it was ever quiet (see `offload.speed.rate_fitting`).
     """
     groups: dict[tuple[str, str, int], list[RunRecord]] = {}
     for record in records:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from app.engine.load.machine_file import MachineFile
 from app.engine.tuning.tune_results import RuntimeSettings
-from offload.devices.cpu import cpu_name, default_threads
+from offload.devices.host import cpu_name, default_threads
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.memory_limit import out_of_memory
 from quantizer.system.process import python_command, run_to_exit

@@ -25,7 +25,7 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting
 from app.protocol import codec
 from app.settings.settings import load_settings
-from offload.devices.cpu import default_threads
+from offload.devices.host import default_threads
 from quantizer.gguf.header import read_header
 from quantizer.gguf.model_info import read_model_info
 from quantizer.system.errors import EngineError, UsageError

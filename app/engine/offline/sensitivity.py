@@ -25,7 +25,7 @@ from app.engine.offline.scoring_model import (
     predictions,
     windows,
 )
-from offload.devices.cpu import default_threads
+from offload.devices.host import default_threads
 from quantizer.convert.source_model import SourceTensor, open_gguf
 from quantizer.gguf.header import OutputTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named

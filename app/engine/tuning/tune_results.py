@@ -15,7 +15,7 @@ from app.engine.load.machine_file import MachineFile, fingerprint, model_key, th
 from app.engine.protocol.messages import BackendFacts, EngineConfig, Truncation
 from app.protocol.codec import decode, encode
 from app.protocol.status import LoadedSetting
-from offload.devices.cpu import default_threads
+from offload.devices.host import default_threads
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
 from offload.format import format_memory

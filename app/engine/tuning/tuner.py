@@ -40,8 +40,7 @@ from app.engine.tuning.tune_results import (
     with_kv_type,
 )
 from app.settings.settings import Settings, load_settings
-from offload.devices.cpu import default_threads, usable_processors
-from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
+from offload.devices.host import CpuTimes, default_threads, is_quiet, others_share, read_cpu_times, usable_processors
 from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
 from offload.footprint.model import PlannedModel
 from quantizer.gguf.header import Header, read_header

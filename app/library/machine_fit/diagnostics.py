@@ -1,6 +1,6 @@
 """The diagnostics of this machine: devices, memory, disk, engine build, and problems.
 
-Owns collecting the findings and describing them. `offload.advice.health` decides what is a problem.
+Owns collecting the findings and describing them. `offload.advice.doctor` decides what is a problem.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from app.engine.load.machine import Survey
 from app.engine.load.self_test import run_self_test
 from app.library.local.resolve import available, resolve
 from app.protocol.library import MachineProblem, MachineReport
-from offload.advice.health import Findings, find_problems
+from offload.advice.doctor import Findings, find_problems
 from offload.devices.bandwidth import measure_disk_read
-from offload.devices.cpu import cpu_model, default_threads, has_avx2
+from offload.devices.host import cpu_model, default_threads, has_avx2
 from offload.format import format_bandwidth, format_memory
 
 if TYPE_CHECKING:

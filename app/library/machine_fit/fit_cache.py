@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from app.library.local.index import LibraryEntry
 from app.settings.settings import Settings
-from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
+from offload.devices.host import CpuTimes, is_quiet, others_share, read_cpu_times
 from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:

@@ -16,11 +16,10 @@ from app.engine.load.run_history import fitted_rates
 from app.protocol.library import ModelFit, Quant
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
-from offload.devices.gpu_table import known_bandwidth
+from offload.devices.gpus import known_bandwidth
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.auxiliary_models import PlannedProjector
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import PlacementPlan, best_assessment, dry_plan, plan

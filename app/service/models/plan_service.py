@@ -123,7 +123,7 @@ class PlanService:
     def _machines(self) -> MachineCache:
         from app.engine.load.machine import survey
         from app.settings.parsing import parse_rpc_endpoints
-        from offload.devices.host_memory import host_memory
+        from offload.devices.host import host_memory
 
         endpoints = parse_rpc_endpoints(self._settings.rpc)
         return MachineCache(

@@ -16,7 +16,7 @@ from uuid import uuid4
 from app.engine.request import Request, SamplingParams
 from app.engine.tuning.tune_results import DISTURBED
 from app.service.pool.engine_client import EngineClient
-from offload.devices.cpu_load import CpuTimes, is_quiet, others_share, read_cpu_times
+from offload.devices.host import CpuTimes, is_quiet, others_share, read_cpu_times
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.process import ChildProcess
 

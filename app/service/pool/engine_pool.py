@@ -25,7 +25,7 @@ from app.service.pool.memory import Memory
 from app.service.pool.worker_process import StartWorker
 from app.settings.parsing import parse_duration, parse_rpc_endpoints
 from app.settings.settings import NO_DRAFT, Settings
-from offload.footprint.context import DEFAULT_N_CTX
+from offload.footprint.kv_cache import DEFAULT_N_CTX
 from quantizer.system.errors import UsageError
 from quantizer.system.process import python_command
 

@@ -1,9 +1,10 @@
-"""DeepSeek V2 and V3: keys and values compressed to one latent head, dense layers before those of experts.
+"""DeepSeek V2 and V3: keys and values compressed to one latent head, dense layers before those with experts.
 
 V3.2, which gguf lacks, has an indexer in each layer, which chooses the tokens that are attended to; in GLM 5 some
 layers share that choice. GLM 4.7 Flash is V3 again. Youtu has no experts. MiniCPM 3 is another graph to llama.cpp: keys
 and values are expanded before they are cached, halves are rotated, and embeddings, layers and logits are scaled by
-constants.
+constants. Kimi Linear has DeepSeek's attention, without positions, in a few layers; in the others a state that each of
+its dimensions forgets at its own rate (KDA).
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Encoders. BERT, DistilBERT, RoBERTa, CamemBERT, XLM-R and their rerankers; Nomic's BERT: rotary positions, a gated
-feed-forward, GPT-2's names of settings. EuroBERT: a Llama that sees both sides. ModernBERT: windows around each token
+feed-forward, GPT-2's names of settings. EuroBERT: a Llama without a causal mask. ModernBERT: windows around each token
 in two of three layers, no norm in the first.
+
+T5, mT5 and UMT5: an encoder and a decoder that attends to it, with learned biases for distances as positions. Both have
+layers of their own, `enc.blk` and `dec.blk` in a GGUF. UMT5 has the biases in every layer, the others in the first.
+Where embeddings and output are tied (the first T5), the decoder's last states are scaled, which llama.cpp leaves out:
+its last norm takes the factor.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ MiniMax M2: norms of whole queries and keys, a part of each head rotated, expert
 rotated by neighbours, chunked attention but in every fourth layer, which does without rotation; experts stored with
 their outputs as columns. OLMoE: norms of whole queries and keys. Dots 1: dense layers first, as DeepSeek's. AFMoE
 (Trinity): gated attention, windowed and rotated but in every fourth layer, four norms per layer. MiMo V2: windowed
-layers have sinks and twice the heads of keys, whose values are narrower and scaled.
+layers have sinks and twice the heads of keys, whose values are narrower and scaled. GPT-OSS: attention with sinks,
+every other layer windowed, and experts that lie interleaved in one tensor.
 """
 
 from __future__ import annotations

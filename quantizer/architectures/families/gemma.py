@@ -1,6 +1,11 @@
-"""Gemma 1 to 3: their norms multiply by one more than the weight, and embeddings are the output.
+"""Gemma. Norms of Gemma 1 to 3 multiply by one more than the weight, and embeddings are the output. EmbeddingGemma:
+Gemma 3 without a causal mask and without an output, with two linear modules behind the pooling.
 
-EmbeddingGemma: Gemma 3 without a causal mask and without an output, with two linear modules behind the pooling.
+Norms of Gemma 3n and 4 multiply by the weight itself, values are normalised too, and each layer may get an embedding of
+the token of its own. Their last layers compute no keys or values: they read those of the last layer of their kind, with
+a window or without, that does. Gemma 3n keeps four streams between its layers (AltUp), and its graph in llama.cpp has
+the numbers of the published models built in. Gemma 4's layers without a window have heads of another size, a quarter of
+them rotated, and may do without values; in one of its models every feed-forward has experts beside it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,11 @@
 """Llama and its relatives: rotated by neighbours in llama.cpp, by halves in transformers, so q and k are reordered.
 
-Their bodies turn texts into vectors, one of them (Llama Embed Nemotron) without a causal mask.
+Their bodies turn texts into vectors, one of them (Llama Embed Nemotron) without a causal mask. Granite with experts:
+gate and up lie in one matrix, of the experts as well as of the feed-forward that all tokens share; where there are no
+experts, that one is the feed-forward. Granite 4 has Mamba-2 in most layers, and may do without positions; hybrids in
+which every layer attends are plain Granite to llama.cpp. Granite with windows (Swash, which gguf lacks): each head has
+a sink, some layers may do without positions, and what all tokens share stays one matrix. MiniCPM: a Granite whose
+scales follow from its sizes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Language models of classes that see, each like one that does not. InternVL takes one of several, named by the
-model_type in its text_config. Rotations of GLM-4V, GLM-OCR and PaddleOCR-VL are divided into sections.
+"""Language models of classes that see or hear, each like one that does not.
 
-llama.cpp rotates halves of a head where there are sections; dense models of GLM are stored for neighbours.
+InternVL takes one of several, named by the model_type in its text_config. Rotations of GLM-4V, GLM-OCR and PaddleOCR-VL
+are divided into sections; llama.cpp then rotates halves of a head, where dense models of GLM are stored for neighbours.
+llama.cpp's converter divides those of Qwen 3-ASR too, which leaves two pairs of each head unrotated: not here.
+Voxtral's encoder is left out: llama.cpp averages pairs of its vectors, which the original does not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Decoders with experts, most of whose layers have a window; gguf lacks all of them.
+"""Decoders with experts whose names gguf lacks or that came late: Mellum 2, Cohere 2 with experts, Laguna, HunYuan.
 
 Cohere 2 with experts (North): attention and feed-forward side by side after one norm, rotated only where there is a
 window and in the first, dense layers. Laguna: gated attention, whose heads differ in number from layer to layer, and
-another share of a head rotated where there is a window. Mellum 2: Qwen 3's experts, whose full layers may stretch
-their positions by YaRN.
+another share of a head rotated where there is a window. Mellum 2: Qwen 3's experts, whose full layers may stretch their
+positions by YaRN. HunYuan, dense and with experts: norms of single heads after their rotation, whose base a fixed
+factor stretches; every layer with experts has a shared one of the same width. Hy 3: dense layers first, norms before
+the rotation, experts chosen by biased sigmoids.
 """
 
 from __future__ import annotations

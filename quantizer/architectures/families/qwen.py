@@ -1,6 +1,11 @@
-"""Qwen 2 and 3, dense and with experts; Qwen 3-Next and 3.5, where three of four layers have a state instead of
-attention, in heads that share keys. Next stores its projections head by head of keys, 3.5 by what they are. Both have
-a layer of attention that predicts one token further.
+"""Qwen 2 and 3, dense and with experts; Qwen 3-Next and 3.5; and the language models of Qwen 2-VL to 3-Omni.
+
+In Next and 3.5 three of four layers have a state instead of attention, in heads that share keys. Next stores its
+projections head by head of keys, 3.5 by what they are. Both have a layer of attention that predicts one token further.
+
+The VL and Omni models divide their rotations among time, height and width; for text all three are the token's position.
+What the vision model adds to the first layers of Qwen 3-VL comes from its own file; this one states to how many. Its
+experts are stored with inputs as rows, by transformers 5 on request not.
 """
 
 from __future__ import annotations

@@ -1,5 +1,9 @@
-"""Mamba and Mamba-2, which have a state instead of attention; Jamba, with attention in every few layers and experts in
-others, and without positions.
+"""Models with a state or a convolution instead of attention. Mamba and Mamba-2; Jamba, with attention in every few
+layers and experts in others, and without positions.
+
+LFM 2: short convolutions in most layers, attention with normalised heads in the others; with experts after the first
+dense layers. llama.cpp calls its last norm one of the embeddings. The width of the feed-forward is two thirds of the
+configured one, rounded up, unless the config has it otherwise; that of experts is as configured.
 """
 
 from __future__ import annotations

@@ -1,8 +1,14 @@
-"""GLM 4 before and after GLM 4 0414, whose four norms are in `dense`; Solar Open.
+"""GLM, ERNIE and EXAONE: families whose larger models choose experts as DeepSeek does, beside shared ones.
 
-GLM 4 of 2024: neighbours rotated in half of each head, gate and up in one matrix. GLM 4.5 and 4.6: experts chosen by
-sigmoids with a correction, one of them shared, after dense layers; halves rotated. Solar Open: the same with experts in
-every layer and whole heads rotated. GLM 4.5 and 4.6 have a layer that predicts one token further.
+GLM 4 of 2024: neighbours rotated in half of each head, gate and up in one matrix (GLM 4 0414 is in `dense`). GLM 4.5
+and 4.6: experts chosen by sigmoids with a correction, after dense layers; halves rotated; a layer that predicts one
+token further. Solar Open: the same with experts in every layer and whole heads rotated.
+
+ERNIE 4.5: Llama's layers, rotated by neighbours as they are stored; experts chosen by softmax with a correction.
+
+EXAONE 3 and 3.5: Llama's layers under names of their own. EXAONE 4 normalises after attention and feed-forward;
+llama.cpp gives windows to its 64 layers alone: the 1.2B has none. K-EXAONE normalises before, and has experts after its
+first layers; rotations in layers with a window only.
 """
 
 from __future__ import annotations

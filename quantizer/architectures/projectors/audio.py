@@ -1,7 +1,11 @@
-"""Projectors behind the encoder of Whisper: those of Qwen 2-Audio and Audio Flamingo 3.
+"""Projectors that hear. Behind the encoder of Whisper: Qwen 2-Audio and Audio Flamingo 3, which take 30 seconds at
+once, as a spectrogram that two convolutions shorten by half; pairs of what then leaves the layers are averaged, and
+brought to the width of the language model by one matrix or two.
 
-They hear 30 seconds at once, as a spectrogram that two convolutions shorten by half. Pairs of what then leaves the
-layers are averaged, and brought to the width of the language model by one matrix or two.
+Qwen 3-ASR and 3-Omni hear second by second: three convolutions bring a second to 13 vectors, numbered anew in each;
+eight seconds then attend to each other. Published checkpoints keep what speaks beside the part that answers, the
+`thinker`, in names and in the config. Omni also sees, and its pictures have vectors for later layers of the language
+model. All vectors of a file are of one width in libmtmd, so those of sounds get zeros there, as in the original.
 """
 
 from __future__ import annotations

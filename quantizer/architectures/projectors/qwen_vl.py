@@ -1,10 +1,11 @@
-"""Projectors of Qwen 2-VL, 2.5-VL, 3-VL, 2.5-Omni, 3-Omni and 3.5: towers that rotate by row and column, and take
+"""Projectors of Qwen 2-VL to 3-Omni and 3.5, GLM-4V and GLM-OCR: towers that rotate by row and column, and take
 pictures of any size.
 
 A square of four patches becomes one vector. The kernel of the patches spans two frames of a video, which llama.cpp
 keeps as two kernels; a still picture is both frames. Qwen 2.5-VL attends within windows in all but every n-th layer.
 Qwen 3-VL also gives vectors of some layers to the first layers of the language model, by the number of the layer in
-llama.cpp and one after the other in a checkpoint.
+llama.cpp and one after the other in a checkpoint. GLM-4V has learned positions beside rotation, GLM-OCR normalised
+heads; in both a convolution merges the patches, and a gated feed-forward follows.
 """
 
 from __future__ import annotations

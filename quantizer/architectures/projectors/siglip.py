@@ -1,9 +1,10 @@
-"""Projectors behind a SigLIP tower: those of Gemma 3, of Idefics 3 and SmolVLM, and of LFM 2-VL.
+"""Projectors behind a SigLIP tower: those of Gemma 3, of Idefics 3 and SmolVLM, of LFM 2-VL, and of PaddleOCR-VL.
 
 Gemma 3 averages squares of patches, and its projection is stored with inputs as rows, which llama.cpp expects.
 Idefics 3 and LFM 2-VL lay squares of patches side by side; the second takes pictures of any size, and cuts patches
-before the tower, so that its kernel is stored as a matrix. The towers are named in several ways, by the version of
-transformers that saved them.
+before the tower, so that its kernel is stored as a matrix. PaddleOCR-VL rotates by row and column too; squares of four
+patches, each normalised, lie side by side. The towers are named in several ways, by the version of transformers that
+saved them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Weights stored as small floats or whole numbers with scales beside them, and perhaps zero points.
+"""Weights stored as small floats or integers with scales beside them, and perhaps zero points.
 
 weight = (value - zero point) * scale. FP8 of transformers, fbgemm and ModelOpt; compressed-tensors, which also packs
-whole numbers of less than eight bits along the rows of a matrix: packed values and zero points both count from
--2^(bits - 1). Scales stored as bytes are powers of two (MXFP8). Where a checkpoint does not say what a scale is for, or
-its layers differ, the shapes decide. Source: transformers' finegrained_fp8 and fbgemm_fp8, ModelOpt's FP8,
-compressed-tensors' compressors.
+integers of less than eight bits along the rows of a matrix: packed values and zero points both count from -2^(bits -
+1). Scales stored as bytes are powers of two (MXFP8). Where a checkpoint does not say what a scale is for, or its layers
+differ, the shapes decide. MXFP4 has 32 four-bit floats and a power of two, and goes straight to ggml's MXFP4: a byte
+holds neighbours in a checkpoint and elements 16 apart in ggml. NVFP4 has a scale in FP8 for each 16 floats and a factor
+in float32 for the weight, whose reciprocal compressed-tensors stores. Source: transformers' finegrained_fp8, fbgemm_fp8
+and mxfp4, ModelOpt's unified checkpoints, compressed-tensors' compressors, ggml's block_mxfp4.
 """
 
 from __future__ import annotations

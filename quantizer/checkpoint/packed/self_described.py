@@ -1,11 +1,18 @@
-"""torchao's quantized tensors as transformers 5 saves them: parts by name, described in the metadata of the files.
+"""Formats in which every tensor describes its own settings: torchao, bitsandbytes and HQQ.
 
-The parts of `up.weight` are `up._weight_qdata`, `up._weight_scale` and perhaps `up._weight_zero_point`. Int8 and intx:
-weight = (value - zero point) * scale for each block. Float8: weight = value * scale. Int4: two values to a byte, the
-first in the lower half, and weight = value * scale + zero point, both with a column for each row of the weight; or
-the same from 0 to 15 around 8, in the tiles that tensor cores read. Activations that are quantized on the way change no
-weight. Source: torchao's safetensors_utils and the classes named below; FBGEMM's int4_row_quantize_zp; PyTorch's
-matrix_to_m16n8k16_Bint4_layout.
+torchao, as transformers 5 saves it: the parts of `up.weight` are `up._weight_qdata`, `up._weight_scale` and perhaps
+`up._weight_zero_point`, described in the metadata of the files. Int8, intx and float8 have values with scales for
+blocks; int4 two values to a byte, the first in the lower half, with scale and zero point in a column for each row of
+the weight, or the same from 0 to 15 around 8 in the tiles that tensor cores read.
+
+bitsandbytes: four-bit codes of a table (nf4, fp4), weight = table[code] * absmax, where absmax may itself be codes of a
+table, scaled and shifted; or int8, weight = value * SCB / 127.
+
+HQQ: weight = (code - zero) * scale, laid out as `group_size` columns (axis 1) or rows (axis 0); codes of rows that lie
+far apart share a byte or a word, the first of them in the upper bits.
+
+Source: torchao's safetensors_utils and the classes named below, FBGEMM's int4_row_quantize_zp, PyTorch's
+matrix_to_m16n8k16_Bint4_layout; bitsandbytes' QuantState; hqq's Quantizer, BitPack and HQQLinear.state_dict.
 """
 
 from __future__ import annotations

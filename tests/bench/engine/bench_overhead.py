@@ -23,7 +23,7 @@ from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
-from offload.devices.cpu import default_threads
+from offload.devices.host import default_threads
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.validation import validate_gguf
 

@@ -19,8 +19,7 @@ from app.engine.llama.model import dry_context_params
 from app.engine.llama.native import lib
 from app.engine.load.planner import DryRunRequest, compute_by_device
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.load_parameters import ON_HOST
 from tests.bench.plans.engine_log import EngineLog
 from tests.offload.model_outlines import OUTLINES, Outline, header_of, write_outline

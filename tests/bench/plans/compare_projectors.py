@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from app.engine.llama.native import mtmd
-from offload.footprint.projector import projector_compute_bytes
+from offload.footprint.auxiliary_models import projector_compute_bytes
 from quantizer.gguf.projector_header import read_projector
 from tests.bench.plans.engine_log import EngineLog
 from tests.offload.projector_outlines import OUTLINES, write_outline

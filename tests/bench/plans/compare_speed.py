@@ -22,7 +22,7 @@ from app.engine.load.run_history import RunHistory, RunRecord, SpeedSample, fitt
 from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
 from offload.devices.bandwidth import measure_read_bandwidth
-from offload.devices.cpu import default_threads
+from offload.devices.host import default_threads
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.speed.cost_model import decode_s, expected_rates
 from quantizer.gguf.validation import validate_gguf

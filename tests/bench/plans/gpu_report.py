@@ -27,7 +27,7 @@ from app.engine.protocol.messages import EngineConfig
 from app.protocol.plan import Plan
 from offload.devices.machine import Machine
 from offload.format import format_memory
-from offload.placement.actual_usage import DeviceUsage
+from offload.placement.load_parameters import DeviceUsage
 from quantizer.gguf.header import read_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.system.process import python_command

@@ -25,11 +25,9 @@ from app.engine.llama.native import lib, native_log
 from offload.devices.gpus import distinct_gpus
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import parse_kv_types
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
-from offload.placement.actual_usage import DeviceUsage
-from offload.placement.allocation import Share
-from offload.placement.load_parameters import LoadParameters
+from offload.footprint.model import PlannedModel, RunConfig
+from offload.placement.load_parameters import DeviceUsage, LoadParameters
+from offload.placement.search import Share
 from offload.plan import dry_plan, parameters_of
 from offload.speed.cost_model import expected_rates
 from tests.app.pseudo_gpu import free_ports, pseudo_gpus

@@ -17,8 +17,7 @@ from statistics import median
 from app.protocol.plan import describe_plan
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.plan import plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.tensor_types import file_type_named

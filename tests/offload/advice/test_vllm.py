@@ -7,8 +7,7 @@ import pytest
 
 from offload.advice.vllm import Cluster, checkpoint_of, cluster_for, vllm_command
 from offload.devices.machine import Machine
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offload.footprint.context import DEFAULT_N_CELLS, DEFAULT_N_CTX, MIN_N_CTX, ContextRequest, plan_context
+from offload.footprint.kv_cache import DEFAULT_N_CELLS, DEFAULT_N_CTX, MIN_N_CTX, ContextRequest, plan_context
 from quantizer.system.errors import EngineError
 
 GIB = 1 << 30

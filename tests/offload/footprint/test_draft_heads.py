@@ -6,8 +6,7 @@ import pytest
 
 from app.engine.load.auxiliary_models import read_auxiliary_models
 from offload.footprint.auxiliary_models import AuxiliaryUsage
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from quantizer.gguf.header import read_header
 from tests.quantizer.gguf_draft_heads import HEADS, draft_head, drafted_model
 

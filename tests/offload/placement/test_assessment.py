@@ -9,8 +9,7 @@ import pytest
 
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import FitLevel, assess, choose
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.tensor_types import file_type_named

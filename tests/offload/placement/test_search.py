@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.profile import ModelProfile, RunConfig
+from offload.footprint.model import ModelProfile, RunConfig
 from offload.footprint.weights import Layer
 from offload.placement import search
-from offload.placement.allocation import Share, allocate, decode_work
-from offload.placement.search import Placement, curve, margin_bytes, place
+from offload.placement.search import Placement, Share, allocate, curve, decode_work, margin_bytes, place
 from offload.speed.cost_model import decode_s, expected_rates
 
 GIB = 1 << 30

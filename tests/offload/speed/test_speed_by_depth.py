@@ -6,12 +6,10 @@ import pytest
 
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import assess
-from offload.plan import best_assessment
+from offload.plan import best_assessment, faster_quantization, predict
 from offload.speed.cost_model import expected_rates
-from offload.speed.speed_by_depth import faster_quantization, predict
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
 

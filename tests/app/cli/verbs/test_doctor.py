@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from offload.advice.bottleneck import Constraint
+from offload.advice.doctor import Constraint
 from tests.app.cli.in_process import run_localllm
 
 

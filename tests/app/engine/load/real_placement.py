@@ -25,7 +25,7 @@ from app.engine.load.machine import detect_machine, list_gpus
 from app.engine.protocol.messages import EngineConfig
 from app.protocol.codec import encode
 from offload.devices.machine import Machine
-from offload.placement.actual_usage import DeviceUsage
+from offload.placement.load_parameters import DeviceUsage
 from quantizer.system.errors import UserError
 
 FIRST_TOKENS = (1, 600, 1300, 2900)  # of prompts, as far as the vocabulary goes

@@ -19,11 +19,9 @@ from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.machine import Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
-from offload.placement.actual_usage import ExcessUsage
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import FitLevel
-from offload.placement.load_parameters import LoadParameters
+from offload.placement.load_parameters import ExcessUsage, LoadParameters
 from offload.plan import PlacementPlan, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.gguf_reader import ModelFileError

@@ -26,11 +26,9 @@ from app.protocol.codec import decode, encode
 from app.protocol.errors import UnfitError
 from offload.devices.machine import DeviceSpeed, Machine
 from offload.footprint.kv_cache import KvTypes, bytes_per_cell
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
-from offload.placement.actual_usage import ExcessUsage
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import FitLevel
-from offload.placement.load_parameters import ON_HOST, LoadParameters
+from offload.placement.load_parameters import ON_HOST, ExcessUsage, LoadParameters
 from offload.plan import PlacementPlan, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.header import read_header

@@ -19,11 +19,10 @@ from app.engine.load.run_history import (
 )
 from app.engine.protocol.messages import Finished
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, Usage
-from offload.devices.cpu_load import CpuTimes
+from offload.devices.host import CpuTimes
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.search import ALL_ON_HOST
 from offload.speed.cost_model import Work, decode_s, expected_rates, prefill_s
 from quantizer.gguf.header import read_header

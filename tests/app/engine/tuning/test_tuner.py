@@ -6,7 +6,7 @@ import pytest
 
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
 from app.engine.tuning.tuner import first_settings, refinements, undisturbed
-from offload.devices.cpu_load import CpuTimes
+from offload.devices.host import CpuTimes
 
 BOTH = RuntimeSettings(2, flash_attention=False, extra_buffers=True, plain_from=24)
 

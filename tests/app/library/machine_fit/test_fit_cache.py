@@ -12,9 +12,7 @@ from app.library.local.index import LibraryEntry
 from app.library.local.model_files import ModelRef, stat_model
 from app.library.machine_fit.fit_cache import FitCache
 from app.settings.settings import Settings
-from offload.devices.cpu import default_threads
-from offload.devices.cpu_load import CpuTimes
-from offload.devices.host_memory import host_memory
+from offload.devices.host import CpuTimes, default_threads, host_memory
 from offload.speed.cost_model import Work, decode_s
 from tests.offload.machines import MACHINES
 from tests.quantizer.gguf_files import tiny_llama

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from app.engine.tuning.tune_results import DISTURBED
 from app.service.pool.background import IdleTuning
-from offload.devices.cpu_load import CpuTimes
+from offload.devices.host import CpuTimes
 
 # Writes one letter when it begins, another when it ends; its first run sleeps before that. Ends with its stdin.
 PROGRAM = """

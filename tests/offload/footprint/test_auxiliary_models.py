@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedProjector
-from offload.footprint.model import PlannedModel
-from offload.footprint.profile import RunConfig
-from offload.footprint.projector import min_ubatch, picture_tokens, projector_compute_bytes, sound_tokens
+from offload.footprint.auxiliary_models import (
+    AuxiliaryModels,
+    PlannedProjector,
+    min_ubatch,
+    picture_tokens,
+    projector_compute_bytes,
+    sound_tokens,
+)
+from offload.footprint.model import PlannedModel, RunConfig
 from quantizer.gguf.header import read_header
 from quantizer.gguf.projector_header import ProjectorHeader, mismatch, read_projector
 from tests.offload.projector_outlines import OUTLINES, write_outline

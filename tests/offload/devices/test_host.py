@@ -2,12 +2,72 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import types
+from collections import namedtuple
 from pathlib import Path
 
+import psutil
 import pytest
 
-from offload.devices.host_memory import HostMemory, container_limit, host_memory, process_limit
+from offload.devices import host
+from offload.devices.host import (
+    CpuTimes,
+    HostMemory,
+    container_limit,
+    cpu_model,
+    cpu_name,
+    has_avx2,
+    host_memory,
+    is_quiet,
+    others_share,
+    process_limit,
+    read_cpu_times,
+)
 from quantizer.system.memory_limit import MemoryLimit
+
+
+def test_the_model_is_part_of_the_full_name() -> None:
+    assert cpu_model()
+    assert cpu_name().startswith(cpu_model())
+
+
+def test_instruction_sets_are_read_where_the_system_lists_them() -> None:
+    assert has_avx2() in (None, " avx2 " in f"{cpu_name()} ")
+
+
+BEFORE = CpuTimes(total_s=100.0, idle_s=40.0, own_s=7.0)
+
+
+@pytest.mark.parametrize(
+    ("idle_s", "own_s", "wanted"),
+    [
+        (5.0, 5.0, 0.0),  # nobody else
+        (0.0, 6.0, 0.4),  # others, or a hypervisor: stolen time is neither idle nor ours
+        (2.0, 1.0, 0.7),
+        (9.0, 2.0, 0.0),  # the clocks of processes are finer than those of processors
+    ],
+)
+def test_what_is_neither_idle_nor_ours_belongs_to_others(idle_s: float, own_s: float, wanted: float) -> None:
+    after = CpuTimes(110.0, 40.0 + idle_s, 7.0 + own_s)
+    assert others_share(BEFORE, after) == pytest.approx(wanted)
+
+
+def test_the_share_of_no_time_is_unknown_and_the_unknown_is_not_quiet() -> None:
+    assert others_share(BEFORE, BEFORE) is None
+    assert not is_quiet(None)
+    assert is_quiet(0.15)
+    assert not is_quiet(0.4)
+
+
+def test_stolen_time_counts_and_guests_do_not_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    linux = namedtuple("linux", "user nice system idle iowait irq softirq steal guest guest_nice")
+    monkeypatch.setattr(psutil, "cpu_times", lambda *, percpu: [linux(5, 1, 2, 10, 3, 0, 0, 4, 5, 0)] * 2)
+    monkeypatch.setattr(host.os, "sched_getaffinity", lambda _pid: {1}, raising=False)
+    monkeypatch.setattr(host, "sys", types.SimpleNamespace(platform="linux"))
+    times = read_cpu_times()
+    assert (times.total_s, times.idle_s) == (25.0, 13.0)
+    assert times.own_s > 0
+
 
 GIB = 1 << 30
 
@@ -98,7 +158,7 @@ def test_this_machine_has_no_more_than_a_limit_of_the_process(limit: str) -> Non
     program = f"""
 import resource
 resource.setrlimit(resource.{limit}, (1 << 29, 1 << 29))
-from offload.devices.host_memory import host_memory
+from offload.devices.host import host_memory
 memory = host_memory()
 assert memory.is_limited and memory.total_bytes <= 1 << 29 and memory.free_bytes < 1 << 28, memory
 """

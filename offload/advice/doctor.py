@@ -1,15 +1,122 @@
-"""The bottleneck of a model on a machine, from one measured answer: memory, bandwidth, prompts or the queue. Pure.
-
-Owns the judgement and its sentences. Independent of how an answer is measured.
+"""Findings of `localllm doctor`: problems of a machine for running models, and the bottleneck of a measured answer.
+Pure.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from offload.format import format_bandwidth, format_speed
+from offload.devices.machine import Machine
+from offload.format import format_bandwidth, format_memory, format_speed
 from offload.placement.assessment import FitLevel
+
+_LITTLE_BYTES, _LITTLE_FREE_BYTES = 8 << 30, 2 << 30
+_SWAPPED_BYTES = 512 << 20
+_SLOW_DISK_BYTES_PER_S, _COMMON_MODEL_BYTES = 200e6, 5 << 30
+_INSTALL = (
+    'CMAKE_ARGS="-DGGML_RPC=on {flag}" uv pip install --force-reinstall --no-cache --no-binary llama-cpp-python '
+    '"llama-cpp-python=={version}"'
+)
+_BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=on", "AMD": "-DGGML_HIP=on", "Intel": "-DGGML_VULKAN=on"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """The facts about a machine. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use.
+
+    `has_avx2` is None on processors that are not x86, `swapped_bytes` what the system has moved out of memory,
+    `disk_bytes_per_s` the speed of the disk with the models, None where unknown.
+    """
+
+    machine: Machine
+    engine_version: str
+    unusable_vendors: Sequence[str]
+    is_limited: bool
+    has_avx2: bool | None
+    swapped_bytes: int
+    disk_bytes_per_s: float | None
+    repacking_is_safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem, and what to do about it."""
+
+    what: str
+    next_step: str
+
+
+def find_problems(findings: Findings) -> tuple[Problem, ...]:
+    """Return the problems, the most important first."""
+    return tuple(problem for check in _CHECKS for problem in check(findings))
+
+
+def _unused_gpus(findings: Findings) -> Iterator[Problem]:
+    for vendor in sorted(set(findings.unusable_vendors)):
+        command = _INSTALL.format(flag=_BUILD_FLAGS[vendor], version=findings.engine_version)
+        yield Problem(
+            f"This build of llama.cpp cannot use the {vendor} GPU of this machine.", f"Install one: {command}"
+        )
+
+
+def _little_memory(findings: Findings) -> Iterator[Problem]:
+    host = findings.machine.host
+    if host.total_bytes < _LITTLE_BYTES and not findings.is_limited:
+        yield Problem(
+            f"{format_memory(host.total_bytes)} of memory hold small models only.", "Choose models below 4B parameters."
+        )
+    if host.free_bytes < _LITTLE_FREE_BYTES:
+        yield Problem(
+            f"Only {format_memory(host.free_bytes)} of memory are free.", "Close programs that take much of it."
+        )
+
+
+def _container(findings: Findings) -> Iterator[Problem]:
+    if findings.is_limited:
+        limit = format_memory(findings.machine.host.total_bytes)
+        yield Problem(f"This container may use {limit} of memory, less than the machine has.", "Raise its limit.")
+
+
+def _swap(findings: Findings) -> Iterator[Problem]:
+    if findings.swapped_bytes > _SWAPPED_BYTES:
+        moved = format_memory(findings.swapped_bytes)
+        yield Problem(f"{moved} were moved to swap, which is slow to read.", "Close programs, or add memory.")
+
+
+def _slow_disk(findings: Findings) -> Iterator[Problem]:
+    speed = findings.disk_bytes_per_s
+    if speed is not None and speed < _SLOW_DISK_BYTES_PER_S:
+        load_s = _COMMON_MODEL_BYTES / speed
+        size = format_memory(_COMMON_MODEL_BYTES)
+        what = f"Models are read from disk at {speed / 1e6:,.0f} MB/s: {size} take {load_s:,.0f} s."
+        yield Problem(what, "Move them to a faster disk, and set LOCALLLM_DATA_DIR.")
+
+
+def _old_processor(findings: Findings) -> Iterator[Problem]:
+    if findings.has_avx2 is False:
+        yield Problem("This processor has no AVX2, so prompts are computed slowly.", "Use a GPU, or small models.")
+
+
+def _no_repacking(findings: Findings) -> Iterator[Problem]:
+    if not findings.repacking_is_safe:
+        yield Problem(
+            "This build of llama.cpp crashes on this processor when it repacks weights, so repacking is off.",
+            "Build it with GCC 13 or later, or with clang.",
+        )
+
+
+_CHECKS: tuple[Callable[[Findings], Iterator[Problem]], ...] = (
+    _unused_gpus,
+    _container,
+    _little_memory,
+    _swap,
+    _slow_disk,
+    _old_processor,
+    _no_repacking,
+)
+
 
 _SLOWED_DOWN = 0.5  # of the predicted speed: below it something else than reading takes the time
 

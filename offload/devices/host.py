@@ -1,0 +1,216 @@
+"""The processor of this machine: its name, the cores and the memory that models may use, and its present load.
+
+Memory is the system's, or less where a container or the process's limits allow less. Source: the kernel's documents of
+cgroup v1 (memory.limit_in_bytes, and memory.memsw.limit_in_bytes, which counts swap too) and v2 (memory.max;
+memory.high, above which the system slows the group down). No plan counts on swap, so v2's memory.swap.max is ignored,
+and so is a limit above the system's memory.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from quantizer.system.memory_limit import MemoryLimit, ProcessBytes, memory_limits
+from quantizer.system.process import run_to_exit
+
+_X86 = ("x86_64", "amd64")
+_SYSCTL_TIMEOUT_S = 10.0
+_CPUINFO = Path("/proc/cpuinfo")
+_MODEL = ("model name",)
+_MODEL_AND_FLAGS = (*_MODEL, "flags", "CPU implementer", "CPU part", "Features")
+
+
+def cpu_name() -> str:
+    """Return the processor's name and instruction sets on one line."""
+    if sys.platform == "linux":
+        return _from_cpuinfo(_CPUINFO, _MODEL_AND_FLAGS)
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        return run_to_exit(command, _SYSCTL_TIMEOUT_S)[1].strip() or platform.machine()
+    return platform.processor() or platform.machine()
+
+
+def cpu_model() -> str:
+    """Return the processor's name, without its instruction sets."""
+    return _from_cpuinfo(_CPUINFO, _MODEL) if sys.platform == "linux" else cpu_name()
+
+
+def _from_cpuinfo(path: Path, wanted: Sequence[str]) -> str:
+    """Return the entries of the first processor; Arm kernels have a part number instead of a model name."""
+    values: dict[str, str] = {}
+    for line in path.read_text(errors="replace").splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name in wanted:
+            values.setdefault(name, value)
+    return " ".join(values[name] for name in wanted if name in values) or platform.machine()
+
+
+def has_avx2() -> bool | None:
+    """Return whether an x86 processor has AVX2; None for other processors and where the system does not report it."""
+    if sys.platform != "linux" or platform.machine().lower() not in _X86:
+        return None
+    return " avx2 " in f"{cpu_name()} "
+
+
+def default_threads() -> int:
+    """Return the physical cores that this process may use: hyper-threads only wait for the same memory."""
+    usable = usable_processors()
+    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+
+
+def usable_processors() -> int:
+    """Return the processors that this process may use, hyper-threads included."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+QUIET_SHARE = 0.2  # of the processors; an app that draws an answer takes 0.15 of two
+_IDLE = ("idle", "iowait")
+_COUNTED_TWICE = ("guest", "guest_nice")  # they are in `user` and `nice`
+_N_ANCESTORS = 2  # the service, and the app that started it
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTimes:
+    """Seconds of all processors that this process may use, in total and idle, and those that our processes computed.
+
+    Time that a hypervisor stole is neither idle nor ours.
+    """
+
+    total_s: float
+    idle_s: float
+    own_s: float
+
+
+def others_share(before: CpuTimes, after: CpuTimes) -> float | None:
+    """Return the share of the processors that others took between two readings; None where too little time passed."""
+    total_s = after.total_s - before.total_s
+    if total_s <= 0:
+        return None
+    ours_s = (after.idle_s - before.idle_s) + (after.own_s - before.own_s)
+    return min(1.0, max(0.0, 1 - ours_s / total_s))
+
+
+def is_quiet(share: float | None) -> bool:
+    """Return whether the share of the processors that others take is known to be small."""
+    return share is not None and share <= QUIET_SHARE
+
+
+def read_cpu_times() -> CpuTimes:
+    """Return the present times of the processors, of this process and of those that started it."""
+    usable = os.sched_getaffinity(0) if sys.platform == "linux" else None
+    processors = [times for i, times in enumerate(psutil.cpu_times(percpu=True)) if usable is None or i in usable]
+    total_s = idle_s = 0.0
+    for times in processors:
+        idle_s += _sum(times, _IDLE)
+        total_s += _sum(times, times._fields) - _sum(times, _COUNTED_TWICE)
+    return CpuTimes(total_s, idle_s, sum(map(_computed_s, _own_processes())))
+
+
+def _sum(times: object, names: Iterable[str]) -> float:
+    return sum(getattr(times, name, 0.0) for name in names)
+
+
+def _own_processes() -> list[psutil.Process]:
+    process = psutil.Process()
+    try:
+        return [process, *process.parents()[:_N_ANCESTORS]]
+    except psutil.Error:  # one of them has just ended
+        return [process]
+
+
+def _computed_s(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
+# Limit and use, in bytes, and the pages of files in memory.stat: of version 2, of version 1.
+_PAGES, _PAGES_V1 = ("inactive_file", "active_file"), ("total_inactive_file", "total_active_file")
+_FILES = (
+    ("memory.max", "memory.current", _PAGES),
+    ("memory.high", "memory.current", _PAGES),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", _PAGES_V1),
+    ("memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", _PAGES_V1),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Bytes in all and free now; `is_limited` where a container or a process may use less than the system has."""
+
+    total_bytes: int
+    free_bytes: int
+    is_limited: bool = False
+
+
+def host_memory() -> HostMemory:
+    """Return the memory that an engine process may use for models: this machine's, or what limits leave of it."""
+    system = psutil.virtual_memory()
+    container = container_limit()
+    limits = [process_limit(limit) for limit in memory_limits()] + ([container] if container else [])
+    limits = [limit for limit in limits if limit.total_bytes < system.total]
+    return HostMemory(
+        min([limit.total_bytes for limit in limits], default=system.total),
+        min([system.available, *(limit.free_bytes for limit in limits)]),
+        is_limited=bool(limits),
+    )
+
+
+def process_limit(limit: MemoryLimit) -> HostMemory:
+    """Return what `limit` leaves to an engine process, beside what it takes before it loads a model."""
+    return HostMemory(limit.max_bytes, limit.free_bytes(ProcessBytes.ENGINE), is_limited=True)
+
+
+def container_limit(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> HostMemory | None:
+    """Return the tightest limit of this process's control groups below `root`, None where none can be read."""
+    limits = [limit for folder in _folders(root, own) for files in _FILES if (limit := _limit(folder, *files))]
+    return min(limits, key=lambda limit: limit.free_bytes, default=None)
+
+
+def _folders(root: Path, own: Path) -> list[Path]:
+    """Return the folder of this process's group in either version, and of every group around it."""
+    folders = {root, root / "memory"}
+    try:
+        lines = own.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        _, _, after_number = line.partition(":")
+        controllers, _, path = after_number.partition(":")
+        base = root / "memory" if "memory" in controllers.split(",") else root
+        inside = base.joinpath(*[part for part in path.split("/") if part not in ("", "..")])
+        folders |= {inside, *(parent for parent in inside.parents if parent.is_relative_to(base))}
+    return sorted(folders)
+
+
+def _limit(folder: Path, limit_name: str, used_name: str, page_names: Sequence[str]) -> HostMemory | None:
+    """Return one group's limit; "max", or no file, means that it has none.
+
+    The pages of files count as free, as the system counts its own: it drops them for whoever needs memory.
+    """
+    try:
+        limit = int((folder / limit_name).read_text(encoding="ascii"))
+        used = int((folder / used_name).read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    used -= min(used, _file_bytes(folder / "memory.stat", page_names))
+    return HostMemory(limit, max(0, limit - used), is_limited=True)
+
+
+def _file_bytes(statistics: Path, names: Sequence[str]) -> int:
+    try:
+        fields = dict(line.split() for line in statistics.read_text(encoding="ascii").splitlines())
+        return sum(int(fields.get(name, 0)) for name in names)
+    except (OSError, ValueError):
+        return 0
