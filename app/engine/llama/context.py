@@ -8,8 +8,8 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import repeat
@@ -34,7 +34,10 @@ from quantizer.system.errors import EngineError, UserError
 
 
 class LlamaAdapters:
-    """Native adapters of one model by key, which the model frees, and its control vector."""
+    """LoRA adapters of one model by key, active by the batch, and a control vector, always active.
+
+    llama.cpp makes room for adapters when it makes a context, so all are loaded before any. The model frees them.
+    """
 
     def __init__(
         self, model: int, paths: Mapping[str, Path], control_vector: NDArray[np.float32] | None = None
@@ -43,8 +46,13 @@ class LlamaAdapters:
 
         Raises EngineError with llama.cpp's message.
         """
-        self._adapters = {key: _load(model, path) for key, path in paths.items()}
+        self._adapters: dict[str, Any] = {}
         self._control_vector = control_vector
+        for key, path in paths.items():
+            self._adapters[key] = lib.llama_adapter_lora_init(model, os.fsencode(path))
+            if not self._adapters[key]:
+                cause = f"llama.cpp cannot load the adapter {path.name}: {native_log().last_lines()}"
+                raise EngineError(cause, "Choose an adapter that was made for this model.")
 
     def attach(self, context: int) -> None:
         """Apply the control vector and every adapter to a new context. Raises EngineError without support for them."""
@@ -66,14 +74,6 @@ class LlamaAdapters:
         lib.llama_set_adapters_lora(context, pointers, n_adapters, scales)
 
 
-def _load(model: int, path: Path) -> Any:
-    adapter = lib.llama_adapter_lora_init(model, os.fsencode(path))
-    if not adapter:
-        cause = f"llama.cpp cannot load the adapter {path.name}: {native_log().last_lines()}"
-        raise EngineError(cause, "Choose an adapter that was made for this model.")
-    return adapter
-
-
 _LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
 _N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
 _STATUSES = {status.value: status for status in DecodeStatus}
@@ -82,8 +82,10 @@ _MROPE_TYPES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 @dataclass(frozen=True, slots=True)
 class NativeContext:
-    """What a backend takes over: the pointer to a context, which it frees, with that of its model, and what is known of
-    them. `weights` choose between two layouts of the weights, None where there is one."""
+    """Pointers to a model and to a context over it, which the backend frees, with their facts.
+
+    `weights` chooses between two layouts of the weights, None where there is one.
+    """
 
     model: int
     context: int
@@ -181,6 +183,7 @@ class LlamaBackend:
         return LlamaSampler(self._candidates, chain, n if self.facts.n_vocab >= _LARGE_VOCABULARY else None)
 
     def _new_grammar(self, text: str, visible: Collection[int]) -> Grammar:
+        # A special token has no text for clients, except where it is `visible` to them.
         def piece(token: int) -> bytes:
             return self.label(token) if token in visible else self.piece(token)
 
@@ -210,7 +213,17 @@ class LlamaBackend:
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         if len(chunks) > 1 and not self.facts.has_attention:
             self._memory.line_up([chunk.sequence_id for chunk in chunks])
-        native, media = [self._in_native(chunk) for chunk in chunks], chunks[0].media
+        native = [
+            Chunk(
+                self._memory.native(chunk.sequence_id),
+                self._positions.position(chunk.sequence_id, chunk.position),
+                chunk.tokens,
+                chunk.n_logits,
+                chunk.media,
+            )
+            for chunk in chunks
+        ]
+        media = chunks[0].media
         if media is None:
             batch = self._batch.fill(native)
         else:
@@ -218,17 +231,20 @@ class LlamaBackend:
             batch = self._embedding_batch.fill_media(native[0], media)
         if self._weights is not None:
             self._weights.choose(batch.n_tokens)
-        # an encoder computes whole texts; without one, the decoder beside it (T5) would end the process
+        # Encoders compute whole texts. llama_decode would end the process for a model with an encoder (T5), whose
+        # decoder needs an encoded prompt.
         compute = lib.llama_decode if self.facts.can_generate else lib.llama_encode
         if media is None or media.chunk.is_causal:
             returned = compute(self._context, batch)
-        else:
-            with self._full_attention():
-                returned = compute(self._context, batch)
+        else:  # the tokens of a picture attend to later ones, too
+            lib.llama_set_causal_attn(self._context, False)
+            returned = compute(self._context, batch)
+            lib.llama_set_causal_attn(self._context, True)
         self._interrupt.clear()
         status = _STATUSES.get(returned)
         if status is DecodeStatus.DONE:
-            self._note_positions(chunks)
+            for chunk in chunks:
+                self._positions.computed(chunk, has_mrope=self._has_mrope)
         if self._states and status is not DecodeStatus.NO_SLOT:
             self._states.after_batch(chunks, is_done=status is DecodeStatus.DONE)
         if status is not None:
@@ -237,29 +253,6 @@ class LlamaBackend:
             f"llama.cpp failed to compute a batch (status {returned}): {native_log().last_lines()}",
             "Load the model again.",
         )
-
-    def _in_native(self, chunk: Chunk) -> Chunk:
-        """Return `chunk` with llama.cpp's id of its sequence and llama.cpp's position."""
-        position = self._positions.position(chunk.sequence_id, chunk.position)
-        return Chunk(self._memory.native(chunk.sequence_id), position, chunk.tokens, chunk.n_logits, chunk.media)
-
-    @contextmanager
-    def _full_attention(self) -> Iterator[None]:
-        """Let the tokens of a batch attend to later ones, too."""
-        lib.llama_set_causal_attn(self._context, False)
-        try:
-            yield
-        finally:
-            lib.llama_set_causal_attn(self._context, True)
-
-    def _note_positions(self, chunks: Sequence[Chunk]) -> None:
-        """Note the lengths of sequences with pictures, and pictures that begin."""
-        for chunk in chunks:
-            media = chunk.media
-            if media is not None and not media.begin and media.chunk.positions is not None and self._has_mrope:
-                whole = media.chunk
-                self._positions.add(chunk.sequence_id, chunk.position, whole.n_tokens, whole.n_positions)
-            self._positions.computed(chunk.sequence_id, chunk.position + len(chunk.tokens))
 
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         if self._states:
@@ -284,18 +277,17 @@ class LlamaBackend:
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
         n_tokens = self._positions.n_whole(sequence_id, n_tokens)
-        n_left = self._states.truncate(sequence_id, n_tokens) if self._states else self._cut(sequence_id, n_tokens)
-        self._positions.truncate(sequence_id, n_left)
-        return n_left
-
-    def _cut(self, sequence_id: int, n_tokens: int) -> int:
-        """Remove the cells from number `n_tokens` on, all where a window has passed that; return how many remain."""
-        is_possible = holds_window(self.first_held(sequence_id), n_tokens, self.facts.n_window)
-        position = self._positions.position(sequence_id, n_tokens)
-        if is_possible and self._memory.remove(sequence_id, position):
-            return n_tokens
-        self._memory.remove(sequence_id)
-        return 0
+        if self._states:
+            n_tokens = self._states.truncate(sequence_id, n_tokens)
+        else:
+            # Where a window has passed the place, what attention needs before it is overwritten: nothing can remain.
+            is_possible = holds_window(self.first_held(sequence_id), n_tokens, self.facts.n_window)
+            position = self._positions.position(sequence_id, n_tokens)
+            if not (is_possible and self._memory.remove(sequence_id, position)):
+                self._memory.remove(sequence_id)
+                n_tokens = 0
+        self._positions.truncate(sequence_id, n_tokens)
+        return n_tokens
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
         self._memory.remove(sequence_id, n_keep, n_keep + n_discard)
@@ -319,7 +311,7 @@ class LlamaBackend:
         return False
 
     def _saved_positions(self, sequence_id: int) -> bytes:
-        """Return the begin of a saved state: where the sequence's pictures are."""
+        """Return the first bytes of a saved state: where the sequence's pictures are."""
         return self._positions.encode(sequence_id) if self._has_mrope else b""
 
     def save_checkpoint(self, sequence_id: int) -> State:
@@ -329,7 +321,7 @@ class LlamaBackend:
         return state.data
 
     def prepare_checkpoints(self) -> None:
-        if self._states:  # those of windows differ in size
+        if self._states:  # checkpoints of sliding windows differ in size, so no buffer could be used again
             self._checkpoint_buffers.prepare()
 
     def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
@@ -341,7 +333,7 @@ class LlamaBackend:
             self._positions.share(source_id, sequence_id, n_tokens)
         self._positions.truncate(sequence_id, n_tokens)
         is_restored = self._restore(sequence_id, checkpoint, lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY)
-        # the states are now those before `n_tokens`, so that cutting there changes the attention's cells only
+        # llama_memory_seq_rm refuses to cut states, but they are now those before `n_tokens`: only cells are cut.
         if is_restored and self._memory.remove(sequence_id, end):
             return True
         self._memory.remove(sequence_id)
@@ -349,9 +341,10 @@ class LlamaBackend:
         return False
 
     def _save(self, sequence_id: int, flags: int, before: State = b"", after: State = b"") -> State:
-        """Return the state between `before` and `after`; to join them later would take longer than to save."""
+        """Return the state between `before` and `after`; joining them later would take longer than saving."""
         begin, size = len(before), self._n_state_bytes(sequence_id, flags)
-        state = np.empty(begin + size + len(after), np.uint8)  # in large pages: faults cost a fifth of a bytearray's
+        # numpy asks for large pages: their faults cost a fifth of a bytearray's.
+        state = np.empty(begin + size + len(after), np.uint8)
         self._write_state(sequence_id, flags, state[begin : begin + size])
         state[:begin], state[begin + size :] = np.frombuffer(before, np.uint8), np.frombuffer(after, np.uint8)
         return state.data
@@ -393,7 +386,7 @@ class Batch:
     def __init__(self, n_tokens: int, n_embd: int = 0, *, has_tokens: bool = True) -> None:
         self._has_tokens = has_tokens
         self.states: NDArray[np.float32] = np.zeros((n_tokens, n_embd), np.float32)
-        integers = ctypes.c_int32 * n_tokens  # faster to write a few values to than arrays of numpy
+        integers = ctypes.c_int32 * n_tokens  # writing a few values is faster than with numpy
         self._token, self._sequence_id = integers(), integers()
         self._position = (ctypes.c_int32 * (n_tokens if has_tokens else _N_POSITIONS * n_tokens))()
         self._logits = (ctypes.c_int8 * n_tokens)()
@@ -409,6 +402,7 @@ class Batch:
         if n_embd:
             self._own["embd"] = np.ctypeslib.as_ctypes(self.states)
         for field, array in self._own.items():
+            # llama_batch points into these arrays; `_own` keeps them alive as long as the batch.
             setattr(self._batch, field, ctypes.cast(array, dict(lib.llama_batch._fields_)[field]))
 
     def fill(self, chunks: Sequence[Chunk]) -> lib.llama_batch:
@@ -441,7 +435,8 @@ class Batch:
 class Interrupt:
     """A flag that llama.cpp reads between graph nodes without entering Python.
 
-    The abort callback is the C library's strlen over our buffer: 0, so false, while the buffer is empty.
+    A Python callback would need the GIL for every node. The abort callback is the C library's strlen over our buffer:
+    0, so false, while the buffer is empty.
     """
 
     def __init__(self) -> None:

@@ -48,11 +48,11 @@ class _InitParams(ctypes.Structure):
 
 
 def measure_speed(device: int, free_bytes: int, clock: Callable[[], float] = time.perf_counter) -> DeviceSpeed | None:
-    """Return what the native `device`, with `free_bytes` of memory, reads and computes, in about a second.
+    """Return how fast the native `device` with `free_bytes` reads weights and multiplies matrices, in about a second.
 
     Reading: the products of one vector with 256 MiB of matrices, or with a quarter of its memory. Computing: one such
-    matrix with 512 vectors. The best of a few passes counts. None for a device with too little memory, whatever it
-    reports, for one that has no such product, and for one that fails: loading onto it says why.
+    matrix with 512 vectors. The best of a few passes counts. None for a device with too little memory, without such
+    products, or that fails: loading a model onto it reports the cause.
     """
     weight_bytes = min(_WEIGHT_BYTES, free_bytes // _MEMORY_SHARE)
     if weight_bytes < _LEAST_WEIGHT_BYTES:
@@ -69,12 +69,15 @@ class _Products:
     """Matrices of one type, and the graphs of their products with one vector and with many; nothing is allocated."""
 
     def __init__(self, weight_type: int, weight_bytes: int, owned: ExitStack) -> None:
-        n_matrices = max(1, weight_bytes // _row_bytes(weight_type, _N_COLUMNS) // _N_ROWS)
+        row_bytes = ggml_function("ggml_row_size", c_size_t, c_int, c_int64)(weight_type, _N_COLUMNS)
+        n_matrices = max(1, weight_bytes // row_bytes // _N_ROWS)
         self._context = _new_context(2 * n_matrices + 3, 2, owned)
-        matrices = [_new_matrix(self._context, weight_type, _N_COLUMNS, _N_ROWS) for _ in range(n_matrices)]
-        token, prompt = (_new_matrix(self._context, _F32, _N_COLUMNS, n) for n in (1, _N_PROMPT_TOKENS))
-        self._reading = [_product(self._context, matrix, token) for matrix in matrices]
-        self._computing = [_product(self._context, matrices[0], prompt)]
+        new_matrix = ggml_function("ggml_new_tensor_2d", c_void_p, c_void_p, c_int, c_int64, c_int64)
+        multiply = ggml_function("ggml_mul_mat", c_void_p, c_void_p, c_void_p, c_void_p)
+        matrices = [new_matrix(self._context, weight_type, _N_COLUMNS, _N_ROWS) for _ in range(n_matrices)]
+        token, prompt = (new_matrix(self._context, _F32, _N_COLUMNS, n) for n in (1, _N_PROMPT_TOKENS))
+        self._reading = [multiply(self._context, matrix, token) for matrix in matrices]
+        self._computing = [multiply(self._context, matrices[0], prompt)]
         self._n_bytes = sum(map(ggml_function("ggml_nbytes", c_size_t, c_void_p), matrices))
 
     def are_supported(self, device: int) -> bool:
@@ -85,7 +88,8 @@ class _Products:
         """Allocate all on `device` and time both graphs. Raises EngineError where the device fails."""
         backend = ggml_function("ggml_backend_dev_init", c_void_p, c_void_p, c_char_p)(device, None)
         if not backend:
-            raise EngineError("A device cannot be used.", "See `localllm doctor`, or set gpu to false.")
+            name = _name(device)
+            raise EngineError(f"{name} could not be opened.", "See `localllm doctor`, or set gpu to false.")
         owned.callback(ggml_function("ggml_backend_free", None, c_void_p), backend)
         _allocate(self._context, device, owned)
         before = read_cpu_times()
@@ -114,7 +118,7 @@ def _best_s(run: Callable[[], None], clock: Callable[[], float]) -> float:
 def _compute(backend: int, graph: int) -> None:
     status = ggml_function("ggml_backend_graph_compute", c_int, c_void_p, c_void_p)(backend, graph)
     if status:
-        raise EngineError(f"A device failed to compute a product: status {status}.", "Update its driver.")
+        raise EngineError(f"A device failed to multiply matrices (status {status}).", "Update its driver.")
 
 
 def _new_context(n_tensors: int, n_graphs: int, owned: ExitStack) -> int:
@@ -127,17 +131,6 @@ def _new_context(n_tensors: int, n_graphs: int, owned: ExitStack) -> int:
     return context
 
 
-def _new_matrix(context: int, type_id: int, n_columns: int, n_rows: int) -> int:
-    new = ggml_function("ggml_new_tensor_2d", c_void_p, c_void_p, c_int, c_int64, c_int64)
-    tensor: int = new(context, type_id, n_columns, n_rows)
-    return tensor
-
-
-def _product(context: int, matrix: int, vectors: int) -> int:
-    tensor: int = ggml_function("ggml_mul_mat", c_void_p, c_void_p, c_void_p, c_void_p)(context, matrix, vectors)
-    return tensor
-
-
 def _new_graph(context: int, products: Sequence[int]) -> int:
     graph: int = ggml_function("ggml_new_graph", c_void_p, c_void_p)(context)
     expand = ggml_function("ggml_build_forward_expand", None, c_void_p, c_void_p)
@@ -146,18 +139,13 @@ def _new_graph(context: int, products: Sequence[int]) -> int:
     return graph
 
 
-def _row_bytes(type_id: int, n_columns: int) -> int:
-    n_bytes: int = ggml_function("ggml_row_size", c_size_t, c_int, c_int64)(type_id, n_columns)
-    return n_bytes
-
-
 def _allocate(context: int, device: int, owned: ExitStack) -> None:
     """Give all tensors of `context` memory on `device`, filled; `owned` frees it. Raises EngineError without memory."""
     memory_type = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)(device)
     allocate = ggml_function("ggml_backend_alloc_ctx_tensors_from_buft", c_void_p, c_void_p, c_void_p)
     buffer = allocate(context, memory_type)
     if not buffer:
-        raise EngineError("A device has too little memory for measuring its speed.", "Free memory there.")
+        raise EngineError(f"{_name(device)} has too little memory to measure its speed.", "Free memory there.")
     owned.callback(ggml_function("ggml_backend_buffer_free", None, c_void_p), buffer)
     ggml_function("ggml_backend_buffer_clear", None, c_void_p, c_uint8)(buffer, _BYTE)
 
@@ -199,7 +187,10 @@ class _Properties(ctypes.Structure):
         ("memory_total", ctypes.c_size_t),
         ("type", ctypes.c_int),
         ("device_id", ctypes.c_char_p),
-        ("capabilities", ctypes.c_bool * 16),  # more than ggml has, so that it cannot write past the end
+        (
+            "capabilities",
+            ctypes.c_bool * 16,
+        ),  # more than ggml has, so that it cannot write past the end
     ]
 
 
@@ -208,14 +199,21 @@ def ggml_gpus(
 ) -> Iterator[ListedGpu]:
     """Yield every GPU in the order of ggml and llama.cpp.
 
-    Measures the way to those of other machines `with_links`, and the speed of each whose key `known_speeds` lacks,
+    Measures the network to those of other machines `with_links`, and the speed of each whose key `known_speeds` lacks,
     unless that is None.
     """
     read = ggml_function("ggml_backend_dev_get_props", None, c_void_p, ctypes.POINTER(_Properties))
     for address in _gpus():
         properties = _Properties()
         read(address, ctypes.byref(properties))
-        gpu = _listed(properties)
+        gpu = ListedGpu(
+            name=_text(properties.name),
+            description=_text(properties.description),
+            is_integrated=properties.type == _INTEGRATED,
+            free_bytes=properties.memory_free,
+            total_bytes=properties.memory_total,
+            address=_text(properties.device_id),
+        )
         if with_links and gpu.name.startswith(_REMOTE):
             latency_s, bytes_per_s = measure_rpc_link(address)
             gpu = replace(gpu, link_latency_s=latency_s, link_bytes_per_s=bytes_per_s)
@@ -236,8 +234,10 @@ def gpu_address(name: str) -> int:
 
 
 def buffer_bytes_by_device(buffers: Iterable[Buffer]) -> dict[str, DeviceUsage]:
-    """Return what each device holds with these `buffers`, by its name; what is no GPU's is the processor's."""
-    names = {_buffer_name(address): _name(address) for address in _gpus()}
+    """Return what each device holds with these `buffers`, by its name; buffers of no GPU are the processor's."""
+    type_of = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)
+    name_of = ggml_function("ggml_backend_buft_name", c_char_p, c_void_p)
+    names = {_text(name_of(type_of(address))): _name(address) for address in _gpus()}
     found = dict.fromkeys([HOST_NAME, *names.values()], DeviceUsage())
     for buffer in buffers:
         device, field = names.get(buffer.name, HOST_NAME), _FIELDS[buffer.kind]
@@ -256,22 +256,6 @@ def _name(device: int) -> str:
     return _text(ggml_function("ggml_backend_dev_name", c_char_p, c_void_p)(device))
 
 
-def _buffer_name(device: int) -> str:
-    buffer_type = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)(device)
-    return _text(ggml_function("ggml_backend_buft_name", c_char_p, c_void_p)(buffer_type))
-
-
-def _listed(properties: _Properties) -> ListedGpu:
-    return ListedGpu(
-        name=_text(properties.name),
-        description=_text(properties.description),
-        is_integrated=properties.type == _INTEGRATED,
-        free_bytes=properties.memory_free,
-        total_bytes=properties.memory_total,
-        address=_text(properties.device_id),
-    )
-
-
 def _text(raw: bytes | None) -> str:
     return (raw or b"").decode("utf-8", "replace")
 
@@ -282,15 +266,21 @@ def add_rpc_servers(endpoints: Sequence[str], timeout_s: float = _ANSWER_TIMEOUT
     Raises EngineError for a build without RPC and for a server without devices.
     """
     for endpoint in endpoints:
+        # ggml_backend_rpc_add_server (0.3.36) has no timeout, and a thread inside of it cannot be ended.
         watchdog = threading.Timer(timeout_s, _give_up, [endpoint])
         watchdog.daemon = True
         watchdog.start()
-        _add(endpoint)
-        watchdog.cancel()
+        try:
+            add = ctypes.CFUNCTYPE(c_void_p, c_char_p)(rpc_function("ggml_backend_rpc_add_server"))
+            if not (registry := add(endpoint.encode())):
+                raise EngineError(f"The RPC server {endpoint} has no device.", "See the server's log.")
+            ggml_function("ggml_backend_register", None, c_void_p)(registry)
+        finally:
+            watchdog.cancel()
 
 
 def rpc_function(name: str) -> Any:
-    """Return a function of the RPC backend from its registry; the library's path differs by system.
+    """Return a function of the RPC backend, by its registry, since the library's path differs by system.
 
     Raises EngineError if this build has none.
     """
@@ -299,14 +289,6 @@ def rpc_function(name: str) -> Any:
     if not registry:
         raise EngineError("This build of llama.cpp has no RPC.", "Install one that is built with -DGGML_RPC=on.")
     return ggml_function("ggml_backend_reg_get_proc_address", c_void_p, c_void_p, c_char_p)(registry, name.encode())
-
-
-def _add(endpoint: str) -> None:
-    add = ctypes.CFUNCTYPE(c_void_p, c_char_p)(rpc_function("ggml_backend_rpc_add_server"))
-    registry = add(endpoint.encode())
-    if not registry:
-        raise EngineError(f"The RPC server {endpoint} has no device.", "See the server's log.")
-    ggml_function("ggml_backend_register", None, c_void_p)(registry)
 
 
 def _give_up(endpoint: str) -> None:

@@ -1,6 +1,6 @@
 """A context for embeddings, separate from the generating one but over the same weights.
 
-Owns its native context and its size. Independent of calls and of how long texts are split.
+Created at the first call. Independent of how long texts are split.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class LlamaEmbedder:
         self._owned = ExitStack()
         self._model = model
         self._vocab = lib.llama_model_get_vocab(model)
+        # Whether texts can be split shows only in a context, so one is made for that case first.
         self._context = self._open(_context_params(model, config, setting, pooling, can_split=True))
         has_encoder = lib.llama_model_has_encoder(model)
         self._compute = lib.llama_encode if has_encoder else lib.llama_decode
@@ -65,10 +66,14 @@ class LlamaEmbedder:
             words = {"{query}": query, "{document}": document}
             text = _PLACE.sub(lambda place: words[place.group()], template.decode("utf-8", "replace"))
             return tokenize(self._vocab, text, add_special=False, parse_special=True)
-        begin, end, between = self._separators()
-        texts = (tokenize(self._vocab, text, add_special=False, parse_special=False) for text in (query, document))
-        query_tokens, document_tokens = texts
-        return [*begin, *query_tokens, *end, *between, *document_tokens, *end]
+        vocab = self._vocab
+        bos, eos, sep = lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)
+        end = sep if eos < 0 else eos
+        before = [bos] if lib.llama_vocab_get_add_bos(vocab) and bos >= 0 else []
+        after = [end] if lib.llama_vocab_get_add_eos(vocab) and end >= 0 else []
+        between = [sep] if lib.llama_vocab_get_add_sep(vocab) and sep >= 0 else []
+        first, second = (tokenize(vocab, text, add_special=False, parse_special=False) for text in (query, document))
+        return [*before, *first, *after, *between, *second, *after]
 
     def compute(self, chunks: Sequence[Chunk]) -> Vector:
         status = self._compute(self._context, self._batch.fill(chunks))
@@ -76,7 +81,10 @@ class LlamaEmbedder:
             lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
             cause = f"llama.cpp failed to compute embeddings (status {status}): {native_log().last_lines()}"
             raise EngineError(cause, "Load the model again.")
-        return np.stack([self._pooled(chunk.sequence_id) for chunk in chunks])
+        pointers = [lib.llama_get_embeddings_seq(self._context, chunk.sequence_id) for chunk in chunks]
+        if not all(pointers):
+            raise EngineError("llama.cpp returned no embedding.", "Choose another embedding model.")
+        return np.stack([np.ctypeslib.as_array(pointer, (self.facts.n_dimensions,)) for pointer in pointers])
 
     def forget(self, sequence_id: int) -> None:
         lib.llama_memory_seq_rm(lib.llama_get_memory(self._context), sequence_id, -1, -1)
@@ -92,26 +100,9 @@ class LlamaEmbedder:
         self._owned.callback(lib.llama_free, context)
         return context
 
-    def _separators(self) -> tuple[list[int], list[int], list[int]]:
-        """Return this vocabulary's tokens before a query, after each text, and between both."""
-        vocab = self._vocab
-        bos, eos, sep = lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)
-        end = sep if eos < 0 else eos
-        return (
-            [bos] if lib.llama_vocab_get_add_bos(vocab) and bos >= 0 else [],
-            [end] if lib.llama_vocab_get_add_eos(vocab) and end >= 0 else [],
-            [sep] if lib.llama_vocab_get_add_sep(vocab) and sep >= 0 else [],
-        )
-
-    def _pooled(self, sequence_id: int) -> Vector:
-        pointer = lib.llama_get_embeddings_seq(self._context, sequence_id)
-        if not pointer:
-            raise EngineError("llama.cpp gave no embedding for a text.", "Choose another embedding model.")
-        return np.ctypeslib.as_array(pointer, (self.facts.n_dimensions,)).copy()
-
 
 def _n_ctx(model: int, config: EngineConfig) -> int:
-    """Return the longest text in tokens, at most the trained context, beyond which some models crash the process."""
+    """Return the longest text in tokens: at most the trained context, beyond which some models crash the process."""
     n_ctx_train: int = lib.llama_model_n_ctx_train(model)
     return min(config.n_ctx or DEFAULT_N_CTX, n_ctx_train)
 

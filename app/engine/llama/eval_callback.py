@@ -1,8 +1,8 @@
 """Callbacks for the nodes of llama.cpp's graphs: recording the inputs of weights and the hidden states between layers,
 and overwriting weights in place.
 
-Owns the callbacks and the part of ggml's tensor that they read. Independent of what the activations and weights are
-used for.
+llama.cpp calls them twice for each node: to ask whether its result is wanted, and once that is computed. Wanting a node
+makes it the end of a piece of the graph, which takes time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from quantizer.mix.imatrix import ImatrixCollector
 N_SOURCES = 10
 _N_DIMS, _N_OP_PARAMS, _NAME_BYTES = 4, 16, 64
 _MIN_ROWS = 16  # smaller products are left out, as llama-imatrix leaves them out
-_F32 = 0  # of ggml_type
-_MAX_OPS = 64  # products come among the first
+_F32 = 0  # ggml_type@0.3.36
+_MAX_OPS = 64  # those of interest come among the first
 
 
 class Tensor(ctypes.Structure):
@@ -71,7 +71,7 @@ class _Recorder(ABC):
             if is_asking:
                 return self._matters(pointer.contents)
             self._take(pointer)
-        except Exception as failure:  # must not cross native code
+        except Exception as failure:  # an exception that crosses ctypes is lost, and native code goes on
             self._failure = failure
             return False
         return True
@@ -98,7 +98,7 @@ class ActivationRecorder(_Recorder):
     def __init__(self, collector: ImatrixCollector) -> None:
         super().__init__()
         self._collector = collector
-        self._ops = _ops()
+        self._ops = {number: name for name, number in ggml_ops("MUL_MAT", "MUL_MAT_ID").items()}
 
     def _matters(self, node: Tensor) -> bool:
         op = self._ops.get(node.op)
@@ -122,7 +122,7 @@ class ActivationRecorder(_Recorder):
         self._collector.add(name, grouped.reshape(w3 * w2, -1, n_columns))
 
 
-# Of the first layer's input, in llama.cpp: the latest of them that is computed before the first layer's output.
+# llama.cpp's names of the first layer's input: the last of them computed before the first layer's output is the input.
 _INPUT_NAMES = frozenset([b"embd", b"inpL", b"inp_norm", b"inp_scaled"])
 _OUTPUT_NAME = b"l_out-"
 
@@ -175,11 +175,11 @@ def _weight_name(node: Tensor) -> str:
     return name.split("#")[1] if "#" in name else name
 
 
-def _ops() -> dict[int, str]:
-    """Return number → name of ggml's product operations."""
+def ggml_ops(*names: str) -> dict[str, int]:
+    """Return the numbers of operations by name: they change from one version of ggml to the next."""
     name_of = ggml_function("ggml_op_name", ctypes.c_char_p, ctypes.c_int)
-    names = {op: name_of(op).decode() for op in range(_MAX_OPS)}
-    return {op: name for op, name in names.items() if name in ("MUL_MAT", "MUL_MAT_ID")}
+    numbers = {name_of(number).decode(): number for number in range(_MAX_OPS)}
+    return {name: numbers[name] for name in names}
 
 
 class WritableWeights:
@@ -210,7 +210,7 @@ class WritableWeights:
             start += len(data)
 
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
-        """Search a node's operands; never request its result."""
+        """Search a node's operands, and never want its result."""
         if is_asking and not self._is_complete:
             for tensor in operands(address):
                 name = self._names.get(tensor.name)

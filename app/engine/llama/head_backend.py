@@ -37,8 +37,8 @@ _HEADER = struct.Struct("<QQQQQ")
 
 @dataclass(slots=True)
 class Followed:
-    """What a head knows of a sequence: it has computed the tokens from `begin` to `n_computed`, and has the hidden
-    states of the `tokens` after them, a row each."""
+    """What a head has of a sequence: computed tokens from `begin` to `n_computed`, then `tokens` that wait, with the
+    model's hidden states, a row each."""
 
     begin: int
     n_computed: int
@@ -77,7 +77,7 @@ class HeadContext(LlamaBackend):
     drafts are verified.
     """
 
-    reads_output = False  # whether "the inputs of the layer behind the last" are the model's output
+    reads_output = False  # whether the input behind the last layer is the model's output, or one more layer's input
 
     def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
         super().__init__(native)
@@ -87,7 +87,7 @@ class HeadContext(LlamaBackend):
         self._followed: dict[int, Followed] = {}
 
     def follow(self, chunks: Sequence[Chunk], features: Row) -> None:
-        """Take the tokens of the model's last batch, with its hidden states of all, shape (n_tokens, width)."""
+        """Take the tokens of the model's last batch with their hidden states, shape (n_tokens, width)."""
         end = 0
         for chunk in chunks:
             begin, end = end, end + len(chunk.tokens)
@@ -107,10 +107,12 @@ class HeadContext(LlamaBackend):
         while waiting := list(self._next_waiting(sequence_ids)):
             is_done = self._compute(waiting)
             for item in waiting:
-                if is_done:
-                    self._computed(item)
-                else:
+                if not is_done:
                     self._forget(item.sequence_id)
+                    continue
+                followed = self._followed[item.sequence_id]
+                del followed.tokens[: len(item.tokens)], followed.rows[: len(item.tokens)]
+                followed.n_computed += len(item.tokens)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         """Ignore adapters, which change the model alone."""
@@ -150,7 +152,11 @@ class HeadContext(LlamaBackend):
         return own + super().state_bytes(sequence_id)
 
     def save_state(self, sequence_id: int) -> State:
-        before = self._saved_rows(sequence_id) + self._saved_positions(sequence_id)
+        followed, last = self._followed.get(sequence_id, Followed(0, 0)), self._last_row(sequence_id)
+        # What waits is saved, too: computing it at once would take longer.
+        tokens, rows = np.array(followed.tokens, _TOKEN).tobytes(), b"".join(row.tobytes() for row in followed.rows)
+        header = _HEADER.pack(followed.begin, followed.n_computed, len(followed.tokens), len(rows), len(last))
+        before = b"".join((header, tokens, rows, last, self._saved_positions(sequence_id)))
         return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=before)
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
@@ -165,13 +171,6 @@ class HeadContext(LlamaBackend):
         self._followed[sequence_id] = Followed(begin, n_computed, np.frombuffer(tokens, _TOKEN).tolist(), [*waiting])
         self._set_last_row(sequence_id, n_computed, bytes(last))
         return True
-
-    def _saved_rows(self, sequence_id: int) -> bytes:
-        """Return the begin of a saved state: what waits would take longer to compute than to save."""
-        followed, last = self._followed.get(sequence_id, Followed(0, 0)), self._last_row(sequence_id)
-        tokens, rows = np.array(followed.tokens, _TOKEN).tobytes(), b"".join(row.tobytes() for row in followed.rows)
-        header = _HEADER.pack(followed.begin, followed.n_computed, len(followed.tokens), len(rows), len(last))
-        return b"".join((header, tokens, rows, last))
 
     @abstractmethod
     def _compute(self, waiting: Sequence[WaitingTokens]) -> bool:
@@ -202,11 +201,6 @@ class HeadContext(LlamaBackend):
     def _forget(self, sequence_id: int) -> None:
         self._followed.pop(sequence_id, None)
         super().truncate(sequence_id, 0)
-
-    def _computed(self, item: WaitingTokens) -> None:
-        followed = self._followed[item.sequence_id]
-        del followed.tokens[: len(item.tokens)], followed.rows[: len(item.tokens)]
-        followed.n_computed += len(item.tokens)
 
     def _next_waiting(self, sequence_ids: Collection[int]) -> Iterator[WaitingTokens]:
         n_left = self._n_rows
@@ -241,7 +235,9 @@ class HeadBackend(LlamaBackend):
         status = super().decode(chunks)
         has_tokens = chunks[0].media is None  # a head reads no picture: it begins anew after one
         if status is DecodeStatus.DONE and has_tokens:
-            self.head.follow(chunks, self._features(sum(len(chunk.tokens) for chunk in chunks)))
+            n_tokens = sum(len(chunk.tokens) for chunk in chunks)
+            hidden = [self._hidden(layer, n_tokens) for layer in self.head.spec.target_layers]
+            self.head.follow(chunks, np.concatenate(hidden, axis=1))  # a copy: the next batch overwrites them
         return status
 
     def set_adapters(self, adapters: AdapterSet) -> None:
@@ -287,16 +283,13 @@ class HeadBackend(LlamaBackend):
             self.head.truncate(sequence_id, n_tokens)
         return True
 
-    def _features(self, n_tokens: int) -> Row:
-        """Return a copy of the hidden states of the last batch that the head reads, shape (n_tokens, width)."""
-        return np.concatenate([self._hidden(layer, n_tokens) for layer in self.head.spec.target_layers], axis=1)
-
     def _hidden(self, layer: int, n_tokens: int) -> Row:
+        """Return llama.cpp's own memory of a layer's hidden states, shape (n_tokens, width)."""
         if self._is_output(layer):
             pointer: Any = hidden_states().llama_get_embeddings_nextn(self._context)
             return np.ctypeslib.as_array(pointer, (n_tokens, self._n_embd_out))
         return np.ctypeslib.as_array(self._inputs.of(self._context, layer), (n_tokens, self._n_embd))
 
     def _is_output(self, layer: int) -> bool:
-        """Return whether a head reads what the last layer gives; block heads get it as a further input."""
+        """Return whether `layer` stands for the output of the last one; block heads get that as one more input."""
         return layer == self._n_layers and self.head.reads_output

@@ -20,7 +20,7 @@ from app.engine.request import AdapterSet
 from app.engine.speculative.draft_heads import HeadSpec, PredictedToken
 from quantizer.system.errors import EngineError
 
-_UNKNOWN = 0.0  # the hidden state before a first token, or one in the middle of a shared or restored text
+_UNKNOWN = 0.0  # the hidden state before a first token, or before one where a text was shared or restored
 
 
 class HiddenRows:
@@ -72,7 +72,12 @@ class AutoregressiveContext(HeadContext):
 
     def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
         """Return the logits after each chunk, of one token each; an empty list if cells run short."""
-        begun = [chunk for chunk in chunks if self._begins(chunk)]
+        # A draft begins where the head has, or gets, all tokens of the model; later tokens are its own.
+        begun = [
+            chunk
+            for chunk in chunks
+            if (known := self._followed.get(chunk.sequence_id)) is None or known.end >= chunk.position
+        ]
         self.catch_up([chunk.sequence_id for chunk in begun])
         for chunk in begun:
             self._drafted.remove(chunk.sequence_id)
@@ -108,10 +113,6 @@ class AutoregressiveContext(HeadContext):
         self._ahead.pop(sequence_id, None)
         super().shift(sequence_id, n_keep, n_discard)
         self._of_model.remove(sequence_id)
-
-    def _begins(self, chunk: Chunk) -> bool:
-        followed = self._followed.get(chunk.sequence_id)
-        return followed is None or followed.end >= chunk.position
 
     def _compute(self, waiting: Sequence[WaitingTokens]) -> bool:
         rows = self._layer_input(np.stack([row for item in waiting for row in item.rows]))

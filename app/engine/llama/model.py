@@ -84,17 +84,15 @@ class LlamaModel:
 
         Raises EngineError with llama.cpp's message, MemoryShortError if a device has too little memory.
         """
-        log = native_log()
-        lib.llama_backend_init()
         self._owned = ExitStack()
         huge_pages = HugePages(has_gpu=next(ggml_gpus(), None) is not None)
 
         def loads_on(fraction: float, _data: object) -> bool:
-            huge_pages.ask()  # at the first call the buffers are there, and nothing is read into them yet
+            huge_pages.ask()  # at the first call the buffers are allocated, and nothing was read into them yet
             return on_progress(fraction)
 
         progress = lib.llama_progress_callback(loads_on)
-        params = lib.llama_model_default_params()
+        params = _model_params()
         self._parameters, self._placement = parameters, PlacementParams(parameters)
         self._placement.fill(params)
         params.use_extra_bufts = extra_buffers
@@ -102,14 +100,11 @@ class LlamaModel:
         params.load_mtp = self._has_mtp = with_mtp
         if is_writable:
             params.load_mode = lib.LLAMA_LOAD_MODE_NONE
-        self._model = lib.llama_model_load_from_file(os.fsencode(path), params)
-        if not self._model:
-            raise load_error(f"llama.cpp cannot load {path.name}", log.last_lines(), "See `localllm show`.")
-        self._owned.callback(lib.llama_model_free, self._model)
+        self._model = self._owned.enter_context(_loaded(path, params))
         self._adapters: tuple[Adapter, ...] = ()
         self._plain: PlainWeights | None = None
         self._llama_adapters = LlamaAdapters(self._model, {})
-        if not lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)):
+        if not lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)):  # tokenizing would end the process
             self.close()
             raise EngineError(f"{path.name} has no vocabulary.", "Choose a chat, completion or embedding model.")
 
@@ -132,8 +127,8 @@ class LlamaModel:
             if observer is not None:
                 params.cb_eval = observer.callback
             context = self._new_context(params, owned)
-            # A model without a cache (an encoder) computes whole texts and cannot continue one. The decoder of a model
-            # with an encoder (T5) would end the process: nothing encodes a prompt for it.
+            # A model without a cache (an encoder) computes whole texts and cannot continue one. llama_decode ends the
+            # process for a model with an encoder (T5), unless a prompt was encoded before.
             can_generate = bool(lib.llama_get_memory(context)) and not lib.llama_model_has_encoder(self._model)
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
             weights = StepWeights(self._plain, setting.plain_from) if self._plain else None
@@ -208,11 +203,11 @@ class LlamaModel:
     def _new_mtp(
         self, facts: BackendFacts, setting: RuntimeSettings, weights: StepWeights | None, owned: ExitStack
     ) -> HeadContext:
-        # The layer has attention and no state, also where the model has states.
+        # The layer has attention and no state, even where the model has states.
         facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS, truncation=Truncation())
         params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
-        params.n_outputs_max = facts.n_seq_max  # a row of each answer, not of a whole batch; fewer would abort
+        params.n_outputs_max = facts.n_seq_max  # a row for each answer, not for a whole batch; with fewer it aborts
         spec = HeadSpec(HeadKind.MTP, target_layers=(lib.llama_model_n_layer(self._model),))
         context = self._new_context(params, owned)
         return MtpContext(NativeContext(self._model, context, facts, self._llama_adapters, weights), spec)
@@ -240,8 +235,8 @@ class LlamaModel:
         params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
         params.n_seq_max, params.n_rs_seq = n_sequences, facts.truncation.n_rollback
         params.n_threads = params.n_threads_batch = setting.n_threads
-        params.kv_unified = True  # any sequence may use any cell, and prefixes can be shared
-        params.swa_full = False
+        params.kv_unified = True  # else llama_memory_seq_cp of a part aborts, and prefixes cannot be shared
+        params.swa_full = False  # cells for the window of each sequence, not for whole contexts
         params.no_perf = True
         params.offload_kqv = self._parameters.offload_kqv
         params.flash_attn_type = _flash_attention(is_fused=setting.flash_attention, parameters=self._parameters)
@@ -271,14 +266,14 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
         n_sequences=config.n_sequences,
         n_seq_max=_n_seq_max(model, config.n_sequences),
         truncation=truncation,
-        # A batch of several ubatches would make room for the later ones in what a rejected draft needs.
+        # With windows a batch is one ubatch: later ones would overwrite the cells that a rejected draft returns to.
         n_batch=min(n_batch, setting.n_ubatch) if n_window else n_batch,
         n_ubatch=min(n_batch, setting.n_ubatch),
         passes_over_cells=not setting.flash_attention,
         has_attention=not lib.llama_model_is_recurrent(model),
         n_parameters=lib.llama_model_n_params(model),
         model_bytes=lib.llama_model_size(model),
-        # values are transposed without fused attention
+        # without fused attention llama.cpp stores values transposed, so states do not fit the other kind
         layout=f"{'flash' if setting.flash_attention else 'plain'}-{setting.kv_type.replace(',', '-')}",
     )
 
@@ -289,10 +284,21 @@ def vocabulary_alone(path: Path) -> Iterator[int]:
 
     Raises EngineError with llama.cpp's message.
     """
-    log = native_log()
-    lib.llama_backend_init()
-    params = lib.llama_model_default_params()
+    params = _model_params()
     params.vocab_only = True
+    with _loaded(path, params) as model:
+        yield model
+
+
+def _model_params() -> lib.llama_model_params:
+    lib.llama_backend_init()
+    return lib.llama_model_default_params()
+
+
+@contextmanager
+def _loaded(path: Path, params: lib.llama_model_params) -> Iterator[int]:
+    """Load the file at `path`, yield the pointer and free it. Raises EngineError with llama.cpp's message."""
+    log = native_log()
     model = lib.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         raise load_error(f"llama.cpp cannot load {path.name}", log.last_lines(), "See `localllm show`.")
@@ -309,24 +315,16 @@ def dry_compute_bytes(path: Path, config: RunConfig, parameters: LoadParameters)
 
     Raises EngineError if llama.cpp cannot run the model, or a device no longer exists.
     """
-    log = native_log()
-    lib.llama_backend_init()
-    placement = PlacementParams(parameters)
-    params = lib.llama_model_default_params()
+    params, placement, log = _model_params(), PlacementParams(parameters), native_log()
     placement.fill(params)
-    params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # mapping would end the process
+    params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # with mmap llama.cpp 0.3.36 asserts and aborts
     params.use_extra_bufts = False
-    model = lib.llama_model_load_from_file(os.fsencode(path), params)
-    if not model:
-        raise EngineError(f"llama.cpp cannot load {path.name}: {log.last_lines()}", "See `localllm show`.")
-    try:
+    with _loaded(path, params) as model:
         log.take_buffers()
         context = lib.llama_init_from_model(model, dry_context_params(model, config, parameters))
         if not context:
             raise EngineError(f"llama.cpp cannot make this context: {log.last_lines()}", "Use a smaller --ctx.")
         lib.llama_free(context)
-    finally:
-        lib.llama_model_free(model)
     return {name: held.compute_bytes for name, held in buffer_bytes_by_device(log.take_buffers()).items()}
 
 
@@ -348,9 +346,10 @@ def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters
 
 
 def _flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
-    """Return llama.cpp's type of attention. AUTO would not fuse attention of the processor for layers on GPUs."""
+    """Return llama.cpp's type of attention."""
     if not is_fused:
         return int(lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
+    # Where layers are on GPUs and the cache stays on the processor, AUTO would not fuse.
     return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO if parameters.offload_kqv else lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
 
 
@@ -377,7 +376,7 @@ class _Override(ctypes.Structure):
 
 
 class PlacementParams:
-    """The arrays of `parameters`; must exist as long as the model loaded with them.
+    """The native arrays of `parameters`, to which llama.cpp keeps pointers: must exist as long as the model.
 
     Raises EngineError if a device no longer exists.
     """
@@ -388,7 +387,10 @@ class PlacementParams:
         self._devices = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
         self._split = (ctypes.c_float * lib.llama_max_devices())(*parameters.tensor_split)
         host_memory = ggml_function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
-        self._overrides = (_Override * 2)(_Override(self._pattern(), host_memory), _Override(None, None))
+        # With any pattern llama.cpp does not pipeline: that keeps four copies of all that passes between GPUs, for
+        # batches of several ubatches, which the engine never uses.
+        pattern = parameters.host_pattern.encode() or (_NOTHING if len(devices) > 1 else None)
+        self._overrides = (_Override * 2)(_Override(pattern, host_memory), _Override(None, None))
 
     def fill(self, params: lib.llama_model_params) -> None:
         """Set the placement in `params`."""
@@ -398,12 +400,3 @@ class PlacementParams:
         params.load_mode = _LOAD_MODES[self._parameters.load_mode]
         if self._overrides[0].pattern:
             params.tensor_buft_overrides = ctypes.addressof(self._overrides)
-
-    def _pattern(self) -> bytes | None:
-        """Return the pattern of tensors that stay with the processor.
-
-        With any pattern llama.cpp does not pipeline: pipelining keeps four copies of all that passes between GPUs, for
-        batches of several ubatches, which the engine never uses.
-        """
-        pattern = self._parameters.host_pattern.encode()
-        return pattern or (_NOTHING if len(self._parameters.devices) > 1 else None)

@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
-# libgomp reads it when it is loaded. Each operation of a graph ends with a barrier of all threads; by default a thread
-# turns in it for milliseconds, and takes the processor from the one that it waits for where other programs run.
+# libgomp reads this once, when it is loaded. Each operation of a graph ends with a barrier of all threads; by default a
+# thread spins there for milliseconds and, where other programs run, takes the processor from the thread it waits for.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 from llama_cpp import llama_cpp
@@ -33,7 +33,7 @@ from quantizer.system.errors import EngineError, redact_paths
 
 lib = llama_cpp  # the ctypes bindings, which the other modules of this folder take from here
 
-# llama_cpp opens os.devnull twice at its import, for classes that are not used here, and never closes it.
+# llama_cpp 0.3.36 opens os.devnull twice when it is imported, for classes that are not used here, and never closes it.
 errnull_file.close()
 outnull_file.close()
 
@@ -44,11 +44,11 @@ _N_LOG_LINES = 50
 _MIB = 1 << 20
 _BUFFER_SIZE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
 _BUFFER_BYTES = re.compile(r"buffer of size (\d+)")
-_MISTAKEN = re.compile(
-    r"n_ctx_seq \(\d+\) > n_ctx_train"  # it counts the cells of all answers, which share them
-    # A batch that was interrupted, since nobody waits for its answer any more (GGML_STATUS_ABORTED is 1), is no error.
+_NOT_REPORTED = re.compile(
+    r"n_ctx_seq \(\d+\) > n_ctx_train"  # counts the cells of all answers, which share them
+    # An interrupted batch is no error: nobody waits for its answer any more (GGML_STATUS_ABORTED is 1).
     r"|graph_compute_async failed with error 1$|failed to compute graph, compute status: 1$|failed to decode, ret = 2$"
-    r"|removing memory module entries"  # what such a batch had computed, or one whose failure has a line of its own
+    r"|removing memory module entries"  # follows an interrupted batch, or a failure that was reported already
 )
 _OF_MEMORY = re.compile(r"(failed|unable) to allocate|out of memory|OutOf(Device|Host)Memory")
 # Names of C++ functions as the compilers of Linux and macOS make them, and as Microsoft's does.
@@ -95,14 +95,14 @@ class NativeLog:
         line = text.decode("utf-8", "replace").strip()
         if buffer := parse_buffer(line):
             self._buffers.append(buffer)
-        if line and is_told(self._level, line):
+        if line and is_reported(self._level, line):
             self._lines.append(line)
             print(line, file=sys.stderr, flush=True)
 
 
-def is_told(level: int, line: str) -> bool:
-    """Return whether a line of llama.cpp's log is a warning or an error that is true of localllm."""
-    return level in (_WARN, _ERROR) and not _MISTAKEN.search(line)
+def is_reported(level: int, line: str) -> bool:
+    """Return whether a line of llama.cpp's log is a warning or an error that applies to localllm."""
+    return level in (_WARN, _ERROR) and not _NOT_REPORTED.search(line)
 
 
 @cache
@@ -112,7 +112,7 @@ def native_log() -> NativeLog:
 
 
 def load_error(what: str, words: str, remedy: str) -> EngineError:
-    """Return the error for `what`, with llama.cpp's last `words`; MemoryShortError if they are about memory."""
+    """Return the error for `what` with llama.cpp's last `words`: MemoryShortError if those are about memory."""
     if not _OF_MEMORY.search(words):
         return EngineError(f"{what}: {words}", remedy)
     buffer = _BUFFER_BYTES.search(words)
@@ -122,7 +122,7 @@ def load_error(what: str, words: str, remedy: str) -> EngineError:
 
 @cache
 def mtmd() -> Any:
-    """Return the binding of libmtmd, whose log goes where llama.cpp's goes."""
+    """Return the binding of libmtmd, loaded only for models with a projector; its log goes where llama.cpp's goes."""
     from llama_cpp import mtmd_cpp
 
     mtmd_cpp.mtmd_helper_log_set(native_log().callback, ctypes.c_void_p())
@@ -131,7 +131,7 @@ def mtmd() -> Any:
 
 @cache
 def hidden_states() -> Any:
-    """Return llama.cpp's functions of hidden states, which are exported but not stable."""
+    """Return llama.cpp's functions for hidden states: exported but not stable, so only draft heads depend on them."""
     from llama_cpp import llama_cpp_ext
 
     return llama_cpp_ext
@@ -139,7 +139,7 @@ def hidden_states() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LayerInputs:
-    """llama.cpp's functions of the inputs of a model's layers: `enable(context, layer, True)`, and after each decode
+    """llama.cpp's functions for the inputs of layers: `enable(context, layer, True)`, and after each decode
     `of(context, layer)`, a pointer to a row for each token."""
 
     enable: Callable[[int, int, bool], None]
@@ -148,8 +148,7 @@ class LayerInputs:
 
 @cache
 def layer_inputs() -> LayerInputs:
-    """Return the functions of layers' inputs, which are exported as C++ and not stable. Raises EngineError without
-    them."""
+    """Return the functions, which llama.cpp exports as C++ only. Raises EngineError without them."""
     context = lib.llama_context_p_ctypes
     return LayerInputs(
         _exported(_SET_LAYER_INPUTS, (None, context, ctypes.c_uint32, ctypes.c_bool)),
@@ -184,7 +183,7 @@ def ggml_function(name: str, *types: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A buffer: the `name` of its memory, its kind (model, KV, RS or compute), its bytes to 0.01 MiB."""
+    """A buffer: the `name` of its memory, its kind (model, KV, RS or compute), its bytes, exact to 0.01 MiB."""
 
     name: str
     kind: str
@@ -205,7 +204,7 @@ def tokenize(vocab: int, text: str, add_special: bool, parse_special: bool) -> l
         raise RequestError("The text contains a lone surrogate.", "Send valid Unicode.") from error
     if len(data) > MAX_PROMPT_BYTES:
         raise RequestError(f"The text has {len(data)} bytes.", f"Send at most {MAX_PROMPT_BYTES}.")
-    size = len(data) + 8  # each token has at least a byte, except special ones at both ends
+    size = len(data) + 8  # a token has at least one byte, except the special ones that are added
     tokens = (lib.llama_token * size)()
     n_tokens = lib.llama_tokenize(vocab, data, len(data), tokens, size, add_special, parse_special)
     if n_tokens < 0:

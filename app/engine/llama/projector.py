@@ -14,55 +14,53 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from ctypes import c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.common.media_formats import MediaFormat, MediaKind, format_of
 from app.engine.llama.devices import gpu_address
-from app.engine.llama.eval_callback import Tensor
+from app.engine.llama.eval_callback import Tensor, ggml_ops
 from app.engine.llama.native import ggml_function, lib, load_error, mtmd, native_log
-from app.engine.media.chunks import Embeddings, MediaChunk, MediaDecoder, MediaLayout, Picture
+from app.engine.media.chunks import Embeddings, MediaChunk, MediaDecoder, MediaLayout
 from app.engine.request import MediaInput
 from app.protocol.errors import RequestError
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError
 
 _PIECE_NODES = 32  # of a graph, computed before it can be interrupted: a transformer's layer or two
-_MAX_OPS = 64
-_I32 = 26  # of ggml_type
+_I32 = 26  # ggml_type@0.3.36
 
 
 class EncodingGuard:
-    """The guard of one projector's encodings; must exist as long as the projector."""
+    """The callback of libmtmd's graphs: an encoding can be interrupted, and no lookup leaves its table.
+
+    A projector has tables by position, and a large picture more positions than the table of a wrong or hostile file:
+    ggml (0.3.36) ends the process on such a lookup. So each is checked before it is computed. Must exist as long as the
+    projector.
+    """
 
     def __init__(self) -> None:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
         self._interrupted = threading.Event()
         self._n_nodes = 0
-        self._has_overrun = False
+        self.has_overrun = False  # whether the last encoding looked up a row that no table has: its result is wrong
         self._failure: Exception | None = None
-        self._get_rows = _op_number("GET_ROWS")
+        self._get_rows = ggml_ops("GET_ROWS")["GET_ROWS"]
         self._read = ggml_function("ggml_backend_tensor_get", None, c_void_p, c_void_p, c_size_t, c_size_t)
         self._write = ggml_function("ggml_backend_tensor_set", None, c_void_p, c_void_p, c_size_t, c_size_t)
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the last encoding was interrupted, and its result is not whole."""
+        """Whether the last encoding was interrupted and its result is incomplete."""
         return self._interrupted.is_set()
-
-    @property
-    def has_overrun(self) -> bool:
-        """Whether the last encoding looked up what no table has; its result is of other places then."""
-        return self._has_overrun
 
     def begin(self, *, is_only_begun: bool = False) -> None:
         """Guard another encoding; one that `is_only_begun` ends after its first node."""
-        self._n_nodes, self._has_overrun, self._failure = 0, False, None
+        self._n_nodes, self.has_overrun, self._failure = 0, False, None
         if is_only_begun:
             self._interrupted.set()
         else:
@@ -78,22 +76,24 @@ class EncodingGuard:
         self._interrupted.set()
 
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
-        """Return whether a piece ends with a node, or whether the next one is computed."""
+        """Return whether a piece ends with a node, or, once that is computed, whether the next piece follows."""
         if not is_asking:
             return not self._interrupted.is_set()
         try:
             node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
             if node.op == self._get_rows:
                 self._keep_inside(node)
-        except Exception as failure:  # must not cross native code
+        except Exception as failure:  # an exception that crosses ctypes is lost, and native code goes on
             self._failure = failure
             self._interrupted.set()
         self._n_nodes += 1
         return self._n_nodes % _PIECE_NODES == 0 or self._interrupted.is_set()
 
     def _keep_inside(self, node: Tensor) -> None:
-        """Replace the rows of a lookup that its table lacks. Those that the graph computes are there only later, and
-        are of tables that it computes too."""
+        """Let a lookup of a row that its table lacks read the first row instead.
+
+        Rows that the graph computes itself are known only later; their tables are computed, too, and fit.
+        """
         table, rows = node.src[0].contents, node.src[1]
         owner = rows.contents.view_src.contents if rows.contents.view_src else rows.contents
         wanted = np.empty(int(np.prod(rows.contents.ne)), np.int32)
@@ -102,7 +102,7 @@ class EncodingGuard:
         self._read(rows, wanted.ctypes.data, 0, wanted.nbytes)
         is_outside = (wanted < 0) | (wanted >= table.ne[1])
         if is_outside.any():
-            self._has_overrun = True
+            self.has_overrun = True
             wanted[is_outside] = 0
             self._write(rows, wanted.ctypes.data, 0, wanted.nbytes)
 
@@ -116,23 +116,17 @@ def _is_contiguous(tensor: Tensor) -> bool:
     return True
 
 
-def _op_number(name: str) -> int:
-    """Return the number of an operation of this build of ggml."""
-    name_of = ggml_function("ggml_op_name", c_char_p, c_int)
-    return next(number for number in range(_MAX_OPS) if name_of(number) == name.encode())
-
-
-_N_LAYOUTS = 4  # whose decoded content is at hand
+_N_LAYOUTS = 4  # whose decoded content stays in memory
 _REMEDY = "See `localllm show`, or name another projector with --projector."
+_NO_TOKENS = "The picture or sound is too small: it becomes no tokens.", "Send a larger picture or a longer sound."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorOptions:
     """How a projector runs: on the GPU that ggml calls `device`, or with `n_threads` on the processor.
 
-    A picture becomes at most `max_tokens`, and a chunk that is computed as a whole at most `max_whole_tokens`.
-    `limits_tokens` makes libmtmd scale pictures down to that, for projectors that let it choose. `key` identifies the
-    projector's file.
+    A picture becomes at most `max_tokens`, and a chunk that must be computed in one batch at most `max_whole_tokens`;
+    `limits_tokens` makes libmtmd scale pictures down to that, where a projector allows it. `key` identifies its file.
     """
 
     key: str
@@ -189,7 +183,12 @@ class LlamaProjector:
     def layout(self, media: MediaInput) -> MediaLayout:
         data = media.data
         form = format_of(data)
-        self._check_takes(form)
+        if not (self.hears if form.kind is MediaKind.SOUND else self.sees):
+            takes = MediaKind.PICTURE if self.sees else MediaKind.SOUND
+            raise RequestError(
+                f"The model takes no {form.kind}s; a file of the prompt is a {form.kind} ({form}).",
+                f"Send {takes}s, or choose a model that takes {form.kind}s.",
+            )
         sha256 = hashlib.sha256(data).digest()
         if known := self._layouts.get(sha256):
             self._layouts.move_to_end(sha256)
@@ -209,24 +208,23 @@ class LlamaProjector:
 
     def encode(self, chunk: MediaChunk) -> Embeddings:
         is_failed = self._run(chunk)
-        if self._guard.is_interrupted:  # what was computed is not whole
+        if self._guard.is_interrupted:
             raise EngineError("The encoding of a picture or sound was interrupted.", "Send the request again.")
         if is_failed:
             cause = f"A picture or sound could not be encoded: {native_log().last_lines(1)}"
             raise EngineError(cause, "Try it again, or name another projector with --projector.")
         if self._guard.has_overrun:
-            cause = "The projector has no place for so large a picture or so long a sound."
+            cause = "The picture or sound is too large for this projector."
             raise RequestError(cause, "Send a smaller or shorter one, or name another projector with --projector.")
         shape = (chunk.n_tokens, self._n_embd)
         embeddings = np.ctypeslib.as_array(mtmd().mtmd_get_output_embd(self._projector), shape).copy()
         if not np.isfinite(embeddings).all():
-            raise EngineError(
-                "A picture or sound has no finite embeddings.", "Name another projector with --projector."
-            )
+            cause = "The projector computed NaN or infinite embeddings."
+            raise EngineError(cause, "Name another projector with --projector.")
         return embeddings
 
     def try_to_encode(self, chunk: MediaChunk) -> None:
-        """Build the graph of a chunk and begin to compute it: what would end the process does it here."""
+        """Build the graph of a chunk and compute its first node; an unfit projector ends the process here."""
         self._run(chunk, is_only_begun=True)
 
     def interrupt(self) -> None:
@@ -236,29 +234,22 @@ class LlamaProjector:
         self._owned.close()
 
     def _run(self, chunk: MediaChunk, *, is_only_begun: bool = False) -> bool:
-        """Compute the graph of a chunk; return whether libmtmd failed."""
-        pointer = self._find(chunk.content_id)
+        """Compute the graph of a chunk; return whether libmtmd failed. Raises KeyError if its content was dropped."""
+        found = (known.find(chunk.content_id) for known in self._layouts.values())
+        if not (pointer := next(filter(None, found), 0)):
+            raise KeyError(chunk.content_id)
         self._guard.begin(is_only_begun=is_only_begun)
         is_failed = bool(mtmd().mtmd_encode_chunk(self._projector, pointer))
         self._guard.check()
         return is_failed
-
-    def _check_takes(self, form: MediaFormat) -> None:
-        """Raise RequestError if the model does not take such a file."""
-        if self.hears if form.kind is MediaKind.SOUND else self.sees:
-            return
-        takes = MediaKind.PICTURE if self.sees else MediaKind.SOUND
-        raise RequestError(
-            f"The model takes no {form.kind}s; a file of the prompt is a {form.kind} ({form}).",
-            f"Send {takes}s, or choose a model that takes {form.kind}s.",
-        )
 
     @contextmanager
     def _bitmap(self, data: bytes, form: MediaFormat) -> Iterator[int]:
         """Decode a file for libmtmd."""
         if form.kind is MediaKind.PICTURE:
             picture = self._decoder.picture(data)
-            bitmap = mtmd().mtmd_bitmap_init(picture.width, picture.height, _bytes_pointer(picture))
+            rgb = ctypes.cast(ctypes.c_char_p(picture.rgb), ctypes.POINTER(ctypes.c_uint8))
+            bitmap = mtmd().mtmd_bitmap_init(picture.width, picture.height, rgb)  # copies them
         else:
             rate = mtmd().mtmd_get_audio_sample_rate(self._projector)
             samples = self._decoder.sound(data, rate).samples
@@ -270,7 +261,7 @@ class LlamaProjector:
             mtmd().mtmd_bitmap_free(bitmap)
 
     def _tokenize(self, bitmap: int, form: MediaFormat) -> int:
-        """Return the chunks of a bitmap alone, which the caller frees."""
+        """Return the native chunks of one picture or sound without any text; the caller frees them."""
         marker = mtmd().mtmd_default_marker()
         text = mtmd().mtmd_input_text(marker, len(marker), False, True)
         chunks = mtmd().mtmd_input_chunks_init()
@@ -293,7 +284,7 @@ class LlamaProjector:
             raise RequestError(cause, "Send a smaller picture or a shorter sound, or use a longer --ctx.")
         parts = [self._part(pointer, sha256, index) for index, pointer in enumerate(pointers)]
         if not any(isinstance(part, MediaChunk) for part in parts):
-            raise RequestError("A picture or sound becomes no tokens.", "Send a larger picture or a longer sound.")
+            raise RequestError(*_NO_TOKENS)
         return MediaLayout(tuple(part for part in parts if part != ()))
 
     def _part(self, pointer: int, sha256: bytes, index: int) -> tuple[int, ...] | MediaChunk:
@@ -302,15 +293,17 @@ class LlamaProjector:
         n_tokens = mtmd().mtmd_input_chunk_get_n_tokens(pointer)
         is_causal = not mtmd().mtmd_decode_use_non_causal(self._projector, pointer)
         if n_tokens == 0:
-            raise RequestError("A picture or sound becomes no tokens.", "Send a larger picture or a longer sound.")
+            raise RequestError(*_NO_TOKENS)
         if not is_causal and n_tokens > self._options.max_whole_tokens:
             raise RequestError(
-                f"The picture is computed as a whole of {n_tokens} tokens and the micro-batch has "
+                f"The picture must be computed in one batch of {n_tokens} tokens and the micro-batch has "
                 f"{self._options.max_whole_tokens}.",
                 "Use a larger micro-batch, a shorter --ctx, or another model.",
             )
+        limit = self._options.max_whole_tokens if self._options.limits_tokens else 0
+        settings = f"{self._options.key}/{limit}/{self._n_embd}".encode()  # all that embeddings depend on
         return MediaChunk(
-            hashlib.sha256(b"%s/%d/%s" % (self._settings_key(), index, sha256)).hexdigest(),
+            hashlib.sha256(b"%s/%d/%s" % (settings, index, sha256)).hexdigest(),
             n_tokens,
             mtmd().mtmd_input_chunk_get_n_pos(pointer),
             is_causal,
@@ -343,18 +336,6 @@ class LlamaProjector:
             raise ModelFileError("The projector gives positions outside of its picture.", _REMEDY)
         return positions.astype(np.int32)
 
-    def _settings_key(self) -> bytes:
-        """Return what embeddings depend on besides the file."""
-        limit = self._options.max_whole_tokens if self._options.limits_tokens else 0
-        return f"{self._options.key}/{limit}/{self._n_embd}".encode()
-
-    def _find(self, content_id: str) -> int:
-        """Return the native chunk. Raises KeyError if it is of none of the last layouts."""
-        for known in self._layouts.values():
-            if pointer := known.find(content_id):
-                return pointer
-        raise KeyError(content_id)
-
     def _free_layouts(self) -> None:
         while self._layouts:
             self._layouts.popitem()[1].free()
@@ -370,20 +351,12 @@ class _Chunks:
     def find(self, content_id: str) -> int:
         """Return the native chunk with this content, 0 without one."""
         media = (part for part in self.layout.parts if isinstance(part, MediaChunk))
-        for index, part in zip(self._media_indexes(), media, strict=True):
-            if part.content_id == content_id:
-                return int(mtmd().mtmd_input_chunks_get(self.pointer, index))
-        return 0
+        chunks = range(mtmd().mtmd_input_chunks_size(self.pointer))
+        pointers = (mtmd().mtmd_input_chunks_get(self.pointer, index) for index in chunks)
+        text = mtmd().MTMD_INPUT_CHUNK_TYPE_TEXT
+        encoded = (each for each in pointers if mtmd().mtmd_input_chunk_get_type(each) != text)
+        pairs = zip(encoded, media, strict=True)
+        return next((int(pointer) for pointer, part in pairs if part.content_id == content_id), 0)
 
     def free(self) -> None:
         mtmd().mtmd_input_chunks_free(self.pointer)
-
-    def _media_indexes(self) -> list[int]:
-        text = mtmd().MTMD_INPUT_CHUNK_TYPE_TEXT
-        chunks = range(mtmd().mtmd_input_chunks_size(self.pointer))
-        pointers = ((index, mtmd().mtmd_input_chunks_get(self.pointer, index)) for index in chunks)
-        return [index for index, pointer in pointers if mtmd().mtmd_input_chunk_get_type(pointer) != text]
-
-
-def _bytes_pointer(picture: Picture) -> Any:
-    return ctypes.cast(ctypes.c_char_p(picture.rgb), ctypes.POINTER(ctypes.c_uint8))

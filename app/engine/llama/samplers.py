@@ -19,12 +19,12 @@ from app.engine.media.chunks import is_placeholder
 from app.engine.protocol.messages import BackendFacts
 from app.engine.request import SamplingParams
 
-MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
+_MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36
 _CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])  # llama_token_data
 _N_ROWS = 64  # that a vocabulary is folded into: of 65,000 to 262,000 tokens as fast as any
 _FEW = 8  # tokens that are found one after the other
-_MAX_SHORT = 256  # tokens of a list whose memory is used again
-_MAX_ROWS = 256  # of logits whose arrays are kept
+_MAX_SHORT = 256  # tokens of a list whose memory is reused
+_MAX_ROWS = 256  # of logits whose numpy arrays are kept
 
 
 class LlamaSampler:
@@ -65,21 +65,23 @@ class LlamaSampler:
 def likeliest(logits: NDArray[np.float32], n: int) -> NDArray[np.intp]:
     """Return the tokens of the `n` largest `logits`, and perhaps some more, ascending; none where some are NaN.
 
-    A few are found one after the other, since each function of numpy that a step drove out of the processor's caches
-    takes 10 to 20 µs. The n-th largest of the maxima of columns is a lower bound for the n-th largest of all.
+    The n-th largest of the maxima of columns is a lower bound for the n-th largest of all.
     """
     n_columns = len(logits) // _N_ROWS
     if not 0 < n <= n_columns:
         return np.arange(len(logits))
     if n <= _FEW:
-        return _largest(logits, n)
+        return _few_largest(logits, n)
     maxima = logits[: _N_ROWS * n_columns].reshape(_N_ROWS, n_columns).max(axis=0)
     bound = np.partition(maxima, n_columns - n)[n_columns - n]
     return np.flatnonzero(logits >= bound)
 
 
-def _largest(logits: NDArray[np.float32], n: int) -> NDArray[np.intp]:
-    """Return the tokens of the `n` largest `logits`, ascending; none where some are NaN, all where few are finite."""
+def _few_largest(logits: NDArray[np.float32], n: int) -> NDArray[np.intp]:
+    """Return the tokens of the `n` largest `logits`, ascending; none where some are NaN, all where few are finite.
+
+    One after the other: each numpy function that a step drove out of the processor's caches takes 10 to 20 µs.
+    """
     found: list[tuple[int, float]] = []
     for _ in range(n):
         token = int(logits.argmax())
@@ -98,7 +100,10 @@ class Candidates:
     def __init__(self, context: int, n_vocab: int) -> None:
         self.context = context
         self._n_vocab = n_vocab
-        self._rows: dict[int, NDArray[np.float32]] = {}  # by address: to make an array takes longer than to read it
+        # By address: making an array takes longer than reading the few logits of it that count.
+        self._rows: dict[int, NDArray[np.float32]] = {}
+        self._short = np.zeros(_MAX_SHORT, _CANDIDATE)
+        self._short_pointer = _pointer_to(self._short)
 
     @cached_property
     def _unsorted(self) -> NDArray[np.void]:
@@ -111,14 +116,6 @@ class Candidates:
         return np.empty(self._n_vocab, _CANDIDATE)
 
     @cached_property
-    def _short(self) -> NDArray[np.void]:
-        return np.zeros(_MAX_SHORT, _CANDIDATE)
-
-    @cached_property
-    def _short_pointer(self) -> Any:
-        return _pointer_to(self._short)
-
-    @cached_property
     def all(self) -> NDArray[np.int32]:
         """The ids of all tokens."""
         return np.arange(self._n_vocab, dtype=np.int32)
@@ -126,7 +123,8 @@ class Candidates:
     def choose(self, chain: NativeSampler, row: int) -> int:
         """Return the choice of `chain` from all tokens by their logits in `row` of the last batch."""
         self._unsorted["logit"] = self._logits(row)
-        np.copyto(self._data.view(np.uint8), self._unsorted.view(np.uint8))  # numpy copies records field by field
+        # As bytes, since numpy copies records field by field. Chains sort in place, so the copy is what they get.
+        np.copyto(self._data.view(np.uint8), self._unsorted.view(np.uint8))
         return _selected(chain, _token_array(self._data))[0]
 
     def choose_likeliest(self, chain: NativeSampler, row: int, n: int) -> int | None:
@@ -157,7 +155,8 @@ class Candidates:
             data = np.zeros(len(tokens), _CANDIDATE)
             pointer = _pointer_to(data)
         data["id"], data["logit"], data["p"] = tokens, logits[tokens], 0.0
-        array = lib.llama_token_data_array(pointer, len(tokens), -1, False)  # not kept: XTC moves its pointer
+        # A new array each time: llama.cpp's XTC (0.3.36) moves its pointer.
+        array = lib.llama_token_data_array(pointer, len(tokens), -1, False)
         token, logit = _selected(chain, array)
         return token if math.isfinite(logit) else None
 
@@ -206,7 +205,7 @@ class ChainBuilder:
             "logit_bias": self._new_logit_bias,
             "penalties": self._new_penalties,
             "dry": self._new_dry,
-            "mirostat": self._new_mirostat,
+            "mirostat": lambda stage: lib.llama_sampler_init_mirostat(facts.n_vocab, *stage.arguments, _MIROSTAT_M),
         }
 
     def build(self, params: SamplingParams, banned: Sequence[int], history: Sequence[int]) -> NativeSampler:
@@ -218,7 +217,7 @@ class ChainBuilder:
             lib.llama_sampler_chain_add(chain, sampler)
         n_back = n_history_tokens(params, self._facts.n_ctx)
         text = (token for token in reversed(history) if not is_placeholder(token))
-        for token in reversed([*islice(text, n_back)]):  # no more of a long prompt is read than counts
+        for token in reversed([*islice(text, n_back)]):  # penalties and DRY look no further back
             lib.llama_sampler_accept(chain, token)
         return chain
 
@@ -237,7 +236,7 @@ class ChainBuilder:
         return lib.llama_sampler_init_penalties(self._facts.n_vocab, self._n_back(last_n), *penalties)
 
     def _new_dry(self, stage: Stage) -> NativeSampler:
-        # Looking for its breakers in the whole vocabulary takes 130 ms where that has 128k tokens; a clone takes none.
+        # llama.cpp looks for the sequence breakers in the whole vocabulary, 130 ms for 128k tokens; cloning is free.
         if self._dry is None or self._dry[0] != stage:
             self.close()
             *numbers, last_n = stage.arguments[:4]
@@ -246,9 +245,6 @@ class ChainBuilder:
             n_back = self._n_back(last_n)
             self._dry = stage, lib.llama_sampler_init_dry(self._vocab, *numbers, n_back, breakers, len(texts))
         return lib.llama_sampler_clone(self._dry[1])
-
-    def _new_mirostat(self, stage: Stage) -> NativeSampler:
-        return lib.llama_sampler_init_mirostat(self._facts.n_vocab, *stage.arguments, MIROSTAT_M)
 
     def _n_back(self, last_n: Any) -> int:
         """Return a number of tokens to look back, limited since llama.cpp allocates memory for it at once."""

@@ -39,14 +39,18 @@ class _Span(NamedTuple):
 
 
 class PositionMap:
-    """The pictures of each sequence that has any. In all other sequences a token's position is its number."""
+    """The pictures of each sequence of a model with M-RoPE, whose tokens share one position in time. Pure.
+
+    The engine counts tokens; llama.cpp knows a token by its position, which a picture moves on by fewer than it has
+    tokens. In sequences without pictures both are the same.
+    """
 
     def __init__(self) -> None:
         self._spans: dict[int, list[_Span]] = {}
         self._n_tokens: dict[int, int] = {}  # of sequences with pictures
 
     def length(self, sequence_id: int) -> int | None:
-        """Return how many tokens a sequence with pictures has, None for any other."""
+        """Return the tokens of a sequence with pictures, None for any other."""
         return self._n_tokens.get(sequence_id)
 
     def position(self, sequence_id: int, n_tokens: int) -> int:
@@ -70,16 +74,16 @@ class PositionMap:
         inside = (span.begin for span in self._spans.get(sequence_id, ()) if span.begin < n_tokens < span.end)
         return next(inside, n_tokens)
 
-    def computed(self, sequence_id: int, end: int) -> None:
-        """Note that the sequence has `end` tokens now."""
+    def computed(self, chunk: Chunk, *, has_mrope: bool) -> None:
+        """Note the tokens of `chunk`, and the picture that begins with it, if any."""
+        sequence_id, media = chunk.sequence_id, chunk.media
+        if media is not None and not media.begin and media.chunk.positions is not None and has_mrope:
+            position = self.position(sequence_id, chunk.position)
+            span = _Span(chunk.position, media.chunk.n_tokens, position, media.chunk.n_positions)
+            self._spans.setdefault(sequence_id, []).append(span)
+            self._n_tokens[sequence_id] = chunk.position
         if sequence_id in self._n_tokens:
-            self._n_tokens[sequence_id] = end
-
-    def add(self, sequence_id: int, begin: int, n_tokens: int, n_positions: int) -> None:
-        """Note that a picture of `n_tokens` begins after the first `begin` tokens."""
-        span = _Span(begin, n_tokens, self.position(sequence_id, begin), n_positions)
-        self._spans.setdefault(sequence_id, []).append(span)
-        self._n_tokens[sequence_id] = begin
+            self._n_tokens[sequence_id] = chunk.position + len(chunk.tokens)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> None:
         """Note that only the first `n_tokens` are left."""
@@ -112,7 +116,7 @@ class PositionMap:
         self._n_tokens.pop(sequence_id, None)
 
     def encode(self, sequence_id: int) -> bytes:
-        """Return the pictures of a sequence as bytes, for the begin of its saved state."""
+        """Return the pictures of a sequence as bytes, with which its saved state begins."""
         spans = self._spans.get(sequence_id, [])
         head = _COUNTS.pack(len(spans), self._n_tokens.get(sequence_id, 0))
         return head + b"".join(_SPAN.pack(*span) for span in spans)
@@ -131,7 +135,12 @@ class PositionMap:
 
 
 class SequenceMemory:
-    """The `memory` of a context, a pointer, with `n_sequences`. Positions are those of llama.cpp."""
+    """The `memory` of a context, a pointer, with `n_sequences`, by the engine's ids and llama.cpp's positions.
+
+    llama.cpp computes the sequences of a recurrent model together only where their ids follow each other in the order
+    of the batch (`llama_batch_allocr::split_equal` of src/llama-batch.cpp, 0.3.36), and else reads all weights once for
+    each run of ids. So a sequence has an id of llama.cpp's besides the engine's, which changes where that helps.
+    """
 
     def __init__(self, memory: int, n_sequences: int) -> None:
         self._memory = memory
@@ -171,8 +180,7 @@ class SequenceMemory:
     def line_up(self, sequence_ids: Sequence[int]) -> None:
         """Give the sequences of a batch, in its order, ids that follow each other. For memory without attention.
 
-        That takes a few writes. Where no id is empty to exchange two others by, some stay as they are, and the batch is
-        computed in parts.
+        That takes a few writes. Exchanging two ids needs a third, empty one; without it the batch is computed in parts.
         """
         first = first_in_line([*map(self.native, sequence_ids)], len(self._native))
         for wanted, sequence_id in enumerate(sequence_ids, start=first):
@@ -198,7 +206,7 @@ class SequenceMemory:
 
 
 def first_in_line(native_ids: Sequence[int], n_sequences: int) -> int:
-    """Return the first of ids in line, below `n_sequences`, among which most of `native_ids` have their place."""
+    """Return the first of consecutive ids below `n_sequences` with which most of `native_ids` stay as they are."""
     n_most = n_sequences - len(native_ids)
     places = Counter(native_id - index for index, native_id in enumerate(native_ids))
     return max((place for place in places if 0 <= place <= n_most), key=places.__getitem__, default=0)
@@ -212,8 +220,11 @@ class _Held(NamedTuple):
 
 
 class StateMemory:
-    """The sequences of `context`. Those from `first_copy_id` on are copies: a copy shares the state of its sequence
-    until that is computed further, and then keeps it."""
+    """The sequences of a recurrent or hybrid model, whose states cannot be cut: held copies and rollbacks instead.
+
+    Ids from `first_copy_id` on are copies: a copy shares the state of its sequence until that is computed further, and
+    then keeps it.
+    """
 
     def __init__(
         self,
@@ -234,8 +245,11 @@ class StateMemory:
         self._rolled_back: set[int] = set()  # whose next batch begins with an earlier state
 
     def after_batch(self, chunks: Sequence[Chunk], *, is_done: bool) -> None:
-        """Note that `chunks` were computed. If that failed, their sequences are lost, or return to where they were held
-        at the begin of the batch: what an interrupted batch leaves is of unknown length."""
+        """Note that `chunks` were computed.
+
+        After a failure their sequences return to where they were held, or are lost: llama.cpp does not report how much
+        of an interrupted batch it computed.
+        """
         n_tokens = sum(len(chunk.tokens) for chunk in chunks)
         lengths = {len(chunk.tokens) for chunk in chunks}
         # Later parts of a batch may move the states that earlier ones computed, but not the earlier states of those.
@@ -256,13 +270,24 @@ class StateMemory:
         n_tokens = self.length(sequence_id)
         held = self._held.pop(sequence_id, None)
         if held is None or held.n_tokens != n_tokens:
-            held = _Held(self._copy_id() if held is None else held.copy_id, n_tokens)
+            if held is None and not self._free_ids:
+                self._drop_copy(next(iter(self._held)))
+            held = _Held(self._free_ids.pop() if held is None else held.copy_id, n_tokens)
             self.share(sequence_id, held.copy_id)
         self._held[sequence_id] = held
 
     def share(self, source_id: int, target_id: int) -> None:
         """Let `target_id` be a copy of the whole of `source_id`."""
-        self._settle(source_id)
+        if source_id in self._rolled_back:
+            # llama_memory_seq_cp copies the newest state, but saving takes the one that the sequence returned to: so
+            # that is restored in place first.
+            self._rolled_back.discard(source_id)
+            native_id, flags = self._memory.native(source_id), lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+            n_bytes = lib.llama_state_seq_get_size_ext(self._context, native_id, flags)
+            state = (ctypes.c_uint8 * n_bytes)()
+            lib.llama_state_seq_get_data_ext(self._context, state, n_bytes, native_id, flags)
+            is_set = lib.llama_state_seq_set_data_ext(self._context, state, n_bytes, native_id, flags)
+            assert is_set, "a state fits in its own place"
         self.forget(target_id)
         self._n_removable.pop(source_id, None)  # the earlier states would be those of both
         self._copy(source_id, target_id)
@@ -306,24 +331,6 @@ class StateMemory:
         self._memory.copy(source_id, target_id)
         self._positions.copy(source_id, target_id)
 
-    def _settle(self, sequence_id: int) -> None:
-        """Make an earlier state the sequence's own: llama.cpp would copy the newest one, but saves the right one."""
-        if sequence_id not in self._rolled_back:
-            return
-        self._rolled_back.discard(sequence_id)
-        native_id, flags = self._memory.native(sequence_id), lib.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
-        n_bytes = lib.llama_state_seq_get_size_ext(self._context, native_id, flags)
-        state = (ctypes.c_uint8 * n_bytes)()
-        lib.llama_state_seq_get_data_ext(self._context, state, n_bytes, native_id, flags)
-        is_set = lib.llama_state_seq_set_data_ext(self._context, state, n_bytes, native_id, flags)
-        assert is_set, "a state fits in its own place"
-
-    def _copy_id(self) -> int:
-        if not self._free_ids:
-            self._drop_copy(next(iter(self._held)))
-        copy_id: int = self._free_ids.pop()
-        return copy_id
-
     def _drop_copy(self, sequence_id: int) -> None:
         held = self._held.pop(sequence_id, None)
         if held is not None:
@@ -337,11 +344,10 @@ _MAX_SPARE_BYTES = 64 << 20
 
 
 class StateBuffers:
-    """Buffers of the size that checkpoints have.
+    """Buffers for checkpoints, provided in the pauses between answers. Pure.
 
-    To write to memory that the system has yet to provide takes far longer than the copy: 20 to 45 ms beside 2 ms for
-    the 19 MiB of Qwen3.5 0.8B, in the middle of an answer. All checkpoints of a model are about as large, so those to
-    come are provided for in the pauses between answers.
+    Writing to memory that the system has yet to provide takes far longer than the copy: 20 to 45 ms beside 2 ms for the
+    19 MiB of Qwen3.5 0.8B, in the middle of an answer. All checkpoints of a model are about as large.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from app.engine.backend import MemoryShortError
-from app.engine.llama.native import Buffer, is_told, load_error, parse_buffer
+from app.engine.llama.native import Buffer, is_reported, load_error, parse_buffer
 from quantizer.system.process import python_command
 
 MIB = 1 << 20
@@ -29,9 +29,11 @@ def test_a_line_of_the_log_is_parsed_as_a_buffer_or_none(line: str, buffer: Buff
 
 
 def test_warnings_of_llama_cpp_are_told_but_that_of_a_context_that_answers_share() -> None:
-    assert is_told(3, "load: control-looking token: 128247 was not control-type")
-    assert not is_told(2, "llama_context: n_seq_max = 1")
-    assert not is_told(3, "llama_context: n_ctx_seq (4096) > n_ctx_train (2048) -- possible training context overflow")
+    assert is_reported(3, "load: control-looking token: 128247 was not control-type")
+    assert not is_reported(2, "llama_context: n_seq_max = 1")
+    assert not is_reported(
+        3, "llama_context: n_ctx_seq (4096) > n_ctx_train (2048) -- possible training context overflow"
+    )
 
 
 def test_an_interrupted_batch_is_no_error_and_a_failed_one_is() -> None:
@@ -40,10 +42,10 @@ def test_an_interrupted_batch_is_no_error_and_a_failed_one_is() -> None:
         "process_ubatch: failed to compute graph, compute status: 1",
         "llama_decode: failed to decode, ret = 2",
     )
-    assert not any(is_told(4, line) for line in interrupted)
-    assert not is_told(3, "decode: removing memory module entries for seq_id = 11, pos = [1191, +inf)")
-    assert is_told(4, "process_ubatch: failed to compute graph, compute status: -1")
-    assert is_told(4, "llama_decode: failed to decode, ret = -3")
+    assert not any(is_reported(4, line) for line in interrupted)
+    assert not is_reported(3, "decode: removing memory module entries for seq_id = 11, pos = [1191, +inf)")
+    assert is_reported(4, "process_ubatch: failed to compute graph, compute status: -1")
+    assert is_reported(4, "llama_decode: failed to decode, ret = -3")
 
 
 def test_an_error_of_memory_says_what_was_needed_without_repeating_the_log() -> None:
