@@ -114,13 +114,7 @@ def _plan_with_auxiliary(
 
     Raises UserError for files of another kind.
     """
-    from app.engine.load.auxiliary_models import (
-        assessment_order,
-        is_all_on_gpus,
-        left_out_notice,
-        left_out_projector_notice,
-        read_auxiliary_models,
-    )
+    from app.engine.load.auxiliary_models import best_fit, read_auxiliary_models
     from app.engine.load.head_file import find_head
     from app.library.local.projectors import choose_projector
     from app.library.machine_fit.planning import plan_of
@@ -131,29 +125,24 @@ def _plan_with_auxiliary(
     seeing = choose_projector(model.header, settings.projector)
     notices = (*notices, *seeing.passed_over)
 
-    def planned(draft_path: str, projector: str, *, is_on_host: bool = False) -> PlacementPlan:
+    def planned(draft_path: str, projector: str, is_on_host: bool) -> PlacementPlan:
         auxiliary = read_auxiliary_models(
             model.header,
             draft_path=draft_path,
             adapters=[Path(path) for path, _ in attached.lora],
             projector=Path(projector) if projector else None,
+            is_projector_on_host=is_on_host,
         )
-        if auxiliary.projector is not None:
-            auxiliary = replace(auxiliary, projector=replace(auxiliary.projector, is_on_host=is_on_host))
         return plan_of(replace(model, auxiliary=auxiliary), settings, context, is_here=is_here)
 
-    draft_path, projector, is_on_host = str(head or attached.draft_path), seeing.path, False
-    found = planned(draft_path, projector)
-    if projector and context.machine.gpus and not is_all_on_gpus(found.assessment):
-        other = planned(draft_path, projector, is_on_host=True)
-        is_on_host = assessment_order(other.assessment) < assessment_order(found.assessment)
-        found = other if is_on_host else found
-    if projector and not seeing.is_chosen and found.assessment.verdict.rank:  # no plan is better than the best
-        plain = planned(draft_path, "")
-        if notice := left_out_projector_notice(Path(projector), found, plain):
-            found, projector, notices = plain, "", (*notices, notice)
-    if head is not None and found.assessment.verdict.rank:
-        plain = planned("", projector, is_on_host=is_on_host)
-        if notice := left_out_notice(head, found, plain):
-            found, notices = plain, (*notices, notice)
+    found, left_out = best_fit(
+        planned,
+        lambda plan: plan,
+        str(head or attached.draft_path),
+        seeing.path,
+        has_gpu=bool(context.machine.gpus),
+        is_draft_chosen=head is None,
+        is_projector_chosen=seeing.is_chosen,
+    )
+    notices = (*notices, *left_out)
     return replace(found, warnings=(*found.warnings, *notices))

@@ -14,13 +14,12 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from app.engine.load.head_file import has_mtp_layers, is_head, mtp_layer_bytes, read_head
+from app.engine.load.head_file import has_mtp_layers, mtp_layer_bytes, read_head
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
 from app.engine.load.planner import LoadAttempt
 from app.engine.load.projector_file import validate_projector
@@ -31,16 +30,16 @@ from app.engine.media.media_store import MAX_DISK_BYTES, MediaStore
 from app.engine.protocol.messages import BackendFacts, EngineConfig
 from app.engine.request import MediaInput
 from app.engine.speculative.cost_model import StepCost
-from app.engine.speculative.draft_heads import AutoregressiveHeadSource, BlockHeadSource, HeadKind, HeadSpec
+from app.engine.speculative.draft_heads import AutoregressiveHeadSource, BlockHeadSource, HeadKind
 from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.errors import RequestError
 from offload.devices.host import default_threads
-from offload.footprint.auxiliary_models import PlannedDraft, min_ubatch, picture_tokens
+from offload.footprint.auxiliary_models import min_ubatch, picture_tokens
 from offload.placement.load_parameters import LoadParameters
 from quantizer.gguf.gguf_reader import ModelFileError
-from quantizer.gguf.header import Header
+from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.projector_header import ProjectorHeader
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 from quantizer.system.memory_limit import out_of_memory
@@ -57,29 +56,29 @@ _NO_TRUNCATION = "cache cannot drop rejected draft tokens"
 _REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
 
 
-@dataclass(frozen=True, slots=True)
-class HeadFile:
-    """A draft head that belongs to the model."""
+NewMediaQueue: TypeAlias = Callable[[Callable[[], None]], MediaQueue]  # from what wakes the engine
 
-    path: Path
-    spec: HeadSpec
+_CHOOSES_SIZE = frozenset({"gemma4v", "gemma4uv"})  # kinds that scale a picture to the tokens that it may have
+_RPC_PREFIX = "RPC"
+_TEST_TIMEOUT_S = 300.0  # the largest projectors encode a small picture in half a minute on two slow cores
+_REFUSED = 3  # exit status of a child that wrote an error
+_SOUND_S = 2.0
+_SIZE = (64, 48)  # of the picture that is encoded whole
+# Of pictures whose encoding is only begun: preprocessors divide and round sizes, and graphs are built by them.
+_OTHER_SIZES = ((1, 1), (200, 1), (1, 200), (MAX_SIDE, 21), (21, MAX_SIDE), (1024, 768))
+_PICTURE, _SOUND = b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WAVE"  # how such files begin
+_MAX_TOKENS = 1 << 24
+_PROJECTOR_REMEDY = "Get the projector again, name another with --projector, or none."
 
 
-def head_file(draft: PlannedDraft | None, header: Header) -> HeadFile | None:
-    """Return the draft head of the model with `header`, None without a draft file and for a draft model."""
-    if draft is None or not is_head(draft.header):
-        return None
-    return HeadFile(draft.header.path, read_head(draft.header, header))
-
-
-def load_head(head: HeadFile, attempt: LoadAttempt, place: Place, owned: ExitStack) -> LoadedHead:
-    """Load the weights of a head, which `owned` frees. Raises EngineError when llama.cpp cannot."""
+def load_head(path: Path, model: Header, attempt: LoadAttempt, place: Place, owned: ExitStack) -> LoadedHead:
+    """Load the weights of a draft head for `model`; `owned` frees them. Raises EngineError when llama.cpp cannot."""
     from app.engine import llama
 
-    parameters, extra_buffers = place(head.path, attempt.config), attempt.setting.extra_buffers
-    model = llama.LlamaModel(head.path, parameters, extra_buffers, lambda _fraction: True)
-    owned.callback(model.close)
-    return llama.LoadedHead(model, head.spec, model_key(head.path))
+    parameters, extra_buffers = place(path, attempt.config), attempt.setting.extra_buffers
+    head = llama.LlamaModel(path, parameters, extra_buffers, lambda _fraction: True)
+    owned.callback(head.close)
+    return llama.LoadedHead(head, read_head(read_header(path), model), model_key(path))
 
 
 def load_draft_sources(
@@ -98,11 +97,15 @@ def load_draft_sources(
     """
     facts, config = backend.facts, attempt.config
     head = make_head_source(backend, step_cost, mtp_layer_bytes(header))
+    name = header.path.name
     if head is not None and head.name != HeadKind.MTP.source_name:
-        on_notice(f"{Path(config.draft_path).name} drafts for {header.path.name}: {head.name}.")
+        on_notice(f"{Path(config.draft_path).name} drafts for {name}: {head.name}.")
         return (head,)
-    if has_mtp_layers(header):
-        on_notice(_mtp_notice(header.path.name, facts, can_draft=head is not None))
+    if head is not None:
+        on_notice(f"{name} drafts with its own multi-token-prediction layer.")
+    elif has_mtp_layers(header):
+        reason = "its layers have windows" if facts.n_window else "this engine cannot run them"
+        on_notice(f"{name} has multi-token-prediction layers and answers without them: {reason}.")
     draft_model = load_draft_model(config, attempt.setting, model, facts, step_cost, owned, place)
     return tuple(source for source in (head, draft_model) if source is not None)
 
@@ -126,14 +129,6 @@ def make_head_source(
         return AutoregressiveHeadSource(kind.source_name, head, share, step_cost)
     assert isinstance(head, llama.BlockContext), "heads predict one token further, or a block"
     return BlockHeadSource(kind.source_name, head, share, step_cost)
-
-
-def _mtp_notice(name: str, facts: BackendFacts, *, can_draft: bool) -> str:
-    """Return the notice for a model that has MTP layers."""
-    if can_draft:
-        return f"{name} drafts with its own multi-token-prediction layer."
-    reason = "its layers have windows" if facts.n_window else "this engine cannot run them"
-    return f"{name} has multi-token-prediction layers and answers without them: {reason}."
 
 
 def load_draft_model(
@@ -174,15 +169,9 @@ def _mismatch(path: Path, reason: str) -> ModelFileError:
     return ModelFileError(f"{path.name} cannot draft for this model: {reason}.", _REMEDY)
 
 
-NewMediaQueue: TypeAlias = Callable[[Callable[[], None]], MediaQueue]  # from what wakes the engine
-
-_CHOOSES_SIZE = frozenset({"gemma4v", "gemma4uv"})  # scales a picture to as many tokens as it may have
-_RPC_PREFIX = "RPC"
-
-
 @dataclass(frozen=True, slots=True)
 class LoadedProjector:
-    """A projector with the key of what it makes: its file, and the limit of what is computed as a whole."""
+    """A projector with the key of its embeddings: its file, and the limit of chunks that need one batch."""
 
     encoder: LlamaProjector
     key: str
@@ -216,7 +205,7 @@ def load_projector(
     devices: tuple[str, ...],
     owned: ExitStack,
 ) -> LoadedProjector:
-    """Load a tested projector, which `owned` frees, for the context of `backend`, whose facts then have what it takes.
+    """Load a tested projector for the context of `backend`, whose facts then say what it takes; `owned` frees it.
 
     `devices` are the GPUs that have layers of the model. Raises EngineError when libmtmd cannot load it.
     """
@@ -251,61 +240,41 @@ def media_queue_of(
     if projector is None:
         return None
     folder = cache_dir / "media" / f"{weights}-{projector.key}"
-    return partial(_new_queue, projector.encoder, folder, MAX_DISK_BYTES if saves else 0)
-
-
-def _new_queue(encoder: LlamaProjector, folder: Path, max_disk_bytes: int, wake: Callable[[], None]) -> MediaQueue:
-    return MediaQueue(encoder, MediaStore(folder, max_disk_bytes), wake)
-
-
-TIMEOUT_S = 300.0  # the largest encode a small picture in half a minute on two slow cores
-_REFUSED = 3  # exit status of a child that wrote an error
-_SOUND_S = 2.0
-_SIZE = (64, 48)  # of the picture that is encoded
-# Those of pictures whose encoding is only begun: preprocessors divide and round sizes, and graphs are built of them.
-_OTHER_SIZES = ((1, 1), (200, 1), (1, 200), (MAX_SIDE, 21), (21, MAX_SIDE), (1024, 768))
-_PICTURE, _SOUND = b"\x89PNG\r\n\x1a\n", b"RIFF\0\0\0\0WAVE"  # of files that are decoded already
-_MOST = 1 << 24  # tokens
-_PROJECTOR_REMEDY = "Get the projector again, name another with --projector, or none."
+    encoder, max_bytes = projector.encoder, MAX_DISK_BYTES if saves else 0
+    return lambda wake: MediaQueue(encoder, MediaStore(folder, max_bytes), wake)
 
 
 def check_projector(model: Path, projector: Path, cache_dir: Path) -> None:
-    """Return if the projector passed before on this machine beside this model, or passes now.
+    """Return if the projector passed a test beside this model on this machine before, or passes now.
 
-    Raises ModelFileError, with what the child wrote last, for one that ends it, and the child's own error.
+    Raises ModelFileError, with the child's last output, for one that ends it, and the child's own error.
     """
     results = MachineFile(cache_dir / "projectors.json", this_build())
     name = f"{model_key(model)}-{model_key(projector)}"
     if results.entry(name).get("is_safe"):
         return
-    _test(model, projector)
-    results.update(name, {"is_safe": True})
-
-
-def _test(model: Path, projector: Path) -> None:
     command = python_command("app.engine.load.auxiliary_loading", str(model), str(projector))
     try:
-        status, output, stderr = run_to_exit(command, TIMEOUT_S)
+        status, output, stderr = run_to_exit(command, _TEST_TIMEOUT_S)
     except TimeoutError:
-        cause = f"{projector.name} took more than {TIMEOUT_S:.0f} s for a small picture or sound."
+        cause = f"{projector.name} took more than {_TEST_TIMEOUT_S:.0f} s for a small picture or sound."
         raise ModelFileError(cause, _PROJECTOR_REMEDY) from None
     except OSError as error:
         cause = f"The test of {projector.name} cannot be started: {error.strerror}."
         raise EngineError(cause, "Free memory or processes.") from error
-    if status == 0:
-        return
     if status == _REFUSED:
         raise ErrorInfo(**json.loads(output)).error()
-    if shortage := out_of_memory("test of the projector", stderr.lines):
-        raise shortage
-    words = " | ".join(stderr.lines[-2:])[:300] or "no output"
-    raise ModelFileError(
-        f"llama.cpp cannot run the projector {projector.name}: {words.rstrip('.')}.", _PROJECTOR_REMEDY
-    )
+    if status:
+        if shortage := out_of_memory("test of the projector", stderr.lines):
+            raise shortage
+        words = " | ".join(stderr.lines[-2:])[:300] or "no output"
+        cause = f"llama.cpp cannot run the projector {projector.name}: {words.rstrip('.')}."
+        raise ModelFileError(cause, _PROJECTOR_REMEDY)
+    results.update(name, {"is_safe": True})
 
 
-class _Given:
-    """A decoder of pictures and sounds that are at hand."""
+class _FixedDecoder:
+    """A `MediaDecoder` that decodes nothing: every picture has `size`, every sound two seconds."""
 
     def __init__(self) -> None:
         self.size = _SIZE
@@ -325,15 +294,17 @@ def _run(model: Path, projector: Path) -> None:
     """Lay out and encode pictures and a sound beside the vocabulary of `model`. Raises as LlamaProjector does."""
     from app.engine import llama
 
-    decoder = _Given()
-    options = llama.ProjectorOptions(key="", n_threads=default_threads(), max_tokens=_MOST, max_whole_tokens=_MOST)
+    decoder = _FixedDecoder()
+    options = llama.ProjectorOptions(
+        key="", n_threads=default_threads(), max_tokens=_MAX_TOKENS, max_whole_tokens=_MAX_TOKENS
+    )
     with ExitStack() as owned:
         pointer = owned.enter_context(llama.vocabulary_alone(model))
         loaded = llama.LlamaProjector(projector, pointer, options, decoder)
         owned.callback(loaded.close)
         if loaded.sees:
             for decoder.size in _OTHER_SIZES:
-                with suppress(RequestError):  # it may refuse them
+                with suppress(RequestError):  # a projector may refuse a size
                     loaded.try_to_encode(_first_chunk(loaded.layout(_file(_PICTURE, decoder.size))))
             decoder.size = _SIZE
             loaded.encode(_first_chunk(loaded.layout(_file(_PICTURE))))
@@ -352,7 +323,7 @@ def _first_chunk(layout: MediaLayout) -> MediaChunk:
 def main() -> None:
     """Test the projector of the second argument beside the model of the first, as the child."""
     if sys.platform == "linux":
-        with suppress(OSError):  # where memory ends, this process goes first
+        with suppress(OSError):  # where memory runs out, the system ends this process first
             Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     try:
         _run(Path(sys.argv[1]), Path(sys.argv[2]))

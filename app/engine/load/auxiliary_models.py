@@ -1,6 +1,6 @@
 """What is loaded beside a model (draft model or head, adapters, projector), and what of it gives way to the model.
 
-Validates those files and plans; loads nothing: `auxiliary_loading` does. Their bytes are computed in `offload`.
+Validates those files and plans; `auxiliary_loading` loads them. Their bytes are computed in `offload`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeVar
 
 from app.engine.load.head_file import find_head, is_head, mtp_layer_bytes, read_head
-from app.engine.load.planner import LoadAttempt, LoadPlanner
+from app.engine.load.planner import LoadAttempt, LoadDevices, LoadPlanner
 from app.engine.load.projector_file import validate_projector
 from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
@@ -24,18 +24,35 @@ from quantizer.gguf.header import Header
 from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.validation import tensors_of, validate_gguf
 
+Planned = TypeVar("Planned")
+
 
 def read_auxiliary_models(
-    header: Header, *, draft_path: str = "", adapters: Sequence[Path] = (), projector: Path | None = None
+    header: Header,
+    *,
+    draft_path: str = "",
+    adapters: Sequence[Path] = (),
+    projector: Path | None = None,
+    is_projector_on_host: bool = False,
 ) -> AuxiliaryModels:
     """Return what is loaded beside the model of `header`, including its own MTP layer if that can draft.
 
     Raises ModelFileError for a file of another kind, and for one that does not match the model.
     """
+    draft = None
+    if draft_path:
+        of_draft = validate_gguf(Path(draft_path))
+        if is_head(of_draft):
+            read_head(of_draft, header)
+        draft = PlannedDraft(Path(draft_path).name, of_draft, tensors_of(of_draft))
+    planned_projector = None
+    if projector:
+        planned_projector = PlannedProjector.of(validate_projector(projector, header), header)
+        planned_projector = replace(planned_projector, is_on_host=is_projector_on_host)
     return AuxiliaryModels(
-        draft=_draft(Path(draft_path), header) if draft_path else None,
+        draft=draft,
         adapters=tuple(PlannedAdapter(path.name, validate_adapter(path, header.path).tensors) for path in adapters),
-        projector=_projector(projector, header) if projector else None,
+        projector=planned_projector,
         has_mtp_layer=not layer_caches_of(header).n_window and mtp_layer_bytes(header) is not None,
     )
 
@@ -53,51 +70,60 @@ def with_sound_projector(config: EngineConfig, header: Header) -> tuple[EngineCo
     if not config.projector_path or config.has_chosen_projector:
         return config, ""
     try:
-        _projector(Path(config.projector_path), header)
+        validate_projector(Path(config.projector_path), header)
     except ModelFileError as error:
         return replace(config, projector_path=""), f"The model takes no pictures or sounds: {error.cause}"
     return config, ""
 
 
-def left_out_notice(head: Path, with_head: PlacementPlan, without: PlacementPlan) -> str:
-    """Return why a head that was found is not loaded: only the model fits better. Empty where both fit as well."""
-    if not _fits_better(without, with_head):
-        return ""
-    return f"{head.name} does not draft: without it more of the model fits. Pass it as --draft to load it all the same."
+def best_fit(
+    planned: Callable[[str, str, bool], Planned],
+    plan_of: Callable[[Planned], PlacementPlan],
+    draft_path: str,
+    projector_path: str,
+    *,
+    has_gpu: bool,
+    is_draft_chosen: bool,
+    is_projector_chosen: bool,
+) -> tuple[Planned, tuple[str, ...]]:
+    """Return the plan of a model with a draft and a projector, or with less where the model alone fits better.
+
+    Where a projector makes the model fit worse, it goes to the processor; one that was found, not chosen, is left out
+    then, and so is a found head, each with a notice. `planned` gets the paths of both, empty for none, and whether the
+    projector is on the processor.
+    """
+
+    def rank(found: Planned) -> int:
+        return plan_of(found).assessment.verdict.rank
+
+    def order(found: Planned) -> tuple[int, float]:
+        return rank(found), -(plan_of(found).assessment.decode_tps or 0.0)
+
+    found, is_on_host, notices = planned(draft_path, projector_path, False), False, list[str]()
+    if projector_path and has_gpu and not _is_all_on_gpus(plan_of(found).assessment):
+        other = planned(draft_path, projector_path, True)
+        if order(other) < order(found):
+            found, is_on_host = other, True
+    if projector_path and not is_projector_chosen and rank(found):
+        other, name = planned(draft_path, "", False), Path(projector_path).name
+        if rank(other) < rank(found):
+            notices.append(
+                f"The model takes no pictures or sounds: without {name} more of it fits. Pass that as --projector to "
+                "load it anyway."
+            )
+            found, projector_path, is_on_host = other, "", False
+    if draft_path and not is_draft_chosen and rank(found):
+        other, name = planned("", projector_path, is_on_host), Path(draft_path).name
+        if rank(other) < rank(found):
+            reason = "without it more of the model fits. Pass it as --draft to load it anyway."
+            notices.append(f"{name} is not used for drafts: {reason}")
+            found = other
+    return found, tuple(notices)
 
 
-def left_out_projector_notice(projector: Path, with_it: PlacementPlan, without: PlacementPlan) -> str:
-    """Return why a projector that was found is not loaded, as `left_out_notice` does of a head."""
-    if not _fits_better(without, with_it):
-        return ""
-    return (
-        f"The model takes no pictures or sounds: without {projector.name} more of it fits. Pass that as --projector to "
-        "load it all the same."
-    )
-
-
-def _fits_better(one: PlacementPlan, other: PlacementPlan) -> bool:
-    return one.assessment.verdict.rank < other.assessment.verdict.rank
-
-
-def _draft(path: Path, model: Header) -> PlannedDraft:
-    header = validate_gguf(path)
-    if is_head(header):
-        read_head(header, model)
-    return PlannedDraft(path.name, header, tensors_of(header))
-
-
-def _projector(path: Path, model: Header) -> PlannedProjector:
-    return PlannedProjector.of(validate_projector(path, model), model)
-
-
-class PlanningDevices(Protocol):
-    """The devices of a load; see `LoadDevices`."""
-
-    @property
-    def has_gpu(self) -> bool: ...
-
-    def planner(self, path: Path, header: Header, key: str, auxiliary: AuxiliaryModels) -> LoadPlanner: ...
+def _is_all_on_gpus(found: Assessment) -> bool:
+    placement = found.placement
+    return not found.verdict.rank and placement is not None and placement.n_on_gpus == len(found.profile.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,30 +134,9 @@ class LoadPlan:
     planner: LoadPlanner
     attempt: LoadAttempt
 
-    @property
-    def assessment(self) -> Assessment:
-        """How all of it fits."""
-        return self.attempt.plan.assessment
-
-    @property
-    def has_room(self) -> bool:
-        """Whether nothing fits better with less."""
-        return not self.assessment.verdict.rank
-
-
-def is_all_on_gpus(found: Assessment) -> bool:
-    """Return whether the whole model fits where it is fast, and that is on GPUs."""
-    placement = found.placement
-    return not found.verdict.rank and placement is not None and placement.n_on_gpus == len(found.profile.layers)
-
-
-def assessment_order(found: Assessment) -> tuple[int, float]:
-    """Return the sort key of assessments, the best first: how the model fits, then how fast it answers."""
-    return found.verdict.rank, -(found.decode_tps or 0.0)
-
 
 def plan_load(
-    devices: PlanningDevices,
+    devices: LoadDevices,
     header: Header,
     key: str,
     setting: RuntimeSettings,
@@ -140,40 +145,32 @@ def plan_load(
     *,
     has_found_head: bool,
 ) -> LoadPlan:
-    """Return the plan of a load with `config`; `key` is the model's fingerprint.
+    """Return the plan of a load with `config`, as `best_fit` does; `key` is the model's fingerprint.
 
-    Where a projector makes the model fit worse, it goes to the processor; one that was found, not chosen, is left out
-    then, and so is a found head, each with a notice. Raises ModelFileError for chosen files that do not belong to it.
+    Raises ModelFileError for chosen files that do not belong to the model.
     """
 
-    def planned(config: EngineConfig, *, is_projector_on_host: bool = False) -> LoadPlan:
-        auxiliary = _auxiliary(header, config, is_projector_on_host=is_projector_on_host)
+    def planned(draft_path: str, projector_path: str, is_projector_on_host: bool) -> LoadPlan:
+        auxiliary = read_auxiliary_models(
+            header,
+            draft_path=draft_path,
+            adapters=[Path(file) for file, _ in config.lora],
+            projector=Path(projector_path) if projector_path else None,
+            is_projector_on_host=is_projector_on_host,
+        )
         planner = devices.planner(header.path, header, key, auxiliary)
-        return LoadPlan(planner.model.auxiliary, planner, planner.attempt(config, setting))
+        attempted = replace(config, draft_path=draft_path, projector_path=projector_path)
+        return LoadPlan(planner.model.auxiliary, planner, planner.attempt(attempted, setting))
 
-    found, is_on_host = planned(config), False
-    if config.projector_path and devices.has_gpu and not is_all_on_gpus(found.assessment):
-        other = planned(config, is_projector_on_host=True)
-        is_on_host = assessment_order(other.assessment) < assessment_order(found.assessment)
-        found = other if is_on_host else found
-    if config.projector_path and not config.has_chosen_projector and not found.has_room:
-        other = planned(replace(config, projector_path=""))
-        path = Path(config.projector_path)
-        if notice := left_out_projector_notice(path, found.attempt.plan, other.attempt.plan):
-            on_notice(notice)
-            found, config, is_on_host = other, replace(config, projector_path=""), False
-    if has_found_head and not found.has_room:
-        other = planned(replace(config, draft_path=""), is_projector_on_host=is_on_host)
-        if notice := left_out_notice(Path(config.draft_path), found.attempt.plan, other.attempt.plan):
-            on_notice(notice)
-            return other
+    found, notices = best_fit(
+        planned,
+        lambda load: load.attempt.plan,
+        config.draft_path,
+        config.projector_path,
+        has_gpu=devices.has_gpu,
+        is_draft_chosen=not has_found_head,
+        is_projector_chosen=config.has_chosen_projector,
+    )
+    for notice in notices:
+        on_notice(notice)
     return found
-
-
-def _auxiliary(header: Header, config: EngineConfig, *, is_projector_on_host: bool) -> AuxiliaryModels:
-    adapters = [Path(file) for file, _ in config.lora]
-    projector = Path(config.projector_path) if config.projector_path else None
-    found = read_auxiliary_models(header, draft_path=config.draft_path, adapters=adapters, projector=projector)
-    if found.projector is None or not is_projector_on_host:
-        return found
-    return replace(found, projector=replace(found.projector, is_on_host=True))

@@ -37,14 +37,7 @@ _WITH_INPUTS = frozenset(
 _WITH_OUTPUT = {
     _EAGLE3: frozenset(
         [
-            "bailingmoe3",
-            "gemma4",
-            "gpt-oss",
-            "mimo2",
-            "nemotron_h",
-            "nemotron_h_moe",
-            "qwen35",
-            "qwen35moe",
+            *("bailingmoe3", "gemma4", "gpt-oss", "mimo2", "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe"),
             "qwen3next",
         ]
     ),
@@ -53,12 +46,10 @@ _WITH_OUTPUT = {
 
 
 def is_head(header: Header) -> bool:
-    """Return whether a file is a draft head."""
     return header.architecture in DRAFT_HEADS
 
 
 def head_kind(header: Header) -> HeadKind:
-    """Return the kind of a head."""
     if header.architecture == _EAGLE3:
         return HeadKind.EAGLE3
     names = {tensor.name for tensor in header.tensors}
@@ -100,7 +91,7 @@ def find_head(model: Header) -> tuple[Path | None, tuple[str, ...]]:
     """Return the draft head beside `model`, by its name, that belongs to it, and why others were passed over."""
     try:
         beside = [path.name for path in model.path.parent.iterdir()]
-    except OSError:  # a folder whose files can be opened by their names only
+    except OSError:  # the folder may be searchable but not readable
         return None, ()
     heads = sorted((rank, name) for name in beside if (rank := head_rank(name)) is not None)
     passed_over: list[str] = []
@@ -124,37 +115,40 @@ def _faults(head: Header, model: Header) -> Iterator[str]:
         yield from _eagle3_faults(head)
     else:
         yield from _dflash_faults(head)
+    keys, values = (hyperparameter(head, f"attention.{what}_length") for what in ("key", "value"))
+    if keys != values:
+        yield "its attention keys and values differ in length"
 
 
 def _layer_faults(head: Header, model: Header) -> Iterator[str]:
     n_layers = hyperparameter(model, "block_count") - hyperparameter(model, "nextn_predict_layers")
     layers = _target_layers(head)
     if model.architecture not in _WITH_INPUTS:
-        yield f"llama.cpp does not give the hidden states of {model.architecture} models"
+        yield f"llama.cpp does not expose the hidden states of {model.architecture} models"
     if not layers:
-        yield "it does not name the layers that it reads"
+        yield "it does not list its target layers"
     if bad := [layer for layer in layers if not 0 <= layer <= n_layers]:
-        yield f"it reads layer {bad[0]} of a model with {n_layers}"
+        yield f"its target layer {bad[0]} does not exist: the model has {n_layers} layers"
     if n_layers in layers and model.architecture not in _WITH_OUTPUT[head.architecture]:
-        yield f"llama.cpp does not give the last hidden state of {model.architecture} models"
+        yield f"llama.cpp does not expose the last hidden state of {model.architecture} models"
 
 
 def _width_faults(head: Header, model: Header) -> Iterator[str]:
     own, width = hyperparameter(head, "embedding_length"), hyperparameter(model, "embedding_length")
     expected = hyperparameter(head, "target_hidden_size") if head.architecture == _EAGLE3 else own
     if expected != width:
-        yield f"it was made for hidden states of {expected} numbers, and this model's have {width}"
+        yield f"it needs hidden states of {expected} numbers, and this model's have {width}"
     missing = {"token_embd.weight", "output.weight"} - {tensor.name for tensor in head.tensors}
     if missing and own != width:
-        yield f"it borrows {' and '.join(sorted(missing))} from its model but is {own} wide and not {width}"
+        yield f"it uses {' and '.join(sorted(missing))} of its model, but its width is {own} and not {width}"
     if hyperparameter(head, "embedding_length_out") not in (0, own):
-        yield "its hidden states have another width inside than outside"
+        yield "its embedding_length_out differs from its embedding_length"
 
 
 def _vocabulary_faults(head: Header, model: Header) -> Iterator[str]:
     counts = [_n_tokens(header) for header in (head, model)]
     if counts[0] != counts[1]:
-        yield f"it has {counts[0]} tokens and not {counts[1]}"
+        yield f"its vocabulary has {counts[0]} tokens and not {counts[1]}"
         return
     one, other = (header.strings("tokenizer.ggml.tokens") for header in (model, head))
     different = next((index for index, pair in enumerate(zip(one, other, strict=True)) if pair[0] != pair[1]), None)
@@ -165,11 +159,11 @@ def _vocabulary_faults(head: Header, model: Header) -> Iterator[str]:
     if mapped is None:
         return
     if TENSOR_TYPES[mapped.type_id].name != "I64" or len(mapped.shape) != 1:
-        yield "its map of tokens is not one of whole numbers"
+        yield "its token map (d2t) is not a list of 64-bit integers"
         return
     tokens = np.frombuffer(head.tensor_bytes(mapped), "<i8")
     if not tokens.size or tokens.min() < 0 or tokens.max() >= counts[0]:
-        yield "its map of tokens leads out of the vocabulary"
+        yield "its token map (d2t) contains ids outside of the vocabulary"
 
 
 def _eagle3_faults(head: Header) -> Iterator[str]:
@@ -177,7 +171,6 @@ def _eagle3_faults(head: Header) -> Iterator[str]:
         yield f"an EAGLE-3 head reads {_N_EAGLE3_LAYERS} layers and not {len(_target_layers(head))}"
     if hyperparameter(head, "block_count") != 1:
         yield f"an EAGLE-3 head has one layer and not {hyperparameter(head, 'block_count')}"
-    yield from _head_size_faults(head)
 
 
 def _dflash_faults(head: Header) -> Iterator[str]:
@@ -187,17 +180,10 @@ def _dflash_faults(head: Header) -> Iterator[str]:
     if "selector_hidden.weight" in names:
         yield "this engine cannot run DFlash 2 heads, which have a selector"
     if not 2 <= hyperparameter(head, "block_size") <= MAX_BLOCK_TOKENS:
-        yield f"it predicts {hyperparameter(head, 'block_size')} tokens at once, not 2 to {MAX_BLOCK_TOKENS}"
+        yield f"its block size is {hyperparameter(head, 'block_size')}, not 2 to {MAX_BLOCK_TOKENS}"
     mask = head.integer("tokenizer.ggml.mask_token_id")
     if mask is None or not 0 <= mask < _n_tokens(head):
-        yield "it does not name its mask token"
-    yield from _head_size_faults(head)
-
-
-def _head_size_faults(head: Header) -> Iterator[str]:
-    keys, values = (hyperparameter(head, f"attention.{what}_length") for what in ("key", "value"))
-    if keys != values:
-        yield "the heads of its keys and values differ in size"
+        yield "it has no valid mask token"
 
 
 def _target_layers(head: Header) -> tuple[int, ...]:
@@ -237,7 +223,6 @@ _LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama
 
 
 def has_mtp_layers(header: Header) -> bool:
-    """Return whether the file declares such layers."""
     return bool(header.integer(f"{header.architecture}.nextn_predict_layers"))
 
 
@@ -252,13 +237,13 @@ def mtp_layer_bytes(header: Header) -> int | None:
     n_trunk = (header.integer(f"{header.architecture}.block_count") or 1) - 1
     n_bytes = {tensor.name: tensor.n_bytes for tensor in tensors_of(header)}
     block = f"blk.{n_trunk}."
-    if not _suits(header, n_trunk) or any(f"{block}{name}.weight" not in n_bytes for name in needed):
+    if not _can_run(header, n_trunk) or any(f"{block}{name}.weight" not in n_bytes for name in needed):
         return None
     own = sum(size for name, size in n_bytes.items() if name.startswith(block))
     return own + n_bytes.get("output.weight", n_bytes.get("token_embd.weight", 0))
 
 
-def _suits(header: Header, n_trunk: int) -> bool:
+def _can_run(header: Header, n_trunk: int) -> bool:
     """Return whether llama.cpp runs the layer with these hyperparameters."""
     prefix = header.architecture
     if (header.integer(f"{prefix}.leading_dense_block_count") or 0) > n_trunk:

@@ -19,11 +19,9 @@ from app.engine.backend import Backend
 from app.engine.cache.state_store import MAX_DISK_BYTES, StateStore
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.load.auxiliary_loading import (
-    HeadFile,
     LoadedProjector,
     NewMediaQueue,
     Place,
-    head_file,
     load_draft_sources,
     load_head,
     load_projector,
@@ -31,7 +29,7 @@ from app.engine.load.auxiliary_loading import (
     usable_projector,
 )
 from app.engine.load.auxiliary_models import LoadPlan, plan_load, with_found_head
-from app.engine.load.head_file import mtp_layer_bytes
+from app.engine.load.head_file import is_head, mtp_layer_bytes
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.planner import LoadAttempt, LoadDevices, check_fit, load_within_memory, size_context
@@ -67,7 +65,7 @@ from quantizer.system.errors import UsageError
 if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel
 
-_SPARE_SHARE = 2
+_SPARE_SHARE = 2  # free memory over the size of a file whose pages may stay in it
 MEMORY_SHARE = 8  # an eighth of this machine's memory may store sequences that left the KV cache
 
 
@@ -145,7 +143,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     """
     prepared = _prepare(path, config, cache_dir, listener)
     header, devices, auxiliary = prepared.header, prepared.devices, prepared.plan.auxiliary
-    head = head_file(auxiliary.draft, header)
+    head = auxiliary.draft.header.path if auxiliary.draft is not None and is_head(auxiliary.draft.header) else None
     load = partial(
         _open,
         header,
@@ -161,7 +159,13 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         devices.check_load(attempt, native.usage, prepared.key)
         if auxiliary.projector is not None:
             devices.check_projector(auxiliary.projector, native.projector_bytes)
-        step_cost = _step_cost(prepared, native, attempt)
+        # What steps cost by their size: as of the last use, else as tuned, else as usual on processors. GPUs compute
+        # several tokens, so drafts, for less than a processor does, but lose time with each change of size.
+        known = prepared.tuned.step_ratios(prepared.tuned_as) or prepared.choice.step_ratios
+        if attempt.is_all_on_gpus and native.backend.facts.can_generate:
+            step_cost = measure_step_cost(native.backend, native.setting, known)
+        else:
+            step_cost = StepCost.from_measured(known)
         if not native.backend.facts.can_generate:
             listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
         place = partial(devices.parameters, setting=attempt.setting)
@@ -181,7 +185,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             ),
             owned=owned.pop_all(),
         )
-        if prepared.config.lora or draft_sources:  # they take time of each step
+        if prepared.config.lora or draft_sources:  # these take time of each step, so no speed is the model's own
             return loaded
         return replace(loaded, record_speed=_recorder(attempt, planner.model, prepared.key, cache_dir).record)
 
@@ -215,18 +219,6 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     return _Prepared(requested, config, header, devices, key, tuned, tuned_as, choice, plan, projector)
 
 
-def _step_cost(prepared: _Prepared, native: _NativeModel, attempt: LoadAttempt) -> StepCost:
-    """Return what steps cost by their size: as of the last use, else as tuned, else as usual on processors.
-
-    With all layers on GPUs it is measured here: they compute several tokens, so drafts, for less than a processor does,
-    but lose time with each change of size.
-    """
-    known = prepared.tuned.step_ratios(prepared.tuned_as) or prepared.choice.step_ratios
-    if attempt.is_all_on_gpus and native.backend.facts.can_generate:
-        return measure_step_cost(native.backend, native.setting, known)
-    return StepCost.from_measured(known)
-
-
 def _settings(prepared: _Prepared, native: _NativeModel, attempt: LoadAttempt) -> tuple[LoadedSetting, ...]:
     """Return what a loaded model runs with, and why."""
     facts = native.backend.facts
@@ -247,7 +239,7 @@ def _open(
     attempt: LoadAttempt,
     *,
     with_mtp: bool,
-    head: HeadFile | None,
+    head: Path | None,
     place: Place,
     projector: ProjectorHeader | None,
 ) -> _NativeModel:
@@ -267,13 +259,17 @@ def _open(
         owned.callback(model.close)
         model.load_adapters(_adapters(attempt.config), _control_vector(attempt.config, path))
         buffers = log.take_buffers()
-        if head is not None:  # it borrows matrices of the model, which must stay where they are
+        if head is not None:  # a head borrows matrices of the model, whose pointers must not be exchanged
             setting = replace(setting, plain_from=0)
-        loaded_head = None if head is None else load_head(head, attempt, place, owned)
+        loaded_head = None if head is None else load_head(head, header, attempt, place, owned)
         buffers = (*buffers, *log.take_buffers())
-        if setting.plain_from and not (_has_room_for_pages(header) and model.map_plain_weights(header)):
+        # The file's pages are no part of the plan, for the system may drop them at any time; they are left out where
+        # memory is short all the same.
+        file_bytes = sum(tensor.n_bytes for tensor in header.tensors)
+        has_room = host_memory().free_bytes > _SPARE_SHARE * file_bytes
+        if setting.plain_from and not (has_room and model.map_plain_weights(header)):
             setting = replace(setting, plain_from=0)
-        log.take_buffers()  # of the context that found the weights
+        log.take_buffers()  # those of the context that looked for repacked weights count nowhere
         backend = model.context(attempt.config, setting, head=loaded_head)
         owned.callback(backend.close)
         usage = llama.buffer_bytes_by_device((*buffers, *log.take_buffers()))
@@ -281,16 +277,8 @@ def _open(
         if projector is not None:
             devices = (attempt.projector_device,) if attempt.projector_device else ()
             loaded_projector = load_projector(projector, model, backend, setting, devices, owned)
-        projector_bytes = sum(buffer.n_bytes for buffer in log.take_buffers())  # of its compute buffers: no others
+        projector_bytes = sum(buffer.n_bytes for buffer in log.take_buffers())  # its compute buffers only
         return _NativeModel(model, backend, setting, usage, owned.pop_all(), loaded_projector, projector_bytes)
-
-
-def _has_room_for_pages(header: Header) -> bool:
-    """Return whether the file's pages can stay in memory beside the repacked weights, with as much to spare.
-
-    They are no part of the plan, for the system may drop them at any time.
-    """
-    return host_memory().free_bytes > _SPARE_SHARE * sum(tensor.n_bytes for tensor in header.tensors)
 
 
 def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, owned: ExitStack) -> StateStore:
@@ -320,7 +308,7 @@ def _recorder(attempt: LoadAttempt, model: PlannedModel, key: str, cache_dir: Pa
 
 
 def _adapters(config: EngineConfig) -> dict[Adapter, Path]:
-    """Return the adapters to load. The cache would take one file under two names for one, so each is loaded once."""
+    """Return the adapters to load, each once: the prefix cache tells them apart by their files."""
     named = {Adapter(name, fingerprint(Path(path))): Path(path) for path, name in config.lora}
     for what, values in (("name", {item.name for item in named}), ("file", {item.key for item in named})):
         if len(values) != len(config.lora):

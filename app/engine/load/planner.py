@@ -24,7 +24,7 @@ from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode, encode
 from app.protocol.errors import UnfitError
 from app.settings.settings import Settings
-from offload.advice.remedies import Remedy, fit_summary
+from offload.advice.remedies import fit_summary
 from offload.devices.gpus import ListedGpu
 from offload.devices.host import host_memory
 from offload.devices.machine import Machine
@@ -94,29 +94,22 @@ def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
     Raises UnfitError when the user has to agree first, EngineError when nobody can be asked and it is too large.
     """
     level = plan.assessment.verdict
-    is_too_large = level is FitLevel.WONT_RUN and (bool(plan.assessment.machine.gpus) or _exceeds_memory(plan))
+    profile, machine = plan.assessment.profile, plan.assessment.machine
+    n_bytes = profile.weight_bytes + profile.cache_bytes + profile.compute_bytes
+    # Beyond free memory the file is read from disk again and again.
+    is_too_large = level is FitLevel.WONT_RUN and (bool(machine.gpus) or n_bytes > machine.host.free_bytes)
     if level is not FitLevel.PARTIAL and not is_too_large:
         return ""
-    cause, remedy = plan.warnings[0], _remedies_text(plan.remedies)
+    texts = [
+        remedy.what + (f" ({format_speed(remedy.decode_tps)} tok/s)" if remedy.decode_tps is not None else "")
+        for remedy in plan.remedies[:_MAX_REMEDIES]
+    ]
+    cause, remedy = plan.warnings[0], f"What would help: {'; '.join(texts)}." if texts else ""
     if when_unfit is UnfitPolicy.ASK:
         raise UnfitError(cause, remedy)
     if is_too_large and when_unfit is not UnfitPolicy.LOAD:
         raise EngineError(cause, f"{remedy} Or load it anyway with --yes.".lstrip())
     return cause
-
-
-def _exceeds_memory(plan: PlacementPlan) -> bool:
-    """Return whether the model takes more than all free memory, so that it is read from disk again and again."""
-    profile = plan.assessment.profile
-    return profile.weight_bytes + profile.cache_bytes + profile.compute_bytes > plan.assessment.machine.host.free_bytes
-
-
-def _remedies_text(remedies: tuple[Remedy, ...]) -> str:
-    texts = [
-        remedy.what + (f" ({format_speed(remedy.decode_tps)} tok/s)" if remedy.decode_tps is not None else "")
-        for remedy in remedies[:_MAX_REMEDIES]
-    ]
-    return f"What would help: {'; '.join(texts)}." if texts else ""
 
 
 def requested_config(settings: Settings, machine: Machine) -> RunConfig:
@@ -137,13 +130,13 @@ def requested_run(config: EngineConfig, *, is_fused: bool) -> RunConfig:
     )
 
 
-_STEP_DOWN = 0.85  # of the free memory of GPUs, after a load that failed
+_STEP_DOWN = 0.85  # share of the GPUs' free memory to plan with after a load that failed
 Loaded = TypeVar("Loaded")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadAttempt:
-    """A model about to be loaded: its configuration, its runtime settings and its plan."""
+    """One try to load a model: its configuration, its runtime settings and its plan."""
 
     config: EngineConfig
     setting: RuntimeSettings
@@ -162,7 +155,7 @@ class LoadAttempt:
 
     @property
     def projector_device(self) -> str:
-        """The GPU that the projector is planned for, that of the output; empty for the processor, or without one."""
+        """The GPU that the projector is planned for, the first with layers; empty for the processor, or without one."""
         usage, placement = self._projector_usage, self.plan.assessment.placement
         if usage is None or not usage.beside_bytes or placement is None or not placement.n_on_gpus:
             return ""
@@ -191,7 +184,7 @@ class LoadAttempt:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlanner:
-    """A planner for loads of `model` on `machine`; `excess` is what the last load took beyond its plan."""
+    """Plans loads of `model` on `machine`; `excess` is what the last load took beyond its plan."""
 
     model: PlannedModel
     machine: Machine
@@ -259,21 +252,18 @@ def load_within_memory(
         smaller = planner.smaller(attempt, may_shorten=may_shorten)
         if smaller is None:
             raise _too_large(attempt) from error
-        on_notice(f"Memory was too small for the plan, so the model is loaded with less: {_summary(smaller)}.")
+        summary = f"a context of {smaller.config.n_ctx:,} tokens"
+        if smaller.parameters.devices:
+            summary = f"{fit_summary(smaller.plan.assessment)}, {summary}"
+        on_notice(f"Memory was too small for the plan, so the model is loaded with less: {summary}.")
     try:
         return load(smaller), smaller
     except MemoryShortError as error:
         raise _too_large(smaller) from error
 
 
-def _summary(attempt: LoadAttempt) -> str:
-    """Return the sizes of `attempt` as text: 30 of 33 layers fit, a context of 8,192 tokens."""
-    context = f"a context of {attempt.config.n_ctx:,} tokens"
-    return f"{fit_summary(attempt.plan.assessment)}, {context}" if attempt.parameters.devices else context
-
-
 def _too_large(attempt: LoadAttempt) -> EngineError:
-    """Return the error with what was needed and free; llama.cpp's words about its buffers are in the log only."""
+    """Return the error with what is needed and what is free; llama.cpp's own message names a single buffer."""
     host, profile = attempt.plan.assessment.machine.host, attempt.plan.assessment.profile
     planned = [(share.device, share.n_bytes) for share in attempt.shares if share.n_bytes]
     needs = planned or [(host, profile.total_bytes)]
@@ -292,7 +282,7 @@ def _too_large(attempt: LoadAttempt) -> EngineError:
 
 
 def _projector_key(planned: PlannedProjector) -> str:
-    """Return what identifies a projector among the records of loads: its formula errs alike for equal files."""
+    """Return the key of a projector among the records of loads: equal files exceed their plan by as much."""
     return f"projector {planned.name} {planned.n_bytes}"
 
 
@@ -338,7 +328,6 @@ class LoadDevices:
         return self.planner(header.path, header, model_key(header.path)).attempt(config, setting)
 
     def parameters(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadParameters:
-        """Return where the layers of the model at `path` go."""
         return self.attempt(read_header(path), config, setting).parameters if self.has_gpu else ON_HOST
 
     def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:

@@ -31,7 +31,7 @@ _HEARS = frozenset(
         *("granite_speech", "gemma3na", "gemma4a", "gemma4ua", "parakeet", "dots3note_a", "mimo_audio"),
     )
 )
-# Kinds whose embeddings or positions depend on what stands before a picture, so that no two prompts share them.
+# Kinds whose embeddings or positions depend on what stands before a picture, so that prompts cannot share them.
 _DEPENDENT = {
     "hunyuanvl": "the positions in a picture depend on the pictures before it",
     "deepseek4v": "its embeddings depend on where in the prompt a picture stands",
@@ -91,20 +91,17 @@ def check_projector_header(projector: ProjectorHeader, model: Header) -> Project
     path = projector.path
     validate_header(projector.header)
     for encoder in projector.encoders:
-        _check_kind(path, encoder)
+        if reason := _DEPENDENT.get(encoder.kind):
+            cause = f"{path.name} cannot be used ({encoder.kind}): {reason}."
+            raise ModelFileError(cause, "Use the model for text only.")
+        if encoder.kind not in (_SEES if encoder.name == "vision" else _HEARS):
+            cause = f"{path.name} is a projector of an unknown kind, {encoder.kind[:32]!r}."
+            raise ModelFileError(cause, "Update localllm, or set the projector to none.")
         for fault in _faults(projector.header, encoder):
-            raise ModelFileError(f"{path.name} is no valid projector: {fault}.", _REMEDY)
+            raise ModelFileError(f"{path.name} is not a valid projector: {fault}.", _REMEDY)
     if difference := mismatch(projector, model):
         raise ModelFileError(f"{path.name} does not belong to {model.path.name}: {difference}.", _REMEDY)
     return projector
-
-
-def _check_kind(path: Path, encoder: Encoder) -> None:
-    if reason := _DEPENDENT.get(encoder.kind):
-        raise ModelFileError(f"{path.name} cannot be used ({encoder.kind}): {reason}.", "Use the model for text only.")
-    if encoder.kind not in (_SEES if encoder.name == "vision" else _HEARS):
-        cause = f"{path.name} is a projector of an unknown kind, {encoder.kind[:32]!r}."
-        raise ModelFileError(cause, "Update localllm, or set the projector to none.")
 
 
 def _faults(header: Header, encoder: Encoder) -> Iterator[str]:
@@ -128,10 +125,10 @@ def _picture_faults(header: Header) -> Iterator[str]:
     for name in ("image_mean", "image_std"):
         numbers = _numbers(header, f"clip.vision.{name}")
         if any(not math.isfinite(number) for number in numbers) or (name == "image_std" and 0 in numbers[:3]):
-            yield f"its {name} is no color"
+            yield f"its {name} is not a color: it has zeros, NaN or infinity"
     points = _numbers(header, "clip.vision.image_grid_pinpoints")
     if len(points) > _MAX_PINPOINTS or any(not 0 < point <= _MAX_PINPOINT for point in points):
-        yield "its sizes of pictures are out of range"
+        yield "its image_grid_pinpoints are out of range"
 
 
 def _numbers(header: Header, key: str) -> list[float]:

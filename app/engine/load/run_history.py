@@ -11,7 +11,8 @@ import hashlib
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -86,7 +87,13 @@ class RunHistory:
             lines = self._path.read_bytes().splitlines()
         except OSError:
             return []
-        return [record for record in _parsed(lines) if machine in ("", record.machine)]
+        found: list[RunRecord] = []
+        for line in lines:
+            with suppress(ValueError, TypeError, KeyError):  # an incomplete line, or one of another version
+                record = decode(RunRecord, json.loads(line))
+                if record.tokens_per_s > 0 and record.depth >= 0 and machine in ("", record.machine):
+                    found.append(record)
+        return found
 
 
 def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Run], list[Run]]:
@@ -127,17 +134,6 @@ def _append(file: BinaryIO, added: bytes) -> bool:
         added = (present + added)[-_MAX_BYTES // 2 :].partition(b"\n")[2]  # whole lines only
         file.truncate(0)
     return file.write(added) == len(added)
-
-
-def _parsed(lines: Iterable[bytes]) -> Iterator[RunRecord]:
-    for line in lines:
-        try:
-            record = decode(RunRecord, json.loads(line))
-            is_valid = record.tokens_per_s > 0 and record.depth >= 0
-        except (ValueError, TypeError, KeyError):
-            continue
-        if is_valid:
-            yield record
 
 
 def machine_key(machine: Machine) -> str:
@@ -196,7 +192,8 @@ class SpeedSampler:
 
     def begin(self, request: Request, *, is_alone: bool) -> None:
         """Note a new `request`; only one that runs alone can become a sample."""
-        is_plain = not request.sampling.ends_by_grammar and request.n_logprobs is None  # then only the model takes time
+        # Grammars and log probabilities take time of their own.
+        is_plain = not request.sampling.ends_by_grammar and request.n_logprobs is None
         self._alone = request if is_alone and is_plain else None
         if self._alone is not None:
             self._begun = self._read_times()
@@ -212,30 +209,28 @@ class SpeedSampler:
             return
         usage = finished.usage
         is_whole = finished.reason in (FinishReason.STOP, FinishReason.LENGTH) and not usage.n_dropped_tokens
-        if is_whole and usage.n_output_tokens >= _MIN_OUTPUT_TOKENS and not usage.n_drafted_tokens:
-            self._add(finished, n_cells_used)
+        if not is_whole or usage.n_output_tokens < _MIN_OUTPUT_TOKENS or usage.n_drafted_tokens:
+            return
+        timings, half = finished.timings, usage.n_output_tokens // 2
+        n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
+        if timings.decode_s <= 0:  # the clock is too coarse for this answer
+            return
+        has_prefill = n_computed >= _MIN_PREFILL_TOKENS and not usage.n_cached_tokens and timings.prefill_s > 0
+        self._pending.append(
+            SpeedSample(
+                decode_tps=(usage.n_output_tokens - 1) / timings.decode_s,
+                depth=usage.n_prompt_tokens + half,
+                n_cells=max(usage.n_prompt_tokens + half, n_cells_used - half),
+                prefill_tps=n_computed / timings.prefill_s if has_prefill else None,
+                prefill_depth=n_computed,
+                others_share=others_share(self._begun, self._read_times()),
+            )
+        )
 
     def flush(self) -> None:
         """Record the pending samples; called when no request waits."""
         while self._pending:
             self._record(self._pending.popleft())
-
-    def _add(self, finished: Finished, n_cells_used: int) -> None:
-        usage, timings = finished.usage, finished.timings
-        n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
-        if timings.decode_s <= 0:  # the clock is too coarse for this answer
-            return
-        has_prefill = n_computed >= _MIN_PREFILL_TOKENS and not usage.n_cached_tokens and timings.prefill_s > 0
-        half = usage.n_output_tokens // 2
-        sample = SpeedSample(
-            decode_tps=(usage.n_output_tokens - 1) / timings.decode_s,
-            depth=usage.n_prompt_tokens + half,
-            n_cells=max(usage.n_prompt_tokens + half, n_cells_used - half),
-            prefill_tps=n_computed / timings.prefill_s if has_prefill else None,
-            prefill_depth=n_computed,
-            others_share=others_share(self._begun, self._read_times()),
-        )
-        self._pending.append(sample)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """A test whether this build of llama.cpp can run repacked weights on this processor, in a child that may crash.
 
-GCC 12 miscompiles AMX, so that the first product with a repacked quantized weight ends the process (llama.cpp#20824).
-Only running one shows that. Owns the test and `<cache>/selftest.json`, the results by build and processor.
+GCC 12 miscompiles AMX: `_tile_loadconfig` tells it about 8 of 64 bytes, so the first product with a repacked quantized
+weight ends the process (llama.cpp#20824). Only running one shows that. `<cache>/selftest.json` has the results by build
+and processor.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NOTICE = (
     "This build of llama.cpp crashes on this processor when it repacks weights, so repacking is off. Everything works, "
     "prefill and decode may be slower. A build by another compiler (GCC 13 or later, or clang) fixes it."
 )
-TIMEOUT_S = 120.0
+_TIMEOUT_S = 120.0
 _CANNOT_RUN = 3  # exit status of a child that could not run the test
 _CHILD = tuple(python_command("app.engine.load.self_test"))
 
@@ -44,25 +45,21 @@ def run_self_test(cache_dir: Path, child: tuple[str, ...] = _CHILD) -> SelfTestR
     known = results.entry("repacking").get("is_safe")
     if known is not None:
         return SelfTestResult(known, is_new=False)
-    is_safe = _survives(child)
-    results.update("repacking", {"is_safe": is_safe})
-    return SelfTestResult(is_safe, is_new=True)
-
-
-def _survives(child: tuple[str, ...]) -> bool:
+    status: int | None = None
     try:
-        status, _, stderr = run_to_exit(child, TIMEOUT_S)
-    except TimeoutError:
-        return False
+        status, _, stderr = run_to_exit(child, _TIMEOUT_S)
+        if status and (shortage := out_of_memory("self-test of llama.cpp", stderr.lines)):
+            raise shortage
+        if status == _CANNOT_RUN:
+            reason = (stderr.lines or ("no output",))[-1]
+            raise EngineError(f"The self-test of llama.cpp cannot run: {reason[:300]}", "Install localllm again.")
+    except TimeoutError:  # as unsafe as a crash
+        pass
     except OSError as error:
         cause = f"The self-test of llama.cpp cannot be started: {error.strerror}."
         raise EngineError(cause, "Free memory or processes.") from error
-    if status and (shortage := out_of_memory("self-test of llama.cpp", stderr.lines)):
-        raise shortage
-    if status == _CANNOT_RUN:
-        reason = (stderr.lines or ("no output",))[-1]
-        raise EngineError(f"The self-test of llama.cpp cannot run: {reason[:300]}", "Install localllm again.")
-    return status == 0
+    results.update("repacking", {"is_safe": status == 0})
+    return SelfTestResult(status == 0, is_new=True)
 
 
 def _build_key() -> str:

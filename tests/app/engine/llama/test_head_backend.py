@@ -138,6 +138,6 @@ def test_a_head_that_was_found_gives_way_where_only_the_model_fits(
     n_free[0] = bisect_left(range(1 << 13), True, key=fits) << 20
     names, notices = load_alone(model)
     assert names == []
-    assert any(notice.startswith("dflash-m.gguf does not draft: ") for notice in notices)
+    assert any(notice.startswith("dflash-m.gguf is not used for drafts: ") for notice in notices)
     n_free[0] += 1 << 30
     assert load_alone(model)[0] == ["dflash head"]

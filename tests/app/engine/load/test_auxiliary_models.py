@@ -9,7 +9,7 @@ import pytest
 
 from app.engine.load.auxiliary_models import (
     LoadPlan,
-    left_out_notice,
+    best_fit,
     plan_load,
     read_auxiliary_models,
     with_sound_projector,
@@ -90,12 +90,25 @@ def test_a_head_that_was_found_is_left_out_where_only_the_model_alone_fits(tmp_p
         fits = FitLevel.FITS.rank
         return bisect_left(range(4 << 30), True, key=lambda n: planned(model, n).assessment.verdict.rank == fits)
 
+    def notices(n_bytes: int) -> tuple[str, ...]:
+        def with_draft(draft_path: str, _projector: str, _is_on_host: bool) -> PlacementPlan:
+            return planned(drafting if draft_path else alone, n_bytes)
+
+        return best_fit(
+            with_draft,
+            lambda found: found,
+            str(head),
+            "",
+            has_gpu=False,
+            is_draft_chosen=False,
+            is_projector_chosen=False,
+        )[1]
+
     few, enough = least_bytes(alone), least_bytes(drafting)
     assert few < enough
-    notice = left_out_notice(head, planned(drafting, few), planned(alone, few))
-    assert notice.startswith("dflash-m.gguf does not draft")
-    assert left_out_notice(head, planned(drafting, enough), planned(alone, enough)) == ""
-    assert left_out_notice(head, planned(drafting, 1), planned(alone, 1)) == ""
+    [notice] = notices(few)
+    assert notice.startswith("dflash-m.gguf is not used for drafts")
+    assert notices(enough) == notices(1) == ()
 
 
 CARD = MACHINES["RTX 3060 12 GB, 32 GB RAM"]

@@ -55,15 +55,19 @@ def array(key: str, values: list[int]) -> Edit:
     ("kind", "edit", "reason"),
     [
         ("eagle3", array("eagle3.target_layers", [1, 2]), "an EAGLE-3 head reads 3 layers and not 2"),
-        ("eagle3", array("eagle3.target_layers", [1, 2, 9]), "it reads layer 9 of a model with 4"),
-        ("eagle3", array("eagle3.target_layers", [1, 2, 4]), "llama.cpp does not give the last hidden state of llama"),
-        ("eagle3", lambda w: w.add_string("eagle3.target_layers", "all"), "it does not name the layers that it reads"),
-        ("eagle3", lambda w: w.add_uint32("eagle3.target_hidden_size", 96), "it was made for hidden states of 96"),
+        ("eagle3", array("eagle3.target_layers", [1, 2, 9]), "its target layer 9 does not exist: the model has 4"),
+        (
+            "eagle3",
+            array("eagle3.target_layers", [1, 2, 4]),
+            "llama.cpp does not expose the last hidden state of llama",
+        ),
+        ("eagle3", lambda w: w.add_string("eagle3.target_layers", "all"), "it does not list its target layers"),
+        ("eagle3", lambda w: w.add_uint32("eagle3.target_hidden_size", 96), "it needs hidden states of 96"),
         ("eagle3", lambda w: w.add_block_count(2), "an EAGLE-3 head has one layer and not 2"),
-        ("eagle3", lambda w: w.add_value_length(8), "the heads of its keys and values differ in size"),
-        ("dflash", lambda w: w.add_uint32("dflash.block_size", 1), "it predicts 1 tokens at once, not 2 to 32"),
-        ("dflash", lambda w: w.add_uint32("dflash.block_size", 4096), "it predicts 4096 tokens at once, not 2 to 32"),
-        ("dflash", lambda w: w.add_mask_token_id(5000), "it does not name its mask token"),
+        ("eagle3", lambda w: w.add_value_length(8), "its attention keys and values differ in length"),
+        ("dflash", lambda w: w.add_uint32("dflash.block_size", 1), "its block size is 1, not 2 to 32"),
+        ("dflash", lambda w: w.add_uint32("dflash.block_size", 4096), "its block size is 4096, not 2 to 32"),
+        ("dflash", lambda w: w.add_mask_token_id(5000), "it has no valid mask token"),
         (
             "dflash",
             lambda w: w.add_uint32("dflash.hyper_connection.count", 4),
@@ -92,13 +96,15 @@ def test_a_map_that_leads_out_of_the_vocabulary_is_refused(tmp_path: Path) -> No
     weights = HEADS["eagle3-small-vocabulary"].weights()
     weights["d2t"] = weights["d2t"] + 10**6
     head = draft_head(tmp_path / "h.gguf", "eagle3-small-vocabulary", weights=weights)
-    with pytest.raises(ModelFileError, match="its map of tokens leads out of the vocabulary"):
+    with pytest.raises(ModelFileError, match=r"its token map \(d2t\) contains ids outside of the vocabulary"):
         read_head(read_header(head), read_header(drafted_model(tmp_path / "m.gguf")))
 
 
 def test_a_plan_refuses_a_head_that_does_not_belong_to_the_model(tmp_path: Path, tiny_model: Path) -> None:
     head = draft_head(tmp_path / "h.gguf", "eagle3")
-    with pytest.raises(ModelFileError, match=r"cannot draft for tiny\.gguf: it reads layer 3 of a model with 2"):
+    with pytest.raises(
+        ModelFileError, match=r"cannot draft for tiny\.gguf: its target layer 3 does not exist: the model has 2"
+    ):
         read_auxiliary_models(read_header(tiny_model), draft_path=str(head))
 
 

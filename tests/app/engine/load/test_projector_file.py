@@ -66,7 +66,7 @@ def test_colors_that_no_picture_has_are_refused(tmp_path: Path, model: Header, n
         del writer.kv_data[0]["clip.vision.image_std"]
         writer.add_array("clip.vision.image_std", numbers)
 
-    with pytest.raises(ModelFileError, match="image_std is no color"):
+    with pytest.raises(ModelFileError, match="image_std is not a color"):
         validate_projector(tiny_projector(tmp_path / "mmproj.gguf", 64, edit=edit), model)
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.app.library.hub_server import HubRepo, HubServer
+from tests.app.library.hub_repos import HubRepo
+from tests.app.library.hub_server import HubServer
 from tests.app.running import RunningService
 from tests.app.service.api.lmstudio.sdk_client import SdkClient, connected
 
