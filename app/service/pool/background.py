@@ -1,7 +1,4 @@
-"""Work in the background: prefilling the next turn of a conversation, and measuring settings of new models.
-
-Owns that it yields to requests. Independent of HTTP, of chat templates and of settings.
-"""
+"""Work that yields to requests: prefilling the next turn of a conversation, and measuring settings of new models."""
 
 from __future__ import annotations
 
@@ -128,21 +125,14 @@ class IdleTuning:
 
     async def _run_all(self) -> None:
         while self._commands:
-            await self._wait_until_idle()
-            if await self._run(self._commands[0]):
-                self._commands.pop(0)
-
-    async def _wait_until_idle(self) -> None:
-        while True:
             self._interrupted.clear()
             before = self._read_times()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._quiet_s):
                     await self._interrupted.wait()
-            if self._interrupted.is_set() or self._is_busy():
-                continue
-            if is_quiet(others_share(before, self._read_times())):
-                return
+            is_idle = not self._interrupted.is_set() and not self._is_busy()
+            if is_idle and is_quiet(others_share(before, self._read_times())) and await self._run(self._commands[0]):
+                self._commands.pop(0)
 
     async def _run(self, command: Sequence[str]) -> bool:
         """Return whether `command` ended for good, well or badly, instead of being interrupted or disturbed."""

@@ -1,7 +1,6 @@
 """A longer context for an engine: it is loaded again where a request needs more than the context it was loaded with.
 
-Owns how long the new context is, when it may be made, and what the client learns. A context that the user chose stays.
-Independent of prompts; `LoadQueue.fits` knows whether there is memory.
+A context that the user chose stays. `LoadQueue.fits` knows whether there is memory for a longer one.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class ContextGrowth:
         """
         wanted = RoomWanted(overflow.n_prompt_tokens, n_answer, n_ctx_train)
         async with self._turn:
-            if self._is_met(wanted):
+            if self._has(wanted.n_prompt + wanted.n_answer):
                 return ""
             remedy = self._refusal(wanted)
             n_ctx = 0 if remedy else await self._fitting(context_sizes(wanted), more_than=overflow.n_ctx)
@@ -112,11 +111,20 @@ class ContextGrowth:
                 remedy = await self._load_with(n_ctx, wanted.n_prompt + wanted.n_answer, overflow.n_ctx, cause)
             if n_ctx and not remedy:
                 self._is_refused = False
-                return _notice(overflow, n_ctx) if self._engine.config.n_ctx == n_ctx else ""
+                if self._engine.config.n_ctx != n_ctx:  # another request has made room meanwhile
+                    return ""
+                return (
+                    f"The model was loaded again with {n_ctx:,} tokens of context instead of {overflow.n_ctx:,}, "
+                    f"because this prompt has {overflow.n_prompt_tokens:,}; --ctx {n_ctx} does so from the start."
+                )
         self._is_refused = True
         if overflow.n_prompt_tokens < overflow.n_ctx:
             return ""
-        raise ContextOverflowError(overflow.n_prompt_tokens, overflow.n_ctx, remedy or _no_memory(wanted))
+        remedy = remedy or (
+            f"A context of {context_sizes(wanted)[-1]:,} tokens does not fit into the free memory: shorten it, start a "
+            "new chat, or use --kv-type q8_0 or a smaller model."
+        )
+        raise ContextOverflowError(overflow.n_prompt_tokens, overflow.n_ctx, remedy)
 
     async def lengthen(self, n_ctx: int, n_ctx_train: int) -> str:
         """Load the engine again with `n_ctx` tokens, or as many of them as fit, before a prompt needs them.
@@ -140,9 +148,6 @@ class ContextGrowth:
     def _has(self, n_ctx: int) -> bool:
         facts = self._engine.status.facts
         return facts is not None and facts.n_ctx >= n_ctx
-
-    def _is_met(self, wanted: RoomWanted) -> bool:
-        return self._has(wanted.n_prompt + wanted.n_answer)
 
     async def settle(self) -> None:
         """Before a load: return to the usual context where the memory for the longer one is gone."""
@@ -206,18 +211,3 @@ class ContextGrowth:
 
     def _reload(self, config: EngineConfig) -> None:
         self._engine.reload(lambda _: config, until_unloaded=self._engine.has_temporary_config)
-
-
-def _notice(overflow: ContextOverflowError, n_ctx: int) -> str:
-    return (
-        f"The model was loaded again with {n_ctx:,} tokens of context instead of {overflow.n_ctx:,}, "
-        f"because this prompt has {overflow.n_prompt_tokens:,}; --ctx {n_ctx} does so from the start."
-    )
-
-
-def _no_memory(wanted: RoomWanted) -> str:
-    n_ctx = context_sizes(wanted)[-1]
-    return (
-        f"A context of {n_ctx:,} tokens does not fit into the free memory: shorten it, start a new chat, "
-        "or use --kv-type q8_0 or a smaller model."
-    )

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from app.common.event_log import log_event
@@ -54,7 +54,9 @@ from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartW
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.memory_limit import out_of_memory
 
-_UNFIT = ("partial", "wont_run")  # verdicts of a plan
+_GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
+_GRACE_AT_STOP_S = 6.0  # a worker saves its state for 3 s at most, and writes it
+_METRICS_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ class EngineStatus:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The planner's advice for a model that is partly or wholly misplaced: the cost, and what helps most."""
-        if self.plan is None or self.plan.verdict not in _UNFIT:
+        if self.plan is None or self.plan.verdict not in ("partial", "wont_run"):
             return ()
         helps = tuple(f"What would help: {remedy.what}." for remedy in self.plan.remedies[:1])
         return (*self.plan.warnings[:1], *helps)
@@ -101,7 +103,6 @@ class CrashLimit:
 
     @property
     def is_reached(self) -> bool:
-        """True until the window has moved past the oldest of the counted failures."""
         return len(self._failures_s) == self.max_failures and self._clock() - self._failures_s[0] < self.window_s
 
     def explained(self, error: UserError) -> UserError:
@@ -112,13 +113,8 @@ class CrashLimit:
         return EngineError(cause, "Try a smaller --ctx or another model; a new attempt is possible in a minute.")
 
 
-_GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
-_GRACE_AT_STOP_S = 6.0  # a worker saves its state for 3 s at most, and writes it
-_METRICS_TIMEOUT_S = 1.0
-
-
 class EngineOwner:
-    """What an engine asks and notifies. This one leaves the machine to the engine."""
+    """Callbacks from an engine to its owner; this default admits every load."""
 
     async def admit(self, engine: EngineClient) -> None:
         """Wait until `engine` may load. Raises the UserError for which it may not."""
@@ -202,7 +198,6 @@ class EngineClient:
 
     @property
     def n_running(self) -> int:
-        """Number of running answers."""
         return self._pending.n_answers
 
     def running_request(self, request_id: str) -> Request | None:
@@ -257,7 +252,7 @@ class EngineClient:
             await asyncio.wait(self._ending)
 
     async def ready(self) -> BackendFacts:
-        """Return the facts of the model once it is loaded, loading it if necessary. Raises the error of loading."""
+        """Load the model if necessary and return its facts. Raises the error of loading."""
         async with self.in_use() as facts:
             return facts
 
@@ -279,7 +274,8 @@ class EngineClient:
                     raise self.status.error.with_traceback(None)
             finally:
                 self.n_users -= 1
-                self._unload_unwanted()
+                if self.is_busy and not (self.n_users or self._is_admitted or self._is_wanted):
+                    self._unload()  # it still waits for memory, and nobody waits for it any more
                 self._notify_if_idle()
 
     @contextmanager
@@ -336,8 +332,8 @@ class EngineClient:
 
         With `parse_special`, special tokens written in it count as such.
         """
-        tokenized: Tokenized = await self._call(Tokenize(uuid4().hex, text, add_special, parse_special, media=media))
-        return tokenized.tokens
+        message = Tokenize(uuid4().hex, text, add_special, parse_special, media=media)
+        return cast("Tokenized", await self._call(message)).tokens
 
     async def pieces(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[tuple[int, bytes], ...]:
         """Return the tokens of `text` as `tokenize` does, each with its bytes."""
@@ -347,21 +343,18 @@ class EngineClient:
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """Return the text of `tokens`, which must be ids of the vocabulary."""
-        detokenized: Detokenized = await self._call(Detokenize(uuid4().hex, tuple(tokens)))
-        return detokenized.text
+        return cast("Detokenized", await self._call(Detokenize(uuid4().hex, tuple(tokens)))).text
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]], *, cuts: bool = False) -> Embedded:
         """Return the vectors of `inputs`, texts or token ids. Raises RequestError for a model that only reranks.
 
         An input that is longer than the context is cut with `cuts`; without it that raises ContextOverflowError.
         """
-        embedded: Embedded = await self._call(Embed(uuid4().hex, tuple(inputs), cuts))
-        return embedded
+        return cast("Embedded", await self._call(Embed(uuid4().hex, tuple(inputs), cuts)))
 
     async def rerank(self, query: str, documents: Sequence[str]) -> Reranked:
         """Return how well `documents` match `query`. Raises RequestError for a model that cannot rerank."""
-        reranked: Reranked = await self._call(Rerank(uuid4().hex, query, tuple(documents)))
-        return reranked
+        return cast("Reranked", await self._call(Rerank(uuid4().hex, query, tuple(documents))))
 
     async def forget(self, conversations: Sequence[str]) -> None:
         """Drop what a loaded engine has cached and saved of `conversations`. This does not count as a use.
@@ -378,10 +371,9 @@ class EngineClient:
             return None
         try:
             async with asyncio.timeout(_METRICS_TIMEOUT_S):
-                metrics: EngineMetrics = await self._result(GetMetrics(uuid4().hex))
+                return cast("EngineMetrics", await self._result(GetMetrics(uuid4().hex)))
         except (EngineError, TimeoutError):  # it has died meanwhile, or the system has stopped it
             return None
-        return metrics
 
     async def _call(self, message: Tokenize | Detokenize | Embed | Rerank) -> Any:
         async with self.in_use():
@@ -407,8 +399,7 @@ class EngineClient:
     def _start(self, when_unfit: UnfitPolicy | None = None) -> None:
         is_alive = self._task is not None and not self._task.done()
         if not is_alive and not self._limit.is_reached and not self._is_stopped:
-            if when_unfit is not None:
-                self.config = replace(self.config, when_unfit=when_unfit)
+            self.config = replace(self.config, when_unfit=when_unfit or self.config.when_unfit)
             self._begin_task()
 
     def _begin_task(self) -> None:
@@ -437,12 +428,6 @@ class EngineClient:
         self.settled.set()
         self._end_task()
         self._owner.on_unloaded()
-
-    def _unload_unwanted(self) -> None:
-        """Stop waiting for memory once nobody waits for the model."""
-        is_queued = self.status.state == "loading" and not self._is_admitted
-        if is_queued and not self.n_users and not self._is_wanted:
-            self._unload()
 
     def _fail_loading(self, error: UserError) -> None:
         self.status = replace(self.status, state="failed", facts=None, error=self._limit.explained(error))

@@ -32,6 +32,29 @@ from quantizer.system.process import python_command
 _FIRST_USE_S = 60.0  # from loading to the first use: who loads a model beforehand is about to ask it
 
 
+# Arguments of the worker. The fake engine needs no native code; its answers are random letters.
+_ENGINES: Mapping[str, tuple[str, ...]] = {
+    "llama": (),
+    "fake": ("--fake", "--fake-step-ms", "5"),
+    "fake-unfit": ("--fake", "--fake-unfit"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKey:
+    """What names have in common that share an engine: the file, and what changes its answers when it is loaded.
+
+    `n_ctx` is the context that a recipe asks for beyond the usual one, else 0. `projector` identifies the file that
+    lets it see or hear. A draft model changes no answer.
+    """
+
+    identity: FileIdentity
+    lora: tuple[tuple[str, str], ...] = ()
+    control_vectors: tuple[tuple[str, float], ...] = ()
+    n_ctx: int = 0
+    projector: FileIdentity = ()
+
+
 @dataclass(frozen=True, slots=True)
 class IdleLimit:
     """The idle time that a request sets: `idle_s` seconds, None for no end."""
@@ -71,7 +94,7 @@ class KeepAlive:
 
     @property
     def is_holding(self) -> bool:
-        return self.is_used or self._is_held
+        return self._n_uses > 0 or self._is_held
 
     @property
     def expires_s(self) -> float | None:
@@ -175,29 +198,6 @@ class KeepAlive:
             self._timer = None
 
 
-# Arguments of the worker. The fake engine needs no native code; its answers are random letters.
-_ENGINES: Mapping[str, tuple[str, ...]] = {
-    "llama": (),
-    "fake": ("--fake", "--fake-step-ms", "5"),
-    "fake-unfit": ("--fake", "--fake-unfit"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineKey:
-    """What names have in common that share an engine: the file, and what changes its answers when it is loaded.
-
-    `n_ctx` is the context that a recipe asks for beyond the usual one, else 0. `projector` identifies the file that
-    lets it see or hear. A draft model changes no answer.
-    """
-
-    identity: FileIdentity
-    lora: tuple[tuple[str, str], ...] = ()
-    control_vectors: tuple[tuple[str, float], ...] = ()
-    n_ctx: int = 0
-    projector: FileIdentity = ()
-
-
 class SharedEngine(EngineOwner):
     """The engine of a file with the names that it answers under; without names at first."""
 
@@ -261,7 +261,7 @@ class SharedEngine(EngineOwner):
         self.prefill_ahead.cancel()
 
     def _current_path(self) -> Path:
-        """Return a path to load from: one that is still the file's, else the last one. Reads the disk."""
+        """Return a path that is still the file's, else the last one: names are removed and replaced. Reads the disk."""
         here = (path for path in tuple(self._holds) if identity_of(path) == self.identity)
         return next(here, self.engine.model_path)
 
@@ -294,9 +294,15 @@ class EnginePool:
         `when_unfit` is for a new one, None is the policy of the settings. Raises UsageError.
         """
         projector = identity_of(Path(file.projector_path)) if file.projector_path else ()
-        key = EngineKey(file.identity, attached.lora, attached.control_vectors, self._own_n_ctx(file), projector)
+        # A longer context than a recipe asks for changes no answer, and no shorter one is made for all names of a file.
+        usual_n_ctx = self._settings.ctx or min(file.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
+        n_ctx = file.recipe_n_ctx if file.recipe_n_ctx > usual_n_ctx else 0
+        key = EngineKey(file.identity, attached.lora, attached.control_vectors, n_ctx, projector)
         if key not in self._shared:
-            self._tune(path, file)
+            is_known = any(shared.identity == file.identity for shared in self._shared.values())
+            if self._settings.idle_tune and self._settings.engine == "llama" and not is_known:
+                threads = str(self._settings.threads)
+                self._tuning.add(python_command("app.engine.tuning.tuner", str(path), threads, "--idle"))
             config = _engine_config(self._settings, file, attached, key.n_ctx, when_unfit)
             shared = SharedEngine(path, key.identity, config, self._start_worker, self._queue, self._tuning)
             self._shared[key] = shared
@@ -310,22 +316,7 @@ class EnginePool:
             await shared.stop()
 
     async def close(self) -> None:
-        """End every engine."""
         await asyncio.gather(*(shared.stop() for shared in self._shared.values()))
-
-    def _own_n_ctx(self, file: ModelFile) -> int:
-        """Return the context that a recipe asks for if it is longer than the usual one, else 0.
-
-        A longer one than the recipe asks for changes no answer, and no shorter one is made for all names of a file.
-        """
-        usual = self._settings.ctx or min(file.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
-        return file.recipe_n_ctx if file.recipe_n_ctx > usual else 0
-
-    def _tune(self, path: Path, file: ModelFile) -> None:
-        is_known = any(shared.identity == file.identity for shared in self._shared.values())
-        if self._settings.idle_tune and self._settings.engine == "llama" and not is_known:
-            threads = str(self._settings.threads)
-            self._tuning.add(python_command("app.engine.tuning.tuner", str(path), threads, "--idle"))
 
 
 def worker_command(settings: Settings) -> list[str]:
@@ -346,6 +337,11 @@ def keep_alive_s(settings: Settings) -> float | None:
 def _engine_config(
     settings: Settings, file: ModelFile, attached: Attachments, n_ctx: int, when_unfit: UnfitPolicy | None
 ) -> EngineConfig:
+    try:
+        usual = UnfitPolicy(settings.when_unfit)
+    except ValueError:
+        known = ", ".join(UnfitPolicy)
+        raise UsageError(f"when_unfit is {settings.when_unfit!r}, which is unknown.", f"Known: {known}.") from None
     return EngineConfig(
         n_ctx=n_ctx or settings.ctx,
         kv_type=settings.kv_type,
@@ -354,7 +350,7 @@ def _engine_config(
         n_sequences=settings.parallel,
         uses_gpu=settings.gpu,
         rpc=parse_rpc_endpoints(settings.rpc),
-        when_unfit=when_unfit or _when_unfit(settings),
+        when_unfit=when_unfit or usual,
         lora=attached.lora,
         control_vectors=attached.control_vectors,
         draft_path=attached.draft_path,
@@ -364,11 +360,3 @@ def _engine_config(
         has_chosen_projector=file.projector.is_chosen,
         passed_over=file.projector.passed_over,
     )
-
-
-def _when_unfit(settings: Settings) -> UnfitPolicy:
-    try:
-        return UnfitPolicy(settings.when_unfit)
-    except ValueError:
-        known = ", ".join(UnfitPolicy)
-        raise UsageError(f"when_unfit is {settings.when_unfit!r}, which is unknown.", f"Known: {known}.") from None

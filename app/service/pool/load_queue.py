@@ -1,7 +1,7 @@
 """One model loads after another, in the order of the requests, each once there is memory for it.
 
-Owns the order, and which models are unloaded: idle ones first, then busy ones, which leave after their last answer; of
-each the least recently used first; none without need. `memory` reports what they hold. Independent of requests.
+Others are unloaded where needed: idle ones first, then busy ones, which leave after their last answer; of each the
+least recently used first.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LoadQueue:
             return False
 
     async def _make_room(self, engine: EngineClient) -> bool:
-        """Evict as planned, and return whether there was anything to evict: then the plan has to be made again."""
+        """Evict other models as planned; return whether there were any: then the plan has to be made again."""
         others = [other for other in self._engines() if other is not engine]
         for other in others:
             await other.ended()
@@ -73,21 +73,18 @@ class LoadQueue:
             return False  # the worker plans for itself
         loaded = [self._loaded(other) for other in others]
         leaving = await asyncio.to_thread(self._leaving, engine, loaded)
-        engines = {id(model): other for model, other in zip(loaded, others, strict=True)}
-        await self._evict([engines[id(model)] for model in leaving])
-        return bool(leaving)
-
-    async def _evict(self, engines: list[EngineClient]) -> None:
-        """Block new uses, wait for the running ones, and unload in order."""
+        of_model = {id(model): other for model, other in zip(loaded, others, strict=True)}
+        evicted = [of_model[id(model)] for model in leaving]
         with ExitStack() as closed:
-            for engine in engines:
-                closed.enter_context(engine.closed())
-            while any(engine.holds_memory and engine.is_busy for engine in engines):
+            for other in evicted:  # block new uses, wait for the running ones, and unload in order
+                closed.enter_context(other.closed())
+            while any(other.holds_memory and other.is_busy for other in evicted):
                 self._became_idle.clear()
                 await self._became_idle.wait()
-            for engine in engines:
-                engine.unload()
-                await engine.ended()
+            for other in evicted:
+                other.unload()
+                await other.ended()
+        return bool(leaving)
 
     def _loaded(self, engine: EngineClient) -> LoadedModel:
         return LoadedModel(

@@ -1,7 +1,7 @@
 """The memory that models hold and that another one needs, by device of this machine.
 
-Owns where the figures come from: the planner, from headers alone; the system, for free memory; the workers' plans.
-Independent of the order of loading. Imports numpy only when it is needed, after the service has started.
+Figures come from the planner, which reads headers; from the system, for free memory; from the workers' plans. numpy is
+imported only when it is needed, after the service has started.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ class MachineMemory:
         from app.engine.load.machine import detect_machine
 
         machine = detect_machine(self._gpus(), self._settings.cache_dir)
-        free_bytes = machine.host.free_bytes - sum(map(_uncounted_bytes, loaded))  # below 0 if too much is loaded
+        uncounted = sum(
+            max(0, model.held_bytes.get(HOST_NAME, 0) - private_bytes(model.worker_pid)) for model in loaded
+        )
+        free_bytes = machine.host.free_bytes - uncounted  # below 0 if too much is loaded
         if self._max_bytes is not None:
             from offload.placement.search import margin_bytes
 
@@ -205,23 +208,16 @@ def _worth(assessment: Assessment) -> float:
 def machine_without(machine: Machine, leaving: Iterable[LoadedModel]) -> Machine:
     """Return `machine` with the memory of `leaving` free; memory that a GPU shares with the CPU is free to both."""
     leaving = tuple(leaving)
-    freed = {device.name: _held(leaving, device) for device in (machine.host, *machine.gpus)}
+    freed = {
+        device.name: sum(model.held_bytes.get(device.name, 0) for model in leaving)
+        for device in (machine.host, *machine.gpus)
+    }
     shared = freed[machine.host.name] + sum(freed[gpu.name] for gpu in machine.gpus if gpu.shares_host)
 
     def freer(device: Device) -> Device:
         return replace(device, free_bytes=device.free_bytes + (shared if device.shares_host else freed[device.name]))
 
     return Machine(freer(machine.host), tuple(map(freer, machine.gpus)))
-
-
-def _held(models: Iterable[LoadedModel], device: Device) -> int:
-    return sum(model.held_bytes.get(device.name, 0) for model in models)
-
-
-def _uncounted_bytes(model: LoadedModel) -> int:
-    """Return the host memory that a model holds, or is about to, and the system still counts as free."""
-    held_bytes = model.held_bytes.get(HOST_NAME, 0)
-    return max(0, held_bytes - private_bytes(model.worker_pid))
 
 
 def resident_bytes(pid: int | None) -> int:

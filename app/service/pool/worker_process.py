@@ -1,7 +1,6 @@
 """An engine worker as a child process that exchanges messages, and the requests that wait for them.
 
-Owns the framing in its pipes, and who waits for which id: answers that stream, and calls with one result. Independent
-of models and of restarting it.
+Answers stream; calls have one result. Models and restarts are `engine_client`'s.
 """
 
 from __future__ import annotations
@@ -38,17 +37,15 @@ class WorkerProcess:
     @classmethod
     async def start(cls, command: Sequence[str]) -> WorkerProcess:
         """Start `command`. Raises EngineError where the system cannot."""
-        environment = {"GGML_NO_BACKTRACE": "1"}
-        return cls(
-            await ChildProcess.start(
-                command,
-                _NAME,
-                environment,
-                on_stderr=partial(log_event, "worker"),
-                max_line_bytes=_BUFFER_BYTES,
-                takes=ProcessBytes.ENGINE,
-            )
+        child = await ChildProcess.start(
+            command,
+            _NAME,
+            {"GGML_NO_BACKTRACE": "1"},
+            on_stderr=partial(log_event, "worker"),
+            max_line_bytes=_BUFFER_BYTES,
+            takes=ProcessBytes.ENGINE,
         )
+        return cls(child)
 
     @property
     def pid(self) -> int:
@@ -91,11 +88,9 @@ class PendingRequests:
 
     @property
     def n_answers(self) -> int:
-        """Number of running answers."""
         return len(self._answers)
 
     def request(self, request_id: str) -> Request | None:
-        """Return the request of a running answer, None for another id."""
         return self._requests.get(request_id)
 
     def variants_of(self, request_id: str) -> tuple[str, ...]:
@@ -110,12 +105,10 @@ class PendingRequests:
         return events
 
     def expect_result(self, call_id: str) -> asyncio.Future[Any]:
-        """Return the future that gets the result of a call."""
         result = self._calls[call_id] = asyncio.get_running_loop().create_future()
         return result
 
     def is_awaited(self, request_id: str) -> bool:
-        """Whether an answer has not ended yet."""
         return request_id in self._answers
 
     def forget(self, any_id: str) -> None:
@@ -134,7 +127,6 @@ class PendingRequests:
             self._requests.pop(request_id, None)
 
     def resolve(self, call_id: str, value: object) -> None:
-        """Deliver the result of a call."""
         result = self._calls.get(call_id)
         if result is not None and not result.done():
             result.set_result(value)
@@ -147,7 +139,6 @@ class PendingRequests:
             result.set_exception(error)
 
     def fail_all(self, error: UserError) -> None:
-        """End everything with `error`."""
         for any_id in (*self._answers, *self._calls):
             self.fail(any_id, error)
 
