@@ -1,7 +1,4 @@
-"""The HTTP application: the routes of every dialect, and every error in the form of its dialect.
-
-Owns routing and error handling. Independent of sockets, signals and settings.
-"""
+"""The HTTP application: the routes of every dialect, and every error in the form of its dialect."""
 
 from __future__ import annotations
 
@@ -63,7 +60,6 @@ from app.service.models.library import LibraryService
 from app.service.models.manager import ModelManager
 from app.service.models.plan_service import PlanService
 from app.service.shutdown_policy import ShutdownPolicy
-from app.settings.settings import Settings
 from quantizer.system.errors import StorageError, UserError
 from quantizer.system.memory_limit import out_of_memory
 
@@ -130,11 +126,22 @@ def create_app(
     `log` receives a line for each request.
     """
     library_service = LibraryService(models.settings)
+    media_fetcher: MediaFetcher | None = None
+    if models.settings.fetch_media_urls:
+        from app.service.generation.media_fetching import WebFetcher  # imports httpx
+
+        media_fetcher = WebFetcher()
     stored, runs = ResponseStore(models.settings.data_dir, StoreLimits.of(models.settings)), Runs()
+
+    async def prune() -> None:
+        try:
+            await stored.prune()
+        except StorageError as error:
+            log_event("service", str(error))
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        beginning = [asyncio.create_task(work) for work in (models.warm_up(), _prune(stored))]
+        beginning = [asyncio.create_task(work) for work in (models.warm_up(), prune())]
         yield
         for task in beginning:
             task.cancel()
@@ -154,7 +161,7 @@ def create_app(
         runs=runs,
         document=cache(create_document),
         metered_keys=policy.metered,
-        media_fetcher=_media_fetcher(models.settings),
+        media_fetcher=media_fetcher,
     )
     for module in _ROUTE_MODULES:
         app.include_router(module.router)
@@ -162,22 +169,6 @@ def create_app(
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(Exception, _bug)
     return AccessLog(Guard(app, policy, _error_body_for), log)
-
-
-def _media_fetcher(settings: Settings) -> MediaFetcher | None:
-    """Return what fetches pictures from the web, None where the settings do not allow that."""
-    if not settings.fetch_media_urls:
-        return None
-    from app.service.generation.media_fetching import WebFetcher  # imports httpx
-
-    return WebFetcher()
-
-
-async def _prune(stored: ResponseStore) -> None:
-    try:
-        await stored.prune()
-    except StorageError as error:
-        log_event("service", str(error))
 
 
 def create_document() -> dict[str, Any]:

@@ -1,8 +1,4 @@
-"""The service as a process: sockets, signals, the process or the user that owns it, the end.
-
-Owns the HTTP server, and which port is whose default: its own, and those of other servers, where clients look.
-Independent of routes.
-"""
+"""The service as a process: sockets, signals, the process or the user that owns it, the end."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -113,10 +109,13 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
             model.load()
 
             def application() -> ASGIApp:
-                with _without_collection():
+                gc.disable()  # what is made here stays: collections that walk through it took a tenth of the start
+                try:
                     from app.service.application import create_app
 
                     return create_app(models, jobs, shutdown_policy, policy, _log if settings.access_log else None)
+                finally:
+                    gc.enable()
 
             app = await asyncio.to_thread(application)  # FastAPI takes a second to import; the worker loads meanwhile
             server = _Server(
@@ -134,16 +133,6 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
                 await _serve_while_loading(server, sockets, model.engine, operator)
 
         _without_reraised_signals(lambda: asyncio.run(run()))
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Make what stays: garbage collections that go through it again and again took a tenth of the start."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, ModelFile, Attachments]:
@@ -183,7 +172,11 @@ async def report_loading(engine: EngineClient, operator: OperatorPrompt) -> None
     try:
         await engine.ready()
     except UnfitError as error:
-        if not await _is_confirmed(operator, error):
+
+        async def ask(unfit: UnfitError = error) -> bool:
+            return operator.confirm(unfit)
+
+        if not await run_in_thread(ask):  # in a thread, which the end of the service may leave waiting for its answer
             raise
         engine.start(UnfitPolicy.LOAD)
         return await report_loading(engine, operator)
@@ -192,15 +185,6 @@ async def report_loading(engine: EngineClient, operator: OperatorPrompt) -> None
     for notice in engine.status.notices:
         operator.show(notice)
     return None
-
-
-async def _is_confirmed(operator: OperatorPrompt, error: UnfitError) -> bool:
-    """Ask in a thread, which the end of the service may leave waiting for its answer."""
-
-    async def ask() -> bool:
-        return operator.confirm(error)
-
-    return await run_in_thread(ask)
 
 
 class _Server(uvicorn.Server):

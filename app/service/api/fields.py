@@ -16,6 +16,9 @@ from typing_extensions import TypedDict  # pydantic accepts no other before Pyth
 
 from app.service.pool.engine_pool import IdleLimit
 
+TokenIds: TypeAlias = list[StrictInt]
+Byte: TypeAlias = Annotated[int, Field(ge=0, le=255)]
+
 MAX_PATHS = 64  # that are collected of one request
 _ACCOUNTS = (  # of a vendor's servers: who asks, what is billed, what is cached
     *("user", "user_id", "metadata", "client_metadata", "safety_identifier", "store", "service_tier", "inference_geo"),
@@ -64,8 +67,10 @@ _NEUTRAL: Mapping[str, Any] = {
 _SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "infill")
 
 
-class TellingBody(BaseModel):
-    """An object of a request that knows what of it has no effect."""
+class Body(BaseModel):
+    """An object of a request. Unknown fields are ignored, and reported by `ignored_fields`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     @property
     def unused(self) -> str:
@@ -85,7 +90,7 @@ class TellingBody(BaseModel):
         return tuple(paths)
 
 
-def _unknown(body: TellingBody, fields: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def _unknown(body: Body, fields: Mapping[str, Any], prefix: str) -> Iterator[str]:
     known = _known_fields(type(body))
     for name, value in fields.items():
         if not value:
@@ -98,7 +103,7 @@ def _unknown(body: TellingBody, fields: Mapping[str, Any], prefix: str) -> Itera
 
 
 def _inside(parsed: object, value: Any, prefix: str) -> Iterator[str]:
-    if isinstance(parsed, TellingBody) and isinstance(value, dict):
+    if isinstance(parsed, Body) and isinstance(value, dict):
         if parsed.unused:
             yield prefix + parsed.unused
         else:
@@ -116,25 +121,10 @@ def _known_fields(kind: type[BaseModel]) -> Mapping[str, str]:
 
 def _is_harmless(prefix: str, name: str, value: Any) -> bool:
     place = prefix.split(".")[-2] if prefix else ""
-    if name == "samplers":
-        return _is_usual_order(value)
+    if name == "samplers":  # llama.vim sends a list of them: any part in the order of this engine changes nothing
+        usual = iter(_SAMPLERS)
+        return isinstance(value, list) and all(sampler in usual for sampler in value)
     return name in _HARMLESS or f"{place}.{name}" in _HARMLESS or (name in _NEUTRAL and value == _NEUTRAL[name])
-
-
-def _is_usual_order(samplers: object) -> bool:
-    """Return whether a list of samplers, as llama.vim sends it, has them in the order of this engine."""
-    usual = iter(_SAMPLERS)
-    return isinstance(samplers, list) and all(name in usual for name in samplers)
-
-
-TokenIds: TypeAlias = list[StrictInt]
-Byte: TypeAlias = Annotated[int, Field(ge=0, le=255)]
-
-
-class Body(TellingBody):
-    """An object of a request. Unknown fields are ignored, and told: see `ignored_fields`."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
 
 class TtlBody(Body):

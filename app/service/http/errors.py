@@ -1,7 +1,4 @@
-"""Errors as HTTP responses: a status, a code and a body in the form of the dialect.
-
-Owns the status of each error and what is hidden from clients. Independent of routes.
-"""
+"""Errors as HTTP responses: a status, a code and a body in the form of the dialect, without folders of this machine."""
 
 from __future__ import annotations
 
@@ -155,7 +152,6 @@ _MAY_NAME_PATHS = (ModelFileError, EngineError, StorageError, CheckpointError)
 
 
 def status_of(error: UserError) -> int:
-    """Return the HTTP status of `error`."""
     return error.status if isinstance(error, RefusedError) else _row(error)[1]
 
 
@@ -201,7 +197,6 @@ def anthropic_error(error: UserError, *, hide_paths: bool = True) -> AnthropicEr
 
 
 def message_of(error: UserError, hide_paths: bool) -> str:
-    """Return cause and remedy, without the folders of this machine if those are to be hidden."""
     return _shown(error, hide_paths)(str(error))
 
 

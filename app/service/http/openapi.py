@@ -1,7 +1,7 @@
 """The OpenAPI document of the routes, made of their signatures: bodies, answers, and the statuses of errors.
 
-Owns the document's form. A route's parameter `body` and its return type say what it reads and answers, `errors` with
-which statuses it refuses; a status that a route does not name does not come from it.
+A route's parameter `body` and its return type say what it reads and answers, `errors` with which statuses it refuses; a
+status that a route does not name does not come from it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """HTTP responses that end when the client disconnects: streams of events or lines, and JSON that takes a while.
 
-Owns keep-alives, until when an error is a status, and cancelling at a disconnect. Independent of the objects that it
-sends: their types are parameters, from which the OpenAPI document is made.
+The types of the objects that they send are parameters, from which the OpenAPI document is made.
 """
 
 from __future__ import annotations
@@ -53,14 +52,6 @@ def _event(data: object) -> bytes:
     return b"data: " + compact_json(data) + b"\n\n"
 
 
-def _named_event(data: Any) -> bytes:
-    return f"event: {data['type']}\n".encode() + _event(data)
-
-
-def _line(data: object) -> bytes:
-    return compact_json(data) + b"\n"
-
-
 @dataclass(frozen=True, slots=True)
 class Framing:
     """The bytes of each object of a stream; `keep_alive` fills quiet time, `end` follows the last object."""
@@ -72,8 +63,9 @@ class Framing:
 
 EVENTS = Framing(_event, _KEEP_ALIVE)
 DONE_EVENTS = Framing(_event, _KEEP_ALIVE, b"data: [DONE]\n\n")
-NAMED_EVENTS = Framing(_named_event, _KEEP_ALIVE)  # named by the `type` of each object
-_LINES = Framing(_line)
+# Named by the `type` of each object.
+NAMED_EVENTS = Framing(lambda data: f"event: {data['type']}\n".encode() + _event(data), _KEEP_ALIVE)
+_LINES = Framing(lambda data: compact_json(data) + b"\n")
 
 
 class EventStream(Response, Generic[Item]):
@@ -112,17 +104,14 @@ class EventStream(Response, Generic[Item]):
         sending: asyncio.Future[Any] = asyncio.ensure_future(client.send_all(self._items, self._framing))
         try:
             while not (sending.done() or gone.done()):
-                await asyncio.wait({sending, gone}, timeout=self._time_to_keep_alive_s(client), return_when=_FIRST)
-                if self._time_to_keep_alive_s(client) == 0.0 and not sending.done():
+                left_s = max(0.0, KEEP_ALIVE_S - client.quiet_s) if self._framing.keep_alive else None
+                await asyncio.wait({sending, gone}, timeout=left_s, return_when=_FIRST)
+                if self._framing.keep_alive and client.quiet_s >= KEEP_ALIVE_S and not sending.done():
                     await client.send(self._framing.keep_alive)
             if not gone.done():
                 sending.result()
         finally:
             await _cancel(gone, sending)
-
-    def _time_to_keep_alive_s(self, client: _Client) -> float | None:
-        """Return how long nothing need be sent to `client`; None is forever."""
-        return max(0.0, KEEP_ALIVE_S - client.quiet_s) if self._framing.keep_alive else None
 
 
 class LineStream(EventStream[Item]):
@@ -145,7 +134,6 @@ class _Client:
 
     @property
     def quiet_s(self) -> float:
-        """Seconds since the last chunk."""
         return time.monotonic() - self._sent_s
 
     async def send(self, chunk: bytes) -> None:

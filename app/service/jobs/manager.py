@@ -1,7 +1,6 @@
 """The jobs of the service: queued, running, ended, and the subscribers of their list.
 
-Owns the list, the order in which jobs start, and who is subscribed. Each job ends with a result or an error, whatever
-process dies. Independent of processes and of HTTP.
+Each job ends with a result or an error, whatever process dies.
 """
 
 from __future__ import annotations
@@ -96,7 +95,6 @@ class JobManager:
         return not (self._runs or self._waiting or len(self._subscriptions))
 
     def find(self, job_id: str) -> Job:
-        """Return a job. Raises RefusedError."""
         if job_id not in self._jobs:
             raise RefusedError(404, "job_not_found", f"There is no job {job_id[:80]!r}.", "List the jobs.")
         return self._jobs[job_id]
@@ -110,15 +108,12 @@ class JobManager:
             kind=options.kind,
             title=title_of(options),
             arguments=given(options),
-            created_s=self._time_after_all(),
+            # Not before any other: jobs are listed by it, and the clock may have been put back.
+            created_s=max([time.time(), *(each.created_s + _TICK_S for each in self._jobs.values())]),
         )
         self._store.save(job)
         self._enqueue(job, options)
         return self._jobs[job.id]
-
-    def _time_after_all(self) -> float:
-        """Return the time, not before any job: they are listed by it, and the clock may have been put back."""
-        return max([time.time(), *(job.created_s + _TICK_S for job in self._jobs.values())])
 
     async def retry(self, job_id: str) -> Job:
         """Queue a job that ended again, behind all others. Raises as `find` and `start` do."""
@@ -216,7 +211,10 @@ class JobManager:
             self._save(job)
         if job.has_ended:
             self._saved_s.pop(job.id, None)
-            self._remove_oldest()
+            ended = [each for each in self._jobs.values() if each.has_ended]
+            for oldest in ended[:-MAX_ENDED]:
+                with suppress(StorageError):  # retried with the next one
+                    self._remove(oldest)
 
     def _save(self, job: Job) -> None:
         self._jobs[job.id] = job
@@ -225,12 +223,6 @@ class JobManager:
             self._store.save(job)
         except StorageError as error:  # it goes on, with a message that a restart may lose it
             self._jobs[job.id] = replace(job, message=str(error))
-
-    def _remove_oldest(self) -> None:
-        ended = [job for job in self._jobs.values() if job.has_ended]
-        for job in ended[:-MAX_ENDED]:
-            with suppress(StorageError):  # retried with the next one
-                self._remove(job)
 
     def _remove(self, job: Job) -> Job:
         self._store.remove(job.id)

@@ -1,8 +1,7 @@
 """One running job: its verb in a process of its own, from the start to the end.
 
-Owns that process, whether a job ended as done, failed, cancelled or interrupted, and which line of its stdout changes
-what: the lines of `app.cli.output.job_events` and those of `pull --json`. Unknown events change nothing; a line without
-an event is the result of the verb. Independent of other jobs.
+Each line of its stdout changes the job: the lines of `app.cli.output.job_events` and those of `pull --json`. Unknown
+events change nothing; a line without an event is the result of the verb.
 """
 
 from __future__ import annotations
@@ -61,7 +60,15 @@ class RunningJob:
         """Return the job after `line`. Raises KeyError or TypeError for a line that lacks fields of its event."""
         match line.get("event"):
             case "step":
-                return _step(self, line)
+                n_done, n_total = line["n_done"], line["n_total"]
+                moved = {
+                    "message": line["title"],
+                    "fraction": _fraction(n_done, n_total),
+                    "remaining_s": line["remaining_s"],
+                }
+                if line["unit"] != "bytes":
+                    return self.changed(**_NO_PROGRESS | moved)
+                return self.changed(n_done_bytes=n_done, n_bytes=n_total, bytes_per_s=line["per_s"] or None, **moved)
             case "note":
                 return self.changed(message=line["text"])
             case JobFailed.kind:
@@ -105,14 +112,6 @@ class RunningJob:
         )
 
 
-def _step(running: RunningJob, line: Line) -> RunningJob:
-    n_done, n_total = line["n_done"], line["n_total"]
-    moved = {"message": line["title"], "fraction": _fraction(n_done, n_total), "remaining_s": line["remaining_s"]}
-    if line["unit"] != "bytes":
-        return running.changed(**_NO_PROGRESS | moved)
-    return running.changed(n_done_bytes=n_done, n_bytes=n_total, bytes_per_s=line["per_s"] or None, **moved)
-
-
 def _download(running: RunningJob, line: Line) -> RunningJob:
     event = download.decode_event(line)
     sentence = download.event_text(event) if event else ""
@@ -129,21 +128,16 @@ def _download(running: RunningJob, line: Line) -> RunningJob:
         case download.Discarded():  # the same file starts again
             return replace(running, n_file_bytes=0).changed(message=sentence)
         case download.Done():
-            result = {"path": event.path, "bytes": event.n_bytes, "is_new": event.is_new}
-            return running.changed(result=result, n_done_bytes=event.n_bytes, n_bytes=event.n_bytes)
-        case download.PartAdded():
-            return _added(running, event.part, event.path, event.n_bytes)
+            done = {"path": event.path, "bytes": event.n_bytes, "is_new": event.is_new}
+            return running.changed(result=done, n_done_bytes=event.n_bytes, n_bytes=event.n_bytes)
+        case download.PartAdded():  # another file beside the model, which is the result
+            result: dict[str, Any] = {**(running.job.result or {}), event.part: event.path}
+            n_bytes = result["bytes"] + event.n_bytes
+            return running.changed(result=result, n_done_bytes=n_bytes, n_bytes=n_bytes)
         case download.PartLeftOut():
             n_bytes = (running.job.result or {})["bytes"]
             return running.changed(message=sentence, n_done_bytes=n_bytes, n_bytes=n_bytes)
     return running.changed(message=sentence) if sentence else running
-
-
-def _added(running: RunningJob, part: str, path: str, n_bytes: int) -> RunningJob:
-    """Return the job whose result, a model, has another file of `n_bytes` beside it as its `part`."""
-    result: dict[str, Any] = {**(running.job.result or {}), part: path}
-    total = result["bytes"] + n_bytes
-    return running.changed(result=result, n_done_bytes=total, n_bytes=total)
 
 
 def _fraction(n_done: int, n_total: int | None) -> float | None:
@@ -207,10 +201,12 @@ class JobRun:
 
     async def _run_command(self, command: JobCommand) -> JobState:
         self._write_log(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] localllm {' '.join(command.argv)}\n")
+        folders = {"DATA_DIR": self._settings.data_dir, "CACHE_DIR": self._settings.cache_dir}
         process = self._process = await ChildProcess.start(
             [*self._command, *command.argv],
             "job's process",
-            self._environment(),
+            # The verb uses the service's folders.
+            {f"{ENVIRONMENT_PREFIX}{name}": str(folder) for name, folder in folders.items()},
             self._log.folder,
             self._write_log,
         )
@@ -253,8 +249,3 @@ class JobRun:
     def _write_log(self, text: str) -> None:
         with suppress(OSError):  # a full disk fails the job itself, with an error that names it
             self._log.append(text)
-
-    def _environment(self) -> dict[str, str]:
-        """Return the variables by which the verb uses the service's folders."""
-        folders = {"DATA_DIR": self._settings.data_dir, "CACHE_DIR": self._settings.cache_dir}
-        return {f"{ENVIRONMENT_PREFIX}{name}": str(folder) for name, folder in folders.items()}

@@ -1,7 +1,7 @@
 """Jobs and their logs on disk, in `<data>/jobs/<id>.json` and `<id>.log`.
 
-Owns these files and the ownership of jobs: each unfinished job names a lock that its service holds as long as it runs,
-so that two services on one data folder leave each other's jobs alone. Independent of running them.
+Each unfinished job names a lock that its service holds as long as it runs, so that two services on one data folder
+leave each other's jobs alone.
 """
 
 from __future__ import annotations
@@ -89,12 +89,13 @@ class JobStore:
     def save(self, job: Job) -> None:
         """Save `job`. Raises StorageError."""
         with explained(f"The job cannot be saved in {self.folder}", "Check its permissions and its disk."):
-            self._lock_owner()
+            if self._lock is None:
+                private_folder(self.folder)
+                self._lock = try_lock(self._lock_path(self._owner))
             data = json.dumps({**encode(job), "owner": self._owner})
             write_atomically(self.folder / f"{job.id}.json", data, sync=False, mode=PRIVATE_FILE)
 
     def log(self, job_id: str) -> JobLog:
-        """Return the log of a job."""
         return JobLog(self.folder / f"{job_id}.log")
 
     def remove(self, job_id: str) -> None:
@@ -108,11 +109,6 @@ class JobStore:
         if self._lock is not None:
             remove_lock(self._lock)
             self._lock = None
-
-    def _lock_owner(self) -> None:
-        if self._lock is None:
-            private_folder(self.folder)
-            self._lock = try_lock(self._lock_path(self._owner))
 
     def _lock_path(self, owner: str) -> Path:
         return self.folder / f"{owner}.lock"

@@ -1,6 +1,6 @@
 """The library for requests: lists with verdicts, searches, model info, imports, removals. All of it runs in threads.
 
-Owns what is cached between requests: the machine, and verdicts. Independent of HTTP and of engines.
+The survey of the machine and verdicts are cached between requests.
 """
 
 from __future__ import annotations
@@ -67,7 +67,11 @@ class LibraryService:
             self._is_unknown_machine = False
             await asyncio.to_thread(self._fit_cache.forget)
         entries = await self._entries(has_external=has_external)
-        unknown = [entry for entry in entries if not (entry.is_read and self._has_fit(entry))]
+        unknown = [
+            entry
+            for entry in entries
+            if not (entry.is_read and (self._is_unknown_machine or self._fit_cache.has(entry)))
+        ]
         unread = [entry for entry in unknown if not entry.is_read]
         if unread and (self._reading is None or self._reading.done()):
             self._reading = asyncio.create_task(self._read(unread))
@@ -84,15 +88,19 @@ class LibraryService:
         is_complete = len(unknown) == len(arriving)  # a copy may take long
         return Listing(models, is_complete, str(self._settings.models_dir))
 
-    def _has_fit(self, entry: LibraryEntry) -> bool:
-        return self._is_unknown_machine or self._fit_cache.has(entry)
-
     async def search(self, words: str, limit: int) -> list[HubRepository]:
         """Return the hub's repositories for `words`, each quant with its verdict.
 
         Cancelling ends the search. Raises HubError where the hub cannot be reached.
         """
-        return await run_in_thread(lambda: self._found(words, limit))
+        from app.library.hub.access import hub_access_from_environment
+        from app.library.hub.search import inspect_repos, list_repos
+
+        async def found() -> list[HubRepository]:
+            access, context = hub_access_from_environment(), self._fit_cache.here()
+            return await inspect_repos(list_repos(access, words, limit), access, context, lambda: None)
+
+        return await run_in_thread(found)
 
     async def close(self) -> None:
         """Stop reading, after the current file."""
@@ -192,11 +200,3 @@ class LibraryService:
             if self._is_closing.is_set():
                 return
             yield entry
-
-    async def _found(self, words: str, limit: int) -> list[HubRepository]:
-        from app.library.hub.access import hub_access_from_environment
-        from app.library.hub.search import inspect_repos, list_repos
-
-        access, context = hub_access_from_environment(), self._fit_cache.here()
-        listed = list_repos(access, words, limit)
-        return await inspect_repos(listed, access, context, lambda: None)

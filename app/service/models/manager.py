@@ -1,7 +1,4 @@
-"""The models that the service holds: found by name, each with an engine, which the names of one file share.
-
-Owns which models are known and which one answers when a request names none. Independent of HTTP and of prompts.
-"""
+"""The models that the service holds: found by name, each with an engine, which the names of one file share."""
 
 from __future__ import annotations
 
@@ -63,8 +60,7 @@ class ModelManager:
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
         self._logged_names: set[str] = set()  # placeholders, each of which is logged once
-        self._is_occupied = is_occupied
-        self._tuning = IdleTuning(self._is_busy)
+        self._tuning = IdleTuning(lambda: is_occupied() or self._pool.is_busy)
         self._pool = EnginePool(settings, start_worker, memory or MachineMemory(settings), self._tuning)
         self._keep_alive_s = keep_alive_s(settings)
 
@@ -85,7 +81,7 @@ class ModelManager:
         Its answer begins with the next step. What has no reasoning, or has ended it, goes on as it is.
         """
         request_id = _BEFORE_REQUEST_ID.sub("", response_id)
-        found = [engine.end_thought(request_id) for engine in self.engines.values()]
+        found = [engine.end_thought(request_id) for engine in self.engines.values()]  # in each: no `any` of a generator
         return any(found)
 
     def sharing(self, model: ServedModel) -> tuple[ServedModel, ...]:
@@ -108,7 +104,9 @@ class ModelManager:
 
         `when_unfit` None is the policy of the settings.
         """
-        ref = replace(ref, id=self._free_id(ref.id))
+        # Numbered when another file has that id already.
+        free_ids = (ref.id, *(f"{ref.id}-{number}" for number in range(2, len(self._models) + 3)))
+        ref = replace(ref, id=next(name for name in free_ids if name not in self._models))
         shared = self._pool.engine_for(ref.path, file, attached, when_unfit)
         model = self._models[ref.id] = ServedModel(
             ref,
@@ -207,13 +205,9 @@ class ModelManager:
         await self._renderer.render("", [])
 
     async def close(self) -> None:
-        """End every engine and the renderer."""
         await self._tuning.close()
         await self._pool.close()
         await self._renderer.close()
-
-    def _is_busy(self) -> bool:
-        return self._is_occupied() or self._pool.is_busy
 
     def _meant(self, task: ModelTask) -> ServedModel | None:
         """Return the one model for `task` that a request means which names none of this machine; None for several.
@@ -260,8 +254,3 @@ class ModelManager:
             linked = self._models.get(ref.id)  # a model of another program that was imported under its name
             is_same = linked is not None and linked.file.identity == file.identity
             return linked if linked and is_same else self.add(ref, file, when_unfit=when_unfit)
-
-    def _free_id(self, wanted: str) -> str:
-        """Return `wanted`, numbered when another file has that id already."""
-        names = (wanted, *(f"{wanted}-{number}" for number in range(2, len(self._models) + 3)))
-        return next(name for name in names if name not in self._models)

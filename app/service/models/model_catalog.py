@@ -93,7 +93,7 @@ class ModelCatalog:
         return await asyncio.to_thread(resolve, name, self._settings)
 
     async def list_with_facts(self) -> list[tuple[ModelRef, FileFacts]]:
-        """Return every model that a request may name, with its facts; skip invalid files."""
+        """Return every model of `list_models` with its facts; skip invalid files."""
         return await self.with_facts(await self.list_models())
 
     async def with_facts(self, refs: Sequence[ModelRef]) -> list[tuple[ModelRef, FileFacts]]:

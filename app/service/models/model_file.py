@@ -23,6 +23,11 @@ from quantizer.gguf.validation import check_answers, validate_gguf
 from quantizer.system.errors import UsageError
 
 Modality: TypeAlias = Literal["text", "image", "audio"]
+ModelTask: TypeAlias = Literal["text", "vectors", "ranking"]  # what a model was made for
+
+MAX_SCALE = 100.0
+_RANK = 4  # as a `pooling_type`
+_WITH_ENCODER = ("t5", "t5encoder")  # only the encoder runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,6 @@ class Senses:
 
     @property
     def modalities(self) -> list[Modality]:
-        """The kinds of content that the model reads."""
         media: dict[Modality, bool] = {"image": self.sees, "audio": self.hears}
         return ["text", *(kind for kind, is_read in media.items() if is_read)]
 
@@ -46,13 +50,6 @@ class Senses:
 
 
 TEXT_ONLY = Senses()
-
-
-MAX_SCALE = 100.0
-_RANK = 4  # as a `pooling_type`
-_WITH_ENCODER = ("t5", "t5encoder")  # only the encoder runs
-
-ModelTask: TypeAlias = Literal["text", "vectors", "ranking"]  # what a model was made for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,62 +141,6 @@ def _token(header: Header, key: str) -> str:
     return str(tokens[token_id]) if 0 <= token_id < len(tokens) else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Attachments:
-    """Valid files: (path, name) of each adapter, (path, scale) of each control vector.
-
-    `draft_path` is the path of the draft model, or empty.
-    """
-
-    lora: tuple[tuple[str, str], ...] = ()
-    control_vectors: tuple[tuple[str, float], ...] = ()
-    draft_path: str = ""
-
-
-NOTHING_ATTACHED = Attachments()
-
-
-def read_attachments(settings: Settings, model: Path) -> Attachments:
-    """Return what `settings` attach to the valid GGUF `model`.
-
-    Raises UsageError for an invalid scale, ModelFileError for an invalid file, UnknownModelError for a draft model that
-    is not installed.
-    """
-    lora = tuple((str(path), name or path.stem) for path, name in map(_split, settings.lora))
-    vectors = tuple((str(path), _scale(text)) for path, text in map(_split, settings.control_vector))
-    for file, _ in lora:
-        validate_adapter(Path(file), model)
-    for file, _ in vectors:
-        read_control_vector(Path(file), model)
-    return Attachments(lora, vectors, _draft_path(settings))
-
-
-def _draft_path(settings: Settings) -> str:
-    if settings.draft in ("", NO_DRAFT):
-        return ""
-    path = resolve(settings.draft, settings).path
-    validate_gguf(path)
-    return str(path)
-
-
-def _split(text: str) -> tuple[Path, str]:
-    """Return the absolute path and the text after its last `=`; a file name may contain one."""
-    whole = absolute(text)
-    before, _, after = text.rpartition("=")
-    return (whole, "") if not before or whole.exists() else (absolute(before), after)
-
-
-def _scale(text: str) -> float:
-    try:
-        scale = float(text or 1.0)
-    except ValueError:
-        scale = math.nan
-    if not abs(scale) <= MAX_SCALE:  # false for NaN too
-        cause = f"The scale {text!r} of a control vector is not a number up to {MAX_SCALE:g}."
-        raise UsageError(cause, "Use FILE=0.8.")
-    return scale
-
-
 _TOKENS = "tokenizer.ggml.tokens"
 
 # The metadata keys, the newer first, and the spellings in files without them (source: llama.cpp
@@ -281,3 +222,55 @@ def _ids_by_spelling(header: Header) -> dict[str, int]:
         if isinstance(text, str) and text in _SPELLINGS:
             ids.setdefault(_SPELLINGS[text], token)
     return ids
+
+
+@dataclass(frozen=True, slots=True)
+class Attachments:
+    """Valid files: (path, name) of each adapter, (path, scale) of each control vector.
+
+    `draft_path` is the path of the draft model, or empty.
+    """
+
+    lora: tuple[tuple[str, str], ...] = ()
+    control_vectors: tuple[tuple[str, float], ...] = ()
+    draft_path: str = ""
+
+
+NOTHING_ATTACHED = Attachments()
+
+
+def read_attachments(settings: Settings, model: Path) -> Attachments:
+    """Return what `settings` attach to the valid GGUF `model`.
+
+    Raises UsageError for an invalid scale, ModelFileError for an invalid file, UnknownModelError for a draft model that
+    is not installed.
+    """
+    lora = tuple((str(path), name or path.stem) for path, name in map(_split, settings.lora))
+    vectors = tuple((str(path), _scale(text)) for path, text in map(_split, settings.control_vector))
+    for file, _ in lora:
+        validate_adapter(Path(file), model)
+    for file, _ in vectors:
+        read_control_vector(Path(file), model)
+    draft_path = ""
+    if settings.draft not in ("", NO_DRAFT):
+        draft_path = str(resolve(settings.draft, settings).path)
+        validate_gguf(Path(draft_path))
+    return Attachments(lora, vectors, draft_path)
+
+
+def _split(text: str) -> tuple[Path, str]:
+    """Return the absolute path and the text after its last `=`; a file name may contain one."""
+    whole = absolute(text)
+    before, _, after = text.rpartition("=")
+    return (whole, "") if not before or whole.exists() else (absolute(before), after)
+
+
+def _scale(text: str) -> float:
+    try:
+        scale = float(text or 1.0)
+    except ValueError:
+        scale = math.nan
+    if not abs(scale) <= MAX_SCALE:  # false for NaN too
+        cause = f"The scale {text!r} of a control vector is not a number up to {MAX_SCALE:g}."
+        raise UsageError(cause, "Use FILE=0.8.")
+    return scale

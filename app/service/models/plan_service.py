@@ -1,7 +1,6 @@
 """Plans for requests, each in milliseconds: headers and the survey of this machine are cached.
 
-Owns these caches; `offload` computes and `app.library` finds models. Independent of HTTP. Imports numpy only when it
-is needed.
+`offload` computes and `app.library` finds models. numpy is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from app.library.machine_fit.planning import PlanningContext
     from offload.devices.machine import Device, Machine
     from offload.footprint.model import PlannedModel
-    from offload.plan import PlacementPlan
 
 _MAX_AGE_S = 300.0  # of the survey, and of models that are not on this machine
 _MAX_MODELS = 8
@@ -49,14 +47,12 @@ class MachineCache:
         """Return the machine, surveyed again if other workers hold its GPUs now. Raises EngineError."""
         with self._lock:
             pids = frozenset(model.worker_pid for model in loaded)
-            if self._machine is None or is_fresh or self._is_outdated(self._machine, pids):
-                self._machine, self._surveyed_pids, self._surveyed_s = self._survey(), pids, time.monotonic()
+            is_old = time.monotonic() - self._surveyed_s > _MAX_AGE_S
             machine = self._machine
+            if machine is None or is_fresh or is_old or (machine.gpus and pids != self._surveyed_pids):
+                machine = self._machine = self._survey()
+                self._surveyed_pids, self._surveyed_s = pids, time.monotonic()
         return replace(machine, host=replace(machine.host, free_bytes=self._free_bytes()))
-
-    def _is_outdated(self, machine: Machine, pids: frozenset[int | None]) -> bool:
-        is_old = time.monotonic() - self._surveyed_s > _MAX_AGE_S
-        return is_old or (bool(machine.gpus) and pids != self._surveyed_pids)
 
 
 def machine_for_reload(machine: Machine, path: Path, loaded: Sequence[LoadedModel]) -> Machine:
@@ -104,12 +100,24 @@ class PlanService:
         Raises UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid
         request, EngineError where the machine cannot be surveyed.
         """
+        from app.library.machine_fit.planning import plan_of, plan_of_absent
         from offload.footprint.kv_cache import KV_TYPES, KvTypes, supports_kv_types
 
-        settings = _settings_for(request, self._settings)
+        settings = replace(
+            self._settings,
+            ctx=request.n_ctx or self._settings.ctx,
+            kv_type=request.kv_type or self._settings.kv_type,
+            parallel=request.n_sequences or self._settings.parallel,
+            threads=request.n_threads or self._settings.threads,
+        )
         known = self._model(request, settings)
         context = self._context(request, settings, known, loaded)
-        found = _planned(request, settings, known, context)
+        if not request.is_full:
+            found = context.plan(known.model, wants_remedies=False)
+        elif known.notice:
+            found = plan_of_absent(known.model, known.notice, context)
+        else:
+            found = plan_of(known.model, settings, context, is_here=request.is_here)
         has_records = request.is_here and not known.notice
         return PlanReport.of(
             describe_plan(found),
@@ -190,26 +198,6 @@ class PlanService:
             )
             for record in [record for record in records if record.model == key][-_MAX_MEASURED_RUNS:]
         )
-
-
-def _settings_for(request: PlanRequest, settings: Settings) -> Settings:
-    return replace(
-        settings,
-        ctx=request.n_ctx or settings.ctx,
-        kv_type=request.kv_type or settings.kv_type,
-        parallel=request.n_sequences or settings.parallel,
-        threads=request.n_threads or settings.threads,
-    )
-
-
-def _planned(request: PlanRequest, settings: Settings, known: _CachedModel, context: PlanningContext) -> PlacementPlan:
-    from app.library.machine_fit.planning import plan_of, plan_of_absent
-
-    if not request.is_full:
-        return context.plan(known.model, wants_remedies=False)
-    if known.notice:
-        return plan_of_absent(known.model, known.notice, context)
-    return plan_of(known.model, settings, context, is_here=request.is_here)
 
 
 def _stamp(model: PlannedModel) -> str:

@@ -1,8 +1,4 @@
-"""A model under one of its names, as requests use it.
-
-Owns what one model consists of, and that its engine counts as used under its name. Independent of other models, which
-may share its engine.
-"""
+"""A model under one of its names, as requests use it: its engine, which other names may share, counts as used by it."""
 
 from __future__ import annotations
 
@@ -71,21 +67,6 @@ class ServedModel:
         return self.shared.engine
 
     @property
-    def projector_path(self) -> str:
-        """The file that lets it see or hear; empty without one."""
-        return self.file.projector_path
-
-    @property
-    def sees(self) -> bool:
-        """Whether it takes pictures."""
-        return self.file.sees
-
-    @property
-    def hears(self) -> bool:
-        """Whether it takes sounds."""
-        return self.file.hears
-
-    @property
     def status(self) -> EngineStatus:
         """The state of the engine for this name: "unloaded" where only other names hold it."""
         return self.engine.status if self.keep_alive.is_holding else EngineStatus(state="unloaded")
@@ -94,7 +75,7 @@ class ServedModel:
     def senses(self) -> Senses:
         """What the model reads besides text: as loaded, or as its file says before that."""
         facts = self.engine.status.facts
-        return Senses(self.sees, self.hears) if facts is None else Senses(facts.sees, facts.hears)
+        return Senses(self.file.sees, self.file.hears) if facts is None else Senses(facts.sees, facts.hears)
 
     @property
     def can_grow(self) -> bool:

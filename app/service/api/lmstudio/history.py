@@ -9,21 +9,13 @@ from __future__ import annotations
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import StrictInt, StrictStr
 
 from app.service.api.fields import Body
 
 MAX_CHARACTERS = 64 << 20  # of Base64
-
-
-class Uploads(Protocol):
-    """What was uploaded."""
-
-    def get(self, identifier: str) -> str:
-        """Return a file in Base64, "" for one that is not held any more."""
-        ...
 
 
 class UploadedFiles:
@@ -41,10 +33,11 @@ class UploadedFiles:
         return identifier
 
     def get(self, identifier: str) -> str:
+        """Return a file in Base64, "" for one that is not held any more."""
         return self._files.get(identifier, "")
 
 
-NO_FILES: Uploads = UploadedFiles()  # nothing is ever added to it
+NO_FILES = UploadedFiles()  # nothing is ever added to it
 
 
 OPENING_TAG, CLOSING_TAG = "<think>", "</think>"  # of every model's reasoning in the fragments of an answer
@@ -75,7 +68,7 @@ class _Part(Body):
     content: StrictStr = ""
     toolCallId: StrictStr = ""  # noqa: N815
 
-    def content_part(self, files: Uploads) -> dict[str, Any]:
+    def content_part(self, files: UploadedFiles) -> dict[str, Any]:
         """Return the part in OpenAI's form, a picture as it is in `files`."""
         if self.type == "file" and self.fileType == "image":
             return {"type": "image_url", "image_url": {"url": files.get(self.identifier)}}
@@ -86,7 +79,7 @@ class _Message(Body):
     role: Literal["assistant", "user", "system", "tool"]
     content: list[_Part]
 
-    def messages(self, files: Uploads) -> Iterator[Message]:
+    def messages(self, files: UploadedFiles) -> Iterator[Message]:
         """Yield the message in OpenAI's form; the results of several calls are a message each."""
         if self.role == "tool":
             for part in self.content:
@@ -111,7 +104,7 @@ class ChatHistory(Body):
 
     messages: list[_Message]
 
-    def openai_messages(self, system_prompt: str = "", files: Uploads = NO_FILES) -> list[Message]:
+    def openai_messages(self, system_prompt: str = "", files: UploadedFiles = NO_FILES) -> list[Message]:
         """Return the conversation in OpenAI's form, after a `system_prompt` of the configuration, with its `files`."""
         first = [{"role": "system", "content": system_prompt}] if system_prompt else []
         return [*first, *(message for item in self.messages for message in item.messages(files))]
@@ -154,7 +147,7 @@ class PromptTemplate(Body):
     stopStrings: tuple[StrictStr, ...] = ()  # noqa: N815
 
 
-def _content(parts: Sequence[_Part], files: Uploads) -> str | list[dict[str, Any]]:
+def _content(parts: Sequence[_Part], files: UploadedFiles) -> str | list[dict[str, Any]]:
     if all(part.type == "text" for part in parts):
         return "".join(part.text for part in parts)
     return [part.content_part(files) for part in parts]

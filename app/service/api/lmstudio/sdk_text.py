@@ -17,7 +17,7 @@ from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
 from app.engine.protocol.messages import AnswerProgress
 from app.protocol.errors import RequestError
 from app.service.api.app_state import turn_of
-from app.service.api.lmstudio.history import ChatHistory, PromptTemplate, Uploads
+from app.service.api.lmstudio.history import ChatHistory, PromptTemplate, UploadedFiles
 from app.service.api.lmstudio.kv_config import ConfigStack, load_fields, prediction_fields, sdk_config
 from app.service.api.lmstudio.prediction import (
     PacketMaker,
@@ -168,7 +168,7 @@ async def _next(parts: AsyncGenerator[Part, None], cancelled: asyncio.Future[Any
             await asyncio.gather(coming, return_exceptions=True)
 
 
-def _chat_body(history: ChatHistory, fields: Mapping[str, Any], files: Uploads) -> ChatCompletionBody:
+def _chat_body(history: ChatHistory, fields: Mapping[str, Any], files: UploadedFiles) -> ChatCompletionBody:
     options, _ = prediction_fields(fields)
     if "tools" not in options:  # JavaScript's act sends a choice without tools in its last round
         options.pop("tool_choice", None)
