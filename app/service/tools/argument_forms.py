@@ -20,6 +20,65 @@ from app.protocol.errors import RequestError
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Jinja prints them, which models imitate
 _JSON_MARK = re.compile(r'\\(?:.|\Z)|["{}\[\]]', re.DOTALL)
+_BLOCK, _LARGE_BLOCK = 32, 1024  # characters of a text that are counted together
+_LENGTHS = frozenset({"type", "minLength", "maxLength"})
+_CHOICES = frozenset({"type", "enum", "const"})
+
+MAX_OBJECT_CHARACTERS = 64 * 1024
+_WINDOW_CHARACTERS = 512  # names and ids are short
+_NAME_KEYS = ("name", "tool_name")
+_ARGUMENT_KEYS = ("arguments", "parameters")
+_OTHER_PAIRS = r'(?:"(?:id|type|tool_call_id)"\s*:\s*"[\w:.-]*"\s*,\s*)*'
+# The order in which models are trained to write a call, which lets its arguments stream.
+_NAME_FIRST = re.compile(
+    rf'\{{\s*{_OTHER_PAIRS}"(?:{"|".join(_NAME_KEYS)})"\s*:\s*"(?P<name>[^"\\]*)"\s*,\s*'
+    rf'{_OTHER_PAIRS}"(?:{"|".join(_ARGUMENT_KEYS)})"\s*:\s*(?=\{{)'
+)
+# A key that no call has, before which only those that calls begin with come.
+_FOREIGN_KEY = re.compile(
+    rf'\{{\s*(?:"(?:{"|".join(_NAME_KEYS)}|id|type|tool_call_id)"\s*:\s*"[^"\\]*"\s*,\s*)*'
+    rf'"(?!(?:{"|".join((*_NAME_KEYS, *_ARGUMENT_KEYS))}|id|type|tool_call_id|function|index)")[^"\\]*"\s*:'
+)
+_END = re.compile(r'\s*(?:,\s*"\w*"\s*:\s*(?:"[\w:.-]*"|[\w.-]+)\s*)*\}')
+ANY_KEY = "[A-Za-z_] [A-Za-z0-9_]{0,40}"  # of an argument that no schema describes
+
+
+class ArgumentForm(Protocol):
+    """How a family writes arguments. `schema` is the JSON schema of a tool's arguments, an object's."""
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Texts that may be special tokens of these models."""
+        ...
+
+    def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
+        """Return a reader of the arguments of one call."""
+        ...
+
+    def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
+        """Return a rule of `rules` for the arguments. Raises RequestError for a schema that is not supported."""
+        ...
+
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        """Return `arguments` as models write them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JsonForm:
+    """Arguments that are a JSON object."""
+
+    tags: tuple[str, ...] = ()
+
+    def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
+        del schema  # JSON says itself what its values are
+        return JsonArguments()
+
+    def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
+        return schema_rule({"type": "object", **schema}, rules)
+
+    def written(self, arguments: Mapping[str, Any]) -> str:
+        return json.dumps(arguments, ensure_ascii=False)
 
 
 class ArgumentsReader(Protocol):
@@ -84,24 +143,6 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-MAX_OBJECT_CHARACTERS = 64 * 1024
-_WINDOW_CHARACTERS = 512  # names and ids are short
-_NAME_KEYS = ("name", "tool_name")
-_ARGUMENT_KEYS = ("arguments", "parameters")
-_OTHER_PAIRS = r'(?:"(?:id|type|tool_call_id)"\s*:\s*"[\w:.-]*"\s*,\s*)*'
-# The order in which models are trained to write a call, which lets its arguments stream.
-_NAME_FIRST = re.compile(
-    rf'\{{\s*{_OTHER_PAIRS}"(?:{"|".join(_NAME_KEYS)})"\s*:\s*"(?P<name>[^"\\]*)"\s*,\s*'
-    rf'{_OTHER_PAIRS}"(?:{"|".join(_ARGUMENT_KEYS)})"\s*:\s*(?=\{{)'
-)
-# A key that no call has, before which only those that calls begin with come.
-_FOREIGN_KEY = re.compile(
-    rf'\{{\s*(?:"(?:{"|".join(_NAME_KEYS)}|id|type|tool_call_id)"\s*:\s*"[^"\\]*"\s*,\s*)*'
-    rf'"(?!(?:{"|".join((*_NAME_KEYS, *_ARGUMENT_KEYS))}|id|type|tool_call_id|function|index)")[^"\\]*"\s*:'
-)
-_END = re.compile(r'\s*(?:,\s*"\w*"\s*:\s*(?:"[\w:.-]*"|[\w.-]+)\s*)*\}')
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
     """The first `n_characters` of a call of `name`, which is empty for no call.
@@ -162,47 +203,6 @@ def _head_of(text: str) -> ObjectHead:
     return ObjectHead(len(text), name if json_text.lstrip().startswith("{") else "", json_text)
 
 
-class ArgumentForm(Protocol):
-    """How a family writes arguments. `schema` is the JSON schema of a tool's arguments, an object's."""
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """Texts that may be special tokens of these models."""
-        ...
-
-    def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
-        """Return a reader of the arguments of one call."""
-        ...
-
-    def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
-        """Return a rule of `rules` for the arguments. Raises RequestError for a schema that is not supported."""
-        ...
-
-    def written(self, arguments: Mapping[str, Any]) -> str:
-        """Return `arguments` as models write them."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class JsonForm:
-    """Arguments that are a JSON object."""
-
-    tags: tuple[str, ...] = ()
-
-    def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
-        del schema  # JSON says itself what its values are
-        return JsonArguments()
-
-    def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
-        return schema_rule({"type": "object", **schema}, rules)
-
-    def written(self, arguments: Mapping[str, Any]) -> str:
-        return json.dumps(arguments, ensure_ascii=False)
-
-
-ANY_KEY = "[A-Za-z_] [A-Za-z0-9_]{0,40}"  # of an argument that no schema describes
-
-
 def is_undescribed(schema: Mapping[str, Any]) -> bool:
     """Return whether an object may have any properties, and the schema says nothing of them."""
     return not constraints(schema) - {"type"} or (
@@ -247,11 +247,6 @@ def json_type(value: object) -> str:
         (str, "string"), (bool, "boolean"), ((int, float), "number"), (Mapping, "object"), (list, "array"),
     )  # fmt: skip
     return next((name for kind, name in kinds if isinstance(value, kind)), "null")
-
-
-_BLOCK, _LARGE_BLOCK = 32, 1024  # characters of a text that are counted together
-_LENGTHS = frozenset({"type", "minLength", "maxLength"})
-_CHOICES = frozenset({"type", "enum", "const"})
 
 
 def raw_text(

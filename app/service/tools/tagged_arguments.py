@@ -33,6 +33,9 @@ MAX_KEY_CHARACTERS = 200
 _KINDS = {"true": "string", "false": "object"}  # what an attribute `string` says
 _BLANK_KEY = "\N{SYMBOL FOR NULL}"  # in the place of a key
 _TEXT = frozenset({"string"})
+MAX_DEPTH = 32  # of elements; deeper ones are texts
+_ITEM = "item"
+_PLAIN_OBJECT = frozenset({"type", "properties", "required", "additionalProperties"})
 _JSON_BEGINS = ("[", "{", '"')
 
 
@@ -95,7 +98,9 @@ class ParameterTags:
         line = "\n" if self.has_lines else ""
         return (
             "".join(
-                f"{self._opened(key, json_type(value))}{line}{_written(value)}{line}{self.closing}{self.between}"
+                f"{self._opened(key, json_type(value))}{line}"
+                f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+                f"{line}{self.closing}{self.between}"
                 for key, value in arguments.items()
             )
             + self.end
@@ -290,22 +295,11 @@ def as_one_of(text: str, kinds: frozenset[str]) -> str:
     return json.dumps(text, ensure_ascii=False) if is_text else value
 
 
-def _written(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def _kind_of_schema(schema: object) -> str:
     if json_types(schema) == _TEXT:
         return "string"
     kind = schema.get("type") if isinstance(schema, Mapping) else None
     return {"integer": "number"}.get(kind, kind) if isinstance(kind, str) else "object"
-
-
-MAX_DEPTH = 32
-_ITEM = "item"
-
-
-_PLAIN_OBJECT = frozenset({"type", "properties", "required", "additionalProperties"})
 
 
 @dataclass(frozen=True, slots=True)
