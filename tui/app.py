@@ -1,7 +1,4 @@
-"""The Textual app: features, command palette, theme, keys and notifications.
-
-Owns Textual's App. Quitting belongs to `tui.jobs.monitor`; chats belong to `tui.chat`.
-"""
+"""The Textual app: its features, theme, keys and notifications, and the commands that work on every screen."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.content import Content
 from textual.events import DescendantFocus, Event, Key, Paste
-from textual.screen import Screen
 from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
@@ -34,18 +30,16 @@ from quantizer.system.errors import UserError
 from quantizer.system.process import stop_job
 from tui.chat.screen import ChatScreen
 from tui.chat.session import ChatSession
-from tui.commands import FEATURES, HOME, Feature
+from tui.commands import FEATURES, HOME
 from tui.connection import ServiceConnection
 from tui.context import AppContext, BaseApp
-from tui.jobs.format import ending, is_long
-from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, model_of
+from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, ending, is_long, model_of
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
-from tui.settings.themes import HIGH_CONTRAST, NO_COLOR_CSS, WithoutColors, theme_choices
+from tui.settings.themes import HIGH_CONTRAST, NO_COLOR_CSS, CachedStylesheet, WithoutColors, theme_choices
 from tui.widgets.dialogs import ChoiceDialog, GuidePage, HelpScreen
 from tui.widgets.notifications import Severity
 from tui.widgets.screens import CommandScreen
-from tui.widgets.stylesheet import CachedStylesheet
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -132,7 +126,7 @@ class LocalllmApp(BaseApp):
         loss = _ENGINE_LOSS.format(url=settings.connect) if settings.connect else _LOSS
         connection.on_disconnect(partial(self._warn, loss))
         for feature in FEATURES:
-            self.add_mode(feature.id, partial(_opened, feature, self.app_context))
+            self.add_mode(feature.id, partial(feature.new_screen, self.app_context))
 
     def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell has drawn over it
@@ -164,10 +158,6 @@ class LocalllmApp(BaseApp):
         """Show every notification of this session."""
         self.notifications.show_all()
 
-    def action_show_notifications(self) -> None:
-        """Show every notification of this session, also over a dialog."""
-        self.show_notifications()
-
     async def action_dismiss_notifications(self) -> None:
         """Dismiss the notification; a running answer stops as well, since Esc does that at any time."""
         self.notifications.dismiss()
@@ -180,6 +170,9 @@ class LocalllmApp(BaseApp):
 
         if not isinstance(self.screen, CommandPalette):
             self.push_screen(CommandPalette(placeholder=_PALETTE_HINT))
+
+    # Bindings of the app itself call the same methods in a dialog, which has no command table.
+    action_show_notifications = show_notifications
 
     async def on_event(self, event: Event) -> None:
         """Remove control sequences from pasted text, whichever field receives it. What is typed over the welcome is for
@@ -230,7 +223,7 @@ class LocalllmApp(BaseApp):
             self.notify("No model was downloaded in this session: F6 lists models to download.", markup=False)
 
     async def choose_model(self, name: str) -> None:
-        from tui.models.choice import find_model, local_models
+        from tui.models.typed import find_model, local_models
 
         if not name:
             await self.go_to("models")
@@ -276,7 +269,7 @@ class LocalllmApp(BaseApp):
 
     def _apply_keys(self) -> None:
         """Bind the keys of the settings; if they are invalid, warn and use the defaults."""
-        from tui.settings.keymap import check_keys  # imports every screen, after the first frame
+        from tui.settings.controller import check_keys  # imports every screen, after the first frame
 
         try:
             check_keys(self._settings_controller.keys)
@@ -301,9 +294,7 @@ class LocalllmApp(BaseApp):
         else:
             self.notify("Ctrl+Q quits localllm.", markup=False)
 
-    async def action_interrupt(self) -> None:
-        """Do the same in a dialog."""
-        await self.interrupt()
+    action_interrupt = interrupt
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave keys to the screens' commands of the same name, except in dialogs, which have none of them. Leave Esc
@@ -314,12 +305,8 @@ class LocalllmApp(BaseApp):
             return self.screen.is_modal
         return super().check_action(action, parameters)
 
-    def action_suspend_to_shell(self) -> None:
-        """Suspend the app in a dialog."""
-        self.suspend_to_shell()
-
     def suspend_to_shell(self) -> None:
-        """Stop the process, like any program at Ctrl+Z, until the shell resumes it."""
+        """Stop the process, as Ctrl+Z does with any program, until the shell resumes it."""
         if sys.platform == "win32" or self._driver is None or not self._driver.can_suspend:
             return
         if os.getpgrp() == os.getsid(0):  # the first program of its terminal: nothing could resume it
@@ -327,6 +314,8 @@ class LocalllmApp(BaseApp):
         else:
             self._suspend_signal()
             stop_job()
+
+    action_suspend_to_shell = suspend_to_shell
 
     async def action_quit(self) -> None:
         """Quit; Textual binds Ctrl+Q to this before any screen's keys."""
@@ -342,10 +331,15 @@ class LocalllmApp(BaseApp):
 
     def _notify_job_end(self, job: Job) -> None:
         """Notify that a job ended; ring if the user may be away."""
-        if self.app_context.downloads.note_end(job):
-            self._notify_download(job)
-        else:
+        if not self.app_context.downloads.note_end(job):
             self.notify(ending(job), severity="error" if job.error else "information", markup=False)
+        else:
+            name = printable_line(str(job.arguments["reference"]))
+            if model_of(job):
+                self.notify(f"Ctrl+T chats with the new model: {name}", timeout=_NOTICE_S, markup=False)
+            elif job.state == "failed" and job.error is not None:
+                text = printable_line(f"{name}: download failed. {job.error.cause} {job.error.remedy}")
+                self.notify(text, severity="error", timeout=_NOTICE_S, markup=False)
         if is_long(job) or not self.app_focus:
             self.bell()
 
@@ -359,22 +353,12 @@ class LocalllmApp(BaseApp):
 
     def show_welcome(self) -> None:
         """Show the machine and the models that suit it."""
-        self.push_screen(
-            WelcomeScreen(self.app_context.connection, self.app_context.downloads), self._mark_welcome_seen
-        )
 
-    def _mark_welcome_seen(self, has_looked: bool | None) -> None:
-        if has_looked:
-            mark_welcome_seen(self.app_context.settings)
+        def mark_seen(has_looked: bool | None) -> None:
+            if has_looked:
+                mark_welcome_seen(self.app_context.settings)
 
-    def _notify_download(self, job: Job) -> None:
-        """Notify that a download ended."""
-        name = printable_line(str(job.arguments["reference"]))
-        if model_of(job):
-            self.notify(f"Ctrl+T chats with the new model: {name}", timeout=_NOTICE_S, markup=False)
-        elif job.state == "failed" and job.error is not None:
-            text = printable_line(f"{name}: download failed. {job.error.cause} {job.error.remedy}")
-            self.notify(text, severity="error", timeout=_NOTICE_S, markup=False)
+        self.push_screen(WelcomeScreen(self.app_context.connection, self.app_context.downloads), mark_seen)
 
     def _preload(self) -> None:
         """Import what would delay the first answer by half the time of the first frame. Then keep what the start made
@@ -383,8 +367,3 @@ class LocalllmApp(BaseApp):
             import_module(name)
         if not self.is_headless:  # a process of tests has many apps, of which nothing may stay
             gc.freeze()
-
-
-def _opened(feature: Feature, app_context: AppContext) -> Screen[None]:
-    screen: Screen[None] = feature.screen_class()(app_context)
-    return screen

@@ -35,6 +35,9 @@ class Feature:
         found: type[Any] = resolve_name(self.screen)
         return found
 
+    def new_screen(self, app_context: object) -> Any:
+        return self.screen_class()(app_context)
+
 
 FEATURES = (
     Feature("chat", "Chat", "Chat with the model", "", "tui.chat.screen:ChatScreen"),
@@ -46,7 +49,7 @@ FEATURES = (
     Feature("jobs", "Jobs", "Monitor, cancel and retry jobs", "f8", "tui.jobs.screen:JobsScreen"),
     Feature("metrics", "Metrics", "Monitor and benchmark models", "f9", "tui.metrics.screen:MetricsScreen"),
     Feature("settings", "Settings", "View and change settings", "f10", "tui.settings.screen:SettingsScreen"),
-    Feature("log", "Log", "Read the service's log", "", "tui.jobs.log:LogScreen"),
+    Feature("log", "Log", "Read the service's log", "", "tui.jobs.screen:LogScreen"),
 )
 
 

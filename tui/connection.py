@@ -1,7 +1,6 @@
-"""The connection to the service: opened in the background, reopened after a loss.
+"""The connection to the service: opened in the background, reopened after a loss; screens watch its state.
 
-Owns the open client and the state of the model. Screens subscribe to changes. Imports nothing heavy: a thread loads
-httpx and the launcher after the first frame.
+Imports nothing heavy: a thread loads httpx and the launcher after the first frame.
 """
 
 from __future__ import annotations
@@ -203,26 +202,27 @@ class ServiceConnection:
 
     async def _load_until_reload(self, backend: ChatBackend) -> None:
         """Load the model, and return when it, or another one, must be reloaded."""
-        loading = asyncio.create_task(self._load(backend))
+        from app.client.launcher import load_model
+
+        client = cast("ServiceClient", backend)
+        loading = asyncio.create_task(
+            load_model(client, self._requested_model, self._note, when_unfit=self._when_unfit)
+        )
         reloading = asyncio.create_task(self._must_reload.wait())
         try:
             await asyncio.wait({loading, reloading}, return_when=asyncio.FIRST_COMPLETED)
             if not reloading.done():
-                await self._record_failure(loading)
+                try:
+                    await loading
+                except ServiceError:
+                    raise  # the service is lost
+                except UserError as error:  # a model that does not load keeps the connection open
+                    self._set_state(replace(self.state, phase="failed", error=error))
                 await self._watch_model(backend, reloading)
         finally:
             loading.cancel()
             reloading.cancel()
             await asyncio.gather(loading, reloading, return_exceptions=True)
-
-    async def _record_failure(self, loading: asyncio.Task[None]) -> None:
-        """Record a failed load; a lost service is raised, a model that does not load keeps the connection open."""
-        try:
-            await loading
-        except ServiceError:
-            raise
-        except UserError as error:
-            self._set_state(replace(self.state, phase="failed", error=error))
 
     async def _watch_model(self, backend: ChatBackend, reloading: asyncio.Task[Literal[True]]) -> None:
         """Note until `reloading` is done when the service unloads the model, or loads it for another client."""
@@ -232,12 +232,6 @@ class ServiceConnection:
                     model = (await backend.status()).model(self.state.model)
                     if model is not None and model.state != self.state.phase and model.state in _OPEN:
                         self._note(model)
-
-    async def _load(self, backend: ChatBackend) -> None:
-        from app.client.launcher import load_model
-
-        client = cast("ServiceClient", backend)
-        await load_model(client, self._requested_model, self._note, when_unfit=self._when_unfit)
 
     def _note(self, model: ModelStatus) -> None:
         if model.state != "failed":  # a failure is raised and recorded by the caller

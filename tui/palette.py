@@ -1,7 +1,4 @@
-"""The palette (Ctrl+P): finds commands of every screen, local models, stored chats and settings.
-
-Owns what can be found and by which words. Running what was chosen belongs to the app and the screens.
-"""
+"""The palette (Ctrl+P): finds commands of every screen, local models, stored chats and settings."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ from app.common.terminal import printable_line
 from app.settings.settings import SETTINGS
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import FEATURES, Command, Feature
-from tui.history.query import ChatQuery, fetch_rows
-from tui.models.choice import local_models
+from tui.history.chat_list import ChatQuery, fetch_rows
 from tui.models.rows import format_size
+from tui.models.typed import local_models
 from tui.settings.screen import SettingsScreen
 from tui.widgets.dialogs import format_keys
 from tui.widgets.screens import CommandScreen
@@ -82,7 +79,14 @@ class PaletteProvider(Provider):
             return
         context = self._app.app_context
         await asyncio.to_thread(lambda: [feature.screen_class() for feature in FEATURES])
-        self._entries = [*self._own_commands(), *self._other_commands(), *self._settings()]
+        self._entries = [
+            *self._own_commands(),
+            *self._other_commands(),
+            *(
+                PaletteEntry(f"Setting: {name}", row.help, partial(self._show_setting, name), name)
+                for name, row in SETTINGS.items()
+            ),
+        ]
         self._models = asyncio.create_task(local_models(context.connection))
         if isinstance(context.repository, SqliteChatRepository):
             self._chats = StoreThread(context.settings.data_dir)
@@ -131,10 +135,6 @@ class PaletteProvider(Provider):
                         run = partial(self._run_elsewhere, feature, command)
                         title = f"{feature.title}: {command.title}"
                         yield PaletteEntry(title, command.tooltip, run, _words(command), _ELSEWHERE)
-
-    def _settings(self) -> Iterator[PaletteEntry]:
-        for name, row in SETTINGS.items():
-            yield PaletteEntry(f"Setting: {name}", row.help, partial(self._show_setting, name), name)
 
     async def _model_entries(self) -> list[PaletteEntry]:
         models: tuple[LocalModel, ...] = ()

@@ -1,7 +1,7 @@
 """The app's process: opening and closing its parts, signals, and crash reports.
 
-Owns what a crash reveals: the types of errors and their positions in the code, never their messages or variables, which
-may contain chats or control sequences. Owns no screens.
+A crash report has the types of errors and their positions in the code, never messages or variables: those may contain
+chats or control sequences.
 """
 
 from __future__ import annotations
@@ -71,7 +71,12 @@ def report_of(errors: Sequence[BaseException]) -> str:
         f"localllm {__version__}, Textual {version('textual')}, Python {platform.python_version()}, "
         f"{platform.platform()}\n"
     )
-    return printable(made_with + "".join(f"\n{_format_error(each)}" for error in errors for each in _chain(error)))
+    parts = (
+        f"\n{_summarize(each)}\n{''.join(traceback.format_list(_frames(each)))}"
+        for error in errors
+        for each in _chain(error)
+    )
+    return printable(made_with + "".join(parts))
 
 
 def write_report(report: str, folder: Path, now: datetime) -> Path:
@@ -93,11 +98,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
         for part in getattr(error, "exceptions", ()):
             yield from _chain(part)
         yield error
-
-
-def _format_error(error: BaseException) -> str:
-    frames = traceback.format_list(_frames(error))
-    return f"{_summarize(error)}\n{''.join(frames)}"
 
 
 def _summarize(error: BaseException) -> str:
@@ -159,25 +159,21 @@ class _AppRun:
         with logging_to_file(self._settings.cache_dir), mark_in_use(self._settings):
             for sentence in await asyncio.to_thread(_tidy, self._settings):
                 log_event("app", sentence)
-            await self._run_logged()
+            async with SqliteChatRepository(self._settings.data_dir) as repository:
+                try:
+                    await self._show(repository)
+                except Exception as error:  # reported once everything is saved
+                    self.failure = self.failure or error
         self.is_saved = True
-
-    async def _run_logged(self) -> None:
-        async with SqliteChatRepository(self._settings.data_dir) as repository:
-            try:
-                await self._show(repository)
-            except Exception as error:  # reported once everything is saved
-                self.failure = self.failure or error
 
     async def _show(self, repository: SqliteChatRepository) -> None:
         settings = self._settings
         async with ServiceConnection(local_service(settings), settings.model) as connection:
-            is_new = is_first_run(settings)
             app = LocalllmApp(
                 connection,
                 repository,
                 settings=settings,
-                is_welcoming=is_new,
+                is_welcoming=is_first_run(settings),
                 settings_controller=self._settings_controller,
             )
             _quit_on_signals(app)

@@ -1,8 +1,8 @@
 """A Textual driver for a terminal that may disappear, and whose pastes may contain anything.
 
-Owns the reaction to a closed window or a broken connection: it stops writing and quits the app. Textual's own driver
-would read the end of input in a busy loop, and the app would hang once its writer thread died; SIGHUP only reaches the
-processes of the terminal's own session. Owns also where a paste ends.
+After a closed window or a broken connection it stops writing and quits the app. Textual's own driver would read the end
+of input in a busy loop, and the app would hang once its writer thread died; SIGHUP only reaches the processes of the
+terminal's own session.
 """
 
 from __future__ import annotations
@@ -128,24 +128,17 @@ class InputParser:
         assert self._paste is not None
         searched_from = max(0, len(self._paste) - len(BRACKETED_PASTE_END))
         paste = self._paste + data
-        end = _end_of_paste(paste, searched_from)
+        end = paste.find(BRACKETED_PASTE_END, searched_from)
         if end < 0:
             self._paste = paste
             return ""
+        # The text itself may contain the mark of an end: the last one before another paste counts.
+        next_start = paste.find(BRACKETED_PASTE_START, end)
+        end = paste.rfind(BRACKETED_PASTE_END, end, None if next_start < 0 else next_start)
         self._paste = None
         yield from (event for event in self._parser.feed(BRACKETED_PASTE_END) if not isinstance(event, Paste))
         yield Paste(paste[:end])
         return paste[end + len(BRACKETED_PASTE_END) :]
-
-
-def _end_of_paste(text: str, searched_from: int) -> int:
-    """Return where a paste ends, -1 while it goes on: at the last end before another paste, for the text itself may
-    contain the mark of an end."""
-    end = text.find(BRACKETED_PASTE_END, searched_from)
-    if end < 0:
-        return end
-    next_start = text.find(BRACKETED_PASTE_START, end)
-    return text.rfind(BRACKETED_PASTE_END, end, None if next_start < 0 else next_start)
 
 
 class _Output:
@@ -156,14 +149,15 @@ class _Output:
         self.is_broken = False
 
     def write(self, text: str) -> None:
-        if not self.is_broken:
-            try:
-                self._file.write(text)
-            except UnicodeEncodeError:  # would end Textual's writer, and leave an app that draws nothing
-                encoding = self._file.encoding
-                self._file.write(text.encode(encoding, "replace").decode(encoding))
-            except (OSError, ValueError):  # ValueError: another part of the program closed it
-                self.is_broken = True
+        if self.is_broken:
+            return
+        try:
+            self._file.write(text)
+        except UnicodeEncodeError:  # would end Textual's writer, and leave an app that draws nothing
+            encoding = self._file.encoding
+            self._file.write(text.encode(encoding, "replace").decode(encoding))
+        except (OSError, ValueError):  # ValueError: another part of the program closed it
+            self.is_broken = True
 
     def flush(self) -> None:
         if not self.is_broken:

@@ -24,8 +24,7 @@ from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_bar import AttachmentBar
-from tui.chat.composer.attachment_reader import AttachmentReader
-from tui.chat.composer.attachments import files_below
+from tui.chat.composer.attachments import AttachmentReader, files_below
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.format import advice
@@ -195,7 +194,7 @@ class ChatScreen(ToolScreen):
             if not await self._session.chat.show_beside():
                 self.inform("There is one answer only: /compare MODEL adds another.")
             return
-        from tui.models.choice import resolve_model
+        from tui.models.typed import resolve_model
 
         chat = self._session.chat
         if self.is_answering or not chat.conversation.last_answer:
@@ -227,7 +226,7 @@ class ChatScreen(ToolScreen):
         self.prompt.call_later(self.run_worker, partial(self._edit_in_editor, text), group="editor", exclusive=True)
 
     async def _edit_in_editor(self, text: str) -> None:
-        from tui.chat.composer.external_editor import edit_text_outside
+        from tui.chat.composer.external_programs import edit_text_outside
 
         with self.warn_on_error():
             self.prompt.put(await edit_text_outside(self.app, text or self.prompt.text))

@@ -1,31 +1,183 @@
-"""The list of chats, loaded in pages as the user scrolls."""
+"""The list of chats, loaded in pages as the user scrolls, and the search field and filters that narrow it."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import ClassVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
 
 from rich.table import Table
 from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Container, Horizontal
 from textual.css.styles import RulesMap
 from textual.message import Message
 from textual.strip import Strip
 from textual.style import Style
 from textual.visual import RenderOptions, RichVisual, Visual
 from textual.widget import Widget
-from textual.widgets import OptionList
+from textual.widgets import Input, OptionList, Select
 from textual.widgets.option_list import Option
 
 from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
-from app.chat.search import Snippet
+from app.chat.search import ChatFilter, Snippet
+from app.chat.store import ChatStore, StoreThread
 from app.common.terminal import printable, printable_line
-from tui.history.query import HistoryRow
+
+# What the choice of ages offers, in days; 1 is today.
+AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "Last 365 days"}
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """A chat in the list, what it does ("answering", "asking") and, in a search, the position of the match."""
+
+    chat: Chat
+    message_id: int | None = None
+    snippet: Snippet | None = None
+    activity: str = ""
+
+    @property
+    def found_in_message(self) -> Snippet | None:
+        """The match if it is in a message, not in the title."""
+        return self.snippet if self.message_id is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatQuery:
+    """Search text and filters. A search includes archived chats."""
+
+    typed: str = ""
+    model: str | None = None
+    n_days: int = 0
+    is_archived: bool = False
+
+    @property
+    def is_search(self) -> bool:
+        return bool(self.typed.strip())
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether the list may omit stored chats."""
+        return self.is_search or self.is_archived or self.model is not None or self.n_days > 0
+
+    def filter(self, now: datetime) -> ChatFilter:
+        """Return the store's filter; days begin at midnight in the time zone of `now`."""
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        since = midnight - timedelta(days=self.n_days - 1)
+        return ChatFilter(model=self.model, since_ms=int(since.timestamp() * 1000) if self.n_days else None)
+
+
+def query_rows(
+    chat_query: ChatQuery,
+    now: datetime,
+    shown: Sequence[HistoryRow],
+    store: ChatStore,
+    n_rows: int = PAGE_SIZE,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> list[HistoryRow]:
+    """Return up to `n_rows` rows after the `shown` ones; fewer if `is_wanted` became false during a search."""
+    narrowed = chat_query.filter(now)
+    if chat_query.is_search:
+        hits = store.search.find(chat_query.typed, narrowed, limit=len(shown) + n_rows, is_wanted=is_wanted)
+        return [HistoryRow(hit.chat, hit.message_id, hit.snippet) for hit in hits[len(shown) :]]
+    after = shown[-1].chat if shown else None
+    chats = store.chats.page(after=after, archived=chat_query.is_archived, chat_filter=narrowed, limit=n_rows)
+    return [HistoryRow(chat) for chat in chats]
+
+
+async def fetch_rows(
+    thread: StoreThread, chat_query: ChatQuery, n_rows: int, shown: Sequence[HistoryRow] = ()
+) -> list[HistoryRow]:
+    """Return up to `n_rows` rows after the `shown` ones. Raises StorageError. If cancelled, releases `thread` soon."""
+    now = datetime.now().astimezone()
+    is_over = threading.Event()
+    try:
+        return await thread.do(
+            lambda store: query_rows(chat_query, now, shown, store, n_rows, lambda: not is_over.is_set())
+        )
+    finally:
+        is_over.set()
+
+
+class SearchInput(Input):
+    """The search field. Down and Enter go to the list, Escape clears it first."""
+
+    KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("down", "leave", "To the list", id="search-list", tooltip="Go to the search results"),
+    )
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *KEYS,
+        Binding("escape", "give_up", "Clear", id="search-clear", tooltip="Empty the search and go to the list"),
+    ]
+
+    @dataclass
+    class Left(Message):
+        """The user goes to the list."""
+
+    def __init__(self) -> None:
+        super().__init__(placeholder="Search every chat (/)", compact=True, select_on_focus=False)
+
+    def action_leave(self) -> None:
+        """Go to the list."""
+        self.post_message(self.Left())
+
+    def action_give_up(self) -> None:
+        """Clear the search and go to the list."""
+        self.value = ""
+        self.post_message(self.Left())
+
+
+class ChatFilters(Container):
+    """Posts Changed when any part of the query changes."""
+
+    @dataclass
+    class Changed(Message):
+        """The query changed."""
+
+    def compose(self) -> ComposeResult:
+        yield SearchInput()
+        with Horizontal():
+            yield Select[str]([], prompt="All models", compact=True, id="model")
+            yield Select([(text, n_days) for n_days, text in AGES.items()], allow_blank=False, compact=True, id="age")
+            yield Select([("Active", False), ("Archived", True)], allow_blank=False, compact=True, id="archived")
+
+    @property
+    def search(self) -> SearchInput:
+        return self.query_one(SearchInput)
+
+    @property
+    def chat_query(self) -> ChatQuery:
+        """The current query."""
+        model, age, archived = self._chosen("model"), self._chosen("age"), self._chosen("archived")
+        return ChatQuery(typed=self.search.value, model=model, n_days=age or 0, is_archived=bool(archived))
+
+    def offer(self, models: Iterable[str]) -> None:
+        """Set the models to choose from; keep the chosen one."""
+        chosen = self._chosen("model")
+        names = list(models)
+        select = self.query_one("#model", Select)
+        with self.prevent(Select.Changed):
+            select.set_options([(Text(printable_line(name)), name) for name in names])
+            if chosen in names:
+                select.value = chosen
+
+    @on(Input.Changed)
+    @on(Select.Changed)
+    def _changed(self, event: Input.Changed | Select.Changed) -> None:
+        event.stop()
+        self.post_message(self.Changed())
+
+    def _chosen(self, name: str) -> Any:
+        return self.query_one(f"#{name}", Select).selection
+
 
 _MODEL_CELLS = 18
 _MATCH = "bold underline"
@@ -48,7 +200,7 @@ class ChatRowVisual(Visual):
         return container_width
 
     def get_height(self, rules: RulesMap, width: int) -> int:  # noqa: ARG002
-        return 1 if _found_in_message(self._row) is None else 2
+        return 1 if self._row.found_in_message is None else 2
 
 
 def row_text(row: HistoryRow) -> Table:
@@ -58,22 +210,19 @@ def row_text(row: HistoryRow) -> Table:
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     grid.add_column(no_wrap=True, overflow="ellipsis", max_width=_MODEL_CELLS, justify="right")
     grid.add_column(no_wrap=True)
-    chat, found = row.chat, _found_in_message(row)
-    is_title = row.snippet is not None and found is None
-    title = _marked(row.snippet) if is_title and row.snippet else Text(printable_line(chat.title) or "(untitled)")
+    chat, found = row.chat, row.found_in_message
+    in_title = row.snippet if found is None else None
+    title = _marked(in_title) if in_title else Text(printable_line(chat.title) or "(untitled)")
     title.append(" [archived]" if chat.is_archived else "", "dim")
     model = Text(printable_line(chat.model), "dim")
-    activity = f"● {row.activity}".rjust(_MOMENT_CELLS)
-    moment = Text(activity, "bold") if row.activity else Text(_moment(chat), "dim")
+    if row.activity:
+        moment = Text(f"● {row.activity}".rjust(_MOMENT_CELLS), "bold")
+    else:
+        moment = Text(f"{datetime.fromtimestamp(chat.updated_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M}", "dim")
     grid.add_row(Text("◆" if chat.is_pinned else ""), title, model, moment)
     if found is not None:
         grid.add_row(Text(""), _marked(found), Text(""), Text(""))
     return grid
-
-
-def _found_in_message(row: HistoryRow) -> Snippet | None:
-    """Return the match if it is in a message, not in the title."""
-    return row.snippet if row.message_id is not None else None
 
 
 def _marked(snippet: Snippet) -> Text:
@@ -87,10 +236,6 @@ def _marked(snippet: Snippet) -> Text:
 
 def _one_line(piece: str) -> str:
     return re.sub(r"\s+", " ", printable(piece))
-
-
-def _moment(chat: Chat) -> str:
-    return f"{datetime.fromtimestamp(chat.updated_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M}"
 
 
 class ChatList(OptionList):
@@ -159,7 +304,9 @@ class ChatList(OptionList):
         before = self._position
         super().action_page_down()  # type: ignore[no-untyped-call]
         if not self.is_complete and self.highlighted == len(self.rows) - 1:
-            self._go_towards(max(before + self._n_rows_a_page, self.highlighted))
+            # As many rows as a page has now: some have two lines.
+            n_rows = max(1, self.size.height * len(self.rows) // max(1, self.virtual_size.height))
+            self._go_towards(max(before + n_rows, self.highlighted))
 
     def action_cursor_down(self) -> None:
         """Go down a row, and from the last one of all to the first."""
@@ -191,11 +338,6 @@ class ChatList(OptionList):
         """The current or pending position of the highlight."""
         return self._goal if self._goal is not None else self.highlighted or 0
 
-    @property
-    def _n_rows_a_page(self) -> int:
-        """The number of rows per screen height; some have two lines."""
-        return max(1, self.size.height * len(self.rows) // max(1, self.virtual_size.height))
-
     def _go_towards(self, goal: float) -> None:
         """Highlight row `goal`, or the last loaded one until it is loaded."""
         is_loaded = self.is_complete or goal < len(self.rows)
@@ -203,14 +345,13 @@ class ChatList(OptionList):
         self._goal = None if is_loaded else goal
         self._request_rows()
 
-    def _is_near_end(self) -> bool:
-        if not self.size.height:
-            return False  # no layout yet
-        is_near = self.highlighted is not None and self.highlighted >= len(self.rows) - self.size.height
-        return is_near or self.scroll_y >= self.max_scroll_y - self.size.height
-
     def _request_rows(self) -> None:
-        needs_rows = not self.is_complete and (self._goal is not None or self._is_near_end())
+        n_visible = self.size.height  # 0 before the first layout
+        is_near_end = n_visible > 0 and (
+            (self.highlighted is not None and self.highlighted >= len(self.rows) - n_visible)
+            or self.scroll_y >= self.max_scroll_y - n_visible
+        )
+        needs_rows = not self.is_complete and (self._goal is not None or is_near_end)
         if needs_rows and not self._has_requested:
             self._has_requested = True
             self.post_message(self.RowsNeeded())

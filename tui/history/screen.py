@@ -1,7 +1,4 @@
-"""The history screen: stored chats to find, open, rename, archive, delete, import and export.
-
-Owns its calls to the store. The list's content is decided in `tui.history.query`.
-"""
+"""The history screen: stored chats to find, open, rename, archive, delete, import and export."""
 
 from __future__ import annotations
 
@@ -28,8 +25,7 @@ from quantizer.system.errors import StorageError, UserError
 from tui.commands import Command, CommandTable, list_command
 from tui.connection import localllm_service
 from tui.context import AppContext, BaseApp
-from tui.history.chat_list import ChatList
-from tui.history.query import ChatFilters, ChatQuery, HistoryRow, SearchInput, fetch_rows
+from tui.history.chat_list import ChatFilters, ChatList, ChatQuery, HistoryRow, SearchInput, fetch_rows
 from tui.widgets.dialogs import InputDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
@@ -226,14 +222,18 @@ class HistoryScreen(FeatureScreen):
     def export_chat(self) -> None:
         """Ask for a file and export the chat to it."""
         if chat := self._chosen():
-            path = Path.home() / f"{_file_name(chat)}.md"
+            # Letters and digits only: valid in a file name on every system.
+            words = "".join(character if character.isalnum() else " " for character in chat.title).split()
+            path = Path.home() / f"{'-'.join(words)[:60] or f'chat-{chat.id}'}.md"
             explanation = "The extension selects the format: .md, .json (with every branch) or .html."
             take = partial(self._export, chat.id)
             self.app.push_screen(InputDialog("Export the chat", take, value=str(path), explanation=explanation))
 
     async def _export(self, chat_id: int, line: str) -> None:
         path = _path(line)
-        await self._thread.do(partial(_write, chat_id, path))
+        await self._thread.do(
+            lambda store: export_to(path, export_of(path)([store.transcripts.read(chat_id)], store.files.read))
+        )
         self.inform(f"Exported to {path}.")
 
     def import_chats(self) -> None:
@@ -281,10 +281,6 @@ async def _forget_prefixes(app_context: AppContext, chat: Chat) -> None:
         log_event("app", str(error))
 
 
-def _write(chat_id: int, path: Path, store: ChatStore) -> None:
-    export_to(path, export_of(path)([store.transcripts.read(chat_id)], store.files.read))
-
-
 def _path(line: str) -> Path:
     if not line.strip():
         raise UserError("The file name is empty.")
@@ -293,9 +289,3 @@ def _path(line: str) -> Path:
 
 def _quoted(chat: Chat) -> str:
     return f"“{printable_line(chat.title) or '(untitled)'}”"
-
-
-def _file_name(chat: Chat) -> str:
-    """Return a file name for the chat that is valid on every system."""
-    words = "".join(character if character.isalnum() else " " for character in chat.title).split()
-    return "-".join(words)[:60] or f"chat-{chat.id}"

@@ -25,10 +25,9 @@ from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
-from tui.chat.composer.attachment_reader import AttachmentReader
-from tui.chat.composer.external_editor import edit_text
+from tui.chat.composer.attachments import AttachmentReader, pasted_paths
+from tui.chat.composer.external_programs import edit_text
 from tui.chat.composer.mentions import MentionReader, names_in
-from tui.chat.composer.pasted_paths import pasted_paths
 from tui.chat.format import empty_answer_text, figures_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
@@ -37,7 +36,7 @@ from tui.commands import unknown_command
 from tui.inline.approver import ScrollbackApprover
 from tui.inline.commands import COMMANDS, help_text, needs_full_screen, parse_command
 from tui.inline.scrollback import Scrollback, breaks_lines
-from tui.models.choice import find_model, local_models, model_lines, resolve_model
+from tui.models.typed import find_model, local_models, model_lines, resolve_model
 
 _SHOWN_AFTER_S = 0.3  # progress would only flicker before
 _EVERY_S = 0.2

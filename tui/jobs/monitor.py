@@ -1,16 +1,16 @@
-"""The jobs of the service, followed for the whole app: also the downloads that it started, and what quitting does.
-
-Owns the subscription and its callbacks, which downloaded model is the latest, and the choice at the end, asked at most
-once.
-"""
+"""The service's jobs: following them for the whole app, downloads started here, quitting while jobs run, and jobs as
+text."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from app.common.terminal import printable
+from app.cli.output.format import format_bytes
+from app.common.terminal import printable, printable_line
+from app.library.local.naming import id_of
 from app.protocol.errors import ServiceError
 from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection, localllm_service
@@ -29,6 +29,9 @@ _CHOICES: Mapping[str, str] = {
     _STOP: "Cancel the jobs and quit; partial downloads are kept",
 }
 _QUIT_TIMEOUT_S = 3.0  # for the service, after the terminal closed
+_BAR_CELLS = 10
+_LONG_S = 30.0  # by then the user has turned to something else
+_STATES = {"queued": "waiting", "failed": "FAILED"}  # others are shown as they are
 
 
 class JobMonitor:
@@ -61,7 +64,9 @@ class JobMonitor:
         self._connection.watch(self._note_phase)
         self._note_phase()
         while True:
-            await self._wait_for_service()
+            while self._phase in {"idle", "starting"} or isinstance(self._connection.state.error, ServiceError):
+                self._has_moved.clear()
+                await self._has_moved.wait()
             self._has_moved.clear()
             try:
                 await self._follow()
@@ -79,15 +84,11 @@ class JobMonitor:
             async for job in client.watch_jobs():
                 self._update(job)
         except ServiceError:
-            await self._check_service()
+            try:  # no other request may be running that would report a lost service
+                await (await self._connection.service()).status()
+            except ServiceError as gone:
+                await self._connection.report_failure(gone)
             raise
-
-    async def _check_service(self) -> None:
-        """Report a lost service at once: no other request may be running."""
-        try:
-            await (await self._connection.service()).status()
-        except ServiceError as gone:
-            await self._connection.report_failure(gone)
 
     def _update(self, job: Job) -> None:
         before = self.jobs.get(job.id)
@@ -99,11 +100,6 @@ class JobMonitor:
                 for callback in self._ended:
                     callback(job)
         self._notify()
-
-    async def _wait_for_service(self) -> None:
-        while self._phase in {"idle", "starting"} or isinstance(self._connection.state.error, ServiceError):
-            self._has_moved.clear()
-            await self._has_moved.wait()
 
     def _note_phase(self) -> None:
         """Record another phase, not each step of loading: each phase causes one retry."""
@@ -217,3 +213,66 @@ class QuitFlow:
             return
         for job in [job for job in self._jobs.jobs.values() if not job.has_ended]:
             await client.cancel_job(job.id)
+
+
+def cells(job: Job) -> tuple[str, str, str, str, str]:
+    """Return a short title, state, progress, speed and remaining time."""
+    is_running = job.state == "running"
+    return (
+        printable_line(_short_title(job)),
+        _STATES.get(job.state, job.state),
+        _progress(job),
+        f"{format_bytes(int(job.bytes_per_s))}/s" if is_running and job.bytes_per_s else "",
+        _duration(job.remaining_s) if is_running and job.remaining_s is not None else "",
+    )
+
+
+def detail(job: Job, n_hidden: int = 0) -> str:
+    """Return the title, the current step, the bytes, and the error; also the last `n_hidden` cells."""
+    title = printable_line(job.title)
+    if job.error is not None:
+        return printable(f"{title} · {job.error.cause} {job.error.remedy}".strip())
+    hidden = cells(job)[-n_hidden:] if n_hidden else ()
+    n_bytes = "" if job.n_done_bytes is None else format_bytes(job.n_done_bytes)
+    of_all = f" of {format_bytes(job.n_bytes)}" if n_bytes and job.n_bytes else ""
+    parts = [title, printable_line(job.message), f"{n_bytes}{of_all}", *hidden]
+    if job.state == "interrupted":
+        parts.append("The service stopped first: R resumes the job.")
+    return " · ".join(part for part in parts if part)
+
+
+def ending(job: Job) -> str:
+    """Return the notification of an ended job."""
+    how = {"done": "is finished", "failed": "failed", "cancelled": "is cancelled"}.get(job.state, f"is {job.state}")
+    cause = f": {printable_line(job.error.cause)}" if job.error else "."
+    return f"{printable_line(job.title)} {how}{cause}"
+
+
+def is_long(job: Job) -> bool:
+    """Return whether the job ran so long that the user turned to something else."""
+    return job.started_s is not None and job.ended_s is not None and job.ended_s - job.started_s >= _LONG_S
+
+
+def _short_title(job: Job) -> str:
+    """Return what fits a narrow column: `model → type` for a quantization, else the title without the publisher."""
+    source, repo = (str(job.arguments.get(name) or "") for name in ("source", "reference"))
+    head, _, target = job.title.rpartition(" to ")
+    if job.kind == "quantize" and head and source:
+        name = PurePath(source).name
+        return f"{id_of(name) if name.endswith('.gguf') else name} → {target}"
+    return job.title.replace(repo, PurePath(repo).name, 1) if job.kind == "pull" and repo else job.title
+
+
+def _progress(job: Job) -> str:
+    if job.fraction is None:
+        return "…" if job.state == "running" else ""
+    share = min(max(job.fraction, 0.0), 1.0)
+    n_full = int(share * _BAR_CELLS)
+    return f"{'█' * n_full}{'░' * (_BAR_CELLS - n_full)} {int(share * 100):>3} %"  # 100 % only when complete
+
+
+def _duration(seconds: float) -> str:
+    whole = max(0, round(seconds))
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02} min"
+    return f"{whole // 60} min {whole % 60:02} s" if whole >= 60 else f"{whole} s"

@@ -1,22 +1,24 @@
-"""The jobs screen: progress, log and actions of each job."""
+"""The jobs screen (progress, log and actions of each job) and the log screen, which follows the service's log."""
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from rich.cells import chop_cells
 from rich.text import Text
 from textual import on, work
 from textual.events import Resize
 from textual.widget import Widget
-from textual.widgets import DataTable, Static
+from textual.widgets import DataTable, Input, Log, Static
 
 from app.common.terminal import printable
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
-from tui.connection import localllm_service
-from tui.jobs.format import cells, detail
-from tui.jobs.log import LogView
+from tui.jobs.monitor import cells, detail
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class JobTable(DataTable[Text]):
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
 
     def on_resize(self, _: Resize) -> None:
-        self._draw_all()
+        self._draw_all()  # the columns that fit
 
     def show(self, jobs: Iterable[Job]) -> None:
         """Show these jobs, given oldest first."""
@@ -64,18 +66,18 @@ class JobTable(DataTable[Text]):
             return
         for job_id, job in self._jobs.items():
             if job is not before[job_id]:
-                self._draw(job, before[job_id])
-
-    def _draw(self, job: Job, before: Job) -> None:
-        for name, now, then in zip(self._shown, cells(job), cells(before), strict=False):
-            if now != then:
-                self.update_cell(job.id, name, _cell(now))
+                for name, now, then in zip(self._shown, cells(job), cells(before[job_id]), strict=False):
+                    if now != then:
+                        self.update_cell(job_id, name, _cell(now))
 
     def _draw_all(self) -> None:
         """Redraw every row; keep the cursor on its job."""
         job_id = self.job_id
         self.clear(columns=True)
-        widths = _fitting(self.size.width)
+        others, left = dict(_WIDTHS), self.size.width - _MARGIN
+        while others and left - sum(width + _MARGIN for width in others.values()) < _TITLE_CELLS:
+            others.popitem()
+        widths = {"Job": max(1, left - sum(width + _MARGIN for width in others.values())), **others}
         self._shown = tuple(widths)
         for name, width in widths.items():
             self.add_column(Text(name), key=name, width=width)
@@ -83,14 +85,6 @@ class JobTable(DataTable[Text]):
             self.add_row(*map(_cell, cells(job)[: len(widths)]), key=job.id)
         if job_id in self._jobs:
             self.move_cursor(row=self.get_row_index(job_id))
-
-
-def _fitting(n_cells: int) -> dict[str, int]:
-    """Return the columns that fit and their widths; the title takes the rest."""
-    shown, left = dict(_WIDTHS), n_cells - _MARGIN
-    while shown and left - sum(width + _MARGIN for width in shown.values()) < _TITLE_CELLS:
-        shown.popitem()
-    return {"Job": max(1, left - sum(width + _MARGIN for width in shown.values())), **shown}
 
 
 def _cell(text: str) -> Text:
@@ -171,7 +165,7 @@ class JobsScreen(FeatureScreen):
         text = ""
         if job is not None:
             try:
-                text = await (await localllm_service(self.app_context.connection)).job_log(job.id)
+                text = await (await self.service()).job_log(job.id)
             except UserError as error:
                 text = f"{error}\n"
         self.query_one(LogView).show(text)
@@ -196,5 +190,95 @@ class JobsScreen(FeatureScreen):
             self.inform("No job is selected.")
             return
         with self.warn_on_error():
-            await action(await localllm_service(self.app_context.connection), job)
+            await action(await self.service(), job)
         self._read_log()
+
+
+_READ_EVERY_S = 1.0
+_MAX_BYTES = 256 * 1024  # earlier lines are in the file
+
+
+class LogView(Log):
+    """A wrapped log. Appends to a growing text, replaces any other; follows the end until the user scrolls."""
+
+    def __init__(self) -> None:
+        super().__init__(highlight=False, auto_scroll=False)  # the anchor does it after the layout
+        self._text = ""
+        self._wrap_cells = 0  # the width the lines are wrapped to
+
+    def on_mount(self) -> None:
+        self.anchor()
+
+    def show(self, text: str) -> None:
+        """Show `text`, which need not be printable."""
+        if text.startswith(self._text) and self._text.endswith("\n"):
+            added = text[len(self._text) :]
+        else:
+            self.clear()
+            self.anchor()
+            added = text
+        self._text = text
+        self._append(added)
+
+    def on_resize(self, _: Resize) -> None:
+        """Wrap to the new width and scroll to the end."""
+        if self.scrollable_content_region.width != self._wrap_cells:
+            self._wrap_cells = self.scrollable_content_region.width
+            self.clear()
+            self._append(self._text)
+            self.anchor()
+
+    def _append(self, text: str) -> None:
+        if text and self._wrap_cells:  # before the layout there is no width
+            lines = printable(text.expandtabs(4)).split("\n")[: -1 if text.endswith("\n") else None]
+            self.write_lines([part for line in lines for part in chop_cells(line, self._wrap_cells) or [""]])
+
+
+class LogScreen(FeatureScreen):
+    """Reads the file in a thread, once a second while visible."""
+
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "log.tcss"]
+    FEATURE = "log"
+    TABLE: ClassVar[CommandTable] = CommandTable(())
+
+    def body(self) -> Iterable[Widget]:
+        yield Input(placeholder="Filter lines", compact=True)
+        yield LogView()
+
+    def on_mount(self) -> None:
+        self.set_interval(_READ_EVERY_S, self._follow)
+
+    def on_screen_resume(self) -> None:
+        self._read()
+
+    @on(Input.Changed)
+    def _narrowed(self) -> None:
+        self._read()
+
+    def _follow(self) -> None:
+        if self.is_current:
+            self._read()
+
+    @work(exclusive=True)
+    async def _read(self) -> None:
+        path = self.app_context.settings.cache_dir / "service.log"
+        wanted = self.query_one(Input).value.casefold()
+        text = await asyncio.to_thread(read_end, path)
+        lines = [line for line in text.splitlines(keepends=True) if wanted in line.casefold()]
+        self.query_one(LogView).show("".join(lines) or f"No lines yet in {path}.\n")
+
+
+def read_end(path: Path, max_bytes: int = _MAX_BYTES) -> str:
+    """Return the last whole lines of a file, at most `max_bytes`; the reason if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            n_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(0, n_bytes - max_bytes))
+            data = file.read()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}.\n"
+    if n_bytes > max_bytes:
+        data = data.partition(b"\n")[2]
+    return data.decode("utf-8", "replace")

@@ -1,12 +1,18 @@
-"""The metrics screen: current activity of each model, past speeds, and benchmark comparisons.
+"""The metrics screen: what each model does now, past speeds, and benchmark runs compared.
 
-Owns the polling: twice a second, only while visible.
+Rates come from two snapshots of a model's counters, taken twice a second while the screen is visible; figures of runs
+from the JSON that `localllm bench` prints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import median
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from textual import on, work
 from textual.containers import VerticalScroll
@@ -17,16 +23,195 @@ from textual.widgets.option_list import Option
 
 from app.common.terminal import printable
 from app.protocol.plan import PlanRequest
+from offload.format import format_memory, format_speed
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
-from tui.connection import localllm_service
 from tui.context import AppContext
-from tui.metrics.figures import MetricsHistory, bench_runs, compared_lines, history_lines, model_lines, run_line
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
-    from app.protocol.status import ServiceStatus
+    from app.protocol.plan import MeasuredRun
+    from app.protocol.status import EngineCounters, ModelStatus, ServiceStatus
+
+
+_N_KEPT = 240  # two minutes at two snapshots a second
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_NAME_COLUMNS, _VALUE_COLUMNS = 13, 22
+_Figures: TypeAlias = Mapping[tuple[str, str, str], float]
+_RATE = "tok/s"  # for all other units less is better
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The activity of one model between two snapshots; None for figures without events.
+
+    `output_tps` sums all answers per second of wall time, `first_token_s` is the mean latency of those that began,
+    `cached_share` the cached share of their prompt tokens.
+    """
+
+    output_tps: float
+    first_token_s: float | None
+    cached_share: float | None
+    n_bytes: int
+    n_cells_used: int
+
+
+class MetricsHistory:
+    """Snapshots and samples by model. Drops a model that disappeared, and restarts one whose worker restarted."""
+
+    def __init__(self) -> None:
+        self._snapshots: dict[str, tuple[float, EngineCounters]] = {}  # seconds of a clock, and the counters then
+        self._samples: dict[str, deque[Sample]] = {}
+
+    def take(self, status: ServiceStatus, at_s: float) -> None:
+        """Record the state of all models at `at_s`, seconds of a monotonic clock."""
+        for gone in self._samples.keys() - {model.id for model in status.models}:
+            del self._samples[gone]
+            self._snapshots.pop(gone, None)
+        for model in status.models:
+            samples = self._samples.setdefault(model.id, deque(maxlen=_N_KEPT))
+            before_s, before = self._snapshots.pop(model.id, (at_s, None))
+            if (now := model.counters) is not None:
+                self._snapshots[model.id] = (at_s, now)
+                if before is not None and at_s > before_s and _is_same_worker(before, now):
+                    samples.append(_sample(model, before, now, at_s - before_s))
+
+    def samples(self, model_id: str) -> Sequence[Sample]:
+        """Return the samples of a model, oldest first."""
+        return tuple(self._samples.get(model_id, ()))
+
+
+def _is_same_worker(before: EngineCounters, after: EngineCounters) -> bool:
+    """Return whether the same worker counted both: a new one starts at 0."""
+    return all(new >= old for old, new in zip(_sums(before), _sums(after), strict=True))
+
+
+def _sums(counters: EngineCounters) -> Iterator[float]:
+    yield from (counters.n_finished, counters.n_prompt_tokens, counters.n_output_tokens)
+    yield from (counters.first_token_s.n_samples, counters.first_token_s.total_s)
+
+
+def _sample(model: ModelStatus, old: EngineCounters, new: EngineCounters, between_s: float) -> Sample:
+    n_first = new.first_token_s.n_samples - old.first_token_s.n_samples
+    n_prompt = new.n_prompt_tokens - old.n_prompt_tokens
+    n_cached = new.cached_share * new.n_prompt_tokens - old.cached_share * old.n_prompt_tokens
+    waited_s = new.first_token_s.total_s - old.first_token_s.total_s
+    return Sample(
+        output_tps=(new.n_output_tokens - old.n_output_tokens) / between_s,
+        first_token_s=waited_s / n_first if n_first else None,
+        cached_share=min(max(n_cached / n_prompt, 0.0), 1.0) if n_prompt else None,
+        n_bytes=model.n_bytes,
+        n_cells_used=model.occupancy.n_cells_used if model.occupancy else 0,
+    )
+
+
+def sparkline(values: Sequence[float | None], n_columns: int, most: float | None = None) -> str:
+    """Return the last `n_columns` values as blocks, newest on the right, scaled to `most` (default: their maximum).
+
+    None leaves a gap.
+    """
+    shown = values[-n_columns:] if n_columns > 0 else ()
+    top = most or max((value for value in shown if value is not None), default=0.0)
+    shares = (None if value is None else min(max(value / top, 0.0), 1.0) if top else 0.0 for value in shown)
+    return "".join(" " if share is None else _BLOCKS[round(share * (len(_BLOCKS) - 1))] for share in shares)
+
+
+def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -> list[str]:
+    """Return the state and recent activity of a model."""
+    room = n_columns - _NAME_COLUMNS - _VALUE_COLUMNS
+    head = f"{model.id} · {model.state}"
+    if model.plan is not None and model.plan.n_on_gpus:
+        head += f" · {model.plan.n_on_gpus} of {model.plan.n_layers} layers on GPUs"
+    if model.shares_with:
+        head += f" · shares an engine with {', '.join(model.shares_with)}"
+    if model.occupancy is None or model.counters is None:
+        return [head]
+    counters, occupancy = model.counters, model.occupancy
+    head += f" · {occupancy.n_running} running, {occupancy.n_waiting} waiting, {counters.n_finished} finished"
+    first_s = counters.first_token_s
+    latency = "none yet" if first_s.p50 is None else f"{first_s.p50:.2f} s, p95 {first_s.p95 or first_s.p50:.2f}"
+    tps = [sample.output_tps for sample in samples]
+    cached = "none yet" if not counters.n_prompt_tokens else f"{counters.cached_share:.0%} of all"
+    cells = f"{occupancy.n_cells_used:,} of {occupancy.n_cells:,}"
+    most_bytes = max((sample.n_bytes for sample in samples), default=0)
+    rows: tuple[tuple[str, str, Sequence[float | None], float | None], ...] = (
+        (
+            "tok/s",
+            f"{format_speed(tps[-1]) if tps else '–'}, answers {format_speed(counters.decode_tokens_per_s)}",
+            tps,
+            None,
+        ),
+        ("first token", latency, [sample.first_token_s for sample in samples], None),
+        ("cache hits", cached, [sample.cached_share for sample in samples], 1.0),
+        ("memory", format_memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
+        ("KV cells", cells, [sample.n_cells_used for sample in samples], occupancy.n_cells),
+    )
+    # What a model runs with, and why; another program's service does not say it.
+    runs_with = f"{'runs with':<{_NAME_COLUMNS}}{' · '.join(setting.words for setting in model.settings)}"
+    return [
+        head,
+        *(
+            f"{name:<{_NAME_COLUMNS}}{value:<{_VALUE_COLUMNS}}{sparkline(line, room, most)}"
+            for name, value, line, most in rows
+        ),
+        *(wrap(runs_with, n_columns, subsequent_indent=" " * _NAME_COLUMNS) if model.settings else ()),
+    ]
+
+
+def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
+    """Return the recorded answer speeds of a model on this machine."""
+    rates = [run.tps for run in runs if run.kind == "decode"]
+    if not rates:
+        return ["No answers measured yet."]
+    times = [run.at_s for run in runs if run.kind == "decode" and run.at_s]
+    since = f" since {datetime.fromtimestamp(min(times)):%Y-%m-%d}" if times else ""
+    answers = "1 answer" if len(rates) == 1 else f"{len(rates)} answers"
+    text = f"{answers}{since}: median {format_speed(median(rates))} tok/s, last {format_speed(rates[-1])} "
+    return [text + sparkline(rates, max(n_columns - len(text), 0))]
+
+
+def bench_runs(jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """Return the benchmark jobs, newest first."""
+    return tuple(sorted((job for job in jobs if job.kind == "bench"), key=lambda job: -job.created_s))
+
+
+def run_line(job: Job) -> str:
+    """Return time, model and result of a run."""
+    begun = f"{datetime.fromtimestamp(job.created_s):%Y-%m-%d %H:%M}  {job.arguments.get('model', '')}"
+    if job.state == "failed" and job.error is not None:
+        return f"{begun}: failed. {job.error.cause}"
+    if job.state != "done" or job.result is None:
+        return f"{begun}: {job.state}"
+    figures = _figures(job.result)
+    decode = next((f"answers {tps:.4g} tok/s" for (work, _, _), tps in figures.items() if work == "decode"), "")
+    prefill = next((f"prompts {tps:.4g} tok/s" for (work, _, _), tps in figures.items() if work == "prefill"), "")
+    roofline = next(
+        (f"{item['share']:.0%} of the memory bandwidth limit" for item in job.result.get("rooflines", ())), ""
+    )
+    return f"{begun}: {', '.join(filter(None, (decode, prefill, roofline))) or 'no results'}"
+
+
+def compared_lines(before: Job, after: Job) -> list[str]:
+    """Return the figures that both runs have, and their ratio (above 1 is better)."""
+    old, new = _figures(before.result or {}), _figures(after.result or {})
+    both = [key for key in old if key in new]
+    if not both:
+        return ["These runs have no measurements in common."]
+    width = max(len(f"{name} {case}") for name, case, _ in both)
+    lines = []
+    for name, case, unit in both:
+        then, now = old[name, case, unit], new[name, case, unit]
+        gain = now / then if unit == _RATE else then / now
+        lines.append(f"{f'{name} {case}':<{width}}  {then:>8.4g} → {now:>8.4g} {unit:<6} {gain:.2f} ×")
+    return lines
+
+
+def _figures(result: Mapping[str, Any]) -> _Figures:
+    """Return the medians of the first server, by work, case and unit."""
+    for server in result.get("results", ())[:1]:
+        return {(item["work"], item["case"], item["unit"]): item["median"] for item in server["measurements"]}
+    return {}
 
 
 _POLL_S = 0.5
@@ -95,9 +280,15 @@ class MetricsScreen(FeatureScreen):
 
     # Command handlers
 
-    def measure(self, model: str = "") -> None:
-        """Benchmark a model, by default the one of the chat."""
-        self._begin_measuring(model or self.app_context.connection.state.model)
+    @work(group="measure")
+    async def measure(self) -> None:
+        """Benchmark the model of the chat."""
+        model = self.app_context.connection.state.model
+        with self.inform_on_error():
+            service = await self.service()
+            await service.start_job("bench", {"model": model, "only": _QUICK_WORK})
+            self.inform(f"{model} is being benchmarked: keep the machine idle for a minute. F8 shows the log.")
+            self._show_runs(bench_runs(await service.jobs()))
 
     def clear_comparison(self) -> None:
         """Clear the run selected for comparison."""
@@ -117,7 +308,7 @@ class MetricsScreen(FeatureScreen):
             lines = [run_line(before), run_line(after), *compared_lines(before, after)]
             self._text("compared").update(printable("\n".join(lines)))
 
-    # Looks
+    # Polling
 
     @work(group="look")
     async def _poll(self) -> None:
@@ -125,10 +316,12 @@ class MetricsScreen(FeatureScreen):
             return
         self._is_polling = True
         try:
-            service = await localllm_service(self.app_context.connection)
+            service = await self.service()
             status = await service.status()
             self._log.take(status, self.app_context.clock())
-            self._show_models(status)
+            room = self.size.width - _MARGIN_COLUMNS
+            blocks = ["\n".join(model_lines(model, self._log.samples(model.id), room)) for model in status.models]
+            self._text("models").update(printable("\n\n".join(blocks)))
             if self._n_polls % _POLLS_PER_RUN_REFRESH == 0:
                 self._show_runs(bench_runs(await service.jobs()))
             self._n_polls += 1
@@ -137,20 +330,11 @@ class MetricsScreen(FeatureScreen):
         finally:
             self._is_polling = False
 
-    @work(group="measure")
-    async def _begin_measuring(self, model: str) -> None:
-        with self.inform_on_error():
-            service = await localllm_service(self.app_context.connection)
-            await service.start_job("bench", {"model": model, "only": _QUICK_WORK})
-            self.inform(f"{model} is being benchmarked: keep the machine idle for a minute. F8 shows the log.")
-            self._show_runs(bench_runs(await service.jobs()))
-
     @work(group="history", exclusive=True)
     async def _show_history(self) -> None:
         history = self._text("history")
         try:
-            service = await localllm_service(self.app_context.connection)
-            report = await service.plan(PlanRequest(model=""))
+            report = await (await self.service()).plan(PlanRequest(model=""))
         except UserError as error:
             history.update(printable(str(error)))
             return
@@ -161,11 +345,6 @@ class MetricsScreen(FeatureScreen):
 
     def _text(self, name: str) -> Static:
         return self.query_one(f"#{name}", Static)
-
-    def _show_models(self, status: ServiceStatus) -> None:
-        room = self.size.width - _MARGIN_COLUMNS
-        blocks = ["\n".join(model_lines(model, self._log.samples(model.id), room)) for model in status.models]
-        self._text("models").update(printable("\n\n".join(blocks)))
 
     def _show_runs(self, runs: tuple[Job, ...]) -> None:
         if runs == self._runs and self._runs:

@@ -1,7 +1,5 @@
-"""Dialogs about models: one's metadata, the choice of a quantization, and the welcome of the first run.
-
-Owns the marker file of the first run.
-"""
+"""Dialogs about models: the metadata of one, the choice of a quantization, and the welcome of the first run, with the
+marker file that it was shown."""
 
 from __future__ import annotations
 
@@ -22,6 +20,7 @@ from textual.worker import Worker
 
 from app.common.terminal import printable_line
 from app.library.local.model_files import model_paths
+from app.settings.parsing import parse_byte_size
 from app.settings.settings import Settings
 from quantizer.system.errors import UserError
 from quantizer.system.files import private_folder
@@ -121,9 +120,6 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Return the size."""
-
-        from app.settings.parsing import parse_byte_size
-
         try:
             n_bytes = parse_byte_size(event.value)
         except UserError as error:
@@ -210,28 +206,18 @@ class WelcomeScreen(ModalScreen[bool]):
 
     async def _fetch(self) -> None:
         """Load the recommendations first: they can be chosen."""
-        await self._offer()
-        await self._show_machine()
-
-    async def _offer(self) -> None:
+        without = "No model of the catalogue fits this machine: F6 searches for more."
+        offers: tuple[Recommended, ...] = ()
         try:
             found = await (await localllm_service(self._connection)).library.recommend()
+            offers = default_first(offered(found.models))
         except UserError as error:
-            self._show_offers((), printable_line(str(error)))
-        else:
-            self._show_offers(
-                offered(found.models), "No model of the catalogue fits this machine: F6 searches for more."
-            )
-
-    def _show_offers(self, offers: tuple[Recommended, ...], without: str) -> None:
-        offers = default_first(offers)
+            without = printable_line(str(error))
         self._offers = {offer.reference: offer for offer in offers}
         options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
         options = options or [Option(Content(without), id="none", disabled=True)]
         self.choices.set_options([_not_now(), *options])
         self.choices.highlighted = 0  # Enter may be meant for the prompt
-
-    async def _show_machine(self) -> None:
         try:
             text = _machine_text(await (await localllm_service(self._connection)).library.machine())
         except UserError as error:

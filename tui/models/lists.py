@@ -1,7 +1,4 @@
-"""The data of the models screen: local, recommended and found models, and running downloads.
-
-Owns when each is fetched. Independent of widgets: calls `on_change` after each change.
-"""
+"""The data of the models screen: local, recommended and found models, and running downloads; when each is fetched."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.jobs.monitor import JobMonitor
 from tui.models.rows import ModelRow, Section, downloadable_rows, engine_rows, local_rows, with_jobs
-from tui.models.typed_path import TITLE, path_section, typed_path
+from tui.models.typed import TITLE, path_section, typed_path
 
 if TYPE_CHECKING:
     from app.protocol.library import HubRepository, LocalModel, Recommended
@@ -36,7 +33,7 @@ class ModelLists:
         self,
         connection: ServiceConnection,
         jobs: JobMonitor,
-        on_change: Callable[[], None],
+        on_change: Callable[[], object],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.words = ""
@@ -49,8 +46,8 @@ class ModelLists:
         self._found: tuple[HubRepository, ...] = ()
         self._of_engine: tuple[ModelStatus, ...] | None = None  # where the service is an engine of another program
         self._jobs = jobs
-        jobs.watch(self._show_soon)
-        self._showing: asyncio.TimerHandle | None = None
+        jobs.watch(self._change_soon)
+        self._pending_change: asyncio.TimerHandle | None = None
         self._folder = ""
         self._folder_stamp: tuple[tuple[str, int], ...] = ()
         self._paths = Section(TITLE, ())  # while the words are a path
@@ -171,14 +168,15 @@ class ModelLists:
             self._notes["hub"] = str(error)
         self._on_change()
 
-    def _show_soon(self) -> None:
+    def _change_soon(self) -> None:
         """Batch the changes of the next moment."""
-        if self._showing is None:
-            self._showing = asyncio.get_running_loop().call_later(_CHANGES_SHOWN_S, self._show_jobs)
 
-    def _show_jobs(self) -> None:
-        self._showing = None
-        self._on_change()
+        def change() -> None:
+            self._pending_change = None
+            self._on_change()
+
+        if self._pending_change is None:
+            self._pending_change = asyncio.get_running_loop().call_later(_CHANGES_SHOWN_S, change)
 
     def _show_local(self, models: tuple[LocalModel, ...]) -> None:
         self._local = models

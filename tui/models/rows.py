@@ -168,7 +168,14 @@ def with_jobs(rows: Iterable[ModelRow], jobs: Iterable[Job]) -> tuple[ModelRow, 
         if job.kind == "pull":
             key = (job.arguments.get("reference"), job.arguments.get("quantize") or "")
             pulls[key] = job
-    return tuple(_with_job(row, pulls.get((row.reference, row.quantize))) for row in rows)
+    shown = []
+    for row in rows:
+        pull = pulls.get((row.reference, row.quantize)) if row.kind == "remote" else None
+        if pull is None or pull.state == "forgotten":
+            shown.append(row)
+        else:
+            shown.append(replace(row, progress=format_progress(pull), job_id="" if pull.has_ended else pull.id))
+    return tuple(shown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,12 +290,6 @@ def _quants(repo: HubRepository) -> Iterator[ModelRow]:
                 note=f"{found.architecture}, {found.n_parameters / 1e9:.1f}B"
                 + (", a checkpoint: converted to a GGUF of this type after download" if repo.is_checkpoint else ""),
             )
-
-
-def _with_job(row: ModelRow, job: Job | None) -> ModelRow:
-    if row.kind != "remote" or job is None or job.state == "forgotten":
-        return row
-    return replace(row, progress=format_progress(job), job_id="" if job.has_ended else job.id)
 
 
 def _matches(name: str, words: str) -> bool:

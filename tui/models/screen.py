@@ -1,36 +1,175 @@
-"""The models screen: local models, models of other programs, and models to download.
-
-Owns the selected row and the actions on it. The lists belong to `tui.models.lists`.
-"""
+"""The models screen: its search field and list, the details of the selected row, and the commands for it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
+from textual.actions import SkipAction
+from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Input, OptionList
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
 from textual.worker import Worker
 
+from app.common.terminal import printable_line
 from app.protocol.job import Job
 from app.settings.parsing import parse_duration
 from app.settings.settings import Settings
 from tui.commands import HOME, CommandTable, list_command
-from tui.connection import localllm_service
 from tui.context import AppContext
 from tui.models.dialogs import ModelInfoScreen, QuantizeScreen
 from tui.models.lists import ModelLists
-from tui.models.model_list import ModelDetail, ModelList, SearchField
-from tui.models.rows import ModelRow, format_removal
+from tui.models.rows import (
+    Columns,
+    ModelRow,
+    Section,
+    columns,
+    format_fit,
+    format_rate,
+    format_removal,
+    format_size,
+    headings,
+    row_line,
+)
+from tui.models.typed import completed, typed_path
 from tui.widgets.dialogs import ChoiceDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.client.service_client import LibraryClient
+
+
+_ACTIONS = {
+    "local": "Enter starts a chat.",
+    "external": "Enter starts a chat, I imports it.",
+    "engine": "Enter starts a chat.",
+    "remote": "Enter downloads it in the background.",
+    "file": "Enter imports it: a link, no second copy.",
+    "folder": "Enter opens it.",
+}
+_MARGIN_CELLS = 3  # the scroll bar, and air
+
+
+class SearchField(Input):
+    """Posts its text like Input; Down and Enter go to the list, Tab completes a path, Esc clears the text."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "leave_for_list", "List", show=False, id="to-list", tooltip="Go to the list"),
+        Binding("enter", "leave_for_list(True)", "List", show=False, id="enter-list", tooltip="Go to the list"),
+        Binding("tab", "complete", "Complete", show=False, id="complete-path", tooltip="Complete the path"),
+        Binding("escape", "clear_or_leave", "Clear", show=False, id="clear-search", tooltip="Clear the text"),
+    ]
+
+    @dataclass
+    class Left(Message):
+        """The user goes to the list, by Enter if `is_entered`."""
+
+        is_entered: bool = False
+
+    def action_leave_for_list(self, is_entered: bool = False) -> None:
+        """Let the screen focus the list."""
+        self.post_message(self.Left(is_entered))
+
+    def action_complete(self) -> None:
+        """Complete a path; leave the field where there is nothing to complete."""
+        path = typed_path(self.value)
+        longer = completed(path) if path else path
+        if longer == path:
+            self.post_message(self.Left())
+        else:
+            self.value = longer
+            self.cursor_position = len(longer)
+
+    def action_clear_or_leave(self) -> None:
+        """Clear the text; without one leave the screen, as Esc does elsewhere on it."""
+        if not self.value:
+            raise SkipAction
+        self.value = ""
+        self.post_message(self.Left())
+
+
+def detail_lines(row: ModelRow) -> tuple[str, str]:
+    """Return two printable lines: the facts about a row, and its actions."""
+    context = f"context {row.n_ctx:,}" if row.n_ctx else ""
+    state = {"ready": "loaded", "loading": "loading", "failed": "failed to load"}.get(row.state, "")
+    if state == "loaded" and not row.is_staying:
+        state = "loaded, unloads when idle"
+    name = row.reference or (row.model if row.kind in ("file", "folder") else row.name)
+    speed = f"about {format_rate(row.fit)}" if format_rate(row.fit) else ""
+    facts = (
+        name,
+        format_size(row.n_bytes),
+        row.type if row.type not in name else "",
+        format_fit(row.fit),
+        speed,
+        context,
+        row.takes,
+        state,
+    )
+    action = "X stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]
+    notes = (row.damaged, row.progress, action, row.note)
+    return (
+        printable_line(" · ".join(fact for fact in facts if fact)),
+        printable_line(" ".join(note for note in notes if note)),
+    )
+
+
+class ModelList(OptionList):
+    """The sections; the highlight stays on its row while they change."""
+
+    KEYS: ClassVar[tuple[Binding, ...]] = (
+        Binding("up,down", "", "Rows", id="rows", tooltip="Select a model"),
+        Binding("home,end,pageup,pagedown", "", "Pages", id="row-pages", tooltip="Move by a page"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self._sections: tuple[Section, ...] = ()
+        self._shape: tuple[str | None, ...] = ()
+        self._first: int | None = None  # the initial highlight
+
+    @property
+    def row_id(self) -> str:
+        """The id of the highlighted row, "" for none."""
+        option = self.highlighted_option
+        return (option.id or "") if option is not None else ""
+
+    def show(self, sections: Sequence[Section]) -> None:
+        """Show `sections`; if the rows are the same, redraw only changed text."""
+        self._sections = tuple(sections)
+        options = list(_options(self._sections, columns(max(20, self.size.width - _MARGIN_CELLS))))
+        shape = tuple(option.id for option in options)
+        if shape == self._shape:
+            for index, option in enumerate(options):
+                if str(self.get_option_at_index(index).prompt) != str(option.prompt):
+                    self.replace_option_prompt_at_index(index, option.prompt)
+            return
+        chosen, has_moved, self._shape = self.row_id, self.highlighted != self._first, shape
+        self.set_options(options)
+        is_kept = has_moved and chosen in shape
+        self._first = next((index for index, option in enumerate(options) if not option.disabled), None)
+        self.highlighted = shape.index(chosen) if is_kept else self._first
+
+    def on_reformat_size(self) -> None:
+        """Adapt the columns to the new width."""
+        self.show(self._sections)
+
+
+def _options(sections: Sequence[Section], at: Columns) -> Iterator[Option]:
+    for number, section in enumerate(sections):
+        title = printable_line(section.title) if number else headings(section.title, at)
+        yield Option(Content.styled(title, "bold"), id=f"heading-{number}", disabled=True)
+        for row in section.rows:
+            yield Option(Content(row_line(row, at)), id=row.id)
+        if section.note:
+            yield Option(Content(f"  {printable_line(section.note)}"), id=f"note-{number}", disabled=True)
 
 
 _LOOK_S = 1.0  # between two looks at the models folder
@@ -85,12 +224,12 @@ class ModelsScreen(FeatureScreen):
         super().__init__(app_context)
         self._connection = app_context.connection
         self._downloads = app_context.downloads
-        self._lists = ModelLists(app_context.connection, app_context.jobs, self._post_changed)
+        self._lists = ModelLists(app_context.connection, app_context.jobs, lambda: self.post_message(self.Changed()))
 
     def body(self) -> Iterable[Widget]:
         yield SearchField(placeholder="/ searches local models and the hub, or takes a path", select_on_focus=False)
         yield ModelList()
-        yield ModelDetail()
+        yield Static(id="model-detail", markup=False)
 
     def on_mount(self) -> None:
         self.rows.focus()
@@ -141,13 +280,15 @@ class ModelsScreen(FeatureScreen):
         await self.run_command("choose")
 
     @on(OptionList.OptionHighlighted)
-    def _highlighted(self) -> None:
-        self.query_one(ModelDetail).show(self.row)
+    def _show_detail(self) -> None:
+        row = self.row
+        text = "\n".join(detail_lines(row)) if row is not None else ""
+        self.query_one("#model-detail", Static).update(text, layout=False)
 
     @on(Changed)
     def _show(self) -> None:
         self.rows.show(self._lists.sections())
-        self.query_one(ModelDetail).show(self.row)
+        self._show_detail()
 
     # Commands
 
@@ -174,7 +315,11 @@ class ModelsScreen(FeatureScreen):
         elif row.is_arriving:
             self.inform(f"{row.name} is still being copied.")
         elif row.kind == "remote":
-            await self._fetch(row)
+            if row.job_id:
+                self.inform("Already downloading: X stops it.")
+            else:
+                await self._downloads.start(row.reference, row.quantize)
+                self.inform(f"Downloading {row.name.strip()} in the background.")
         elif row.kind == "file":
             await self._import(row)
         elif row.kind == "folder":
@@ -201,7 +346,7 @@ class ModelsScreen(FeatureScreen):
                 return  # the user has gone on: keys typed elsewhere must not start a job
             chosen = await self.app.push_screen_wait(QuantizeScreen(row.name, row.n_bytes, choices))
             if chosen is not None:
-                service = await localllm_service(self._connection)
+                service = await self.service()
                 source = "guide" if row.name == "guide" else row.model
                 await service.start_job("quantize", {"source": source, **chosen})
                 self.inform(f"Quantizing {row.name} has started: F8 shows the jobs.")
@@ -254,7 +399,7 @@ class ModelsScreen(FeatureScreen):
             await (await self._library()).unload(row.loaded_as)
             self.inform(f"{row.name} is unloaded; the next message loads it again.")
         else:
-            await (await localllm_service(self._connection)).load(row.model)
+            await (await self.service()).load(row.model)
             self.inform(f"{row.name} is loading.")
         self.rescan()
 
@@ -264,7 +409,9 @@ class ModelsScreen(FeatureScreen):
         if row is None or not row.is_loaded:
             self.inform("Only a loaded model can be kept.")
             return
-        idle = self._idle_time()
+        idle = self.app_context.settings_controller.settings.keep_alive
+        if parse_duration(idle) is None:  # forever, which needs no key: then the default
+            idle = Settings().keep_alive
         await (await self._library()).keep_alive(row.loaded_as, idle if row.is_staying else _FOR_GOOD)
         self.inform(f"{row.name} unloads when idle for {idle}." if row.is_staying else f"{row.name} stays loaded.")
         self.rescan()
@@ -275,15 +422,10 @@ class ModelsScreen(FeatureScreen):
         if row is None or not row.job_id:
             self.inform("This row has no download.")
             return
-        await (await localllm_service(self._connection)).cancel_job(row.job_id)
+        await (await self.service()).cancel_job(row.job_id)
         self.inform("Stopped. Partial data is kept: Enter resumes.")
 
     # Helpers
-
-    def _idle_time(self) -> str:
-        """Return the setting keep_alive; its default where the setting is forever, which needs no key."""
-        chosen = self.app_context.settings_controller.settings.keep_alive
-        return Settings().keep_alive if parse_duration(chosen) is None else chosen
 
     def _local_row(self) -> ModelRow | None:
         """Return the row if its model is on this disk; otherwise notify."""
@@ -296,15 +438,8 @@ class ModelsScreen(FeatureScreen):
             return None
         return row
 
-    async def _fetch(self, row: ModelRow) -> None:
-        if row.job_id:
-            self.inform("Already downloading: X stops it.")
-            return
-        await self._downloads.start(row.reference, row.quantize)
-        self.inform(f"Downloading {row.name.strip()} in the background.")
-
     async def _library(self) -> LibraryClient:
-        return (await localllm_service(self._connection)).library
+        return (await self.service()).library
 
     def _begin(self, work: Callable[[], Coroutine[None, None, None]], group: str) -> None:
         """Run `work` in the background, replacing the running one of its group."""
@@ -314,6 +449,3 @@ class ModelsScreen(FeatureScreen):
         """Refresh the lists after a finished job."""
         if job.state == "done":
             self._begin(self._lists.refresh, "refresh")
-
-    def _post_changed(self) -> None:
-        self.post_message(self.Changed())

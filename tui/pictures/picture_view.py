@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 from base64 import b64decode
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from textual.app import App
@@ -18,9 +22,10 @@ from app.common.terminal import printable_line
 from quantizer.system.errors import UserError
 from tui.pictures.preview import Preview
 from tui.pictures.terminal_graphics import TerminalGraphics, graphics_of
-from tui.pictures.widgets import cells_of, load_widgets, picture_widget, release
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from tui.context import BaseApp
 
 
@@ -123,3 +128,53 @@ class PictureView(Vertical):
             await self.remove_children()
             await self.mount(widget)
             self.display = True
+
+
+_NAMES = {"kitty": "TGPImage", "blocks": "HalfcellImage"}
+
+
+def load_widgets() -> None:
+    """Import what draws pictures; takes a tenth of a second the first time."""
+    with _without_terminal():
+        import_module("textual_image.widget")
+
+
+def picture_widget(image: Image, graphics: TerminalGraphics, size: Size) -> Widget:
+    """Return a widget of `size` cells that draws `image`; call `load_widgets` before."""
+    from textual_image import _terminal, widget
+
+    cell = _terminal.CellSize(graphics.cell_width, graphics.cell_height)
+    _terminal.get_cell_size._result = cell  # type: ignore[attr-defined]  # noqa: SLF001 - else it asks the terminal
+    picture: Widget = getattr(widget, _NAMES[graphics.protocol])(image)
+    picture.ALLOW_SELECT = False  # type: ignore[misc]
+    picture.styles.width, picture.styles.height = size
+    return picture
+
+
+def release(picture: Widget) -> None:
+    """Free what the terminal keeps of a picture, which is shown no longer."""
+    renderable = getattr(picture, "_renderable", None)
+    if renderable is not None:
+        renderable.cleanup()
+
+
+def cells_of(width: int, height: int, graphics: TerminalGraphics, bounds: Size) -> Size:
+    """Return the cells that a picture of `width` × `height` pixels takes: its true size, made smaller to fit `bounds`.
+
+    By half blocks a pixel is a cell wide.
+    """
+    pixels_per_cell = 1 if graphics.protocol == "blocks" else graphics.cell_width
+    columns = width / pixels_per_cell
+    rows = height * graphics.cell_width / graphics.cell_height / pixels_per_cell
+    scale = min(1.0, bounds.width / columns, bounds.height / rows)
+    return Size(max(1, round(columns * scale)), max(1, round(rows * scale)))
+
+
+@contextmanager
+def _without_terminal() -> Iterator[None]:
+    """Hide the terminal from textual-image, which asks it questions when it is imported."""
+    terminal, sys.__stdout__ = sys.__stdout__, io.StringIO()  # type: ignore[misc,assignment]
+    try:
+        yield
+    finally:
+        sys.__stdout__ = terminal  # type: ignore[misc]

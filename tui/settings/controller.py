@@ -1,15 +1,16 @@
-"""The settings in effect, and those of the settings file for the next start.
-
-Owns which changes apply at once. Values and sources belong to `app.settings`.
-"""
+"""The settings in effect, those of the settings file for the next start, which changes apply at once, and the check of
+custom keys such as `quit = "ctrl+x,f12"`. Values and sources belong to `app.settings`."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+from textual.keys import Keys
 
 from app.options.option import Effect, format_value
 from app.protocol.plan import PlanRequest
@@ -22,7 +23,10 @@ from app.settings.settings import (
     parse_setting,
     setting_sources,
     settings_file,
+    write_setting,
 )
+from quantizer.system.errors import UsageError
+from tui.commands import APP_COMMANDS, FEATURES, Command
 
 _HIDDEN = "(hidden)"
 _EFFECTS = {
@@ -88,13 +92,15 @@ class SettingsController:
         """Return every setting in the order of the descriptions. Raises UsageError for an invalid file."""
         upcoming = load_settings(self._flags, self._environment)
         origins = setting_sources(self._flags, self._environment)
-        return tuple(self._row(name, upcoming, origins[name]) for name in SETTINGS)
-
-    def _row(self, name: str, upcoming: Settings, origin: SettingSource) -> SettingRow:
-        now, then = getattr(self._in_force, name), getattr(upcoming, name)
-        changes = now != then and SETTINGS[name].effect is not Effect.AT_ONCE
-        is_of_load = changes and name in _LOADED_WITH and _is_explicit(then)
-        return SettingRow(name, shown(name, now), shown(name, then) if changes else None, origin, is_of_load)
+        rows = []
+        for name, option in SETTINGS.items():
+            now, then = getattr(self._in_force, name), getattr(upcoming, name)
+            changes = now != then and option.effect is not Effect.AT_ONCE
+            is_of_load = changes and name in _LOADED_WITH and _is_explicit(then)
+            rows.append(
+                SettingRow(name, shown(name, now), shown(name, then) if changes else None, origins[name], is_of_load)
+            )
+        return tuple(rows)
 
     def load_request(self, model: str) -> PlanRequest | None:
         """Return the request to load `model` with the saved settings; None if it already matches or only a restart can
@@ -116,26 +122,15 @@ class SettingsController:
     async def change(self, name: str, text: str | None) -> str:
         """Write `text` to the settings file, or remove the setting if None; return when it takes effect. Raises
         UserError for an invalid value or an unwritable file."""
-        from app.settings.settings import write_setting
-
-        value = None if text is None else self._checked(name, text)
+        value: Any = None if text is None else parse_setting(name, text)
+        if name == "keys" and text is not None:
+            check_keys(value)
         await asyncio.to_thread(write_setting, self.path, name, value)
         if SETTINGS[name].effect is Effect.AT_ONCE:
             loaded: Any = getattr(load_settings(self._flags, self._environment), name)
             self._in_force = replace(self._in_force, **{name: loaded})
             if obey := self._on_change.get(name):  # settings that are read on use need no call
                 obey()
-        return self._effect_text(name)
-
-    def _checked(self, name: str, text: str) -> object:
-        value: Any = parse_setting(name, text)
-        if name == "keys":
-            from tui.settings.keymap import check_keys
-
-            check_keys(value)
-        return value
-
-    def _effect_text(self, name: str) -> str:
         match setting_sources(self._flags, self._environment)[name]:
             case SettingSource.ENVIRONMENT:
                 return f"{environment_variable(name)} in the environment overrides the settings file."
@@ -160,3 +155,65 @@ def shown(name: str, value: object) -> str:
     """Return a value for display: a dash if empty, masked if secret."""
     text = format_value(value)
     return _HIDDEN if text and SETTINGS[name].is_secret else text or "–"
+
+
+_FIXED = {"ctrl+q": "quit", "ctrl+p": ""}  # Textual's own precede all others
+_YIELDING = {"interrupt", "suspend"}  # any command may take their keys, as quit and undo do
+_KNOWN = {key.value for key in Keys}
+_MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
+
+
+def check_keys(keys: Mapping[str, str]) -> None:
+    """Raise UsageError for an unknown command, an invalid key, a key that would block typing, and two commands of one
+    screen with the same key. Imports every screen."""
+    tables = _tables()
+    commands = _with_keys(tables)
+    for command_id, names in keys.items():
+        if command_id not in commands:
+            raise UsageError(f"{command_id!r} is not a command with a key.", "F10 lists these commands, under keys.")
+        for name in names.split(","):
+            _check_key(name, commands[command_id])
+    for title, table in tables.items():
+        owners: dict[str, str] = {}
+        for command in table:
+            if command.id in _YIELDING and command.id not in keys:
+                continue
+            for name in filter(None, command.bound_keys(keys).split(",")):
+                if (other := owners.setdefault(name, command.id)) != command.id:
+                    problem = f"{name} is assigned to both {other} and {command.id} in {title}."
+                    raise UsageError(problem, "Change one of them.")
+
+
+def ids_with_keys() -> list[str]:
+    """Return the sorted ids of the commands that can have custom keys. Imports every screen."""
+    return sorted(_with_keys(_tables()))
+
+
+def _tables() -> dict[str, tuple[Command, ...]]:
+    return {place.title: (*place.screen_class().TABLE, *APP_COMMANDS) for place in FEATURES}
+
+
+def _with_keys(tables: Mapping[str, tuple[Command, ...]]) -> dict[str, Command]:
+    return {command.id: command for table in tables.values() for command in table if command.keys}
+
+
+def _check_key(name: str, command: Command) -> None:
+    *modifiers, base = name.split("+")
+    if not _MODIFIERS.issuperset(modifiers) or not (name in _KNOWN or base in _KNOWN or _is_character(base)):
+        raise UsageError(
+            f"{name!r} is not a valid key for {command.id}.", "Write it like f2, ctrl+x, alt+left or slash."
+        )
+    if name in _FIXED and _FIXED[name] != command.id:
+        raise UsageError(f"{name} cannot be a key of {command.id}.", "This key is reserved.")
+    if command.has_priority and not {"ctrl", "alt"}.intersection(modifiers) and _is_character(base):
+        raise UsageError(f"{name} alone would block typing.", f"Use a key with ctrl+ for {command.id}.")
+
+
+def _is_character(base: str) -> bool:
+    """Return whether a key types a character or is the name of one."""
+    if len(base) <= 1:
+        return bool(base)
+    try:
+        return bool(unicodedata.lookup(base.replace("_", " ").upper()))
+    except KeyError:
+        return base == "space"

@@ -17,9 +17,7 @@ from app.protocol.plan import PlanRequest
 from app.settings.settings import SETTINGS, Settings
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
-from tui.connection import localllm_service
-from tui.settings.controller import SettingRow, SettingsController
-from tui.settings.keymap import ids_with_keys
+from tui.settings.controller import SettingRow, SettingsController, ids_with_keys
 from tui.settings.themes import theme_choices
 from tui.widgets.dialogs import ChoiceDialog, InputDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
@@ -72,7 +70,10 @@ class SettingTable(DataTable[Text]):
         if has_origin:
             self.add_column(Text("From"), width=_ORIGIN_CELLS)
         for row in self._rows:
-            cells = (_cell(row.name), _cell(_value(row)), _cell(row.origin))
+            value = row.value
+            if row.upcoming is not None:
+                value += f" → {row.upcoming}{': L reloads' if row.is_of_load else ' at the next start'}"
+            cells = (_cell(row.name), _cell(value), _cell(row.origin))
             self.add_row(*cells[: len(self.columns)], key=row.name)
         for name, text in self._facts.items():
             self.add_row(*(_cell(name), _cell(text), _cell(""))[: len(self.columns)], key=f"fact {name}")
@@ -80,12 +81,6 @@ class SettingTable(DataTable[Text]):
         if self._requested in names:
             row_index, self._requested = names.index(self._requested), ""
         self.move_cursor(row=row_index)
-
-
-def _value(row: SettingRow) -> str:
-    if row.upcoming is None:
-        return row.value
-    return f"{row.value} → {row.upcoming}{': L reloads' if row.is_of_load else ' at the next start'}"
 
 
 def _cell(text: str) -> Text:
@@ -179,12 +174,14 @@ class SettingsScreen(FeatureScreen):
             return
         choices = self._choices(name)
         if not choices:
-            await self.app.push_screen_wait(
-                InputDialog(name, partial(self._write, name), value=text, explanation=_explanation(name))
-            )
+            explanation = SETTINGS[name].help
+            if name == "keys":
+                explanation += f" Commands: {', '.join(ids_with_keys())}."
+            dialog = InputDialog(name, partial(self._write, name), value=text, explanation=explanation)
+            await self.app.push_screen_wait(dialog)
             return
-        dialog = ChoiceDialog(name, f"{SETTINGS[name].help} Now: {text or 'default'}.", choices)
-        if (chosen := await self.app.push_screen_wait(dialog)) is not None:
+        choice = ChoiceDialog(name, f"{SETTINGS[name].help} Now: {text or 'default'}.", choices)
+        if (chosen := await self.app.push_screen_wait(choice)) is not None:
             with self.warn_on_error():
                 await self._write(name, chosen)
 
@@ -209,7 +206,7 @@ class SettingsScreen(FeatureScreen):
                 await self.app.push_screen_wait(ChoiceDialog("Reload", describe_reload(load_request), _LOADING))
                 == _LOAD
             ):
-                model_id = await (await localllm_service(connection)).reload(load_request)
+                model_id = await (await self.service()).reload(load_request)
                 await connection.use_model(model_id)
                 self.inform("Loading: Esc returns to the chat.")
 
@@ -224,11 +221,6 @@ class SettingsScreen(FeatureScreen):
         effect = await self.settings_controller.change(name, text)
         self._draw()
         self.inform(f"{name} is {'reset' if text is None else 'saved'}. {effect}")
-
-
-def _explanation(name: str) -> str:
-    text = SETTINGS[name].help
-    return f"{text} Commands: {', '.join(ids_with_keys())}." if name == "keys" else text
 
 
 def describe_reload(load_request: PlanRequest) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from inspect import isawaitable
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,7 +18,12 @@ from textual.widgets import Footer
 from app.common.terminal import printable
 from quantizer.system.errors import UserError
 from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Feature
+from tui.connection import localllm_service
 from tui.context import AppContext, BaseApp
+
+if TYPE_CHECKING:
+    from app.client.service_client import ServiceClient
+
 
 FEATURE_CSS = Path(__file__).with_suffix(".tcss")
 _INFO_S = 4.0
@@ -166,3 +171,7 @@ class FeatureScreen(CommandScreen):
     def body(self) -> Iterable[Widget]:
         """Yield the widgets between the bar and the keys."""
         raise NotImplementedError
+
+    async def service(self) -> ServiceClient:
+        """Return the client for models, plans and jobs. Raises what `localllm_service` raises."""
+        return await localllm_service(self.app_context.connection)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.tui.hostile import controls_in
 from tests.tui.markdown.test_document import pen, text_of
 from tui.markdown.document import MarkdownDocument, code_blocks
-from tui.markdown.latex import as_unicode
+from tui.markdown.formulas import as_unicode
 
 
 def shown(source: str, width: int = 100) -> str:

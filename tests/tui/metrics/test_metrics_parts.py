@@ -13,7 +13,7 @@ from app.protocol.status import EngineCounters, LatencySummary, LoadedSetting, M
 from quantizer.system.errors import ErrorInfo
 from tests.app.client.scripted_client import READY
 from tests.tui.plans import split_plan
-from tui.metrics.figures import (
+from tui.metrics.screen import (
     MetricsHistory,
     bench_runs,
     compared_lines,

@@ -11,10 +11,9 @@ import pytest
 from PIL import Image
 from textual.geometry import Size
 
-from tui.pictures.picture_view import picture_bounds
+from tui.pictures.picture_view import cells_of, picture_bounds
 from tui.pictures.preview import PictureError, Previews, read_preview
 from tui.pictures.terminal_graphics import BLOCKS, TerminalGraphics
-from tui.pictures.widgets import cells_of
 
 
 def encoded(kind: str, image: Image.Image, **options: object) -> bytes:

@@ -13,8 +13,8 @@ from textual.app import App
 
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from tests.tui.plans import planner_for
-from tui.plan.controls import Stepper, StepperState, apply_step, plan_controls
 from tui.plan.display import BrailleCanvas, curve_lines, describe_load, device_lines, headline, machine_text
+from tui.plan.screen import Stepper, StepperState, apply_step, plan_controls
 
 ANSWER = planner_for()
 FULL = PlanRequest(is_full=True)

@@ -6,7 +6,7 @@ from app.protocol.plan import PlanRequest
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.plans import planner_for
-from tui.plan.controls import Stepper
+from tui.plan.screen import Stepper
 
 
 def scripted(name: str = "gemma-2-9b", machine: str = "RTX 3060 12 GB, 32 GB RAM") -> ScriptedClient:

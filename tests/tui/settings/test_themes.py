@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
+import textual.css.stylesheet as textual_stylesheet
 from textual.color import Color
+from textual.css.errors import UnresolvedVariableError
+from textual.css.stylesheet import Stylesheet
 from textual.theme import BUILTIN_THEMES
 
+import tui.settings.themes as stylesheet_module
 from tests.app.client.scripted_client import ScriptedClient
+from tests.tui.conftest import InlineSession
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
-from tui.settings.themes import HIGH_CONTRAST, theme_choices
+from tui.settings.themes import HIGH_CONTRAST, CachedStylesheet, theme_choices
 
 AAA = 7.0
 
@@ -48,3 +56,73 @@ def luminance(colour: Color) -> float:
 def test_no_color_takes_colours_away_unless_it_is_empty(monkeypatch, value, is_without):
     monkeypatch.setenv("NO_COLOR", value)
     assert LocalllmApp(ServiceConnection(ScriptedClient().opened, "guide")).no_color is is_without
+
+
+SOURCES = {f"source {number}": f".name-{number} {{ color: $accent; width: {number}; }}" for number in range(1, 100)}
+RED, BLUE = {"accent": "#ff0000"}, {"accent": "#0000ff"}
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The sources that were parsed since the test began, where no earlier test parsed any."""
+    sources: list[str] = []
+    parse: Callable[..., Any] = textual_stylesheet.parse
+
+    def record(scope: str, css: str, *others: Any, **options: Any) -> Any:
+        sources.append(css)
+        return parse(scope, css, *others, **options)
+
+    stylesheet_module._parsed_with.cache_clear()
+    monkeypatch.setattr(textual_stylesheet, "parse", record)
+    yield sources
+    stylesheet_module._parsed_with.cache_clear()
+
+
+def filled(stylesheet: Stylesheet) -> Stylesheet:
+    for name, css in SOURCES.items():
+        stylesheet.add_source(css, ("", name))
+    return stylesheet
+
+
+def test_the_rules_are_those_of_textual_under_each_theme() -> None:
+    ours, theirs = filled(CachedStylesheet(variables=RED)), filled(Stylesheet(variables=RED))
+    assert ours.css == theirs.css
+    for variables in (BLUE, RED):
+        for stylesheet in (ours, theirs):
+            stylesheet.set_variables(variables)
+            stylesheet.reparse()
+        assert ours.css == theirs.css
+
+
+def test_a_source_is_parsed_once_for_a_theme(parsed: list[str]) -> None:
+    stylesheet = filled(CachedStylesheet(variables=RED))
+    stylesheet.parse()
+    assert parsed == list(SOURCES.values())
+    stylesheet.add_source(".more { width: 1; }", ("", "more"))
+    stylesheet.reparse()
+    assert parsed.pop() == ".more { width: 1; }"
+    for variables in (BLUE, RED, BLUE):
+        stylesheet.set_variables(variables)
+        stylesheet.reparse()
+    assert sorted(parsed) == sorted([*SOURCES.values(), *SOURCES.values(), ".more { width: 1; }"])
+
+
+def test_a_wrong_source_is_refused_and_the_rules_stay(parsed: list[str]) -> None:
+    stylesheet = filled(CachedStylesheet(variables=RED))
+    before = stylesheet.css
+    stylesheet.add_source(".wrong { width: $nothing; }", ("", "wrong"))
+    with pytest.raises(UnresolvedVariableError):
+        stylesheet.reparse()
+    del stylesheet.source["", "wrong"]
+    stylesheet.reparse()
+    assert stylesheet.css == before
+
+
+async def test_the_next_app_of_a_process_parses_nothing_again(open_app: InlineSession, parsed: list[str]) -> None:
+    n_parsed: list[int] = []
+    for _ in range(2):
+        async with open_app(ScriptedClient()) as user:
+            await user.presses("f10")
+            await user.sees("Settings")
+        n_parsed.append(len(parsed))
+    assert 0 < n_parsed[0] == n_parsed[1]

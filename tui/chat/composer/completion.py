@@ -1,10 +1,13 @@
-"""Completions of the word at the cursor: a command after a slash, a file after an at sign; and their list."""
+"""Completions of the word at the cursor: commands after a slash, their arguments, files after an at sign; and their
+list."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from rich.text import Text
@@ -13,6 +16,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from app.common.terminal import printable_line
+from tui.chat.composer.attachments import complete_path, files_below, leads_outside
 
 MAX_COMPLETIONS = 8
 _OPEN_QUOTE = re.compile(r"(?<!\S)@\"([^\"\n]*)\Z")
@@ -91,19 +95,18 @@ def file_completions(typed: str, files: Sequence[str]) -> list[Completion]:
     if len(fitting) < MAX_COMPLETIONS:
         fitting += [file for file in files if letters not in file.lower() and _has_in_order(file.lower(), letters)]
     search = FuzzySearch()
-    scored = {file: search.match(letters, file)[0] + _in_name(file, letters) for file in fitting[:_MOST_SCORED]}
+    scored = {}
+    for file in fitting[:_MOST_SCORED]:
+        # A match in the file's name counts more, most at its start, and less per folder level.
+        name = file.rpartition("/")[2].lower()
+        bonus = 10.0 * (letters in name) + 10.0 * name.startswith(letters) - 0.1 * file.count("/")
+        scored[file] = search.match(letters, file)[0] + bonus
     return [Completion(f"@{file}") for file in sorted(scored, key=lambda file: (-scored[file], file))[:MAX_COMPLETIONS]]
 
 
 def _has_in_order(text: str, letters: str) -> bool:
-    rest = iter(text)
+    rest = iter(text)  # a pattern such as a.*b.*c takes polynomial time on a name without a match
     return all(letter in rest for letter in letters)
-
-
-def _in_name(file: str, letters: str) -> float:
-    """Return a bonus for a match in the file's name, higher at its start, less per folder level."""
-    name = file.rpartition("/")[2].lower()
-    return 10.0 * (letters in name) + 10.0 * name.startswith(letters) - 0.1 * file.count("/")
 
 
 class CompletionList(OptionList):
@@ -121,7 +124,11 @@ class CompletionList(OptionList):
         if completions != self._completions:
             self._completions = completions
             self.clear_options()
-            self.add_options(Option(_line(completion)) for completion in completions)
+            for completion in completions:
+                line = Text(printable_line(completion.text), style="bold")
+                if completion.note:
+                    line.append(f"  {printable_line(completion.note)}", style="not bold dim")
+                self.add_option(Option(line))
             self.highlighted = 0 if completions else None
         self.display = bool(completions)
 
@@ -136,6 +143,51 @@ class CompletionList(OptionList):
         return self._completions[self.highlighted] if self.display and self.highlighted is not None else None
 
 
-def _line(completion: Completion) -> Text:
-    line = Text(printable_line(completion.text), style="bold")
-    return line.append(f"  {printable_line(completion.note)}", style="not bold dim") if completion.note else line
+SlashWords = Callable[[], Iterable[tuple[str, str]]]
+Arguments = Callable[[str], Awaitable[Sequence[tuple[str, str]]]]
+
+
+async def no_arguments(_: str) -> Sequence[tuple[str, str]]:
+    """Return nothing: no command has arguments that are known."""
+    return ()
+
+
+class CompletionSource:
+    """`words` returns the slash words with their descriptions, `arguments` what may follow one; files are below
+    `folder`. Files and arguments are listed once per word, for they may change at any time."""
+
+    def __init__(self, words: SlashWords, arguments: Arguments, folder: Path) -> None:
+        self._words = words
+        self._arguments = arguments
+        self._folder = folder
+        self._arguments_of: tuple[str, Sequence[tuple[str, str]]] = ("", ())  # the slash word, and what may follow it
+        self._files: Sequence[str] = ()
+        self._is_naming_file = False
+        self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # typed text, and its completions
+
+    async def prepare(self, word: PartialWord | None) -> None:
+        """List what may complete `word`."""
+        is_file = word is not None and word.kind == "file"
+        if word is not None and is_file:
+            if leads_outside(word.typed):
+                self._outside_paths = (word.typed, await asyncio.to_thread(complete_path, word.typed, self._folder))
+            elif not self._is_naming_file:
+                self._files = await asyncio.to_thread(files_below, self._folder)
+        self._is_naming_file = is_file
+        slash = word.command.lower() if word is not None and word.kind == "argument" else ""
+        if slash != self._arguments_of[0]:
+            self._arguments_of = (slash, await self._arguments(slash) if slash else ())
+
+    def completions(self, word: PartialWord) -> list[Completion]:
+        """Return the completions of a word that was prepared, or of one that is longer by now."""
+        if word.kind == "command":
+            completions = command_completions(word.typed, self._words())
+            is_whole = f"/{word.typed}" in (completion.text for completion in completions)
+            return [] if is_whole else completions  # Enter runs /model and does not complete it to /models
+        if word.kind == "argument":
+            slash, arguments = self._arguments_of
+            return argument_completions(word.typed, arguments) if slash == word.command.lower() else []
+        if leads_outside(word.typed):
+            typed, names = self._outside_paths
+            return [Completion(f"@{name}") for name in names[:MAX_COMPLETIONS]] if typed == word.typed else []
+        return file_completions(word.typed, self._files)

@@ -21,31 +21,35 @@ from textual.worker import Worker
 from app.chat.conversation import Attachment, Draft
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UsageError, UserError
-from tui.chat.composer.attachment_bar import AttachmentBar, AttachmentChip
-from tui.chat.composer.attachment_reader import AttachmentReader
-from tui.chat.composer.attachment_screen import (
+from tui.chat.composer.attachment_bar import (
     MAX_EDITED_CHARACTERS,
+    AttachmentBar,
+    AttachmentChip,
     AttachmentOutcome,
     AttachmentScreen,
     MediaScreen,
 )
 from tui.chat.composer.attachments import (
+    AttachmentReader,
     is_long,
     pasted,
+    pasted_paths,
     path_of,
     unused_name,
 )
-from tui.chat.composer.clipboard import ClipboardTool, clipboard_tool, read_picture
 from tui.chat.composer.completion import (
+    Arguments,
     Completion,
     CompletionList,
+    CompletionSource,
     PartialWord,
+    SlashWords,
+    no_arguments,
     partial_word,
 )
-from tui.chat.composer.completion_source import Arguments, CompletionSource, SlashWords, no_arguments
 from tui.chat.composer.context_forecast import TokenCount
+from tui.chat.composer.external_programs import ClipboardTool, clipboard_tool, read_picture
 from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, without_mention
-from tui.chat.composer.pasted_paths import pasted_paths
 from tui.chat.composer.prompt_input import PromptInput
 from tui.commands import slash_line
 

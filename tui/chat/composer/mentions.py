@@ -14,8 +14,7 @@ from pathlib import Path
 from app.chat.attachments.page_choice import ALL_PAGES, PageChoice, split_page_choice
 from app.chat.conversation import Attachment
 from quantizer.system.errors import UsageError, UserError
-from tui.chat.composer.attachment_reader import AttachmentReader
-from tui.chat.composer.attachments import path_of
+from tui.chat.composer.attachments import AttachmentReader, path_of
 
 _MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
 _AFTER_A_WORD = ".,;:!?)]}'\""

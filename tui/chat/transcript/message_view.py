@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, Vertical
+from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.events import Key, Paste
 from textual.geometry import Region
@@ -19,17 +20,114 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from app.chat.branches import Ending, TranscriptEntry, has_only_calls
-from app.chat.conversation import Role
+from app.chat.conversation import Attachment, MediaFile, Role
 from app.chat.stream import format_reasoning
-from app.common.terminal import printable
+from app.common.terminal import printable, printable_line
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.chat.tools.call_view import SIGNS, FoldLine, ToolCallView
-from tui.chat.transcript.question_view import PictureRow, QuestionView, pictures_of
-from tui.chat.transcript.summary_view import SummaryView
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
+from tui.pictures.picture_view import PictureView, media_content, picture_bounds
+
+
+def summary_line(entry: TranscriptEntry) -> str:
+    """Return what the summary does: how many messages it replaces, or that it was not finished."""
+    count = f"{entry.n_summarised} earlier message{'s' if entry.n_summarised != 1 else ''}"
+    if entry.is_running:
+        number, n_parts = entry.part
+        part = f", part {number} of {n_parts}" if n_parts > 1 else ""
+        return f"Summarising {count}{part}: Esc stops it"
+    if entry.ending is not Ending.COMPLETE:
+        return "A summary that was not finished: all messages are sent"
+    verb = "is" if entry.n_summarised == 1 else "are"
+    return f"{count} {verb} summarised; they stay in the chat"
+
+
+class SummaryView(Vertical):
+    """A divider and the text of a summary, which is open while it is written, and then until it is folded."""
+
+    def __init__(self, entry: TranscriptEntry) -> None:
+        super().__init__()
+        self._entry = entry
+        self._is_open = entry.is_running
+        self._divider = FoldLine(self._line(), markup=False)
+        self._text: MarkdownText | None = None
+        self._shown = ""  # the text in `_text`
+
+    def compose(self) -> ComposeResult:
+        yield self._divider
+
+    async def on_mount(self) -> None:
+        """Show the text of one that is open."""
+        await self._show_text()
+
+    async def write(self, entry: TranscriptEntry, text: str) -> None:
+        """Append `text`; the message is now `entry`."""
+        self._entry = entry
+        self._divider.update(self._line(), layout=False)
+        if self._text is not None and self._shown + text == entry.message.content:
+            self._text.append(text)
+            self._shown += text
+        else:
+            await self._show_text()
+
+    async def show(self, entry: TranscriptEntry) -> None:
+        """Show the state of the summary."""
+        self._entry = entry
+        self._divider.update(self._line(), layout=False)
+        await self._show_text()
+
+    @on(FoldLine.Clicked)
+    async def toggle(self) -> None:
+        """Unfold or fold the text."""
+        self._is_open = not self._is_open
+        self._divider.update(self._line(), layout=False)
+        await self._show_text()
+
+    def _line(self) -> str:
+        return f"{SIGNS[self._is_open]} {summary_line(self._entry)}"
+
+    async def _show_text(self) -> None:
+        text = printable(self._entry.message.content) if self._is_open else ""
+        if text == self._shown or not self.is_attached:
+            return
+        if self._text is not None:
+            await self._text.remove()
+        self._shown, self._text = text, MarkdownText(text) if text else None
+        if self._text is not None:
+            await self.mount(self._text)
+
+
+_MAX_PICTURES = 4  # of a question; the names say how many it has
+
+
+class QuestionView(Static):
+    """The text of a question as typed, below the names of its attachments and how much each one is."""
+
+    def __init__(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
+        labels = "  ".join(f"[{printable_line(attachment.label)}]" for attachment in attachments)
+        super().__init__("\n".join(filter(None, (labels, printable(text)))), markup=False)
+
+
+class PictureRow(Horizontal):
+    """The first pictures of a question, side by side."""
+
+    def __init__(self, pictures: tuple[MediaFile, ...]) -> None:
+        super().__init__()
+        self._pictures = pictures[:_MAX_PICTURES]
+
+    def compose(self) -> ComposeResult:
+        bounds = partial(picture_bounds, n_beside=len(self._pictures))
+        for file in self._pictures:
+            yield PictureView(file.sha256, partial(media_content, self.app, file), bounds)
+
+
+def pictures_of(attachments: tuple[Attachment, ...]) -> tuple[MediaFile, ...]:
+    """Return the pictures among attachments, the pages of documents too."""
+    return tuple(file for attachment in attachments for file in attachment.media if not file.is_sound)
+
 
 # Command and label by role; the key is in bold.
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {

@@ -6,7 +6,7 @@ import pytest
 
 from app.chat.conversation import Attachment
 from tests.app.client.scripted_client import ScriptedClient
-from tui.chat.composer.attachment_screen import MAX_EDITED_CHARACTERS
+from tui.chat.composer.attachment_bar import MAX_EDITED_CHARACTERS
 
 LINES = "\n".join(f"line {number}" for number in range(13))
 

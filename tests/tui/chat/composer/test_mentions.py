@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quantizer.system.errors import UsageError
-from tui.chat.composer.attachment_reader import AttachmentReader
+from tui.chat.composer.attachments import AttachmentReader
 from tui.chat.composer.mentions import Mentioned, MentionReader, mention_of, without_mention
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tui.chat.composer.pasted_paths import pasted_paths
+from tui.chat.composer.attachments import pasted_paths
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="paths have other forms there")
 

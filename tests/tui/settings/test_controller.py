@@ -6,7 +6,7 @@ import pytest
 
 from quantizer.system.errors import UsageError
 from tui.commands import APP_COMMANDS
-from tui.settings.keymap import check_keys, ids_with_keys
+from tui.settings.controller import check_keys, ids_with_keys
 
 REFUSED = {
     "no such command": {"fly": "f12"},

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.protocol.job import Job
 from quantizer.system.errors import ErrorInfo
-from tui.jobs.format import cells, detail, ending, is_long
+from tui.jobs.monitor import cells, detail, ending, is_long
 
 JOB = Job(id="1", kind="pull", title="pull org/repo:Q4_K_M", arguments={}, created_s=1.0, state="running")
 

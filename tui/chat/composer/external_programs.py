@@ -1,6 +1,8 @@
-"""The user's own editor for a text: which program it is, and the file that it edits.
+"""Other programs that help with a question: the user's editor, which gets the terminal meanwhile, and the tool of the
+desktop that reads a picture from the clipboard.
 
-Owns the file and the process, and lends it the terminal of the full screen meanwhile.
+A terminal gives an app only text of the clipboard: the one protocol for more (kitty's OSC 5522) is not in Textual. No
+widgets: the chat in the scrollback edits in $EDITOR too.
 """
 
 from __future__ import annotations
@@ -12,9 +14,10 @@ import shutil
 import signal
 import sys
 import threading
-from asyncio.subprocess import Process
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from asyncio.subprocess import DEVNULL, PIPE
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -39,7 +42,14 @@ def editor_command(environment: Mapping[str, str], platform: str = sys.platform)
     """
     for variable in _VARIABLES:
         if value := environment.get(variable, "").strip():
-            return _named(variable, value, environment, platform)
+            try:
+                words = shlex.split(value, posix=platform != "win32")
+            except ValueError as error:
+                raise UsageError(f"{variable} is not a command: {error}.", _REMEDY) from error
+            command = [word.strip('"') for word in words] if platform == "win32" else words
+            if not command or shutil.which(command[0], path=environment.get("PATH")) is None:
+                raise UsageError(f"The editor {value}, from {variable}, was not found.", _REMEDY)
+            return command
     usual = _USUAL.get(platform, _USUAL_ELSEWHERE)
     found = next((name for name in usual if shutil.which(name, path=environment.get("PATH"))), None)
     if found is None:
@@ -59,7 +69,14 @@ async def edit_text(text: str, environment: Mapping[str, str] = os.environ) -> s
             path = Path(folder) / "prompt.md"
             with open_private(path, is_new=True) as file:
                 file.write(f"{text}\n".encode() if text else b"")
-            status = await _run([*command, str(path)], environment)
+            with _without_interrupts():
+                process = await asyncio.create_subprocess_exec(*command, str(path), env=dict(environment))
+                try:
+                    status = await process.wait()
+                finally:
+                    if process.returncode is None:  # cancelled
+                        process.terminate()
+                        await process.wait()
             if status:
                 ending = f"ended with status {status}" if status > 0 else f"was stopped by signal {-status}"
                 raise UsageError(f"{Path(command[0]).name} {ending}: its text is not used.", _REMEDY)
@@ -99,32 +116,6 @@ def _saved_text(path: Path) -> str:
     return text
 
 
-def _named(variable: str, value: str, environment: Mapping[str, str], platform: str) -> list[str]:
-    try:
-        words = shlex.split(value, posix=platform != "win32")
-    except ValueError as error:
-        raise UsageError(f"{variable} is no command: {error}.", _REMEDY) from error
-    command = [word.strip('"') for word in words] if platform == "win32" else words
-    if not command or shutil.which(command[0], path=environment.get("PATH")) is None:
-        raise UsageError(f"The editor {value}, from {variable}, was not found.", _REMEDY)
-    return command
-
-
-async def _run(command: list[str], environment: Mapping[str, str]) -> int:
-    with _without_interrupts():
-        process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
-        try:
-            return await process.wait()
-        finally:
-            if process.returncode is None:
-                await _end(process)
-
-
-async def _end(process: Process) -> None:
-    process.terminate()
-    await process.wait()
-
-
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
     """Leave Ctrl+C to the editor, which shares the terminal; only the main thread can, and in others nobody gets it."""
@@ -136,3 +127,70 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, former)
+
+
+MAX_CLIPBOARD_BYTES = 32 << 20
+_PATIENCE_S = 5.0
+_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp")
+
+
+@dataclass(frozen=True, slots=True)
+class ClipboardTool:
+    """A program that prints the types of what is in the clipboard, and with `prints` and a type its bytes. It works
+    where the environment has `variable`."""
+
+    variable: str
+    lists: tuple[str, ...]
+    prints: tuple[str, ...]
+
+
+_TOOLS = (
+    ClipboardTool("WAYLAND_DISPLAY", ("wl-paste", "--list-types"), ("wl-paste", "--no-newline", "--type")),
+    ClipboardTool(
+        "DISPLAY",
+        ("xclip", "-selection", "clipboard", "-o", "-t", "TARGETS"),
+        ("xclip", "-selection", "clipboard", "-o", "-t"),
+    ),
+)
+
+
+def clipboard_tool(environment: Mapping[str, str] = os.environ) -> ClipboardTool | None:
+    """Return the tool of this desktop, None if none is installed."""
+    for tool in _TOOLS:
+        if environment.get(tool.variable) and shutil.which(tool.lists[0], path=environment.get("PATH")):
+            return tool
+    return None
+
+
+async def read_picture(tool: ClipboardTool) -> bytes | None:
+    """Return the picture in the clipboard, None if there is none. Raises UsageError for one that is too large."""
+    offered = (await _output(tool.lists)).decode("utf-8", "replace").split()
+    wanted = next((type_ for type_ in _TYPES if type_ in offered), None)
+    return await _output((*tool.prints, wanted)) or None if wanted else None
+
+
+async def _output(command: Sequence[str]) -> bytes:
+    """Return what a command prints; nothing if it fails or hangs."""
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
+    except OSError:
+        return b""
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            assert process.stdout is not None
+            printed = bytearray()
+            while data := await process.stdout.read(1 << 16):
+                printed += data
+                if len(printed) > MAX_CLIPBOARD_BYTES:
+                    raise UsageError(
+                        f"The picture in the clipboard is larger than {MAX_CLIPBOARD_BYTES >> 20} MiB.",
+                        "Save it to a file and attach a smaller copy.",
+                    )
+            return bytes(printed) if await process.wait() == 0 else b""
+    except TimeoutError:
+        return b""
+    finally:
+        if process.returncode is None:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
