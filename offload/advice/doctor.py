@@ -170,38 +170,17 @@ def bottleneck(symptoms: Symptoms) -> Bottleneck:
         return Bottleneck(Constraint.CAPACITY, reason, symptoms.remedy or "Choose a smaller model.")
     prefill_s, decode_s = symptoms.n_prefill / symptoms.prefill_tps, symptoms.n_decode / symptoms.decode_tps
     if symptoms.queue_s > max(prefill_s, decode_s):
-        return _queue(symptoms)
+        reason = f"An answer waited {symptoms.queue_s:.1f} s in the queue, behind {symptoms.n_ahead} others."
+        return Bottleneck(Constraint.QUEUE, reason, "Serve more requests at once with --parallel, or send fewer.")
     if prefill_s > decode_s:
-        return _prefill(symptoms, prefill_s, decode_s)
+        reason = (
+            f"Of a turn with {symptoms.n_prefill:,} tokens of prompt, {prefill_s:.1f} s go into computing them"
+            f" and {decode_s:.1f} s into {symptoms.n_decode:,} of answer."
+        )
+        first_step = "Start prompts alike: common prefixes are cached. `localllm tune` finds the fastest batch."
+        return Bottleneck(Constraint.PREFILL, reason, first_step)
     if symptoms.predicted_tps and symptoms.decode_tps < _SLOWED_DOWN * symptoms.predicted_tps:
         return _others(symptoms, symptoms.predicted_tps)
-    return _bandwidth(symptoms, prefill_s, decode_s)
-
-
-def _queue(symptoms: Symptoms) -> Bottleneck:
-    reason = f"An answer waited {symptoms.queue_s:.1f} s in the queue, behind {symptoms.n_ahead} others."
-    return Bottleneck(Constraint.QUEUE, reason, "Serve more requests at once with --parallel, or send fewer.")
-
-
-def _prefill(symptoms: Symptoms, prefill_s: float, decode_s: float) -> Bottleneck:
-    reason = (
-        f"Of a turn with {symptoms.n_prefill:,} tokens of prompt, {prefill_s:.1f} s go into computing them"
-        f" and {decode_s:.1f} s into {symptoms.n_decode:,} of answer."
-    )
-    first_step = "Start prompts alike: common prefixes are cached. `localllm tune` finds the fastest batch."
-    return Bottleneck(Constraint.PREFILL, reason, first_step)
-
-
-def _others(symptoms: Symptoms, predicted_tps: float) -> Bottleneck:
-    reason = (
-        f"Answers come at {format_speed(symptoms.decode_tps)} tok/s where {format_speed(predicted_tps)} were expected."
-    )
-    return Bottleneck(
-        Constraint.OTHERS, reason, "Close other programs that use processor or memory, and measure again."
-    )
-
-
-def _bandwidth(symptoms: Symptoms, prefill_s: float, decode_s: float) -> Bottleneck:
     answers = f"{decode_s:.1f} s go into {symptoms.n_decode:,} tokens of answer"
     pace = format_bandwidth(symptoms.read_bytes * symptoms.decode_tps)
     reason = f"Of a turn, {answers} and {prefill_s:.1f} s into the prompt; answering reads {pace} GB/s."
@@ -215,3 +194,12 @@ def _bandwidth(symptoms: Symptoms, prefill_s: float, decode_s: float) -> Bottlen
         f"Quantize to {name}: {format_speed(tps)} tok/s predicted instead of {format_speed(symptoms.decode_tps)}."
     )
     return Bottleneck(Constraint.BANDWIDTH, reason, first_step)
+
+
+def _others(symptoms: Symptoms, predicted_tps: float) -> Bottleneck:
+    reason = (
+        f"Answers come at {format_speed(symptoms.decode_tps)} tok/s where {format_speed(predicted_tps)} were expected."
+    )
+    return Bottleneck(
+        Constraint.OTHERS, reason, "Close other programs that use processor or memory, and measure again."
+    )

@@ -141,10 +141,7 @@ def profile_of(
     n_native = places + n_holds(run_config.n_sequences, supports_truncation=can_truncate)
     cells = cells_for(caches, run_config.n_cells, n_sequences=n_native, n_ubatch=n_ubatch)
     rows = n_states(
-        run_config.n_sequences,
-        supports_truncation=can_truncate,
-        architecture=header.architecture,
-        n_ubatch=n_ubatch,
+        run_config.n_sequences, supports_truncation=can_truncate, architecture=header.architecture, n_ubatch=n_ubatch
     )
     cells = replace(cells, n_sequences=rows)
     kept = cache_layers(caches, run_config.kv_types, cells, is_fused=run_config.is_fused)

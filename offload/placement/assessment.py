@@ -140,11 +140,7 @@ def _place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_l
     counts = tuple(gpu_layers[gpu.name] for gpu in used)
     n_devices = len(used) + (sum(counts) < len(profile.layers))
     placement = Placement(
-        gpus=tuple(gpu.name for gpu in used),
-        gpu_layers=counts,
-        n_split=0,
-        n_crossings=n_devices - 1,
-        token_s=0.0,
+        gpus=tuple(gpu.name for gpu in used), gpu_layers=counts, n_split=0, n_crossings=n_devices - 1, token_s=0.0
     )
     return replace(placement, token_s=decode_s(decode_work(allocate(profile, machine, placement), placement), rates))
 

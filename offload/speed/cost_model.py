@@ -80,7 +80,9 @@ def expected_rates(machine: Machine) -> Rates:
         attention_seconds_per_byte=seconds_per_byte[machine.host.name],
         seconds_per_operation={device.name: 1 / _reached_operations_per_s(device) for device in devices},
         link_seconds_per_byte={
-            device.name: _link_seconds_per_byte(device) for device in machine.gpus if not device.is_remote
+            device.name: (0.0 if device.shares_host else 1 / (device.link_bytes_per_s or _ASSUMED_LINK_BYTES_PER_S))
+            for device in machine.gpus
+            if not device.is_remote
         },
         known=frozenset(device.name for device in devices if device.bytes_per_s),
         latency_s={device.name: device.link_latency_s for device in machine.gpus if device.link_latency_s is not None},
@@ -141,10 +143,6 @@ def _lent_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> list[float]:
         for name, seconds_per_byte in rates.link_seconds_per_byte.items()
         if work.operations.get(name)
     ]
-
-
-def _link_seconds_per_byte(device: Device) -> float:
-    return 0.0 if device.shares_host else 1 / (device.link_bytes_per_s or _ASSUMED_LINK_BYTES_PER_S)
 
 
 # By type, for each weight. Those that are not quantized, Q8_0 and Q6_K come as fast as memory gives them.

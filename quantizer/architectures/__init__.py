@@ -44,7 +44,10 @@ def find_architecture(values: dict[str, Any], names: Collection[str] | None = No
     own = _language_settings(unfolded(values))
     parts = (*(given(Config(own).section(name).values) for name in architecture.settings.sections), own)
     named = [setting for part in parts for setting in usually_named(part, architecture.settings.aliases).items()]
-    config = Config({**_counted(own), **architecture.settings.defaults, **dict(named)})
+    # the number of layers where config.json has only a list of them, as transformers saves Nemotron-H
+    kinds = own.get("layers_block_type")
+    counted = {"num_hidden_layers": len(kinds)} if isinstance(kinds, list) else {}
+    config = Config({**counted, **architecture.settings.defaults, **dict(named)})
     architecture = architecture.variant(config) or architecture
     n_predicting = count_prediction_layers(config, names) if architecture.names.keeps_prediction_layer else 0
     config = Config({**config.values, N_PREDICTION_LAYERS: n_predicting})
@@ -73,9 +76,3 @@ def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     whole, part = given(values), given(Config(values).section("text_config").values)
     ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
     return whole | part | ties
-
-
-def _counted(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the number of layers where config.json has only a list of them, as transformers saves Nemotron-H."""
-    kinds = values.get("layers_block_type")
-    return {"num_hidden_layers": len(kinds)} if isinstance(kinds, list) else {}

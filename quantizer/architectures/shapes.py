@@ -239,9 +239,7 @@ FUSED_EXPERTS: dict[str, dict[str, Cut]] = {
     ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
 }
 # what corrects the choice of experts is stored without the ending that gguf's map asks for
-CHOICE_CORRECTION: dict[str, dict[str, Cut]] = {
-    "e_score_correction_bias": {"e_score_correction.bias": whole_tensor},
-}
+CHOICE_CORRECTION: dict[str, dict[str, Cut]] = {"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}}
 
 
 # the setting that holds their number, which no config.json decides
@@ -250,12 +248,7 @@ _IN_MODULE = re.compile(r"(?:model\.)?mtp\.(.+)")
 _NUMBERED = re.compile(r"layers\.(\d{1,6})\.(.+)")
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,6})\.")
 # names in the module -> those behind the last layer
-_USUAL = {
-    "fc": "eh_proj",
-    "pre_fc_norm_embedding": "enorm",
-    "pre_fc_norm_hidden": "hnorm",
-    "norm": "shared_head.norm",
-}
+_USUAL = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm"}
 
 
 def count_prediction_layers(config: Config, names: Iterable[str] | None) -> int:

@@ -33,7 +33,11 @@ def unknown_class(name: str, settings: Mapping[str, Any], known: Iterable[str]) 
         return CheckpointError(
             f"The architecture {shown} cannot be converted: {UNCONVERTIBLE[name]}.", "Choose another model."
         )
-    nearest = ", ".join(nearest_classes((name[:_MAX_NAME], *_model_types(settings)), known))
+    part = settings.get("text_config")
+    found = (settings.get("model_type"), part.get("model_type") if isinstance(part, dict) else None)
+    nearest = ", ".join(
+        nearest_classes((name[:_MAX_NAME], *([kind[:_MAX_NAME] for kind in found if isinstance(kind, str)])), known)
+    )
     return CheckpointError(
         f"The architecture {shown} cannot be converted yet{'; the nearest known: ' if nearest else ''}{nearest}.",
         f'Look for a GGUF of this model, or add the architecture: "How to add" in {_GUIDE}.',
@@ -49,12 +53,6 @@ def nearest_classes(hints: Iterable[str], known: Iterable[str]) -> list[str]:
     ranked = sorted(known, key=lambda name: (-_likeness(_stem(name), stems), _ending(name) not in endings))
     by_model = {_stem(name): name for name in reversed(ranked)}
     return [name for name in ranked if by_model[_stem(name)] == name][:_N_NEAREST]
-
-
-def _model_types(settings: Mapping[str, Any]) -> list[str]:
-    part = settings.get("text_config")
-    found = (settings.get("model_type"), part.get("model_type") if isinstance(part, dict) else None)
-    return [kind[:_MAX_NAME] for kind in found if isinstance(kind, str)]
 
 
 def _likeness(stem: str, wanted: Iterable[str]) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from quantizer.convert.source_model import RenamedTensor, SourceModel, SourceTensor
+from quantizer.convert.source_model import RenamedTensor, SourceModel
 from quantizer.gguf.gguf_reader import ARRAY, SCALAR_FORMATS
 from quantizer.gguf.header import Entry, Header, encode_entry, encode_header, planned_header
 from quantizer.gguf.hyperparameters import hyperparameter
@@ -114,7 +114,11 @@ def without_layers(model: SourceModel, removed: Collection[int]) -> SourceModel:
     return replace(
         model,
         entries=tuple(_entries(model, removed)),
-        tensors=[_renamed(tensor, name) for tensor in model.tensors if (name := names[tensor.name])],
+        tensors=[
+            (tensor if tensor.name == name else RenamedTensor(tensor, name))
+            for tensor in model.tensors
+            if (name := names[tensor.name])
+        ],
         shape=replace(model.shape, n_layers=n_all - len(removed)),
         unquantized={new: kind for name, kind in model.unquantized.items() if (new := names.get(name))},
         shard_counts=tuple(_counts(model.shard_counts, kept)),
@@ -137,10 +141,6 @@ def _renumbered(name: str, removed: Collection[int]) -> str | None:
     if layer in removed:
         return None
     return f"blk.{layer - sum(other < layer for other in removed)}.{name[match.end() :]}"
-
-
-def _renamed(tensor: SourceTensor, name: str) -> SourceTensor:
-    return tensor if tensor.name == name else RenamedTensor(tensor, name)
 
 
 def _counts(shard_counts: Sequence[int], kept: Sequence[bool]) -> Iterator[int]:

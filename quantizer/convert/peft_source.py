@@ -202,23 +202,17 @@ def _open_base(path: Path) -> _BaseModel:
         raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
     header = validate_gguf(path)
     shapes = {tensor.name: tensor.shape for tensor in tensors_of(header)}
-    return _BaseModel(path, _entry(header), _config(header), shapes)
-
-
-def _entry(header: Header) -> Architecture:
-    """Return the architecture of this name that has experts, or has none, as the model does."""
+    # the architecture of this name that has experts, or has none, as the model does
     has_experts = bool(header.integer(f"{header.architecture}.expert_count"))
     known = (entry for of_class in ARCHITECTURES.values() for entry in (of_class, *of_class.variants))
     entries = [entry for entry in known if entry.gguf_name == header.architecture]
-    fitting = [entry for entry in entries if _has_experts(entry) == has_experts] or entries
+    fitting = [
+        entry for entry in entries if any(row.key == "expert_count" for row in entry.hyperparameters) == has_experts
+    ] or entries
     if not fitting:
         cause = f"Adapters for {header.architecture[:64]!r} models cannot be converted yet."
         raise CheckpointError(cause, "Look for a GGUF of this adapter.")
-    return fitting[0]
-
-
-def _has_experts(entry: Architecture) -> bool:
-    return any(row.key == "expert_count" for row in entry.hyperparameters)
+    return _BaseModel(path, fitting[0], _config(header), shapes)
 
 
 def _config(header: Header) -> Config:

@@ -63,7 +63,19 @@ def hyperparameter_faults(header: Header) -> Iterator[str]:
     scaling = header.text(f"{header.architecture}.rope.scaling.type", "none")
     if scaling not in _ROPE_SCALING_TYPES:
         yield f"its rope scaling {scaling[:32]!r} is unknown"
-    yield from _expert_faults(header)
+    count = hyperparameter(header, "expert_count")
+    used = max(per_layer(header, "expert_used_count"), default=0)
+    groups = hyperparameter(header, "expert_group_count")
+    groups_used = hyperparameter(header, "expert_group_used_count")
+    if used > count or (count > 0 and used == 0):
+        yield f"it uses {used} of {count} experts"
+    if groups and groups >= count:
+        yield f"it puts {count} experts into {groups} groups"
+    if groups > 1 and (count % groups or not 0 < groups_used < groups):
+        yield f"it uses {groups_used} of {groups} groups of {count} experts"
+    n_layers = header.integer(f"{header.architecture}.block_count")
+    if n_layers is not None and hyperparameter(header, "nextn_predict_layers") > n_layers:
+        yield "it predicts with more layers than it has"
     yield from _attention_faults(header)
     n_deepstack = hyperparameter(header, "n_deepstack_layers")
     if n_deepstack >= (hyperparameter(header, "block_count") or _MAX_LAYERS):  # the last layer takes outputs alone
@@ -104,22 +116,6 @@ def _value_faults(header: Header, suffix: str, types: tuple[type, ...], low: flo
         if not low <= value <= high:  # false for NaN too
             yield f"{key} is {value}, outside {low} to {high}"
             return
-
-
-def _expert_faults(header: Header) -> Iterator[str]:
-    count = hyperparameter(header, "expert_count")
-    used = max(per_layer(header, "expert_used_count"), default=0)
-    groups = hyperparameter(header, "expert_group_count")
-    groups_used = hyperparameter(header, "expert_group_used_count")
-    if used > count or (count > 0 and used == 0):
-        yield f"it uses {used} of {count} experts"
-    if groups and groups >= count:
-        yield f"it puts {count} experts into {groups} groups"
-    if groups > 1 and (count % groups or not 0 < groups_used < groups):
-        yield f"it uses {groups_used} of {groups} groups of {count} experts"
-    n_layers = header.integer(f"{header.architecture}.block_count")
-    if n_layers is not None and hyperparameter(header, "nextn_predict_layers") > n_layers:
-        yield "it predicts with more layers than it has"
 
 
 def _attention_faults(header: Header) -> Iterator[str]:

@@ -90,7 +90,8 @@ def layer_caches_of(header: Header) -> LayerCaches:
     if header.architecture == "gemma3n":
         n_own = min(_GEMMA3N_OWN_LAYERS, n_all)
     heads = [_Heads.of(header, suffix) for suffix in ("", "_swa")]
-    kv_heads = _kv_heads(header, n_all)
+    has_own = f"{header.architecture}.attention.head_count_kv" in header.fields
+    kv_heads = layer_values(header, "attention.head_count_kv" if has_own else "attention.head_count", n_all)
     index_keys = _index_keys(header, n_layers) + [0] * n_predicting
     layers = []
     for index, (has_state, has_attention) in enumerate(kinds):
@@ -132,11 +133,6 @@ class _Heads:
             for what in ("key", "value")
         )
         return cls(k, 0 if hyperparameter(header, "attention.key_length_mla") else v)
-
-
-def _kv_heads(header: Header, n_layers: int) -> list[int]:
-    has_own = f"{header.architecture}.attention.head_count_kv" in header.fields
-    return layer_values(header, "attention.head_count_kv" if has_own else "attention.head_count", n_layers)
 
 
 @dataclass(frozen=True, slots=True)

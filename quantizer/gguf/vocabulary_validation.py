@@ -21,10 +21,7 @@ _MAX_TOKENS = 2_000_000
 _MAX_TOKEN_BYTES = 65_536
 _INT32, _FLOAT32 = 5, 6
 # Arrays that run parallel to the tokens, with the element types llama.cpp reads them as.
-_PARALLEL = {
-    "tokenizer.ggml.scores": (_FLOAT32, _INT32),
-    "tokenizer.ggml.token_type": (_INT32,),
-}
+_PARALLEL = {"tokenizer.ggml.scores": (_FLOAT32, _INT32), "tokenizer.ggml.token_type": (_INT32,)}
 _BYTE_TYPE = 6
 _BYTE_TOKENS = {f"<0x{byte:02X}>".encode() for byte in range(256)}
 # These tokenizers look bytes up by name, or assert that there is a newline token.
@@ -49,7 +46,15 @@ def vocabulary_faults(header: Header) -> Iterator[str]:
     if not 0 < n_tokens <= _MAX_TOKENS:
         yield f"its vocabulary has {n_tokens} tokens"
         return
-    yield from _parallel_faults(header, n_tokens)
+    for key, element_types in _PARALLEL.items():
+        field = header.fields.get(key)
+        if field is None:
+            continue
+        ref = field.value
+        if not isinstance(ref, ArrayRef) or ref.element_type not in element_types:
+            yield f"{key} is not a list of numbers"
+        elif ref.count != n_tokens:
+            yield f"{key} has {ref.count} entries for {n_tokens} tokens"
     yield from _frame_faults(header, n_tokens)
     yield from _character_map_faults(header)
     yield from _faults_in(_Vocabulary.of(header))
@@ -79,18 +84,6 @@ def _faults_in(vocabulary: _Vocabulary) -> tuple[str, ...]:
     """Check every token and merge, of which there are hundreds of thousands."""
     header = vocabulary.header
     return (*_token_faults(header, header.array_ref(_TOKENS).count), *_merge_faults(header))
-
-
-def _parallel_faults(header: Header, n_tokens: int) -> Iterator[str]:
-    for key, element_types in _PARALLEL.items():
-        field = header.fields.get(key)
-        if field is None:
-            continue
-        ref = field.value
-        if not isinstance(ref, ArrayRef) or ref.element_type not in element_types:
-            yield f"{key} is not a list of numbers"
-        elif ref.count != n_tokens:
-            yield f"{key} has {ref.count} entries for {n_tokens} tokens"
 
 
 def _as_read(header: Header, key: str) -> StringArray:

@@ -351,7 +351,15 @@ def mix_for_kld(search: MixSearch, target: float, measure: Callable[[Mix], float
             if trial.kld >= target * (1 - KLD_TOLERANCE):
                 return trial
         expected = _next(trial, target, below, above)
-    return _within_reach(search, target, below, above)
+    if below is None or below.mix.n_bytes >= search.best.n_bytes:
+        least = f" The best mix that is not a copy diverges by {above.kld:.2g}." if above else ""
+        raise UsageError(f"No mix diverges by as little as {target:g}.{least}", "Give a larger --kld.")
+    if below.mix.n_bytes <= search.smallest.n_bytes:
+        raise UsageError(
+            f"Even the smallest mix, of {below.mix.n_bytes:,} bytes, diverges by only {below.kld:.2g}.",
+            "Give a smaller --kld.",
+        )
+    return below
 
 
 def _next(trial: MeasuredMix, target: float, below: MeasuredMix | None, above: MeasuredMix | None) -> float:
@@ -362,17 +370,3 @@ def _next(trial: MeasuredMix, target: float, below: MeasuredMix | None, above: M
         return expected
     low, high = below.mix.kld, above.mix.kld
     return expected if low < expected < high else math.sqrt(max(low, high * _NOTHING) * high)
-
-
-def _within_reach(
-    search: MixSearch, target: float, below: MeasuredMix | None, above: MeasuredMix | None
-) -> MeasuredMix:
-    if below is None or below.mix.n_bytes >= search.best.n_bytes:
-        least = f" The best mix that is not a copy diverges by {above.kld:.2g}." if above else ""
-        raise UsageError(f"No mix diverges by as little as {target:g}.{least}", "Give a larger --kld.")
-    if below.mix.n_bytes <= search.smallest.n_bytes:
-        raise UsageError(
-            f"Even the smallest mix, of {below.mix.n_bytes:,} bytes, diverges by only {below.kld:.2g}.",
-            "Give a smaller --kld.",
-        )
-    return below

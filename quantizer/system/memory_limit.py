@@ -26,7 +26,7 @@ _REMEDY = "Raise the limit, or start localllm without it."
 _SAVING = {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
 _SIGNS = re.compile(
     r"MemoryError|can't start new thread|[Mm]emory allocation|(failed|unable|cannot) to allocate|bad_alloc"
-    r"|out of memory|Out of memory|Cannot allocate memory|failed to map segment|pthread_create",
+    r"|out of memory|Out of memory|Cannot allocate memory|failed to map segment|pthread_create"
 )
 
 

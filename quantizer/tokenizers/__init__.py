@@ -71,20 +71,17 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
         return reader(files)
     pieces, words = files.file("tokenizer.model", "spiece.model"), files.file("vocab.txt")
     if pieces is not None:
-        return _of_pieces(pieces)
+        model = read_piece_model(pieces)
+        if model.algorithm is Algorithm.BPE:
+            return alphabet_of_pieces(model, pieces.name)
+        if model.algorithm is Algorithm.UNIGRAM:
+            return unigram_alphabet(model, pieces.name)
+        raise CheckpointError(
+            f"{pieces.name} cuts text into {model.algorithm.name.lower()}s, which llama.cpp does not.",
+            "Look for a GGUF.",
+        )
     if words is not None:
         return read_word_list(files, words)
     raise CheckpointError(
         f"There is no tokenizer.json, tokenizer.model or vocab.txt in {files.path}.", "Download the whole checkpoint."
-    )
-
-
-def _of_pieces(path: Path) -> Alphabet:
-    model = read_piece_model(path)
-    if model.algorithm is Algorithm.BPE:
-        return alphabet_of_pieces(model, path.name)
-    if model.algorithm is Algorithm.UNIGRAM:
-        return unigram_alphabet(model, path.name)
-    raise CheckpointError(
-        f"{path.name} cuts text into {model.algorithm.name.lower()}s, which llama.cpp does not.", "Look for a GGUF."
     )

@@ -121,12 +121,7 @@ RowWeights = Iterable[tuple[slice, npt.NDArray[np.float32]]]
 
 
 def convert(
-    data: bytes,
-    stored: TensorType,
-    target: TensorType,
-    n_columns: int,
-    name: str,
-    weights: RowWeights | None = None,
+    data: bytes, stored: TensorType, target: TensorType, n_columns: int, name: str, weights: RowWeights | None = None
 ) -> tuple[bytes, int]:
     """Turn stored rows of `n_columns` into the bytes of another type; `name` is the tensor's, for errors.
 

@@ -21,7 +21,7 @@ from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.packed.parts import RowFile
 from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.gguf.gguf_reader import ModelFileError
-from quantizer.gguf.header import OutputTensor, padding
+from quantizer.gguf.header import padding
 from quantizer.system.errors import UsageError
 from quantizer.system.files import explained
 from quantizer.write.events import Event, JobResumed, JobWarning, ShardOrder, TensorWritten
@@ -30,11 +30,7 @@ from quantizer.write.quantize_plan import PlannedShard, PlannedTensor, QuantizeP
 
 
 def execute(
-    plan: QuantizePlan,
-    n_threads: int,
-    is_overwriting: bool,
-    report: Callable[[Event], None],
-    allows_nan: bool = False,
+    plan: QuantizePlan, n_threads: int, is_overwriting: bool, report: Callable[[Event], None], allows_nan: bool = False
 ) -> None:
     """Write the planned files; `report` gets TensorWritten after each tensor, and before the first one JobResumed where
     a killed run got further, and ShardOrder where files are pending.
@@ -102,21 +98,21 @@ def _write(
             n_bad += slab.n_bad
             if slab.is_last:
                 if n_bad:
-                    report(_not_finite(tensor.output, n_bad, allows_nan))
+                    text = f"The tensor {tensor.output.name} holds NaN or infinite weights, {n_bad:,} of them"
+                    if not allows_nan:
+                        raise CheckpointError(
+                            f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it anyway."
+                        )
+                    report(
+                        JobWarning(
+                            f"{text}; they count as 0." if tensor.output.kind.is_quantized else f"{text}, and stay so."
+                        )
+                    )
                 partial.write(bytes(padding(tensor.output.n_bytes)))
                 partial.end_block()
                 stored, target = tensor.source.stored.name, tensor.output.kind.name
                 report(TensorWritten(index, tensor.output.name, stored, target, partial.n_written))
                 index += 1
-
-
-def _not_finite(output: OutputTensor, n_bad: int, allows_nan: bool) -> JobWarning:
-    text = f"The tensor {output.name} holds NaN or infinite weights, {n_bad:,} of them"
-    if not allows_nan:
-        raise CheckpointError(
-            f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it anyway."
-        )
-    return JobWarning(f"{text}; they count as 0." if output.kind.is_quantized else f"{text}, and stay so.")
 
 
 def fingerprint(plan: QuantizePlan) -> str:

@@ -304,16 +304,7 @@ def _warnings(
     n_again = sum(stored.is_quantized and stored != kind for stored, kind in kinds)
     if n_again:
         yield f"{n_again} tensors are quantized already; quantizing them again loses more than from the original."
-    yield from _fallback_warnings(verdicts)
-    for option in options.overrides.unused(list(verdicts)):
-        yield f"{option} matches no tensor of this model."
-    for shard in shards:
-        if 0 < options.max_shard_bytes < shard.file.n_bytes:
-            yield f"{shard.path.name} takes {shard.file.n_bytes:,} bytes: one tensor alone is that large."
-
-
-def _fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
-    """Yield a sentence for each pair of wanted and given type; the same tensor of several layers is named once."""
+    # a sentence for each pair of wanted and given type; the same tensor of several layers is named once
     by_types: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, verdict in verdicts.items():
         if verdict.target != verdict.wanted:
@@ -324,6 +315,11 @@ def _fallback_warnings(verdicts: Mapping[str, Assignment]) -> Iterator[str]:
             f"{len(names)} of {len(verdicts)} tensors have rows that are no whole blocks of {wanted}"
             f" and become {target}: {', '.join(distinct)}."
         )
+    for option in options.overrides.unused(list(verdicts)):
+        yield f"{option} matches no tensor of this model."
+    for shard in shards:
+        if 0 < options.max_shard_bytes < shard.file.n_bytes:
+            yield f"{shard.path.name} takes {shard.file.n_bytes:,} bytes: one tensor alone is that large."
 
 
 def size_table(source: Path, base: Path | None = None) -> Iterator[QuantizePlan]:

@@ -274,11 +274,6 @@ _MODERN_BERT = Architecture(
 )
 
 
-def _pooling_of_classifier(config: Config) -> Value:
-    """Return llama.cpp's number for what the head of a ranker reads."""
-    return 1 if config.text("classifier_pooling") == "mean" else 2
-
-
 _MODERN_RANKING: Dimensions = {**_RANKING, "cls.norm.weight": ("n_embd",), "cls.output.bias": ("n_labels",)}
 MODERN_BERT = (
     _MODERN_BERT,
@@ -288,7 +283,9 @@ MODERN_BERT = (
         hyperparameters=(
             *_MODERN_BERT.hyperparameters,
             *_RANKER,
-            Hyperparameter("classifier.pooling_type", "u32", _pooling_of_classifier),
+            Hyperparameter(
+                "classifier.pooling_type", "u32", lambda config: 1 if config.text("classifier_pooling") == "mean" else 2
+            ),
         ),
         tensors=replace(
             _MODERN_BERT.tensors, model=lambda config: {**_MODERN_BERT.tensors.model(config), **_MODERN_RANKING}

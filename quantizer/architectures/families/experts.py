@@ -78,10 +78,6 @@ _SHARED_EXPERTS: Dimensions = {
 _WHOLE_NORMS: Dimensions = {"attn_q_norm.weight": ("n_query",), "attn_k_norm.weight": ("n_kv",)}
 
 
-def _rotated(config: Config) -> Value:
-    return config.optional_integer("rotary_dim") or partly_rotated(1.0)(config)
-
-
 _MINIMAX_M2 = Architecture(
     hf_classes=("MiniMaxM2ForCausalLM",),
     gguf_name="minimax-m2",
@@ -92,7 +88,11 @@ _MINIMAX_M2 = Architecture(
         *EXPERTS,
         _WIDTH_OF_EXPERTS,
         _BY_SIGMOID,
-        Hyperparameter("rope.dimension_count", "u32", _rotated),
+        Hyperparameter(
+            "rope.dimension_count",
+            "u32",
+            lambda config: config.optional_integer("rotary_dim") or partly_rotated(1.0)(config),
+        ),
     ),
     tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **_BIASED_EXPERTS}),
     names=TensorNames(leaves_later_layers=True),
@@ -321,11 +321,6 @@ def _has_window(config: Config, i: int) -> bool:
     return kinds[i] in ("sliding_attention", 1)
 
 
-def _is_dense(config: Config, i: int) -> bool:
-    kinds = config.values.get("mlp_layer_types", config.values.get("moe_layer_freq"))
-    return kinds[i] in ("dense", 0) if isinstance(kinds, list) and i < len(kinds) else i == 0
-
-
 def _n_mimo_kv_heads(config: Config, i: int) -> int:
     return config.integer("num_key_value_heads") * (2 if _has_window(config, i) else 1)
 
@@ -337,6 +332,8 @@ def _of_all_layers(read: Callable[[Config, int], Any]) -> Callable[[Config], Val
 def _mimo_layer(config: Config, i: int) -> Dimensions:
     n_embd, n_value = config.integer("hidden_size"), config.integer("v_head_dim")
     n_heads, n_kv_heads = config.integer("num_attention_heads"), _n_mimo_kv_heads(config, i)
+    kinds = config.values.get("mlp_layer_types", config.values.get("moe_layer_freq"))
+    is_dense = kinds[i] in ("dense", 0) if isinstance(kinds, list) and i < len(kinds) else i == 0
     return {
         **PRE_NORMS,
         "attn_q.weight": (n_embd, "n_query"),
@@ -344,7 +341,7 @@ def _mimo_layer(config: Config, i: int) -> Dimensions:
         "attn_v.weight": (n_embd, n_kv_heads * n_value),
         "attn_output.weight": (n_heads * n_value, n_embd),
         **({"attn_sinks.weight": (n_heads,)} if _has_window(config, i) else {}),
-        **(GATED_FEED_FORWARD if _is_dense(config, i) else _BIASED_EXPERTS),
+        **(GATED_FEED_FORWARD if is_dense else _BIASED_EXPERTS),
     }
 
 

@@ -163,10 +163,6 @@ def _layer(feed_forward: Dimensions, state: Dimensions = _STATE) -> LayerTensors
     return lambda config, i: {**_NORMS, **(state if _has_state(config, i) else _ATTENTION), **feed_forward}
 
 
-def _recurrent(config: Config) -> Value:
-    return [_has_state(config, i) for i in range(n_all_layers(config))]
-
-
 def _parts_of_heads(first: int, last: int) -> RowOrder:
     """Return the rows of some parts of Next's fused projection.
 
@@ -220,7 +216,11 @@ _QWEN35 = Architecture(
         *RMS_NORM,
         Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
         Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections(_SECTIONS)),
-        Hyperparameter("attention.recurrent_layers", "bool[]", _recurrent),
+        Hyperparameter(
+            "attention.recurrent_layers",
+            "bool[]",
+            lambda config: [_has_state(config, i) for i in range(n_all_layers(config))],
+        ),
         Hyperparameter(
             "full_attention_interval", "u32", lambda config: config.optional_integer("full_attention_interval") or 4
         ),

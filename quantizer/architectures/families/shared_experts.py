@@ -23,7 +23,6 @@ from quantizer.architectures.architecture import (
     RequiredTensors,
     Settings,
     TensorNames,
-    Value,
 )
 from quantizer.architectures.families.deepseek import EXPERT_CHOICE, SHARED_EXPERTS, dense_before_sparse
 from quantizer.architectures.metadata_rows import (
@@ -140,18 +139,6 @@ def _has_windows(config: Config) -> bool:
     return config.integer("num_hidden_layers") == _N_LAYERS_WITH_WINDOWS
 
 
-def _exaone_window(config: Config) -> Value:
-    return config.integer("sliding_window") if _has_windows(config) else None
-
-
-def _exaone_pattern(config: Config) -> Value:
-    return WINDOW_PATTERN[0].read(config) if _has_windows(config) else None
-
-
-def _known_window(config: Config) -> int | None:
-    return config.optional_integer("sliding_window") if _has_windows(config) else None
-
-
 def _known_pattern(config: Config) -> int | str | None:
     """Return one of the two ways to say that every fourth layer attends to everything, where the pattern counts."""
     given = config.values.get("sliding_window_pattern")
@@ -166,8 +153,16 @@ _EXAONE = Architecture(
         *DECODER,
         *RMS_NORM,
         *VOCABULARY,
-        Hyperparameter("attention.sliding_window", "u32", _exaone_window),
-        Hyperparameter("attention.sliding_window_pattern", "bool[]", _exaone_pattern),
+        Hyperparameter(
+            "attention.sliding_window",
+            "u32",
+            lambda config: config.integer("sliding_window") if _has_windows(config) else None,
+        ),
+        Hyperparameter(
+            "attention.sliding_window_pattern",
+            "bool[]",
+            lambda config: WINDOW_PATTERN[0].read(config) if _has_windows(config) else None,
+        ),
     ),
     tensors=RequiredTensors(
         layer={**POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD}, generate=llama3_factors
@@ -176,7 +171,9 @@ _EXAONE = Architecture(
         assumed={
             "hidden_act": "silu",
             "head_dim": even_head_size,
-            "sliding_window": _known_window,
+            "sliding_window": lambda config: (
+                config.optional_integer("sliding_window") if _has_windows(config) else None
+            ),
             "sliding_window_pattern": _known_pattern,
         }
     ),

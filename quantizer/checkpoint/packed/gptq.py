@@ -156,19 +156,15 @@ def unpack_awq(config: Config, parts: Parts) -> Iterator[FileTensor]:
     if layout != "gemm" or n_bits != _AWQ_BITS:
         raise unsupported(f"AWQ layout {layout[:64]!r} of {n_bits} bits")
     for name in parts.bases(".qweight"):
-        yield _awq_weight(name, config, parts)
-
-
-def _awq_weight(name: str, config: Config, parts: Parts) -> FileTensor:
-    words, n_columns, n_words = parts.matrix(f"{name}.qweight", ("I32",))
-    n_rows = n_words * _PER_WORD
-    is_whole = config.values.get("group_size", config.values.get("q_group_size")) == -1
-    group_size = n_columns if is_whole else config.integer("group_size", "q_group_size")
-    if _differs(config) and f"{name}.scales" in parts.left:
-        group_size = n_columns // math.prod(parts.left[f"{name}.scales"].shape[1:])
-    if not group_size or n_columns % group_size:
-        raise malformed(f"The tensor {words.name!r} has {n_columns} inputs, no groups of {group_size}")
-    n_groups = n_columns // group_size
-    zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_words))
-    scales = parts.take(f"{name}.scales", FLOATS, (n_groups, n_rows))
-    return computed_weight(f"{name}.weight", (n_rows, n_columns), _AwqWeight(words, zeros, scales, group_size).open)
+        words, n_columns, n_words = parts.matrix(f"{name}.qweight", ("I32",))
+        n_rows = n_words * _PER_WORD
+        is_whole = config.values.get("group_size", config.values.get("q_group_size")) == -1
+        group_size = n_columns if is_whole else config.integer("group_size", "q_group_size")
+        if _differs(config) and f"{name}.scales" in parts.left:
+            group_size = n_columns // math.prod(parts.left[f"{name}.scales"].shape[1:])
+        if not group_size or n_columns % group_size:
+            raise malformed(f"The tensor {words.name!r} has {n_columns} inputs, no groups of {group_size}")
+        n_groups = n_columns // group_size
+        zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_words))
+        scales = parts.take(f"{name}.scales", FLOATS, (n_groups, n_rows))
+        yield computed_weight(f"{name}.weight", (n_rows, n_columns), _AwqWeight(words, zeros, scales, group_size).open)
