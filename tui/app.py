@@ -18,9 +18,9 @@ from textual.events import DescendantFocus, Event, Key, Paste
 from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
+from app.chat.compaction import AutoCompaction
+from app.chat.figures import Clock
 from app.chat.repository import ChatRepository, InMemoryChatRepository
-from app.chat.stream import Clock
-from app.chat.summaries import AutoCompaction
 from app.common.help_topics import read_topic
 from app.common.terminal import printable, printable_line, printable_paste
 from app.settings.settings import Settings

@@ -1,4 +1,4 @@
-"""The questions of one chat about calls of tools, which wait for the person: the `Approver` of a chat with a display.
+"""The questions of one chat about calls of tools, which wait for the person.
 
 Owns which question is next. Independent of how it is shown, and of who runs the call.
 """
@@ -19,9 +19,11 @@ class _Waiting:
 
 
 class ApprovalQueue:
-    """Implements `app.tools.approval.Approver`. Calls `on_change` when a question comes or goes."""
+    """Implements `app.tools.approval.Approver`. Calls `on_change` when a question comes or goes; `news` is set when one
+    comes."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
+        self.news = asyncio.Event()
         self._on_change = on_change
         self._waiting: tuple[_Waiting, ...] = ()
 
@@ -34,6 +36,7 @@ class ApprovalQueue:
         """Return what the person decides. Cancelling it withdraws the question."""
         asked = _Waiting(question, asyncio.get_running_loop().create_future())
         self._waiting = (*self._waiting, asked)
+        self.news.set()
         self._on_change()
         try:
             return await asked.answer

@@ -79,3 +79,19 @@ class ChatConnection(Protocol):
 
     async def report_failure(self, error: UserError) -> None:
         """Handle an error that ended an answer: reload the model, or reconnect."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A `ChatConnection` to a model that is loaded already, which nothing loads again: for one question."""
+
+    backend: ChatBackend
+    state: ConnectionState
+
+    async def service(self) -> ChatBackend:
+        return self.backend
+
+    async def client(self) -> ChatBackend:
+        return self.backend
+
+    async def report_failure(self, error: UserError) -> None: ...

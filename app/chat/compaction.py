@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from app.chat.attachments.prompt import compose_prompt
 from app.chat.attachments.splitting import split_text
@@ -17,6 +18,9 @@ from app.chat.context_tokens import message_tokens
 from app.chat.conversation import Message, MessageState
 from app.common.terminal import printable_line
 from app.protocol.errors import RequestError
+
+if TYPE_CHECKING:
+    from app.settings.settings import Settings
 
 FILL_PERCENT = 80
 TOKENS_BEFORE, TOKENS_AFTER = "n_tokens_before", "n_tokens_after"  # of the context, in the stats of a summary
@@ -45,6 +49,19 @@ _TURN = (
     "Earlier messages of this conversation are left out. This is a summary of them:\n\n{summary}\n\nThe summary ends."
 )
 _FILES = "Files that were attached and are no longer sent: {names}."
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCompaction:
+    """Whether chats are compacted by themselves, and the percent of the context that they may fill before."""
+
+    is_on: bool = True
+    fill_percent: int = FILL_PERCENT
+
+    @classmethod
+    def of(cls, settings: Settings) -> AutoCompaction:
+        """Return what the settings say."""
+        return cls(settings.auto_compact, settings.compact_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ An edited question is a sibling of the question, a regenerated answer a sibling 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Literal, get_args
 
@@ -99,6 +99,12 @@ class Message(MessageContent):
 
     id: int
     parent_id: int | None
+
+
+def placed(content: MessageContent, message_id: int, parent_id: int | None) -> Message:
+    """Return a message with its place in a chat."""
+    values = {each.name: getattr(content, each.name) for each in fields(MessageContent)}
+    return Message(id=message_id, parent_id=parent_id, **values)
 
 
 class MessageTree:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from app.chat.attachment_files import encode_media
 from app.chat.branches import UNSAVED_ID, Conversation, RemovedMessages
-from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, provisional_title
+from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, placed, provisional_title
 from app.protocol.chat import MediaPart
 from quantizer.system.errors import StorageError
 
@@ -159,8 +159,7 @@ class InMemoryChat:
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None: ...
 
     async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
-        values = {field.name: getattr(message, field.name) for field in fields(MessageContent)}
-        return Message(id=next(self._ids), parent_id=parent_id, **values)
+        return placed(message, next(self._ids), parent_id)
 
     async def write_result(self, message_id: int, result: ToolResult) -> None: ...
 

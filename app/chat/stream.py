@@ -1,6 +1,7 @@
-"""An answer as it streams: printable chunks at the pace of a terminal, and the figures measured while it runs.
+"""An answer as it streams: printable chunks at the pace of a terminal, appended to its message.
 
-Owns batching, cleaning and timing. Stores no text: `tui.chat.session` appends the chunks to the message.
+`stream_answer` is the request and its chunks; `answer` puts them into the message of a chat and keeps what came so far,
+however it ends. What follows an answer is `app.chat.exchange`'s.
 """
 
 from __future__ import annotations
@@ -8,13 +9,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import aclosing
+from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 from app.chat.backend import ChatBackend, ChatConnection
-from app.chat.conversation import MessageContent, Scalar
+from app.chat.conversation import Message as ChatMessage
+from app.chat.conversation import MessageState, Scalar
+from app.chat.events import Events, Failed, Finished, Reading, Written
+from app.chat.figures import AnswerFigures, AnswerTimer, Clock
 from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prompt, template_stops
+from app.chat.repository import AnswerTarget, AnswerWriter
 from app.chat.sampling_options import generation_options, template_of
+from app.chat.state import ChatState
 from app.common.terminal import printable
 from app.protocol.chat import (
     AnswerDelta,
@@ -25,20 +32,15 @@ from app.protocol.chat import (
     Tool,
     ToolCallDelta,
     joined_deltas,
+    with_deltas,
 )
-from app.protocol.errors import RequestError
+from app.protocol.errors import RequestError, ServiceError
+from quantizer.system.errors import UserError
 
 BATCH_S = 0.05  # drawing each delta alone costs twice the CPU
 _LONGEST_BATCH_S = 0.15
 _DRAWING_SHARE = 0.2  # of a core, for one answer; keys and what is drawn for them come on top
-_MIN_RATE_SPAN_S = 0.2
-_REASONING_S, _N_REASONING_TOKENS = "thought_s", "n_thought_tokens"  # keys of a message's stats
-_N_CUT_TOKENS = "n_cut_reasoning_tokens"  # as `Completed`
-_N_TOKENS, _FIRST_TOKEN_S, _RATE = "n_output_tokens", "time_to_first_token_s", "decode_tokens_per_s"  # as `Completed`
 _NO_OPTIONS: Mapping[str, Scalar] = MappingProxyType({})
-
-Clock = Callable[[], float]
-"""Returns seconds from any fixed point."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +60,85 @@ class StreamChunk:
     calls: tuple[ToolCallDelta, ...] = ()
 
 
+async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) -> Events:
+    """Stream the answer to `target` into `writer`. Whatever ends it, the text so far is kept; an error is one of the
+    conversation."""
+    conversation, timer = chat.conversation, AnswerTimer(chat.clock, writer.message.stats)
+    failure: Failed | None = None
+    cost: Completed | None = None
+    chat.other_model = target.model if target.is_other else ""
+    chat.activity = "answering"
+    writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats, calls=()))
+    conversation.begin(writer.message)
+    n_before = conversation.context_size(writer.message.id).n_tokens
+    chat.figures = timer.figures(chat.answering_model, n_before)
+    try:
+        yield Reading(writer.message)
+        turns = await chat.turns(writer.message.id if target.continued else target.parent_id)
+        is_new = turns[-1].role != "assistant"
+        async with aclosing(_asked(chat, turns)) as chunks:
+            async for chunk in chunks:
+                message = replace(writer.message, model=chat.answering_model) if is_new else writer.message
+                if isinstance(chunk, Completed):
+                    cost, chat.figures = chunk, AnswerFigures.of_cost(chat.answering_model, chunk)
+                    stats = {**timer.stats, **asdict(chunk)}
+                    writer.update(replace(message, state=MessageState.FINISHED, stats=stats))
+                    break
+                timer.observe(chunk.n_tokens, chunk.n_thought_tokens)
+                writer.update(replace(_with_chunk(message, chunk), stats=timer.stats))
+                conversation.messages[message.id] = message = writer.message
+                has_answer = bool(message.content or message.calls)
+                chat.thinking_id = "" if has_answer or not message.reasoning else chunk.response_id
+                chat.figures = timer.figures(chat.answering_model, n_before)
+                yield Written(message, chunk.text, chunk.reasoning)
+    except UserError as error:
+        failure = chat.fail(writer.message.id, error)
+        if not chat.model_beside_connection or isinstance(error, ServiceError):
+            await chat.connection.report_failure(error)
+    finally:
+        chat.activity = chat.other_model = chat.thinking_id = ""
+        if writer.message.state is MessageState.PARTIAL:
+            writer.update(replace(writer.message, stats=timer.final_stats))
+        conversation.end(writer.message)
+    if failure is not None:
+        yield failure
+    elif cost is not None:
+        yield Finished(writer.message, cost)
+
+
+def _asked(chat: ChatState, turns: Sequence[Message]) -> AsyncGenerator[StreamChunk | Completed, None]:
+    return stream_answer(
+        chat.connection,
+        turns,
+        chat.conversation.settings.options,
+        lambda: chat.model_beside_connection,
+        prompt_cache_key=chat.stored.prompt_cache_key,
+        tools=chat.offered,
+        clean=chat.clean,
+    )
+
+
+def _with_chunk(message: ChatMessage, chunk: StreamChunk) -> ChatMessage:
+    content, reasoning = message.content + chunk.text, message.reasoning + chunk.reasoning
+    return replace(message, content=content, reasoning=reasoning, calls=with_deltas(message.calls, chunk.calls))
+
+
 async def stream_answer(
     connection: ChatConnection,
     turns: Sequence[Message],
     options: Mapping[str, Scalar] = _NO_OPTIONS,
     other_model: Callable[[], str] = lambda: "",
     busy_s: Clock = time.thread_time,
-    prompt_cache_key: str = "",
+    prompt_cache_key: str | None = "",
     tools: Sequence[Tool] = (),
+    clean: Callable[[str], str] = printable,
 ) -> AsyncGenerator[StreamChunk | Completed, None]:
     """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
     answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with a template among them the
     model continues a text made of the turns. Where `other_model` names one, that answers instead of the connection's;
     the service loads it. What is cached belongs to `prompt_cache_key`; without one it stays off the disk. The answer
     may call `tools`, not with a template. `busy_s` tells how long the thread that draws has worked: it sets the pace.
+    `clean` makes text safe to show.
 
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
@@ -88,7 +155,7 @@ async def stream_answer(
                 events.append(queue.get_nowait())
             is_open = events[-1] is not None
             busy_before_s = busy_s()
-            for event in _batch(events):
+            for event in _batch(events, clean):
                 yield event
             if is_open:
                 await asyncio.sleep(BATCH_S)
@@ -100,8 +167,11 @@ async def stream_answer(
         await asyncio.gather(reader, return_exceptions=True)
 
 
-def with_cache_key(options: GenerationOptions, key: str) -> GenerationOptions:
-    """Return the options of a request of the chat `key`, of one that is not stored for an empty key."""
+def with_cache_key(options: GenerationOptions, key: str | None) -> GenerationOptions:
+    """Return the options of a request of the chat `key`; of one that stays off the disk for an empty key, and as the
+    service does by itself for None."""
+    if key is None:
+        return options
     if not key:
         return replace(options, prompt_cache_retention="in_memory")
     return replace(options, prompt_cache_key=key)
@@ -136,7 +206,7 @@ async def _read(stream: AsyncIterator[AnswerEvent], queue: asyncio.Queue[AnswerE
         queue.put_nowait(None)
 
 
-def _batch(events: Sequence[AnswerEvent | None]) -> list[StreamChunk | Completed]:
+def _batch(events: Sequence[AnswerEvent | None], clean: Callable[[str], str]) -> list[StreamChunk | Completed]:
     """Join the deltas into one chunk."""
     deltas = [event for event in events if isinstance(event, AnswerDelta)]
     completed = [event for event in events if isinstance(event, Completed)]
@@ -144,104 +214,11 @@ def _batch(events: Sequence[AnswerEvent | None]) -> list[StreamChunk | Completed
         return [*completed]
     counts = [delta.n_tokens for delta in deltas if delta.reasoning]
     chunk = StreamChunk(
-        printable("".join(delta.text for delta in deltas)),
+        clean("".join(delta.text for delta in deltas)),
         deltas[-1].n_tokens,
-        printable("".join(delta.reasoning for delta in deltas)),
+        clean("".join(delta.reasoning for delta in deltas)),
         max(counts, default=None),
         deltas[-1].response_id,
         joined_deltas(call for delta in deltas for call in delta.calls),
     )
     return [chunk, *completed]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerFigures:
-    """The figures of the last answer of a chat; None is unknown. `cost` is the engine's report, which a running or
-    stopped answer lacks; `n_context_tokens` are those of the chat with the answer."""
-
-    model: str = ""
-    tokens_per_s: float | None = None
-    time_to_first_token_s: float | None = None
-    n_context_tokens: int = 0
-    is_context_estimated: bool = False
-    cost: Completed | None = None
-
-    @classmethod
-    def of_cost(cls, model: str, cost: Completed) -> AnswerFigures:
-        """Return the figures that the engine reported."""
-        return cls(
-            model=model,
-            tokens_per_s=cost.decode_tokens_per_s,
-            time_to_first_token_s=cost.time_to_first_token_s,
-            n_context_tokens=cost.n_prompt_tokens + cost.n_output_tokens,
-            cost=cost,
-        )
-
-
-class AnswerTimer:
-    """Measures one answer from its creation on; the engine's figures replace the rates when it ends.
-
-    `stats` are the figures of the reasoning for the message, at first those among `former_stats` of a continued answer.
-    """
-
-    def __init__(self, clock: Clock, former_stats: Mapping[str, Scalar] = _NO_OPTIONS) -> None:
-        keys = (_REASONING_S, _N_REASONING_TOKENS)
-        self.stats: Mapping[str, Scalar] = {key: former_stats[key] for key in keys if key in former_stats}
-        self._clock = clock
-        self._started_s = clock()
-        self._first_s: float | None = None
-        self._n_first_tokens = 0
-        self._n_tokens = 0
-        self._reasoning_started_s: float | None = None
-
-    def observe(self, chunk: StreamChunk) -> None:
-        """Record that `chunk` arrived."""
-        now_s = self._clock()
-        self._n_tokens = chunk.n_tokens
-        if self._first_s is None:
-            self._first_s, self._n_first_tokens = now_s, chunk.n_tokens
-        if chunk.n_thought_tokens is not None:
-            if self._reasoning_started_s is None:
-                self._reasoning_started_s = now_s
-            self.stats = {
-                _REASONING_S: now_s - self._reasoning_started_s,
-                _N_REASONING_TOKENS: chunk.n_thought_tokens,
-            }
-
-    @property
-    def n_tokens(self) -> int:
-        """The number of tokens so far."""
-        return self._n_tokens
-
-    @property
-    def final_stats(self) -> Mapping[str, Scalar]:
-        """The stats of an answer that ends without the engine's figures: what was measured here."""
-        measured = {
-            _N_TOKENS: self._n_tokens or None,
-            _FIRST_TOKEN_S: self.time_to_first_token_s,
-            _RATE: self.tokens_per_s,
-        }
-        return {**self.stats, **{key: value for key, value in measured.items() if value is not None}}
-
-    @property
-    def time_to_first_token_s(self) -> float | None:
-        return None if self._first_s is None else self._first_s - self._started_s
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """The rate since the first chunk; None until the span is long enough."""
-        span_s = 0.0 if self._first_s is None else self._clock() - self._first_s
-        n_tokens = max(0, self._n_tokens - self._n_first_tokens)
-        return n_tokens / span_s if span_s >= _MIN_RATE_SPAN_S else None
-
-
-def format_reasoning(message: MessageContent, *, is_running: bool) -> str:
-    """Return how long a message's reasoning took and how many tokens it has, as far as known; of one that was ended
-    early, how many it had by then."""
-    n_cut = message.stats.get(_N_CUT_TOKENS)
-    if isinstance(n_cut, int) and n_cut > 0:
-        return f"thought ended after {n_cut} token{'s' if n_cut != 1 else ''}"
-    span_s, n_tokens = message.stats.get(_REASONING_S), message.stats.get(_N_REASONING_TOKENS)
-    verb = "thinking" if is_running and not message.content else "thought"
-    span = f" for {span_s:.1f} s" if isinstance(span_s, float) else ""
-    return f"{verb}{span}" + (f", {n_tokens} token{'s' if n_tokens != 1 else ''}" if n_tokens is not None else "")

@@ -1,22 +1,17 @@
-"""Compacts the open chat: whether a request needs it, and the summary as the model writes it.
+"""Room in the context of a chat: when its older messages become a summary, and the summary as the model writes it.
 
-Owns the requests for a summary and the message that it becomes; where writing it fails or is stopped, the chat is as it
-was. Which messages it replaces is planned in `app.chat.compaction`; `app.chat.summaries` decides when.
+Owns the decision (before a request, after one that did not fit, by command) and the requests. Where writing a summary
+fails or is stopped, the chat is as it was. Which messages it replaces is planned in `app.chat.compaction`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import asdict, replace
 
-from app.chat.answers import AnswerRunner
-from app.chat.backend import ChatConnection
-from app.chat.branches import Conversation, RemovedMessages, TranscriptEntry
 from app.chat.compaction import (
-    FILL_PERCENT,
     TOKENS_AFTER,
     TOKENS_BEFORE,
     CompactionPlan,
@@ -29,19 +24,15 @@ from app.chat.compaction import (
     with_files,
 )
 from app.chat.context_tokens import message_tokens
-from app.chat.conversation import Message, MessageContent, MessageState, MessageTree, Scalar
+from app.chat.conversation import Message, MessageContent, MessageState, MessageTree, Scalar, placed
+from app.chat.events import Added, Events, Note, Summarizing, Written
 from app.chat.prompt_templates import COMPLETION
-from app.chat.repository import AnswerTarget, StoredChat
 from app.chat.sampling_options import template_of, think_of
+from app.chat.state import ChatState
 from app.chat.stream import StreamChunk, stream_answer
 from app.protocol.chat import Completed
 from app.protocol.errors import ContextOverflowError, RequestError
 from quantizer.system.errors import UserError
-
-if TYPE_CHECKING:
-    from app.protocol.chat import Tool
-    from app.settings.settings import Settings
-
 
 _TEMPERATURE = 0.3  # facts, not fancy
 _LEAST_CTX = 2048  # where an engine does not say how long its context is
@@ -49,391 +40,209 @@ _NEAR_PERCENT = 70  # of what may be filled: below it the service need not be as
 _KEPT_OPTIONS = ("template", "seed")  # the others are for answers
 _WRITING_ID = 2**62  # of the message of a summary that is being written, after all that are stored
 _TOO_LOW = 1.5  # by how much an estimate may turn out too low before the second try
-
-
-@dataclass(frozen=True, slots=True)
-class AutoCompaction:
-    """Whether chats are compacted by themselves, and the percent of the context that they may fill before."""
-
-    is_on: bool = True
-    fill_percent: int = FILL_PERCENT
-
-    @classmethod
-    def of(cls, settings: Settings) -> AutoCompaction:
-        """Return what the settings say."""
-        return cls(settings.auto_compact, settings.compact_at)
-
-
-class SummaryDisplay(Protocol):
-    """Where a summary is shown as it is written; see `app.chat.session.ChatView`."""
-
-    async def write(self, message: Message, chunk: StreamChunk) -> None: ...
-
-
-class CompactedChat(Protocol):
-    """What a compactor needs of the open chat."""
-
-    stored: StoredChat
-    conversation: Conversation
-
-    @property
-    def view(self) -> SummaryDisplay | None:
-        """Its display while it is shown."""
-
-    @property
-    def answering_model(self) -> str:
-        """The model that answers."""
-
-    @property
-    def model_beside_connection(self) -> str:
-        """That model if it is not the connection's; else an empty string."""
-
-    @property
-    def offered(self) -> Sequence[Tool]:
-        """The tools that the last request of the chat offered."""
-
-
-class Compactor:
-    """Writes the summaries of one chat. `policy` returns the settings in effect, `show` draws the messages,
-    `on_change` is called when `is_writing` changes.
-
-    `is_writing` while a summary is written.
-    """
-
-    def __init__(
-        self,
-        chat: CompactedChat,
-        connection: ChatConnection,
-        policy: Callable[[], AutoCompaction],
-        show: Callable[[], Awaitable[None]],
-        on_change: Callable[[], None],
-    ) -> None:
-        self.is_writing = False
-        self._chat = chat
-        self._connection = connection
-        self._policy = policy
-        self._show = show
-        self._on_change = on_change
-
-    def is_near(self, leaf_id: int | None, question: MessageContent | None = None) -> bool:
-        """Return whether `is_due` is worth asking: it waits for the service."""
-        policy, state = self._policy(), self._connection.state
-        if leaf_id is None or not policy.is_on:
-            return False
-        is_known = state.n_ctx > 0 and not self._chat.model_beside_connection
-        n_near = ContextBudget(n_ctx=state.n_ctx, fill_percent=policy.fill_percent).n_full * _NEAR_PERCENT // 100
-        return not is_known or self._n_tokens(leaf_id, question) > n_near
-
-    async def is_due(self, leaf_id: int | None, question: MessageContent | None = None) -> bool:
-        """Return whether the request after a message, with a `question` that is not in the chat yet, would leave its
-        answer too little room in a context that cannot grow. Raises UserError where the service cannot be asked."""
-        n_ctx, can_grow = await self._context()
-        n_full = ContextBudget(n_ctx=n_ctx, fill_percent=self._policy().fill_percent).n_full
-        return bool(n_ctx) and not can_grow and self._n_tokens(leaf_id, question) > n_full
-
-    @property
-    def is_automatic(self) -> bool:
-        """Whether chats are compacted by themselves."""
-        return self._policy().is_on
-
-    async def compact(
-        self,
-        leaf_id: int | None,
-        focus: str = "",
-        question: MessageContent | None = None,
-        overflow: ContextOverflowError | None = None,
-    ) -> Message | None:
-        """Summarise the branch to a message in a message after it, and return that; None where it would gain nothing.
-
-        `focus` is what to keep in mind above all. There must be room for `question` after it; `overflow` is the error
-        of a request of this branch, which has the tokens that it takes. Raises UserError; then, and if cancelled, the
-        chat is as it was.
-        """
-        if template_of(self._chat.conversation.settings.options) == COMPLETION:
-            raise RequestError(
-                "A chat that the model only continues cannot be summarised by it.", "/template names other templates."
-            )
-        budget = await self._budget(leaf_id, question, overflow)
-        for factor in (budget.factor, budget.factor * _TOO_LOW):
-            plan = self._plan(leaf_id, replace(budget, factor=factor))
-            if plan is None:
-                return None
-            try:
-                return await self._stored(leaf_id, plan, focus)
-            except ContextOverflowError:  # the estimate was too low
-                if factor != budget.factor:
-                    raise
-        return None
-
-    def _plan(self, leaf_id: int | None, budget: ContextBudget) -> CompactionPlan | None:
-        return plan_compaction(self._path(leaf_id), budget, self._chat.conversation.settings.system)
-
-    def _n_tokens(self, leaf_id: int | None, question: MessageContent | None = None) -> int:
-        conversation = self._chat.conversation
-        return conversation.context_size(leaf_id).n_tokens + self._n_pending(leaf_id, question)
-
-    def _n_pending(self, leaf_id: int | None, question: MessageContent | None) -> int:
-        if question is None:
-            return 0
-        return message_tokens(self._path(leaf_id, question)).of_messages[-1]
-
-    def _path(self, leaf_id: int | None, question: MessageContent | None = None) -> tuple[Message, ...]:
-        path = MessageTree(self._chat.conversation.messages.values()).path(leaf_id)
-        if question is None:
-            return path
-        asked = Message(
-            id=0, parent_id=leaf_id, role="user", content=question.content, attachments=question.attachments
-        )
-        return (*path, asked)
-
-    async def _context(self) -> tuple[int, bool]:
-        """Return the tokens of the model's context, 0 if unknown, and whether it can grow."""
-        beside = self._chat.model_beside_connection
-        client = await (self._connection.service() if beside else self._connection.client())
-        status = (await client.status()).model(self._chat.answering_model)
-        return (status.n_ctx, status.can_grow) if status is not None else (0, False)
-
-    async def _budget(
-        self, leaf_id: int | None, question: MessageContent | None, overflow: ContextOverflowError | None
-    ) -> ContextBudget:
-        n_ctx = (await self._context())[0]
-        n_branch = branch_tokens(self._path(leaf_id), self._chat.conversation.settings.system)
-        if overflow is not None:
-            n_ctx = overflow.n_ctx
-        return ContextBudget(
-            n_ctx=n_ctx or max(_LEAST_CTX, n_branch),
-            fill_percent=self._policy().fill_percent,
-            n_pending=self._n_pending(leaf_id, question),
-            factor=1.0 if overflow is None else max(1.0, overflow.n_prompt_tokens / max(1, n_branch)),
-        )
-
-    async def _stored(self, leaf_id: int | None, plan: CompactionPlan, focus: str) -> Message:
-        """Write the summary as a message after `leaf_id`, which is stored once it is whole: of one that was stopped,
-        failed or killed nothing is left."""
-        chat, conversation = self._chat, self._chat.conversation
-        await chat.stored.prepare("", chat.answering_model, conversation.settings)
-        n_before = conversation.context_size(leaf_id).n_tokens or plan.n_tokens_before
-        conversation.begin(_begun(leaf_id, chat.answering_model, plan.n_kept))
-        self.is_writing = True
-        self._on_change()
-        try:
-            text, cost = await self._written(plan, focus)
-            stats: dict[str, Scalar] = {
-                **asdict(cost),
-                TOKENS_BEFORE: n_before,
-                TOKENS_AFTER: plan.n_tokens_left + cost.n_output_tokens,
-            }
-            summary = MessageContent(
-                role="summary", content=text, model=chat.answering_model, n_kept=plan.n_kept, stats=stats
-            )
-            message = await self._added(leaf_id, summary)
-            conversation.remove(_WRITING_ID)
-            conversation.begin(message)
-            await self._show()  # open, as it was while it was written
-            conversation.end(message)
-        finally:
-            self.is_writing, conversation.part, conversation.running_id = False, (1, 1), None
-            if _WRITING_ID in conversation.messages:
-                conversation.remove(_WRITING_ID)
-                conversation.leaf_id = leaf_id
-            self._on_change()
-            await self._show()
-        return message
-
-    async def _added(self, leaf_id: int | None, summary: MessageContent) -> Message:
-        """Return the stored message of a summary; if this is cancelled none is stored."""
-        stored = self._chat.stored
-        adding = asyncio.ensure_future(stored.add_message(leaf_id, summary))
-        try:
-            return await asyncio.shield(adding)
-        except asyncio.CancelledError:
-            await stored.remove((await adding).id, leaf_id)
-            raise
-
-    async def _written(self, plan: CompactionPlan, focus: str) -> tuple[str, Completed]:
-        """Return the text of the summary and the cost of its last part, which is shown as it comes."""
-        text, cost = "", None
-        for number, part in enumerate(plan.parts, start=1):
-            self._chat.conversation.part = (number, len(plan.parts))
-            await self._show()
-            text, cost = await self._part(asking_branch(part, self._request(plan, focus), text), plan)
-        assert cost is not None, "a plan has parts"
-        return with_files(text, plan.replaced), cost
-
-    def _request(self, plan: CompactionPlan, focus: str) -> str:
-        return summary_request(plan.n_summary_tokens, focus, has_tools=bool(self._chat.offered))
-
-    async def _part(self, path: Sequence[Message], plan: CompactionPlan) -> tuple[str, Completed]:
-        """Return the summary of a branch that asks for it, and its cost; the text of the last part is shown."""
-        messages, (number, n_parts) = self._chat.conversation.messages, self._chat.conversation.part
-        text = ""
-        async with aclosing(self._events(path, plan.n_summary_tokens)) as events:
-            async for event in events:
-                if isinstance(event, Completed):
-                    return checked_summary(text, event.finish_reason, plan.n_summary_tokens), event
-                text += event.text
-                if number == n_parts and event.text:
-                    messages[_WRITING_ID] = replace(messages[_WRITING_ID], content=text)
-                    if self._chat.view is not None:
-                        await self._chat.view.write(messages[_WRITING_ID], replace(event, reasoning=""))
-        raise RequestError("The summary did not end.", "/compact tries again.")
-
-    async def _events(self, path: Sequence[Message], n_tokens: int) -> AsyncGenerator[StreamChunk | Completed, None]:
-        chat, conversation = self._chat, self._chat.conversation
-        parts = await chat.stored.media_parts(conversation.media_files_of(path))
-        options = conversation.settings.options
-        asked: dict[str, Scalar] = {
-            "temperature": _TEMPERATURE,
-            "max_tokens": n_tokens,
-            "think": think_of(options) or "off",
-            **{name: options[name] for name in _KEPT_OPTIONS if name in options},
-        }
-        events = stream_answer(
-            self._connection,
-            conversation.turns_of(path, parts),
-            asked,
-            lambda: chat.model_beside_connection,
-            prompt_cache_key=chat.stored.prompt_cache_key,
-            tools=chat.offered,
-        )
-        async with aclosing(events):
-            async for event in events:
-                yield event
-
-
-def _begun(leaf_id: int | None, model: str, n_kept: int) -> Message:
-    return Message(
-        id=_WRITING_ID,
-        parent_id=leaf_id,
-        role="summary",
-        content="",
-        model=model,
-        state=MessageState.PARTIAL,
-        n_kept=n_kept,
-    )
-
-
 _NOTHING_TO_COMPACT = "There is nothing to compact: the older messages are few and short."
 
 
-class NoteDisplay(Protocol):
-    """Where a line about the chat is shown; see `app.chat.session.ChatView`."""
-
-    async def note(self, text: str) -> None: ...
-
-
-class GrowingChat(Protocol):
-    """What making room needs of the open chat."""
-
-    stored: StoredChat
-    conversation: Conversation
-
-    @property
-    def view(self) -> NoteDisplay | None:
-        """Its display while it is shown."""
-
-    async def remove(self, message_id: int) -> RemovedMessages:
-        """Remove a message with its descendants. Raises StorageError."""
+def is_near(chat: ChatState, leaf_id: int | None, question: MessageContent | None = None) -> bool:
+    """Return whether a request after `leaf_id`, with a `question` that is not stored yet, may need room, so that
+    `make_room` is worth its wait for the service."""
+    policy, state = chat.compaction(), chat.connection.state
+    if leaf_id is None or not policy.is_on:
+        return False
+    is_known = state.n_ctx > 0 and not chat.model_beside_connection
+    n_near = ContextBudget(n_ctx=state.n_ctx, fill_percent=policy.fill_percent).n_full * _NEAR_PERCENT // 100
+    return not is_known or _n_tokens(chat, leaf_id, question) > n_near
 
 
-class ContextRoom:
-    """Makes room in the context of one chat. `show` draws the messages. Methods raise StorageError.
+async def make_room(
+    chat: ChatState,
+    leaf_id: int | None,
+    question: MessageContent | None = None,
+    overflow: ContextOverflowError | None = None,
+) -> Events:
+    """Summarise older messages if the request after `leaf_id`, with a `question` that is not stored yet, would leave
+    its answer too little room, or after the request ended with an `overflow`. Ends with `Added` and a note; without
+    `Added` the request is sent as it is."""
+    try:
+        if overflow is None and not await _is_due(chat, leaf_id, question):
+            return
+        async with aclosing(_compact(chat, leaf_id, question=question, overflow=overflow)) as events:
+            async for event in events:
+                yield event
+    except UserError as error:
+        chat.may_compact = False
+        yield Note(str(error))
 
-    `may_compact` until a summary fails: the requests after that are sent as they are.
-    """
 
-    def __init__(
-        self, chat: GrowingChat, compactor: Compactor, answers: AnswerRunner, show: Callable[[], Awaitable[None]]
-    ) -> None:
-        self.may_compact = True
-        self._chat = chat
-        self._compactor = compactor
-        self._answers = answers
-        self._show = show
+async def make_room_now(chat: ChatState, focus: str) -> Events:
+    """Summarise older messages because the person wants it; `focus` is what to keep in mind above all."""
+    has_gained = False
+    try:
+        async with aclosing(_compact(chat, chat.conversation.leaf_id, focus)) as events:
+            async for event in events:
+                has_gained = True
+                yield event
+    except UserError as error:
+        yield Note(str(error))
+    else:
+        if not has_gained:
+            yield Note(_NOTHING_TO_COMPACT)
 
-    def is_near(self, leaf_id: int | None, question: MessageContent) -> bool:
-        """Return whether a `question` after `leaf_id`, not stored yet, may need room."""
-        return self._compactor.is_near(leaf_id, question)
 
-    async def make(self, leaf_id: int | None, question: MessageContent | None = None) -> int | None:
-        """Summarise older messages if the request after `leaf_id`, with a `question` that is not stored yet, would
-        leave its answer too little room; return the message to go on after."""
-        summary = await self._compacted(leaf_id, question, is_forced=False)
-        return leaf_id if summary is None else summary.id
+async def _is_due(chat: ChatState, leaf_id: int | None, question: MessageContent | None) -> bool:
+    """Return whether the context cannot grow and is too full. Raises UserError where the service cannot be asked."""
+    n_ctx, can_grow = await _context(chat)
+    n_full = ContextBudget(n_ctx=n_ctx, fill_percent=chat.compaction().fill_percent).n_full
+    return bool(n_ctx) and not can_grow and _n_tokens(chat, leaf_id, question) > n_full
 
-    async def for_answer(self, target: AnswerTarget) -> AnswerTarget:
-        """Return the target after the summary that its request needs."""
-        if target.continued is not None or target.is_other or target.parent_id is None:
-            return target
-        if not self.may_compact or not self._compactor.is_near(target.parent_id):
-            return target
-        return replace(target, parent_id=await self.make(target.parent_id))
 
-    async def after_overflow(self, target: AnswerTarget, failed: Message) -> AnswerTarget | None:
-        """If a request failed because the context is too small, return what to answer once older messages became a
-        summary; None where that does not help, or is not wanted."""
-        conversation = self._chat.conversation
-        overflow = conversation.errors.get(failed.id)
-        has_text = bool(failed.content or failed.reasoning)
-        is_own = target.continued is None and not target.is_other
-        if not isinstance(overflow, ContextOverflowError) or has_text or not is_own or not self.may_compact:
-            return None
-        if not self._compactor.is_automatic:
-            return None
-        summary = await self._compacted(target.parent_id, overflow=overflow)
-        if summary is None:
-            conversation.leaf_id = failed.id
-            await self._chat.stored.show(failed.id)
-            await self._show()
-            return None
-        await self._chat.remove(failed.id)
-        conversation.errors.pop(failed.id, None)
-        return replace(target, parent_id=summary.id)
-
-    async def make_now(self, focus: str) -> None:
-        """Summarise older messages because the person wants it; `focus` is what to keep in mind above all."""
+async def _compact(
+    chat: ChatState,
+    leaf_id: int | None,
+    focus: str = "",
+    question: MessageContent | None = None,
+    overflow: ContextOverflowError | None = None,
+) -> Events:
+    """Summarise the branch to a message in a message after it, if that gains something. There must be room for
+    `question` after it; `overflow` has the tokens that a request of this branch takes. Raises UserError; then, and if
+    stopped, the chat is as it was."""
+    settings = chat.conversation.settings
+    if template_of(settings.options) == COMPLETION:
+        raise RequestError(
+            "A chat that the model only continues cannot be summarised by it.", "/template names other templates."
+        )
+    budget = await _budget(chat, leaf_id, question, overflow)
+    for factor in (budget.factor, budget.factor * _TOO_LOW):
+        plan = plan_compaction(_path(chat, leaf_id), replace(budget, factor=factor), settings.system)
+        if plan is None:
+            return
         try:
-            summary = await self._compactor.compact(self._chat.conversation.leaf_id, focus)
-        except UserError as error:
-            await self._note(str(error))
+            async with aclosing(_write(chat, leaf_id, plan, focus)) as events:
+                async for event in events:
+                    yield event
+        except ContextOverflowError:  # the estimate was too low
+            if factor != budget.factor:
+                raise
         else:
-            await self._show_saving(summary)
-
-    async def _compacted(
-        self,
-        leaf_id: int | None,
-        question: MessageContent | None = None,
-        overflow: ContextOverflowError | None = None,
-        *,
-        is_forced: bool = True,
-    ) -> Message | None:
-        """Return the summary that a request needs, None if it needs none or there is none: then it is sent as it is."""
-        try:
-            if not is_forced and not await self._compactor.is_due(leaf_id, question):
-                return None
-            summary = await self._compactor.compact(leaf_id, question=question, overflow=overflow)
-        except UserError as error:
-            self.may_compact = False
-            await self._note(str(error))
-            return None
-        if summary is not None:
-            await self._show_saving(summary)
-        return summary
-
-    async def _show_saving(self, summary: Message | None) -> None:
-        if summary is not None:
-            self._answers.measure_branch()
-        last = self._chat.conversation.entries()[-1:]
-        await self._note(_saving_text(last[0]) if summary is not None and last else _NOTHING_TO_COMPACT)
-
-    async def _note(self, text: str) -> None:
-        if self._chat.view is not None:
-            await self._chat.view.note(text)
+            return
 
 
-def _saving_text(entry: TranscriptEntry) -> str:
-    """Return what a summary has saved: "Compacted 38 messages: 6,210 → 840 tokens"."""
-    n_messages, stats = entry.n_summarised, entry.message.stats
-    before, after = stats.get(TOKENS_BEFORE), stats.get(TOKENS_AFTER)
-    saved = f": {before:,} → {after:,} tokens" if isinstance(before, int) and isinstance(after, int) else ""
-    return f"Compacted {n_messages} message{'s' if n_messages != 1 else ''}{saved}"
+def _n_tokens(chat: ChatState, leaf_id: int | None, question: MessageContent | None) -> int:
+    return chat.conversation.context_size(leaf_id).n_tokens + _n_pending(chat, leaf_id, question)
+
+
+def _n_pending(chat: ChatState, leaf_id: int | None, question: MessageContent | None) -> int:
+    if question is None:
+        return 0
+    return message_tokens((*_path(chat, leaf_id), placed(question, 0, leaf_id))).of_messages[-1]
+
+
+def _path(chat: ChatState, leaf_id: int | None) -> tuple[Message, ...]:
+    return MessageTree(chat.conversation.messages.values()).path(leaf_id)
+
+
+async def _context(chat: ChatState) -> tuple[int, bool]:
+    """Return the tokens of the model's context, 0 if unknown, and whether it can grow."""
+    status = (await (await chat.client()).status()).model(chat.answering_model)
+    return (status.n_ctx, status.can_grow) if status is not None else (0, False)
+
+
+async def _budget(
+    chat: ChatState, leaf_id: int | None, question: MessageContent | None, overflow: ContextOverflowError | None
+) -> ContextBudget:
+    n_ctx = (await _context(chat))[0]
+    n_branch = branch_tokens(_path(chat, leaf_id), chat.conversation.settings.system)
+    if overflow is not None:
+        n_ctx = overflow.n_ctx
+    return ContextBudget(
+        n_ctx=n_ctx or max(_LEAST_CTX, n_branch),
+        fill_percent=chat.compaction().fill_percent,
+        n_pending=_n_pending(chat, leaf_id, question),
+        factor=1.0 if overflow is None else max(1.0, overflow.n_prompt_tokens / max(1, n_branch)),
+    )
+
+
+async def _write(chat: ChatState, leaf_id: int | None, plan: CompactionPlan, focus: str) -> Events:
+    """Write the summary as a message after `leaf_id`, which is stored once it is whole: of one that was stopped,
+    failed or killed nothing is left."""
+    conversation, model = chat.conversation, chat.answering_model
+    await chat.stored.prepare("", model, conversation.settings)
+    n_before = conversation.context_size(leaf_id).n_tokens or plan.n_tokens_before
+    partial = MessageContent(role="summary", content="", model=model, state=MessageState.PARTIAL, n_kept=plan.n_kept)
+    conversation.begin(placed(partial, _WRITING_ID, leaf_id))
+    chat.activity = "summarising"
+    text, cost = "", None
+    request = summary_request(plan.n_summary_tokens, focus, has_tools=bool(chat.offered))
+    try:
+        for number, part in enumerate(plan.parts, start=1):
+            conversation.part = (number, len(plan.parts))
+            yield Summarizing(conversation.messages[_WRITING_ID])
+            path = asking_branch(part, request, text)
+            text, cost = "", None
+            async with aclosing(_chunks(chat, path, plan.n_summary_tokens)) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Completed):
+                        cost = chunk
+                        break
+                    text += chunk.text
+                    if number == len(plan.parts) and chunk.text:  # of a long chat only the last part is shown
+                        written = replace(conversation.messages[_WRITING_ID], content=text)
+                        conversation.messages[_WRITING_ID] = written
+                        yield Written(written, chunk.text)
+            if cost is None:
+                raise RequestError("The summary did not end.", "/compact tries again.")
+            text = checked_summary(text, cost.finish_reason, plan.n_summary_tokens)
+        assert cost is not None, "a plan has parts"
+        n_after = plan.n_tokens_left + cost.n_output_tokens
+        stats: dict[str, Scalar] = {**asdict(cost), TOKENS_BEFORE: n_before, TOKENS_AFTER: n_after}
+        whole = replace(partial, content=with_files(text, plan.replaced), state=MessageState.FINISHED, stats=stats)
+        message = await _added(chat, leaf_id, whole)
+        conversation.remove(_WRITING_ID)
+        conversation.begin(message)
+        chat.measure_branch()
+        yield Added(message)  # while it runs: it stays unfolded, as it was while it was written
+        conversation.end(message)
+    finally:
+        chat.activity, conversation.part, conversation.running_id = "", (1, 1), None
+        if _WRITING_ID in conversation.messages:
+            conversation.remove(_WRITING_ID)
+            conversation.leaf_id = leaf_id
+    entry = conversation.entries()[-1]
+    saved = f": {n_before:,} → {n_after:,} tokens"
+    yield Note(f"Compacted {entry.n_summarised} message{'s' if entry.n_summarised != 1 else ''}{saved}")
+
+
+async def _added(chat: ChatState, leaf_id: int | None, summary: MessageContent) -> Message:
+    """Return the stored message of a summary; if this is cancelled none is stored."""
+    adding = asyncio.ensure_future(chat.stored.add_message(leaf_id, summary))
+    try:
+        return await asyncio.shield(adding)
+    except asyncio.CancelledError:
+        await chat.stored.remove((await adding).id, leaf_id)
+        raise
+
+
+async def _chunks(
+    chat: ChatState, path: Sequence[Message], n_tokens: int
+) -> AsyncGenerator[StreamChunk | Completed, None]:
+    """Yield the answer to a branch that asks for a summary."""
+    conversation = chat.conversation
+    parts = await chat.stored.media_parts(conversation.media_files_of(path))
+    options = conversation.settings.options
+    asked: dict[str, Scalar] = {
+        "temperature": _TEMPERATURE,
+        "max_tokens": n_tokens,
+        "think": think_of(options) or "off",
+        **{name: options[name] for name in _KEPT_OPTIONS if name in options},
+    }
+    events = stream_answer(
+        chat.connection,
+        conversation.turns_of(path, parts),
+        asked,
+        lambda: chat.model_beside_connection,
+        prompt_cache_key=chat.stored.prompt_cache_key,
+        tools=chat.offered,
+    )
+    async with aclosing(events):
+        async for event in events:
+            yield event

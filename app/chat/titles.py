@@ -46,7 +46,7 @@ async def generate_title(
     client: ChatBackend,
     model: str,
     turns: Sequence[ChatMessage],
-    prompt_cache_key: str = "",
+    prompt_cache_key: str | None = "",
     tools: Sequence[Tool] = (),
 ) -> str:
     """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError.

@@ -17,8 +17,8 @@ import pytest
 from textual.events import Paste
 from textual.pilot import Pilot
 
+from app.chat.figures import Clock
 from app.chat.repository import ChatRepository
-from app.chat.stream import Clock
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from tests.app.client.scripted_client import ScriptedClient

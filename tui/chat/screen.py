@@ -18,6 +18,7 @@ from textual.widgets import TextArea
 from textual.worker import Worker
 
 from app.chat.conversation import Attachment, ChatSettings, MessageContent
+from app.chat.events import Added, ChatEvent, Note, Written
 from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
 from app.common.terminal import printable_line
@@ -74,7 +75,8 @@ class ChatScreen(ToolScreen):
 
     def on_mount(self) -> None:
         self.prompt.focus()
-        self._session.attach(self.transcript, self._chat_changed)
+        # held, not queried: an answer that ends while the app does finds the transcript removed
+        self._session.attach(partial(self._draw, self.transcript), self._chat_changed)
         self._session.watch(self._answers_changed)
         self._show_status()
         self._connection.watch(self._post_connection_changed)
@@ -84,6 +86,15 @@ class ChatScreen(ToolScreen):
     async def on_unmount(self) -> None:
         await self._drafts.close()
         await self._session.close()
+
+    async def _draw(self, transcript: Transcript, event: ChatEvent) -> None:
+        """Draw what happened in the shown chat."""
+        if isinstance(event, Written):
+            await transcript.write(event.message, event.text)
+        elif not isinstance(event, Added) or event.message.role != "user":  # a question is drawn with its answer
+            await transcript.show(self._session.conversation.entries())
+        if isinstance(event, Note):
+            await transcript.note(event.text)
 
     # From keys and words to commands
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from app.chat.branches import Conversation
+from app.chat.compaction import AutoCompaction
+from app.chat.figures import Clock
 from app.chat.repository import ChatRepository, OpenedChat
 from app.chat.sampling_options import think_of
-from app.chat.session import ChatView, OpenChat
-from app.chat.stream import Clock
-from app.chat.summaries import AutoCompaction
+from app.chat.session import Draw, OpenChat
 from app.chat.tool_switches import tools_in_short
 from app.protocol.errors import ServiceError
 from app.tools.backend import ToolBackend
@@ -44,7 +44,7 @@ class ChatSession:
         self._callbacks: list[Callable[[Sequence[OpenChat]], None]] = []
         self._answering: Mapping[OpenChat, bool] = {}  # and whether it asks, as the callbacks know it
         self._asking: tuple[OpenChat, ...] = ()  # as `on_change` knows it
-        self._view: ChatView | None = None
+        self._view: Draw | None = None
         self._hidden: list[OpenChat] = []  # with news that are not shown yet
         self._remembered_model = ""  # that of the shown chat, until it is loaded or replaced
         self.chat = self._opened(OpenedChat(repository.new(), Conversation()))
@@ -61,8 +61,8 @@ class ChatSession:
         status = status_of(
             self.connection.state,
             self.chat.figures,
-            is_running=self.chat.is_streaming,
-            is_compacting=self.chat.is_compacting,
+            is_running=bool(self.chat.activity),
+            is_compacting=self.chat.activity == "summarising",
             think=think_of(settings.options),
             tools=tools_in_short(settings.tools),
         )
@@ -80,8 +80,8 @@ class ChatSession:
         """The chats that are not shown and wait for the person to decide about a call."""
         return tuple(chat for chat in self._hidden if chat.approvals.questions)
 
-    def attach(self, view: ChatView, on_change: Callable[[], None] | None = None) -> None:
-        """Show the chat in `view` from now on."""
+    def attach(self, view: Draw, on_change: Callable[[], None] | None = None) -> None:
+        """Draw the events of the shown chat by `view` from now on."""
         self._view = self.chat.view = view
         self._on_change = on_change or self._on_change
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from app.chat.branches import Ending
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
+from app.chat.events import ApprovalNeeded, ChatEvent, Note, Result, Written
 from app.chat.steps import undone_text
 from app.cli.output.answer import as_json, calls_json, stats_line
 from app.cli.tool_options import RequestedTools
@@ -75,7 +76,7 @@ class InlineChat:
         self._shows_stats = shows_stats
         self._reader = AttachmentReader(session.keep_files)
         self._mention_reader = MentionReader(folder or Path.cwd(), self._reader)
-        session.attach(scrollback)
+        session.attach(self._draw)
 
     @property
     def error(self) -> UserError | None:
@@ -417,8 +418,7 @@ class InlineChat:
 
     async def _awaited(self, begin: Callable[[], object]) -> None:
         """Wait until what `begin` begins has ended; a question that had not been asked yet is not sent by the next."""
-        self._scrollback.begin(message.id for message in self._session.conversation.branch)
-        self._session.chat.approver = self._approver
+        self._scrollback.begin()
         begin()
         try:
             await self.wait_for(self._session.chat.wait())
@@ -428,6 +428,18 @@ class InlineChat:
                 self.held_back = waiting.text
                 self.dropped = (*self.dropped, *waiting.attachments)
             raise
+
+    async def _draw(self, event: ChatEvent) -> None:
+        match event:
+            case Written():
+                self._scrollback.write(event)
+            case Result(message):
+                self._scrollback.print_result(message)
+            case ApprovalNeeded(question):
+                decision = await self._approver.ask(question)
+                self._session.chat.approvals.answer(question, decision)
+            case Note(text):
+                self._scrollback.note(text)
 
     def _note_answer(self) -> None:
         """Print the cost of the answer."""

@@ -19,9 +19,9 @@ from types import ModuleType
 
 import click
 
-from app.chat.branches import TranscriptEntry
 from app.chat.conversation import Message
-from app.chat.stream import StreamChunk, format_reasoning
+from app.chat.events import Written
+from app.chat.figures import format_reasoning
 from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.cli.prompts import multiline
 from app.common.terminal import printable, printable_paste
@@ -187,7 +187,7 @@ def _line_editor() -> ModuleType | None:
 
 
 class Scrollback:
-    """Implements `tui.chat.session.ChatView`; reasoning is dimmed or, if `collapses_reasoning`, one line.
+    """Prints what happens in a chat; reasoning is dimmed or, if `collapses_reasoning`, one line.
     `has_begun` is true once the present answer has text, and again false after a call of a tool. While it `is_asking`
     no progress is shown. An answer that `is_silent` is not printed."""
 
@@ -199,23 +199,18 @@ class Scrollback:
         self._printer = AnswerPrinter()
         self._must_end_line = False
         self._has_collapsed = False  # reasoning that was not mentioned yet
-        self._known: set[int] = set()  # messages that need no line any more
 
-    def begin(self, known: Iterable[int] = ()) -> None:
-        """Reset for an answer; the messages `known` are printed already."""
+    def begin(self) -> None:
+        """Reset for an answer."""
         self._printer = AnswerPrinter()
-        self._known = set(known)
         self.has_begun = self._must_end_line = self._has_collapsed = False
 
-    async def show(self, entries: Sequence[TranscriptEntry]) -> None:
-        """Print a line for each call of a tool that has ended; printed text stays."""
-        for entry in entries:
-            result = entry.message.result
-            if result is not None and not entry.is_running and entry.message.id not in self._known:
-                self._known.add(entry.message.id)
-                self.interrupt()
-                self.has_begun = False
-                click.echo(dimmed(result_text(result, is_running=False)), err=True)
+    def print_result(self, message: Message) -> None:
+        """Print a line for a call of a tool that has ended."""
+        if message.result is not None:
+            self.interrupt()
+            self.has_begun = False
+            click.echo(dimmed(result_text(message.result, is_running=False)), err=True)
 
     def interrupt(self) -> None:
         """End the line of the answer, for something else."""
@@ -224,17 +219,17 @@ class Scrollback:
             click.echo()
             self._must_end_line = False
 
-    async def write(self, message: Message, chunk: StreamChunk) -> None:
-        """Print a chunk; that of a summary like reasoning."""
-        if message.role == "summary":
-            chunk = replace(chunk, text="", reasoning=chunk.text)
+    def write(self, written: Written) -> None:
+        """Print more of an answer; a summary like reasoning."""
+        if written.message.role == "summary":
+            written = replace(written, text="", reasoning=written.text)
         elif self.collapses_reasoning:
-            chunk = self._without_reasoning(chunk, message)
-        shown = chunk.text or chunk.reasoning
+            written = self._without_reasoning(written)
+        shown = written.text or written.reasoning
         if shown and not self.is_silent:
             self.busy.clear()
             self.has_begun = True
-            self._printer(chunk)
+            self._printer(written)
             self._must_end_line = not shown.endswith("\n")
 
     def end(self, note: str = "") -> None:
@@ -246,7 +241,7 @@ class Scrollback:
             click.echo()
         self._must_end_line = False
 
-    async def note(self, text: str) -> None:
+    def note(self, text: str) -> None:
         """Print a line about the chat; an answer may follow."""
         self.busy.clear()
         if self._must_end_line:
@@ -282,11 +277,11 @@ class Scrollback:
         click.echo(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07", nl=False)
         return True
 
-    def _without_reasoning(self, chunk: StreamChunk, message: Message) -> StreamChunk:
+    def _without_reasoning(self, written: Written) -> Written:
         """Replace reasoning by one line when the text begins."""
-        self._has_collapsed = self._has_collapsed or bool(chunk.reasoning)
-        if self._has_collapsed and chunk.text:
+        self._has_collapsed = self._has_collapsed or bool(written.reasoning)
+        if self._has_collapsed and written.text:
             self._has_collapsed = False
             self.busy.clear()
-            click.echo(dimmed(f"▸ {format_reasoning(message, is_running=False)}"), err=True)
-        return replace(chunk, reasoning="")
+            click.echo(dimmed(f"▸ {format_reasoning(written.message, is_running=False)}"), err=True)
+        return replace(written, reasoning="")

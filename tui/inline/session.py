@@ -14,8 +14,8 @@ from types import FrameType
 
 import click
 
+from app.chat.compaction import AutoCompaction
 from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
-from app.chat.summaries import AutoCompaction
 from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
 from app.cli.output.format import print_json

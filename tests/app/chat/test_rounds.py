@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from app.chat.branches import TranscriptEntry
 from app.chat.conversation import ChatSettings, Message, MessageContent, MessageState
+from app.chat.events import ChatEvent
 from app.chat.rounds import RoundLimitError
+from app.chat.session import OpenChat
 from app.chat.store import ChatStore
-from app.chat.stream import StreamChunk
 from app.chat.turns import NOT_RUN
 from app.protocol.status import Occupancy
 from app.tools.approval import Decision
-from app.tools.fake import ScriptedApprover, ScriptedCall
+from app.tools.fake import ScriptedCall
 from app.tools.result import ToolOutcome
 from app.tools.tool import ToolOutput, ToolProgress
 from app.tools.tool_settings import ToolSettings
@@ -28,6 +27,7 @@ from tests.app.chat.tool_chats import (
     backend_of,
     call,
     calling,
+    decide,
     opened_chat,
     roles,
     said,
@@ -47,7 +47,7 @@ async def test_calls_run_in_order_until_an_answer_calls_nothing():
         branch = await ask(chat)
         assert roles(branch) == ["user", "assistant", "tool", "tool", "assistant", "tool", "assistant"]
         assert [message.state for message in branch] == [MessageState.FINISHED] * 7
-        assert (branch[-1].content, chat.is_answering, chat.is_streaming) == ("Done.", False, False)
+        assert (branch[-1].content, chat.is_answering, chat.activity) == ("Done.", False, "")
         assert branch[1].calls == (call(1), call(2))
         assert branch[1].stats["finish_reason"] == "tool_calls"
         assert [m.result.outcome for m in branch if m.result] == [ToolOutcome.DONE] * 3
@@ -86,7 +86,7 @@ async def test_a_call_is_stored_before_it_runs_and_its_changes_before_they_are_m
     gate = asyncio.Event()
     backend = backend_of(write=[ScriptedCall(gate=gate, changes=(WRITTEN,))])
     async with opened_chat(ScriptedClient(calling(call(1, "write")), said("Done.")), backend, tmp_path) as chat:
-        chat.approver = ScriptedApprover(Decision.ONCE)
+        decide(chat, Decision.ONCE)
         chat.ask(MessageContent(role="user", content="Do it."))
         await until(lambda: any(m.result and m.result.changes for m in chat.conversation.branch))
         with ChatStore(tmp_path) as store:
@@ -125,7 +125,7 @@ async def test_nothing_runs_while_nobody_answers_and_a_denial_is_told(tmp_path: 
     async with opened_chat(client, backend, tmp_path) as chat:
         chat.ask(MessageContent(role="user", content="Do it."))
         await until(lambda: chat.approvals.questions)
-        assert (backend.server.called, chat.has_news, chat.is_streaming) == ([], True, True)
+        assert (backend.server.called, chat.has_news, chat.activity) == ([], True, "calling")
         chat.approvals.answer(chat.approvals.questions[0], Decision.NEVER)
         await chat.wait()
         branch = chat.conversation.branch
@@ -138,9 +138,9 @@ async def test_nothing_runs_while_nobody_answers_and_a_denial_is_told(tmp_path: 
 async def test_a_permission_for_the_chat_counts_for_the_next_call():
     client, backend = ScriptedClient(calling(call(1, "run"), call(2, "run")), said("Done.")), backend_of()
     async with opened_chat(client, backend) as chat:
-        chat.approver = ScriptedApprover(Decision.TOOL)
+        questions = decide(chat, Decision.TOOL)
         await ask(chat)
-        assert len(chat.approver.questions) == 1
+        assert len(questions) == 1
     assert len(backend.server.called) == 2
 
 
@@ -333,25 +333,25 @@ async def test_progress_and_output_are_shown_while_a_call_runs():
 
 
 class _SlowView:
-    def __init__(self) -> None:
+    def __init__(self, chat: OpenChat) -> None:
         self.shown: list[Message] = []
+        self._chat = chat
         self._is_showing = False
 
-    async def show(self, entries: Sequence[TranscriptEntry]) -> None:
+    async def draw(self, event: ChatEvent) -> None:
         assert not self._is_showing
         self._is_showing = True
         await asyncio.sleep(0.01)
         self._is_showing = False
-        self.shown.append(entries[-1].message)
-
-    async def write(self, message: Message, chunk: StreamChunk) -> None: ...
+        self.shown.append(self._chat.conversation.branch[-1])
 
 
 async def test_what_changes_is_drawn_one_after_the_other_and_last_as_it_ended():
     progress = tuple(ToolProgress(output=f"line {number}\n") for number in range(50))
     backend = backend_of(read=[ScriptedCall(progress=progress)])
     async with opened_chat(ScriptedClient(calling(call(1)), said("Done.")), backend) as chat:
-        chat.view = view = _SlowView()
+        view = _SlowView(chat)
+        chat.view = view.draw
         branch = await ask(chat)
     tools = [message for message in view.shown if message.role == "tool"]
     assert (tools[0].state, tools[-1]) == (MessageState.PARTIAL, branch[2])
@@ -368,7 +368,7 @@ async def test_a_result_that_cannot_be_stored_is_shown_as_such_and_ends_the_roun
         branch = await ask(chat)
         assert roles(branch) == ["user", "assistant", "tool"]
         assert isinstance(chat.conversation.errors[branch[-1].id], StorageError)
-        assert (chat.conversation.running_id, chat.is_streaming) == (None, False)
+        assert (chat.conversation.running_id, chat.activity) == (None, "")
         chat.stored.finish_call = working
         chat.continue_answer(chat.conversation.unfinished_answer)
         await chat.wait()

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from app.tools.approval import Decision
 from app.tools.builtin.servers import tool_runner
-from app.tools.fake import ScriptedApprover
 from app.tools.result import ToolOutcome
 from app.tools.tool_settings import ToolSettings
-from tests.app.chat.tool_chats import ask, call, calling, opened_chat, roles, said, unbatched
+from tests.app.chat.tool_chats import ask, call, calling, decide, opened_chat, roles, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
 
 __all__ = ["unbatched"]
@@ -31,11 +30,11 @@ async def test_a_repair_runs_with_approval_and_each_step_restores_bytes(tmp_path
     tools = ToolSettings(enabled=("files",), folders=(str(folder),))
     runner = tool_runner(tmp_path)
     async with opened_chat(ScriptedClient(*REPAIR), runner, tmp_path, tools) as chat:
-        chat.approver = ScriptedApprover(Decision.ONCE, Decision.ONCE)
+        questions = decide(chat, Decision.ONCE, Decision.ONCE)
         branch = await ask(chat, "Repair half.py.")
         assert [m.result.outcome for m in branch if m.result] == [ToolOutcome.DONE] * 3
         assert "return x * 2" in branch[2].content
-        assert [question.preview.kind for question in chat.approver.questions] == ["diff", "diff"]
+        assert [question.preview.kind for question in questions] == ["diff", "diff"]
         repaired = source.read_bytes()
         assert (repaired, notes.read_bytes()) == (BROKEN.replace(b"* 2", b"/ 2"), b"Halved.\n")
 

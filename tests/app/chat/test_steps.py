@@ -10,9 +10,19 @@ from app.chat.conversation import Message
 from app.chat.steps import last_step
 from app.chat.store import ChatStore
 from app.tools.approval import Decision
-from app.tools.fake import ScriptedApprover
 from quantizer.system.errors import StorageError
-from tests.app.chat.tool_chats import WRITTEN, ask, backend_of, call, calling, opened_chat, roles, said, unbatched
+from tests.app.chat.tool_chats import (
+    WRITTEN,
+    ask,
+    backend_of,
+    call,
+    calling,
+    decide,
+    opened_chat,
+    roles,
+    said,
+    unbatched,
+)
 from tests.app.client.scripted_client import ScriptedClient
 
 __all__ = ["unbatched"]
@@ -28,7 +38,7 @@ def _ids(messages: tuple[Message, ...]) -> list[int]:
 async def test_steps_are_taken_back_one_by_one_with_the_files_they_changed(tmp_path: Path):
     backend = backend_of()
     async with opened_chat(ScriptedClient(*SCRIPT), backend, tmp_path) as chat:
-        chat.approver = ScriptedApprover(*ALLOWS)
+        decide(chat, *ALLOWS)
         asked, written, wrote, *later = await ask(chat)
         step = await chat.undo_step()
         assert (step.messages, step.restored, step.question) == (tuple(later), (), None)
@@ -50,7 +60,7 @@ async def test_steps_are_taken_back_one_by_one_with_the_files_they_changed(tmp_p
 async def test_what_was_taken_back_stays_a_version_of_what_comes_next():
     client = ScriptedClient(*SCRIPT, said("Otherwise."))
     async with opened_chat(client, backend_of()) as chat:
-        chat.approver = ScriptedApprover(*ALLOWS)
+        decide(chat, *ALLOWS)
         branch = await ask(chat)
         await chat.undo_step()
         await ask(chat, "Do it otherwise.")
@@ -64,7 +74,7 @@ async def test_what_was_taken_back_stays_a_version_of_what_comes_next():
 async def test_a_step_is_done_again_with_its_files_until_the_chat_goes_on(tmp_path: Path):
     backend = backend_of()
     async with opened_chat(ScriptedClient(*SCRIPT, said("Else.")), backend, tmp_path) as chat:
-        chat.approver = ScriptedApprover(*ALLOWS)
+        decide(chat, *ALLOWS)
         branch = await ask(chat)
         for _ in range(2):
             await chat.undo_step()
@@ -83,7 +93,7 @@ async def test_a_step_is_done_again_with_its_files_until_the_chat_goes_on(tmp_pa
 async def test_a_file_that_was_changed_since_leaves_chat_and_files_as_they_are():
     backend = backend_of()
     async with opened_chat(ScriptedClient(calling(call(1, "write")), said("Done.")), backend) as chat:
-        chat.approver = ScriptedApprover(*ALLOWS)
+        decide(chat, *ALLOWS)
         branch = await ask(chat)
         backend.changed_since.add(WRITTEN.path)
         with pytest.raises(StorageError, match="was changed since"):

@@ -13,9 +13,11 @@ import pytest
 from app.chat import stream
 from app.chat.branches import Conversation
 from app.chat.conversation import ChatSettings, Message, MessageContent
+from app.chat.events import ApprovalNeeded, ChatEvent
 from app.chat.repository import InMemoryChatRepository, OpenedChat, SqliteChatRepository
 from app.chat.session import OpenChat
 from app.protocol.chat import ToolCall
+from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.backend import ToolBackend
 from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.result import FileChange
@@ -31,6 +33,7 @@ __all__ = [
     "backend_of",
     "call",
     "calling",
+    "decide",
     "opened_chat",
     "roles",
     "said",
@@ -90,6 +93,20 @@ def _chat(opened: OpenedChat, connection: ServiceConnection, backend: FakeToolBa
     if not opened.conversation.messages:
         opened = OpenedChat(opened.stored, Conversation(ChatSettings(tools=tools)))
     return OpenChat(opened, connection, lambda: 0.0, lambda _: None, backend)
+
+
+def decide(chat: OpenChat, *decisions: Decision) -> list[ApprovalQuestion]:
+    """Give `decisions` in order when the chat asks, and then none; return the questions that it has asked by then."""
+    questions, left = [], list(decisions)
+
+    async def draw(event: ChatEvent) -> None:
+        if isinstance(event, ApprovalNeeded):
+            questions.append(event.question)
+            if left:
+                chat.approvals.answer(event.question, left.pop(0))
+
+    chat.view = draw
+    return questions
 
 
 async def ask(chat: OpenChat, text: str = "Do it.") -> tuple[Message, ...]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from app.chat.backend import ConnectionState
-from app.chat.stream import AnswerFigures, AnswerTimer, StreamChunk
+from app.chat.figures import AnswerFigures, AnswerTimer
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 from tests.app.client.scripted_client import READY as READY_MODEL
 from tests.tui.plans import split_plan
@@ -85,9 +85,9 @@ def test_running_answer_reads_then_answers_with_an_estimate():
     timer = AnswerTimer(lambda: now_s)
     assert status_of(READY, _measured(timer), is_running=True).activity == "reading"
     now_s = 0.5
-    timer.observe(StreamChunk("a", 1))
+    timer.observe(1)
     now_s = 1.5
-    timer.observe(StreamChunk("b", 21))
+    timer.observe(21)
     assert status_of(READY, _measured(timer), is_running=True).text() == (
         "guide · answering · ≈20.0 tok/s · first token 0.50 s · context 0/2048"
     )

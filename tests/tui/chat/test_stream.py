@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from app.chat import stream
 from app.chat.conversation import Message
-from app.chat.stream import AnswerTimer, StreamChunk, format_reasoning, remaining_pause_s, stream_answer
+from app.chat.figures import AnswerTimer, format_reasoning
+from app.chat.stream import StreamChunk, remaining_pause_s, stream_answer
 from app.common.terminal import printable
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.chat import ToolCall, with_deltas
@@ -99,15 +100,15 @@ async def test_the_next_chunk_waits_for_as_long_as_the_work_on_the_last_one_asks
 def test_thoughts_are_timed_from_the_first_to_the_last_and_the_answer_is_not():
     times_s = iter([9.0, 10.0, 13.2, 15.0])
     timer = AnswerTimer(lambda: next(times_s))
-    for chunk in (StreamChunk("", 5, "hm", 5), StreamChunk("Yes", 12, " so", 10), StreamChunk(".", 13)):
-        timer.observe(chunk)
+    for n_tokens, n_thought_tokens in ((5, 5), (12, 10), (13, None)):
+        timer.observe(n_tokens, n_thought_tokens)
     assert timer.stats == {"thought_s": pytest.approx(3.2), "n_thought_tokens": 10}
 
 
 def test_a_continued_answer_keeps_the_figures_of_its_thoughts():
     former = {"thought_s": 1.5, "n_thought_tokens": 7, "finish_reason": "length"}
     timer = AnswerTimer(lambda: 0.0, former)
-    timer.observe(StreamChunk("on", 1))
+    timer.observe(1)
     assert timer.stats == {"thought_s": 1.5, "n_thought_tokens": 7}
 
 

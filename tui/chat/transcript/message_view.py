@@ -21,7 +21,7 @@ from textual.widgets import Static
 
 from app.chat.branches import Ending, TranscriptEntry, has_only_calls
 from app.chat.conversation import Attachment, MediaFile, Role
-from app.chat.stream import format_reasoning
+from app.chat.figures import format_reasoning
 from app.common.terminal import printable, printable_line
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.format import answer_line

@@ -21,7 +21,6 @@ from textual.widget import Widget
 
 from app.chat.branches import TranscriptEntry
 from app.chat.conversation import Message
-from app.chat.stream import StreamChunk
 from quantizer.system.errors import UserError
 from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
 from tui.chat.transcript.message_view import MessageView, uniform_rows
@@ -162,7 +161,7 @@ class MessageWindow:
 
 
 class Transcript(SteadyScroll):
-    """Messages and notices in order; implements `tui.chat.session.ChatView`. It follows new text until the user scrolls
+    """Messages and notices in order. It follows new text until the user scrolls
     away."""
 
     can_focus = False
@@ -216,8 +215,8 @@ class Transcript(SteadyScroll):
                 self.follow()
         self.call_after_refresh(self._fill_window)
 
-    async def write(self, message: Message, chunk: StreamChunk) -> None:
-        """Append to the last message, whether it is mounted or not."""
+    async def write(self, message: Message, text: str) -> None:
+        """Append `text` to the last message, which equals `message` now, whether it is mounted or not."""
         async with self._one_at_a_time:
             if self._is_closing or not self._entries or self._entries[-1].message.id != message.id:
                 return  # of a chat that is no longer shown
@@ -225,7 +224,7 @@ class Transcript(SteadyScroll):
             entry = replace(last, message=message)
             self._entries = (*others, entry)
             if self._window.last == len(self._entries):
-                await self._views[-1].write(entry, chunk.text)
+                await self._views[-1].write(entry, text)
 
     def toggle_thoughts(self) -> bool:
         """Expand or collapse the reasoning of the selected message, or of the last with any; return whether one has."""

@@ -1,0 +1,168 @@
+"""An exchange: a question, its answer, and what that calls, until an answer calls nothing.
+
+Each function is an async generator of what happens. Closing it, or cancelling the task that iterates, stops the answer
+and keeps what came so far. An error ends an exchange as a `Failed` event, and is one of the conversation.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+
+from app.chat.branches import UNSAVED_ID, RemovedMessages
+from app.chat.conversation import Message, MessageContent, placed
+from app.chat.events import Added, ChatEvent, Events, Failed, Paused
+from app.chat.repository import AnswerTarget
+from app.chat.rounds import pause_after, rounds_of, run_calls
+from app.chat.state import ChatState
+from app.chat.stream import answer
+from app.chat.summaries import is_near, make_room
+from app.chat.turns import made_calls
+from app.protocol.errors import ContextOverflowError
+from quantizer.system.errors import StorageError
+
+
+async def ask(chat: ChatState, question: MessageContent, parent_id: int | None) -> Events:
+    """Store `question` after a message, and answer it. One that cannot be stored is not sent."""
+    question = MessageContent(role="user", content=question.content, attachments=question.attachments)
+    try:
+        await chat.stored.prepare(question.content, chat.model, chat.conversation.settings)
+        message = await chat.stored.add_message(parent_id, question)
+    except StorageError as error:
+        chat.conversation.add(placed(question, UNSAVED_ID, parent_id))
+        yield chat.fail(UNSAVED_ID, error)
+        return
+    chat.conversation.add(message)
+    yield Added(message)
+    async with aclosing(exchange(chat, AnswerTarget(message.id, chat.model))) as events:
+        async for event in events:
+            yield event
+
+
+async def ask_again(chat: ChatState, question: Message) -> Events:
+    """Answer `question` once more; the former answer stays as a version, unless it is blank."""
+    conversation = chat.conversation
+    for message in list(conversation.messages.values()):
+        is_blank = not message.content and not message.reasoning and not message.calls
+        if message.parent_id == question.id and message.role == "assistant" and is_blank:
+            try:
+                await remove(chat, message.id)
+            except StorageError as error:
+                yield chat.fail(question.id, error)
+                return
+    leaf_id = conversation.summary_after(question.id) or question.id
+    async with aclosing(exchange(chat, AnswerTarget(leaf_id, chat.model))) as events:
+        async for event in events:
+            yield event
+
+
+async def go_on(chat: ChatState, unfinished: Message) -> Events:
+    """Continue an unfinished answer: its text, or after its calls. Calls that were never begun run now, one that was
+    begun is never run again; the rounds are counted anew."""
+    branch = chat.conversation.branch
+    if unfinished.role == "tool" or made_calls(unfinished):
+        chat.conversation.errors.pop(chat.conversation.leaf_id or UNSAVED_ID, None)  # the question whether to go on
+        following = exchange(chat, None, len(rounds_of(branch)))
+    elif unfinished.content:
+        model = unfinished.model or chat.model
+        following = exchange(chat, AnswerTarget(unfinished.parent_id, model, unfinished))
+    else:  # without text, after calls: answered in its place
+        try:
+            if not unfinished.reasoning:
+                await remove(chat, unfinished.id)
+        except StorageError as error:
+            yield chat.fail(unfinished.id, error)
+            return
+        target = AnswerTarget(unfinished.parent_id, chat.model)
+        following = exchange(chat, target, len(rounds_of(chat.conversation.branch)))
+    async with aclosing(following) as events:
+        async for event in events:
+            yield event
+
+
+async def exchange(chat: ChatState, target: AnswerTarget | None, n_granted: int = 0) -> Events:
+    """Answer, run what the answer calls, and answer again, until an answer calls nothing; without a target, begin with
+    the calls. `n_granted` rounds since the question are not counted."""
+    conversation = chat.conversation
+    try:
+        await chat.stored.prepare("", chat.model, conversation.settings)
+        while True:
+            if target is not None:
+                async with aclosing(_answered(chat, target)) as answering:
+                    async for event in answering:
+                        yield event
+            last = conversation.branch[-1]
+            if last.role != "tool" and not made_calls(last):
+                return
+            async with aclosing(run_calls(chat)) as calls:
+                async for event in calls:
+                    yield event
+            pause = pause_after(conversation.branch, conversation.settings.tools.max_rounds, n_granted)
+            if pause is not None and conversation.leaf_id is not None:
+                chat.fail(conversation.leaf_id, pause)
+                yield Paused(pause)
+                return
+            former = target or AnswerTarget(None, chat.model)
+            target = replace(former, parent_id=conversation.leaf_id, continued=None)
+    except StorageError as error:
+        assert conversation.leaf_id is not None
+        yield chat.fail(conversation.leaf_id, error)
+
+
+async def _answered(chat: ChatState, target: AnswerTarget, *, may_retry: bool = True) -> Events:
+    """Make room if the request needs it, and answer; once more where the request did not fit and a summary helps."""
+    await chat.offer_tools()
+    if chat.may_compact and _may_need_room(target) and is_near(chat, target.parent_id):
+        async with aclosing(make_room(chat, target.parent_id)) as summary:
+            async for event in summary:
+                target = _after(event, target)
+                yield event
+    async with chat.stored.writing(target) as writer, aclosing(answer(chat, writer, target)) as answering:
+        async for event in answering:
+            yield event
+    failed = writer.message
+    overflow = _curable_overflow(chat, target, failed)
+    if overflow is None or not may_retry:
+        return
+    former = target
+    async with aclosing(make_room(chat, target.parent_id, overflow=overflow)) as summary:
+        async for event in summary:
+            target = _after(event, target)
+            yield event
+    if target is former:  # no summary: the failed answer is shown again
+        chat.conversation.leaf_id = failed.id
+        await chat.stored.show(failed.id)
+        yield Failed(overflow)
+        return
+    await remove(chat, failed.id)
+    chat.conversation.errors.pop(failed.id, None)
+    async with aclosing(_answered(chat, target, may_retry=False)) as events:
+        async for event in events:
+            yield event
+
+
+async def remove(chat: ChatState, message_id: int) -> RemovedMessages:
+    """Remove a message with its descendants. Raises StorageError."""
+    removed = chat.conversation.remove(message_id)
+    if message_id != UNSAVED_ID:
+        await chat.stored.remove(message_id, chat.conversation.leaf_id)
+        chat.measure_branch()
+    return removed
+
+
+def _may_need_room(target: AnswerTarget) -> bool:
+    """Return whether older messages may be summarised before a request: not where an answer is continued or compared,
+    which belongs below the messages as they are."""
+    return target.continued is None and not target.is_other and target.parent_id is not None
+
+
+def _after(event: ChatEvent, target: AnswerTarget) -> AnswerTarget:
+    return replace(target, parent_id=event.message.id) if isinstance(event, Added) else target
+
+
+def _curable_overflow(chat: ChatState, target: AnswerTarget, failed: Message) -> ContextOverflowError | None:
+    """Return the overflow that ended an answer before its first word, if a summary may make room and is wanted."""
+    overflow = chat.conversation.errors.get(failed.id)
+    if not isinstance(overflow, ContextOverflowError) or failed.content or failed.reasoning:
+        return None
+    return overflow if _may_need_room(target) and chat.may_compact and chat.compaction().is_on else None
