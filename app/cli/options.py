@@ -47,6 +47,7 @@ class _Value(click.ParamType[Any]):
         return number
 
 
+LOAD_ANYWAY = "Don't ask; load a model even if it doesn't fit."
 BYTE_SIZE = _Value(Option(help="", kind=Kind.SIZE, least=1, most=10**15))
 
 
@@ -60,6 +61,11 @@ def complete_model(_context: click.Context, _parameter: click.Parameter, begun: 
     names = [ref.id for ref in available(load_settings()) if ref.id == printable_line(ref.id)]
     offered = [CompletionItem(name) for name in names if name.lower().startswith(begun.lower())]
     return offered or [CompletionItem(begun, type="file")]
+
+
+def complete_file(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Let the shell offer files."""
+    return [CompletionItem(begun, type="file")]
 
 
 def click_parameter(row: Option, *, is_hidden: bool = False) -> Callable[[_Command], _Command]:
@@ -170,7 +176,7 @@ def generation_options(command: _Command) -> _Command:
     others = [row for name, row in SETTINGS.items() if name not in own]
     loading = _all_of([SETTINGS[name] for name in _SHOWN_IN_CHATS], others)
     return options("system", "max_tokens", "temperature", "seed", "think")(
-        loading(options("assume_yes", "stats")(command))
+        loading(option("assume_yes", help=LOAD_ANYWAY)(options("stats")(command)))
     )
 
 

@@ -13,7 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from app.chat.conversation import ChatSettings
-    from app.cli.attached import AttachedFiles
+    from app.cli.prompts import AttachedFiles
     from app.cli.tool_options import RequestedTools
     from app.settings.settings import Settings
 

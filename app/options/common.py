@@ -12,7 +12,7 @@ COMMON: Mapping[str, Option] = {
     for name, row in {
         "wants_json": Option(help="Print JSON.", kind=Kind.FLAG, default=False, flags=("--json",)),
         "assume_yes": Option(
-            help="Don't ask; also load a model that does not fit.",
+            help="Don't ask for confirmation.",
             kind=Kind.FLAG,
             default=False,
             flags=("--yes", "-y"),

@@ -17,8 +17,14 @@ from typing import Any
 import platformdirs
 
 from app.options.option import Effect, Group, Kind, Option, option, rows
-from app.settings.origins import parse_origins
-from app.settings.parsing import parse_byte_size, parse_duration, parse_host_names, parse_rpc_endpoints, projector_file
+from app.settings.parsing import (
+    parse_byte_size,
+    parse_duration,
+    parse_host_names,
+    parse_origins,
+    parse_rpc_endpoints,
+    projector_file,
+)
 from quantizer.system.errors import UsageError
 from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
 

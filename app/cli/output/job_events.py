@@ -1,7 +1,6 @@
-"""The events of a verb that runs as a job of the service: one line of JSON on stdout for each update of a bar.
+"""The events of a verb that runs as a job of the service: a line of JSON on stdout for each change of a bar.
 
-Owns these lines; `app.service.jobs.run` reads them. What a verb prints with --json is its own, and comes beside
-them. Independent of what the verb does.
+`app.service.jobs.run` reads them, beside what the verb itself prints with --json.
 """
 
 from __future__ import annotations

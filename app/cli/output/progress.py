@@ -27,6 +27,8 @@ from app.engine.model_task import TaskProgress
 from app.library.download import events as download
 from quantizer.write.events import Event, JobPlanned, TensorWritten
 
+_EVERY_S = 0.1
+
 
 class Bar(Protocol):
     """The progress of a piece of work: `n_done` of `n_total`, None while unknown. Texts need not be sanitized."""

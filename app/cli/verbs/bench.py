@@ -53,11 +53,11 @@ def bench(
     seed: int | None,
     wants_json: bool,
 ) -> None:
-    """Measure how fast MODEL (guide, a path to a GGUF, or a name in the library) answers here.
+    """Measure the speed of MODEL (guide, a path to a GGUF, or a name in the library) on this machine.
 
-    decode: tok/s at several depths. prefill: tok/s of new prompts. turns: time to first token of a new chat, a next
-    turn, a resumed chat, a shared system prompt. clients: tok/s of 1, 4 and 8 together. edit: tok/s of answers that
-    repeat their prompt. The model gets its own service; OTHER is measured after it, with the same text.
+    Workloads: decode (tok/s at several depths), prefill (tok/s of new prompts), turns (time to first token of a new
+    chat, a next turn, a resumed chat and a shared system prompt), clients (tok/s of 1, 4 and 8 at once), edit (tok/s
+    of answers that repeat their prompt). MODEL runs in its own service; OTHER is measured after it with the same text.
     """
     from app.bench.target import RemoteServer
     from app.client.remote_engine import parse_address

@@ -66,8 +66,8 @@ def show(chat_id: int, wants_json: bool) -> None:
 @chats.command()
 @click.argument("words", nargs=-1, required=True)
 @click.option("--model", help="Only chats with this model.")
-@click.option("--since", type=_DAY, help="Only messages of this day or later.")
-@click.option("--until", type=_DAY, help="Only messages of this day or earlier.")
+@click.option("--since", type=_DAY, help="Only messages from this day on.")
+@click.option("--until", type=_DAY, help="Only messages up to this day.")
 @option("limit", most=10_000, default=50)
 @options("wants_json")
 def search(
@@ -78,7 +78,7 @@ def search(
     limit: int,
     wants_json: bool,
 ) -> None:
-    """Search chats for all WORDS, in titles and messages. The last word may be a prefix."""
+    """Search titles and messages for all WORDS; the last one may be a prefix."""
     from app.chat.search import ChatFilter
 
     until_ms = _moment_ms(until + timedelta(days=1)) if until else None
@@ -99,10 +99,12 @@ def search(
 @chats.command()
 @click.argument("chat_ids", type=int, nargs=-1, metavar="[ID...]")
 @click.option("--all", "wants_all", is_flag=True, help="Export all chats, archived ones too.")
-@click.option("--format", "name", type=click.Choice(["markdown", "json", "html"]), default="markdown")
+@click.option(
+    "--format", "name", type=click.Choice(["markdown", "json", "html"]), default="markdown", show_default=True
+)
 @option("output", default=MISSING)
 def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: str) -> None:
-    """Export chats to a file; only JSON has all branches, and can be imported again."""
+    """Export chats to a file. Only JSON has all branches and can be imported again."""
     from app.chat.files import EXPORTS, export_to
 
     if bool(chat_ids) == wants_all:
@@ -118,7 +120,7 @@ def export(chat_ids: tuple[int, ...], wants_all: bool, name: str, output: str) -
 @click.argument("file", type=click.Path(path_type=Path))
 @options("wants_json")
 def import_chats(file: Path, wants_json: bool) -> None:
-    """Import the chats of FILE: JSON of localllm, ChatGPT, Open WebUI, or Ollama's messages."""
+    """Import chats from FILE: JSON from localllm, ChatGPT or Open WebUI, or Ollama messages."""
     from app.chat.files import import_file
 
     with _store() as store:
@@ -134,7 +136,7 @@ def import_chats(file: Path, wants_json: bool) -> None:
 @chats.command()
 @_chat_ids
 def delete(chat_ids: tuple[int, ...]) -> None:
-    """Delete chats; they can be restored for a week. Their computed prefixes go at once."""
+    """Delete chats. They can be restored for a week; their computed prefixes are deleted at once."""
     with _store() as store:
         for chat_id in chat_ids:
             store.chats.delete(chat_id)

@@ -31,7 +31,7 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     """Check processor, memory, GPUs, disk and the build of llama.cpp, in a few seconds.
 
     With MODEL (guide, a path to a GGUF, or a name in the library) also measure one answer and report its bottleneck:
-    memory capacity, memory bandwidth, prefill compute or the queue.
+    memory capacity, memory bandwidth, prefill compute, or the queue.
     """
     from app.engine.load.machine import survey
     from app.library.machine_fit.diagnostics import collect_findings, describe_machine

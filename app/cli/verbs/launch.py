@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,17 +15,157 @@ from app.cli.confirm import confirm_load
 from app.cli.options import options, setting_options
 from app.cli.output.format import print_json, print_lines
 from app.cli.resources import resolve_settings
-from app.common.terminal import printable
+from app.common.terminal import printable, printable_line
 from app.launch.agents import AGENTS, Agent, agent_named
+from app.protocol.codec import encode
 from app.settings.settings import SettingSource, setting_sources
 from quantizer.system.errors import StorageError, UsageError, UserError
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
-    from app.launch.plan import LaunchPlan
+    from app.launch.installed import Installed
+    from app.launch.plan import Check, LaunchPlan
     from app.launch.run import LaunchResult
+    from app.protocol.metering import MeteredUsage
     from app.protocol.status import ServiceStatus
     from app.settings.settings import Settings
+
+
+def agent_lines(agents: Mapping[Agent, Installed | None]) -> Iterator[str]:
+    """Yield two lines for each agent: whether it is installed, and what it needs."""
+    n_name = max(len(agent.name) for agent in agents)
+    for agent, installed in agents.items():
+        yield f"{agent.name:<{n_name}}  {agent.title}, {_where(agent, installed)}"
+        yield f"{'':<{n_name}}  {_needs(agent)}"
+
+
+def _where(agent: Agent, installed: Installed | None) -> str:
+    if installed is None:
+        how = agent.install if agent.install.startswith("see ") else f"`{agent.install}`"
+        return f"not installed: {how}"
+    return printable_line(f"{installed.version or 'installed'} at {installed.path}")
+
+
+def _needs(agent: Agent) -> str:
+    if agent.need is None:
+        return "takes no settings for one run; launch prints what to paste"
+    tools = ", a model that takes tools" if agent.needs_tools else ""
+    first = f"begins with about {agent.need.n_first:,} tokens"
+    return f"{first}, goes on in {agent.need.n_ctx:,}{tools}; tested with {agent.tested}"
+
+
+def agent_json(agent: Agent, installed: Installed | None) -> dict[str, Any]:
+    """Return an agent of the list as JSON data."""
+    return {
+        "name": agent.name,
+        "title": agent.title,
+        "installed": installed is not None,
+        "path": installed.path if installed else None,
+        "version": (installed.version or None) if installed else None,
+        "install": agent.install,
+        "api": agent.api,
+        "first_tokens": agent.need.n_first if agent.need else None,
+        "context": agent.need.n_ctx if agent.need else None,
+        "needs_tools": agent.needs_tools,
+        "takes_settings": agent.takes_settings,
+        "tested": agent.tested or None,
+    }
+
+
+def check_lines(checks: Sequence[Check]) -> Iterator[str]:
+    """Yield a line for each check, one that is not right with what helps."""
+    marks = {"ok": "", "unknown": "", "warning": "Warning: ", "refusal": "Error: "}
+    for check in checks:
+        yield printable(f"{marks[check.verdict]}{check.text} {check.remedy}".rstrip())
+
+
+def plan_lines(plan: LaunchPlan, service: str) -> Iterator[str]:
+    """Yield what a launch would do, as lines of a shell where that is possible; the key is not known yet."""
+    yield f"# {printable_line(service)}"
+    yield from (f"# {line}" for line in check_lines(plan.checks))
+    for name, text in plan.files.items():
+        yield f"# <folder>/{name}:"
+        yield from (f"#   {printable(line)}" for line in text.splitlines())
+    yield from (f"unset {name}" for name in plan.removed)
+    for name, value in plan.environment.items():
+        yield printable_line(f"export {name}={_quoted(value)}")
+    yield printable_line(" ".join(map(_quoted, plan.command)))
+
+
+def _quoted(text: str) -> str:
+    """Return a word for a shell; placeholders stay readable in double quotes."""
+    is_simple = not set(text) & set("\"\\$`!'")
+    return f'"{text}"' if "<" in text and is_simple else shlex.quote(text)
+
+
+def launch_json(plan: LaunchPlan, service: str) -> dict[str, Any]:
+    """Return what a launch would do as JSON data."""
+    return {
+        "agent": plan.agent.name,
+        "service": service,
+        "model": plan.target.model,
+        "n_ctx": plan.target.n_ctx,
+        "command": list(plan.command),
+        "environment": dict(plan.environment),
+        "removed": list(plan.removed),
+        "files": dict(plan.files),
+        "checks": [encode(check) for check in plan.checks],
+    }
+
+
+def result_lines(plan: LaunchPlan, result: LaunchResult) -> Iterator[str]:
+    """Yield what the requests of a run used."""
+    usage = result.usage
+    if usage is None:
+        yield f"The service ended while {plan.agent.title} ran: nobody counted its requests."
+    elif not usage.n_answers:
+        yield f"{plan.agent.title} got no answer with the key of this run: there is nothing to report."
+    else:
+        yield from _usage_lines(plan, usage)
+    if usage is not None and usage.n_failed:
+        are = "request was" if usage.n_failed == 1 else "requests were"
+        yield f"{usage.n_failed} {are} refused."
+
+
+def _usage_lines(plan: LaunchPlan, usage: MeteredUsage) -> Iterator[str]:
+    answers = "1 answer" if usage.n_answers == 1 else f"{usage.n_answers:,} answers"
+    later = f", {usage.later_cached_share:.0%} of those after the first prompt" if usage.n_answers > 1 else ""
+    reused = f"{usage.n_cached_tokens:,} ({usage.cached_share:.0%}{later}) reused from the cache"
+    yield printable_line(
+        f"{plan.agent.title} with {plan.target.model}: {answers}, {usage.n_prompt_tokens:,} prompt tokens, {reused},"
+        f" {usage.n_output_tokens:,} tokens generated."
+    )
+    parts = [f"first token after {usage.first_token_s or 0:.2f} s (median)"]
+    if usage.prefill_tokens_per_s:
+        parts.append(f"prefill {usage.prefill_tokens_per_s:.1f} tok/s")
+    if usage.decode_tokens_per_s > 0:
+        parts.append(f"decode {usage.decode_tokens_per_s:.1f} tok/s")
+    begun = f", {usage.n_first_cached_tokens:,} of them reused" if usage.n_first_cached_tokens else ""
+    parts.append(f"it began with {usage.n_first_prompt_tokens:,} tokens{begun}")
+    yield " · ".join(parts)
+
+
+def result_json(plan: LaunchPlan, result: LaunchResult) -> dict[str, Any]:
+    """Return how a run ended as JSON data; `usage` is null where nobody counted."""
+    usage = result.usage
+    rates = (
+        {}
+        if usage is None
+        else {
+            "cached_share": usage.cached_share,
+            "later_cached_share": usage.later_cached_share,
+            "prefill_tokens_per_s": usage.prefill_tokens_per_s,
+            "decode_tokens_per_s": usage.decode_tokens_per_s,
+        }
+    )
+    return {
+        "agent": plan.agent.name,
+        "model": plan.target.model,
+        "n_ctx": plan.target.n_ctx,
+        "exit_status": result.status,
+        "took_s": result.took_s,
+        "usage": None if usage is None else {**encode(usage), **rates},
+    }
 
 
 _PROBE_TIMEOUT_S = 2.0
@@ -37,9 +179,9 @@ def _complete_agent(_context: click.Context, _parameter: click.Parameter, begun:
 @click.argument("agent", required=False, shell_complete=_complete_agent)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @setting_options("model", "ctx", "kv_type", "gpu", "threads", "host", "port", "connect", "api_key")
-@click.option("--print", "is_dry_run", is_flag=True, help="Print what would be done, and exit.")
+@click.option("--print", "is_dry_run", is_flag=True, help="Print what would be done, then exit.")
 @options("wants_json")
-@click.option("-y", "--yes", "assume_yes", is_flag=True, help="Start it though the model does not fit, or not suffice.")
+@click.option("-y", "--yes", "assume_yes", is_flag=True, help="Start it even if the model doesn't fit or suffice.")
 @click.pass_context
 def launch(
     context: click.Context,
@@ -52,11 +194,11 @@ def launch(
     model: str | None,
     **flags: object,
 ) -> None:
-    """Start a coding AGENT against the service; without one, list those that can be started.
+    """Start a coding AGENT that uses the service; without AGENT, list the supported ones.
 
-    The service is started if none runs. The model is loaded with as much context as the agent needs, as far as memory
-    allows, and checked for tools. The agent gets its settings for this run only, and what follows -- as its ARGUMENTS.
-    At its end the use of the model is printed on stderr: tokens, the share that was reused, rates.
+    The service is started if none is running. The model is loaded with as much context as the agent needs and memory
+    allows, and checked for tool calls. The agent's settings apply to this run only; ARGUMENTS after -- are passed to
+    it. When it exits, stderr shows how much of the model it used: tokens, the share that was reused, rates.
     """
     if agent is None:
         _list(wants_json=wants_json)
@@ -75,7 +217,6 @@ def launch(
 
 
 def _list(*, wants_json: bool) -> None:
-    from app.cli.output.launch import agent_json, agent_lines
     from app.launch.installed import find_agent
 
     found = {agent: find_agent(agent) for agent in AGENTS}
@@ -86,7 +227,6 @@ def _list(*, wants_json: bool) -> None:
 
 
 def _print_plan(launching: _Launching, *, wants_json: bool) -> None:
-    from app.cli.output.launch import launch_json, plan_lines
 
     plan, service = asyncio.run(launching.planned())
     if wants_json:
@@ -166,7 +306,6 @@ class _Launching:
 
     def _report_checks(self, plan: LaunchPlan, *, assume_yes: bool) -> None:
         """Print what was checked, and what to paste for an agent without settings for a run. Raises a refusal."""
-        from app.cli.output.launch import check_lines
         from app.launch.editors import editor_settings
 
         refusals = plan.of("refusal")
@@ -183,7 +322,6 @@ class _Launching:
 
     def _report_result(self, plan: LaunchPlan, result: LaunchResult, *, wants_json: bool) -> None:
         """Print what the run used on stderr, for stdout is the agent's, and remember how it began."""
-        from app.cli.output.launch import result_json, result_lines
 
         if wants_json:
             click.echo(json.dumps(result_json(plan, result)), err=True)

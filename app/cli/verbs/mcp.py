@@ -31,10 +31,10 @@ _WIDTH_CHARACTERS = 100
 
 @click.group(epilog="Example: localllm mcp add time -- uvx mcp-server-time")
 def mcp() -> None:
-    """List, add, import and test MCP servers, whose tools a chat may use.
+    """List, add, import and test MCP servers, whose tools a chat can use.
 
-    They are in mcp.json beside the settings file, in the form of Cursor and Claude Desktop. Their tools are off until
-    /tools switches them on for a chat, and each call asks first.
+    Servers are listed in mcp.json beside the settings file, in the format of Cursor and Claude Desktop. Their tools
+    are off until you enable them in a chat with /tools, and each call asks first.
     """
 
 
@@ -42,7 +42,7 @@ def mcp() -> None:
 @click.option("--no-start", is_flag=True, help="Only show what mcp.json says; start nothing.")
 @options("wants_json")
 def list_servers(*, no_start: bool, wants_json: bool) -> None:
-    """List the servers with their tools: starts each, and stops it again."""
+    """List servers and their tools: start each server, and stop it again."""
     from app.tools.mcp.config.file import mcp_file
 
     file = mcp_file()
@@ -77,9 +77,9 @@ def add(
     timeout: float | None,
     overwrite: bool,
 ) -> None:
-    """Add the server NAME: a command that is started, or the URL of one that runs.
+    """Add the server NAME: a command to start, or the URL of a running server.
 
-    ${NAME} in a value is replaced from the environment when the server starts, so that mcp.json need not hold a key.
+    ${NAME} in a value is replaced from the environment when the server starts, so that mcp.json need not contain a key.
     """
     from app.tools.mcp.config.entry import DEFAULT_TIMEOUT_S, HttpLaunch, StdioLaunch, launch_entry
     from app.tools.mcp.config.file import mcp_file
@@ -111,10 +111,10 @@ def remove(name: str) -> None:
 @mcp.command("import")
 @options("assume_yes", "wants_json")
 def import_servers(*, assume_yes: bool, wants_json: bool) -> None:
-    """Take over servers of Claude Desktop, Claude Code, Cursor, VS Code, LM Studio, Windsurf and Zed.
+    """Import servers from Claude Desktop, Claude Code, Cursor, VS Code, LM Studio, Windsurf and Zed.
 
-    Shows the command of each in full and asks; --json only lists them. Read a command before you say yes: it runs with
-    your rights whenever its tools are used.
+    Shows each command in full and asks; --json only lists them. Read a command before you say yes: it runs with your
+    rights whenever its tools are used.
     """
     from app.tools.mcp.config.file import mcp_file
     from app.tools.mcp.config.other_programs import find_servers
@@ -140,7 +140,7 @@ def import_servers(*, assume_yes: bool, wants_json: bool) -> None:
 @click.argument("name")
 @options("wants_json")
 def test(name: str, *, wants_json: bool) -> None:
-    """Start the server NAME, list what it has, and report how long that took."""
+    """Start the server NAME, list its tools, and report how long that took."""
     from app.tools.mcp.config.file import mcp_file
     from app.tools.mcp.servers import mcp_servers
 

@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 @setting_options("ctx", "kv_type")
 @options("vram", "ram")
 @setting_options("rpc", "draft", "projector", "lora")
-@click.option(
-    "--kv-table", "wants_table", is_flag=True, help="Print only the size of the KV cache by context and type."
-)
-@click.option("--speculation", "wants_gains", is_flag=True, help="Speculative speed-up by acceptance rate.")
+@click.option("--kv-table", "wants_table", is_flag=True, help="Print only the KV cache size by context and type.")
+@click.option("--speculation", "wants_gains", is_flag=True, help="Print the speculative speed-up by acceptance rate.")
 @click.option("--plot", is_flag=True, help="Plot speed against layers on the GPU.")
 @options("wants_json")
 def plan(
@@ -50,11 +48,11 @@ def plan(
     wants_json: bool,
     plot: bool,
 ) -> None:
-    """Report how MODEL (guide, a path to a GGUF, or a name in the library) fits this machine, or another, and how fast.
+    """Show whether MODEL (guide, a path to a GGUF, or a name in the library) fits this machine, and how fast it runs.
 
-    No weights are loaded: only the header is read, and llama.cpp computes its buffer sizes. For a model that is not
-    downloaded (org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue) only the header is
-    fetched, and a formula estimates the buffers.
+    No weights are loaded: only the header is read, and llama.cpp computes its buffer sizes. For a model that isn't
+    downloaded (org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name from the catalogue) only the header is
+    fetched, and buffers are estimated.
     """
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
     from app.library.hub.selection import find_model

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 @options_of(PullOptions)
 @options("wants_json")
 def pull(options: PullOptions, *, wants_json: bool) -> None:
-    """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name of the catalogue.
+    """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name from the catalogue.
 
-    Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (a file with
-    dspark-, dflash- or eagle3- in its name) comes with its model, which answers faster with it, and so does a projector
-    (with mmproj in its name), with which it sees or hears. Ctrl-C keeps what was downloaded: the same command resumes.
-    HF_TOKEN, HF_ENDPOINT and proxies are honoured.
+    Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (dspark-,
+    dflash- or eagle3- in its name), which speeds up answers, and a vision/audio projector (mmproj) are downloaded with
+    the model. Ctrl-C keeps what was downloaded; the same command resumes. HF_TOKEN, HF_ENDPOINT and proxies are
+    honoured.
     """
     from app.library.download.downloader import DownloadOptions
     from app.library.hub.access import hub_access_from_environment

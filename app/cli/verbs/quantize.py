@@ -11,11 +11,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from app.cli.calibration import (
+    AUTO,
+    RUNNABLE,
+    MixTarget,
+    Runnable,
+    cached_imatrix,
+    find_mix,
+    mix_json,
+    print_layers,
+    print_mix,
+    prune_layers,
+    pruning_json,
+)
 from app.cli.options import options, options_of
 from app.cli.output.format import format_bytes, print_json, print_table
-from app.cli.quantization.calibration import AUTO, RUNNABLE, Runnable, cached_imatrix
-from app.cli.quantization.mix import MixTarget, find_mix, mix_json, print_mix
-from app.cli.quantization.pruning import print_layers, prune_layers, pruning_json
 from app.common.terminal import printable
 from app.options.jobs import QuantizeOptions
 from quantizer.gguf.file_names import unsplit_name
@@ -56,13 +66,13 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
         table.add_row(row.type, *figures, printable(f"{_NEEDS_MATRIX if row.needs_imatrix else ''}{row.description}"))
     print_table(table)
     click.echo(
-        "bits: of a weight. loss: what llama.cpp measured that a type adds to the\n"
+        "bits: per weight. loss: how much a type adds, measured by llama.cpp, to the\n"
         "perplexity of Llama-3-8B, 6.23.\n"
-        f"tok/s: at most; what reading the weights at {bandwidth.bytes_per_s / 1e9:.1f} GB/s allows,\n"
+        f"tok/s: upper limit from reading the weights at {bandwidth.bytes_per_s / 1e9:.1f} GB/s,\n"
         f"measured now with {bandwidth.n_threads} threads."
     )
     if beside:
-        click.echo(f"The projector, a file of its own, adds {beside.n_bytes:,} bytes in {beside.file_type.name}.")
+        click.echo(f"The projector, a separate file, adds {beside.n_bytes:,} bytes in {beside.file_type.name}.")
     if any(row.needs_imatrix for row in rows):
         click.echo(f"{_NEEDS_MATRIX}needs an importance matrix: --imatrix auto computes it.")
 
@@ -78,14 +88,17 @@ _KEPT_IN_NAMES = "-_.+"
 @click.option("--list", "wants_list", is_flag=True, help="List the size and loss of each type; write nothing.")
 @options("is_dry_run", "wants_json")
 def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wants_json: bool) -> None:
-    """Quantize SRC (a checkpoint folder, a GGUF, or `guide`) to TYPE, Q4_K_M by default.
+    """Convert and quantize SRC (a checkpoint folder, a GGUF, or guide) to TYPE, Q4_K_M by default.
 
-    --size and --kld replace TYPE: the sensitivity of each tensor is measured, once per model, and each tensor gets the
-    type that serves the target best; an importance matrix is computed first. --prune-layers leaves out the layers whose
-    output is most like their input on the calibration text, measured once per model. A killed run resumes when it is
-    called again; Ctrl-C removes its output. A model that sees or hears gets its projector beside it, as
-    mmproj-<name>-F16.gguf; --projector none leaves it out. The folder of a LoRA adapter becomes a GGUF adapter of TYPE
-    F16, BF16 or F32, that of a draft head (EAGLE-3, DFlash, DSpark) a file for --draft, with the vocabulary of --base.
+    --size and --kld replace TYPE: they measure the sensitivity of each tensor, once per model, and choose a type for
+    each tensor to meet the target. They compute an importance matrix first. --prune-layers measures, once per model,
+    which layers change their input least on the calibration text, and leaves these out.
+
+    A vision/audio model gets its projector next to it, as mmproj-<name>-F16.gguf. The folder of a LoRA adapter becomes
+    a GGUF adapter of TYPE F16, BF16 or F32; that of a draft head (EAGLE-3, DFlash, DSpark) a file for --draft, with
+    the vocabulary of --base.
+
+    A killed run resumes when you run it again; Ctrl-C deletes its output.
     """
     from quantizer.write.job import JobRequest
 
@@ -94,7 +107,7 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
     target = _target(options, wants_list=wants_list)
     if n_removed and (target or wants_list):
         raise UsageError(
-            "--prune-layers goes with a TYPE only.", "Prune to F16 first, and list or search the result's types then."
+            "--prune-layers works with a TYPE only.", "Prune to F16 first, then list or search types of the result."
         )
     if wants_list:
         _list_types(path, options, wants_json=wants_json)
@@ -171,7 +184,7 @@ def _imatrix(name: str, source: Path, n_threads: int, *, is_computing: bool) -> 
     if name != AUTO:
         return name
     if not is_computing:
-        raise UsageError("A dry run computes no importance matrix.", "Name one of `localllm imatrix`.")
+        raise UsageError("A dry run computes no importance matrix.", "Name one from `localllm imatrix`.")
     with Runnable(source, RUNNABLE, n_threads) as running:
         return str(cached_imatrix(source, running, n_threads))
 
@@ -190,7 +203,7 @@ def _planned(request: JobRequest) -> dict[str, object]:
     for text in plan.warnings:
         _warn(text)
     if plan.missing_imatrix:
-        _warn(f"{request.file_type} needs an importance matrix; without one it will be refused.")
+        _warn(f"{request.file_type} needs an importance matrix and will be refused without one.")
     return {**_figures(planned_event(plan)), "dry_run": True, "warnings": list(plan.warnings)}
 
 
@@ -205,7 +218,7 @@ def _written(request: JobRequest) -> dict[str, object]:
             progress.show(event)
             note(event, result)
             if isinstance(event, JobPlanned):
-                _tell(f"Takes {format_bytes(event.n_bytes)} of disk, all of it beside {event.output}.")
+                _tell(f"Needs {format_bytes(event.n_bytes)} of free space in {Path(event.output).parent}.")
     return result
 
 
@@ -216,7 +229,7 @@ def note(event: Event, result: dict[str, object]) -> None:
             result |= {**_figures(event), "dry_run": False}
         case JobResumed():
             result["resumed_tensors"] = event.n_tensors
-            _tell(f"Resumes after {event.n_tensors} tensors that a killed run wrote.")
+            _tell(f"Resuming after {event.n_tensors} tensors that a killed run wrote.")
         case JobWarning():
             _warn(event.text)
         case OutputDone():

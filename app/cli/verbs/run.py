@@ -13,12 +13,11 @@ import click
 
 from app.chat.conversation import Attachment, ChatSettings
 from app.chat.sampling_options import validate_options
-from app.cli.attached import complete_file, read_attached
 from app.cli.confirm import confirm_load
-from app.cli.options import complete_model, generation_options, options
+from app.cli.options import complete_file, complete_model, generation_options, options
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
 from app.cli.output.format import print_json
-from app.cli.prompts import combined, piped_input
+from app.cli.prompts import combined, piped_input, read_attached
 from app.cli.resources import resolve_settings
 from app.cli.tool_options import requested_tools, tool_options
 from app.cli.user_interface import ChatOptions, current_interface

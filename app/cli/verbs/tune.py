@@ -47,15 +47,13 @@ def warn_if_busy() -> None:
 
 @click.command(epilog="Example: localllm tune model.gguf")
 @options_of(TuneOptions, optional=("model",))
-@click.option(
-    "--show", is_flag=True, help="Print earlier measurements, of MODEL or of all models, and measure nothing."
-)
+@click.option("--show", is_flag=True, help="Print earlier measurements of MODEL, or of all models; measure nothing.")
 @options("wants_json")
 def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
-    """Measure MODEL (guide, a path to a GGUF, or a name in the library) under each setting of the engine.
+    """Measure the speed of MODEL (guide, a path to a GGUF, or a name in the library) with each setting of the engine.
 
-    The setting that is fastest for how you use the model applies from the next load on. Smaller types of KV cache are
-    measured too, but never chosen automatically: set --kv-type of `serve` and `run`.
+    The fastest setting for the way you use the model applies from the next load on. Smaller KV cache types are
+    measured too, but never chosen for you: pass --kv-type to `serve` or `run`.
     """
     from app.engine.model_task import TaskProgress, run_task
     from app.library.local.resolve import resolve
@@ -66,7 +64,7 @@ def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
         _show_known(settings.cache_dir, resolve(model, settings).path if model else None, wants_json=wants_json)
         return
     if not model:
-        raise UsageError("There is no MODEL.", "Name one, or give --show.")
+        raise UsageError("There is no MODEL.", "Name one, or pass --show.")
     path = resolve(model, settings).path
     read_model_file(path)  # the gate
     warn_if_busy()

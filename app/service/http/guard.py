@@ -22,8 +22,15 @@ from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
 from app.service.http.access_log import MeteredKeys, record_of
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
 from app.service.http.streaming import JsonResponse
-from app.settings.origins import NO_ORIGINS, Origins, entry_for, parse_origins
-from app.settings.parsing import is_host_name, is_loopback, parse_host_names
+from app.settings.parsing import (
+    NO_ORIGINS,
+    Origins,
+    entry_for,
+    is_host_name,
+    is_loopback,
+    parse_host_names,
+    parse_origins,
+)
 from app.settings.settings import Settings
 from quantizer.system.errors import UserError
 

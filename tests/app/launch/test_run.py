@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from app.cli.output.launch import result_json, result_lines
+from app.cli.verbs.launch import result_json, result_lines
 from app.client.service_client import ServiceClient
 from app.launch.agents import FOLDER, KEY, Agent, Start, Target
 from app.launch.plan import LaunchPlan, ModelFacts, plan_launch

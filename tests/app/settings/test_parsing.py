@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.protocol.errors import RequestError
-from app.settings.parsing import parse_duration, parse_rpc_endpoints
+from app.settings.parsing import PRESETS, entry_for, parse_duration, parse_origins, parse_rpc_endpoints
 from quantizer.system.errors import UsageError
 
 
@@ -54,3 +54,83 @@ def test_servers_are_separated_by_commas_and_each_counts_once() -> None:
 def test_invalid_servers_are_errors(text: str) -> None:
     with pytest.raises(UsageError, match="not an RPC server"):
         parse_rpc_endpoints(text)
+
+
+# What the pages of real programs send as Origin, and the entry that lets them in.
+PAGES = {
+    "app://obsidian.md": "app",  # Obsidian and its plugins
+    "tauri://localhost": "tauri",  # Jan on macOS and Linux
+    "http://tauri.localhost": "tauri",  # Jan on Windows
+    "vscode-webview://1ab2c3d4e5": "vscode",
+    "vscode-file://vscode-app": "vscode",
+    "http://localhost:3000": "localhost",  # a page in development
+    "https://127.0.0.1:8443": "localhost",
+    "http://[::1]:5173": "localhost",
+    "chrome-extension://abcdefghijklmnop": "chrome-extension://abcdefghijklmnop",  # Page Assist: no other extension
+    "moz-extension://12345678-abcd-ef": "moz-extension://12345678-abcd-ef",
+    "file://": "file://",  # the window of an Electron program
+    "https://chat.example": "https://chat.example",
+    "https://chat.example:8443": "https://chat.example:8443",
+}
+
+
+@pytest.mark.parametrize("origin", PAGES)
+def test_the_entry_for_a_page_lets_it_in(origin: str) -> None:
+    assert entry_for(origin) == PAGES[origin]
+    assert parse_origins(PAGES[origin]).allow(origin)
+
+
+@pytest.mark.parametrize("origin", PAGES)
+def test_no_page_is_let_in_without_an_entry(origin: str) -> None:
+    assert not parse_origins("").allow(origin)
+    others = ",".join(entry for entry in set(PAGES.values()) if entry != PAGES[origin])
+    assert not parse_origins(others).allow(origin)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "null",
+        "",
+        "*",
+        "http://localhost.evil.example",
+        "http://evil.localhost",
+        "http://localhost@evil.example",
+        "http://localhost:3000 http://evil.example",
+        "http://localhost:*",
+        "http://127.0.0.1.nip.io",
+        "http://evil.tauri.localhost",
+        "https://evil.example",
+        "app:obsidian.md",
+        "http://localhost:3000/path",
+    ],
+)
+def test_the_presets_let_in_no_other_page(origin: str) -> None:
+    assert not parse_origins(",".join(PRESETS)).allow(origin)
+
+
+@pytest.mark.parametrize(
+    "entry", ["*", "null", "http://", "https://*", "localhost:3000", "evil.example", "app:", "a b"]
+)
+def test_an_entry_that_is_no_origin_or_allows_all_is_refused(entry: str) -> None:
+    with pytest.raises(UsageError, match=r"not the origin of a page|every page of the web"):
+        parse_origins(f"http://localhost:3000,{entry}")
+
+
+def test_all_pages_of_a_scheme_can_be_allowed() -> None:
+    origins = parse_origins("chrome-extension://")
+    assert origins.allow("chrome-extension://abcdefghijklmnop")
+    assert not origins.allow("moz-extension://abcdefghijklmnop")
+
+
+def test_all_ports_of_a_host_can_be_allowed() -> None:
+    origins = parse_origins("http://pc.local:*")
+    assert origins.allow("http://pc.local:3000")
+    assert origins.allow("http://pc.local")
+    assert not origins.allow("https://pc.local:3000")
+
+
+def test_case_blanks_and_a_slash_at_the_end_do_not_matter() -> None:
+    origins = parse_origins(" HTTPS://Chat.example/ ,, APP://* ")
+    assert origins.allow("https://chat.example")
+    assert origins.allow("app://obsidian.md")

@@ -81,7 +81,7 @@ def test_the_list_names_the_projector_too(tmp_path: Path) -> None:
     seeing = write_seeing(tmp_path / "seeing", "gemma3-seeing")
     said = json.loads(localllm("quantize", str(seeing), "--list", "--projector", "q8_0", "--json").stdout)
     assert said["projector"]["type"] == "Q8_0"
-    assert "The projector, a file of its own, adds" in localllm("quantize", str(seeing), "--list").stdout
+    assert "The projector, a separate file, adds" in localllm("quantize", str(seeing), "--list").stdout
     none = localllm("quantize", str(seeing), "--list", "--projector", "none", "--json")
     assert json.loads(none.stdout)["projector"] is None
 
@@ -101,7 +101,7 @@ def test_overridden_types_and_shards_are_reported(tmp_path: Path, model: Path) -
     result = localllm("quantize", str(model), "Q8_0", "-o", str(output), *options)
     assert result.returncode == 0
     assert "--tensor nothing=Q8_0 matches no tensor" in result.stderr
-    assert re.search(r"^Takes [\d.]+ kB of disk, all of it beside ", result.stderr, re.MULTILINE)
+    assert re.search(r"^Needs [\d.]+ kB of free space in ", result.stderr, re.MULTILINE)
     assert "in 3 files" in result.stdout
     assert [path.name for path in sorted(tmp_path.iterdir())] == [f"out-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.quantization.mix import MixTarget
+from app.cli.calibration import MixTarget
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 from tests.app.cli.in_process import run_localllm

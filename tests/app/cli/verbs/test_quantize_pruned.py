@@ -58,8 +58,8 @@ def test_layers_are_a_table_for_people_and_measured_once(tmp_path: Path, environ
     [
         (("--prune-layers", 2), "2 of 2 layers cannot be left out: one layer has to stay"),
         (("--prune-layers", 0), "--prune-layers"),
-        (("--prune-layers", 1, "--size", "1MB"), "--prune-layers goes with a TYPE only"),
-        (("--prune-layers", 1, "--list"), "--prune-layers goes with a TYPE only"),
+        (("--prune-layers", 1, "--size", "1MB"), "--prune-layers works with a TYPE only"),
+        (("--prune-layers", 1, "--list"), "--prune-layers works with a TYPE only"),
     ],
 )
 def test_layers_that_cannot_be_left_out_are_wrong_use_before_anything_is_measured(

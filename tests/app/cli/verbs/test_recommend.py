@@ -8,8 +8,8 @@ from datetime import date
 
 import pytest
 
-from app.cli.verbs import recommend as recommend_verb
-from app.cli.verbs.recommend import _FOR
+from app.cli.verbs import search as recommend_verb
+from app.cli.verbs.search import _FOR
 from app.library.hub.catalogue import Role, read_catalogue
 from app.protocol.codec import decode
 from app.protocol.library import Recommended

@@ -152,4 +152,4 @@ def test_trending_ggufs_need_no_words(environment: Mapping[str, str], ggufs: Hub
         assert any("sort=trendingScore" in entry.path for entry in hub.log)
         refused = search(environment, hub.url)
     assert refused.returncode == 2
-    assert "Give some, or --trending." in refused.stderr
+    assert "Name some, or pass --trending." in refused.stderr

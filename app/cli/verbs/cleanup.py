@@ -1,4 +1,4 @@
-"""`localllm prune`: delete stale downloads and caches, and what no chat has any more."""
+"""`localllm prune` deletes stale downloads and caches, `localllm forget` all that was said."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from app.cli.output.format import format_bytes, print_json
 from app.cli.resources import open_index
 from app.common.terminal import printable_line
 from app.settings.settings import load_settings
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from app.library.local.removal import StaleFiles
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
     type=BYTE_SIZE,
     default="4GB",
     show_default=True,
-    help="Size of the saved prompt caches to keep, newest first, with what pictures and sounds were encoded to.",
+    help="Keep this much of the saved prefixes and encoded pictures and sounds, newest first.",
 )
 @options("assume_yes", "wants_json")
 def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:
     """Delete stale downloads, imports, quantizations, caches and attachments of deleted chats, after asking.
 
-    Models are kept, and all files that a running process writes. A checkpoint whose conversion was interrupted is
-    deleted after a week; a complete one is kept.
+    Models, complete checkpoints and files that a running process is writing are kept. A checkpoint whose conversion
+    was interrupted is deleted after a week.
     """
     from app.library.local.index import forget_missing
     from app.library.local.removal import delete_stale_files, find_stale_files
@@ -110,3 +111,38 @@ def _tell(found: Sequence[StaleFiles]) -> None:
         for item in found:
             if item.what == what and item.detail:
                 click.echo(f"       {printable_line(item.detail)}")
+
+
+@click.command(epilog="Example: localllm forget --keep-chats --dry-run")
+@click.option("--keep-chats", is_flag=True, help="Keep chats with drafts, attachments, undo and prompt history.")
+@options("is_dry_run", "assume_yes", "wants_json")
+def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:
+    """Delete all chats and everything derived from them, after asking.
+
+    That includes drafts, attachments, former contents of files that tools changed, the prompt history, stored
+    responses, saved prefixes, encoded pictures and sounds, logs and crash reports. Models, settings, presets, prompts
+    and keys stay, and so do exports and importance matrices that you wrote elsewhere.
+    """
+    from app.settings.private_files import ATTACHED, CHATS, REPLACED, find_private_files, remove_files, users_of
+
+    settings = load_settings()
+    kept = (CHATS, ATTACHED, REPLACED) if keep_chats else ()
+    found = [files for files in find_private_files(settings) if files.what not in kept]
+    n_bytes = sum(files.n_bytes for files in found)
+    if not wants_json:
+        for files in found:
+            click.echo(f"{len(files.paths):>6} × {files.what:<33} {format_bytes(files.n_bytes):>8}")
+        if not found:
+            click.echo("There is nothing to forget.")
+    if found and not is_dry_run:
+        if users := users_of(settings):
+            cause = f"localllm is running: process {', '.join(users)}."
+            raise UsageError(cause, "Quit the app and stop `localllm serve`, then run this again.")
+        confirm_removal("Remove all of this for good?", assume_yes=assume_yes)
+        for files in found:
+            remove_files(files)
+    if wants_json:
+        items = [{"what": files.what, "paths": [*map(str, files.paths)], "bytes": files.n_bytes} for files in found]
+        print_json({"found": items, "bytes_freed": 0 if is_dry_run else n_bytes, "dry_run": is_dry_run})
+    elif found and not is_dry_run:
+        click.echo(f"Removed {sum(len(files.paths) for files in found)} files, {format_bytes(n_bytes)}.")

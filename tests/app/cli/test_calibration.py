@@ -5,8 +5,22 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.quantization.calibration import Runnable
+from app.cli.calibration import PrunedRequest, Runnable, print_layers
+from app.engine.offline.layer_importance import LayerDistance
+from quantizer.write.job import JobRequest
 from tests.quantizer.checkpoints import TinyLlama
+
+
+@pytest.mark.parametrize(("removed", "is_said"), [((0,), False), ((1,), True)])
+def test_a_layer_that_stays_although_it_changes_less_is_explained(
+    capsys: pytest.CaptureFixture[str], removed: tuple[int, ...], is_said: bool
+) -> None:
+    request = JobRequest("m.gguf", "F16", "o.gguf", 1, is_overwriting=False, removed_layers=removed)
+    print_layers(PrunedRequest(request, [LayerDistance(0, 0.1), LayerDistance(1, 0.2)]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1 + removed[0]].split() == [str(removed[0]), f"{0.1 + 0.1 * removed[0]:.4f}", "left", "out"]
+    assert any("stays, whatever its distance" in line for line in lines) == is_said
+
 
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -22,5 +36,5 @@ def test_what_a_conversion_takes_stands_on_a_line_of_its_own_above_the_bar(
         assert running.path.is_file()
     rows = re.split(r"[\r\n]+", _CONTROL.sub("", capsys.readouterr().err))
     (told,) = (row for row in rows if "to run the checkpoint in F16" in row)
-    assert told.startswith("Takes ")
+    assert told.startswith("Needs ")
     assert any(row.startswith("Reading headers") for row in rows)

@@ -1,44 +1,137 @@
-"""The mix of tensor types that meets a size or a KL divergence: target, search, trials, and its report.
+"""What `quantize` measures before it writes: an importance matrix, the mix of types for a target, layers to leave out.
 
-Owns the order of the search: matrix, sensitivities, mix, trials. Measurements are cached. Independent of options.
+A checkpoint is converted to a temporary GGUF first, to run it. Measurements are cached by the model's weights and the
+calibration text.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
 import re
+import sys
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.output.format import print_lines, print_table
-from app.cli.output.progress import with_progress
-from app.cli.quantization.calibration import (
-    AUTO,
-    CALIBRATION,
-    Runnable,
-    cached_imatrix,
-    calibration_key,
-    write_temporary_model,
-)
+from app.cli.output.format import format_bytes, print_lines, print_table
+from app.cli.output.progress import JobProgress, with_progress
 from app.cli.resources import read_text, shipped, window_size
 from app.common.terminal import printable
+from app.options.jobs import TextOptions
 from app.settings.settings import load_settings
+from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.gguf.tensor_types import tensor_type_named
+from quantizer.system.files import private_folder
+from quantizer.write.events import JobPlanned
 
 if TYPE_CHECKING:
+    from app.engine.offline.layer_importance import LayerDistance
     from quantizer.convert.source_model import SourceModel
+    from quantizer.mix.imatrix import ImportanceMatrix
     from quantizer.mix.search import Mix, MixSearch, Sensitivity
     from quantizer.write.job import JobRequest
 
 
-_METHOD = 1  # of measuring sensitivities: a new number discards cached sensitivities
+AUTO = "auto"  # the value of --imatrix
+CALIBRATION = shipped("calibration.txt")
+RUNNABLE = "Q8_0"  # the type a checkpoint is run in: half of F16, and no weight is beyond its range
+
+
+def compute_imatrix(path: Path, reading: TextOptions, *, parses_special: bool = False) -> ImportanceMatrix:
+    """Compute the importance matrix of the model at `path` on a text, by default the calibration text.
+
+    Raises UserError.
+    """
+    from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
+    from quantizer.gguf.validation import validate_gguf
+
+    n_ctx = window_size(validate_gguf(path), reading.ctx)
+    source = Path(reading.text) if reading.text else CALIBRATION
+    request = ImatrixRequest(
+        str(path), read_text(source), source.name, n_ctx, reading.chunks, reading.threads, parses_special
+    )
+    return run_imatrix(request, lambda steps: with_progress("Computing", steps))
+
+
+def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
+    """Return the matrix of the model at `source` on the calibration text, computed now unless it is cached.
+
+    `n_threads` 0 takes the default. Raises UserError.
+    """
+    from quantizer.mix.imatrix import save_imatrix
+
+    cached = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
+    if not cached.is_file():
+        matrix = compute_imatrix(running.path, TextOptions(threads=n_threads))
+        private_folder(cached.parent)
+        save_imatrix(matrix, cached)
+    return cached
+
+
+def calibration_key(source: Path, *parts: object) -> str:
+    """Return a name for the weights of `source`, the text that they read, and `parts`."""
+    from app.engine.load.machine_file import fingerprint
+    from quantizer.write.quantize_plan import open_source
+
+    first, *others = open_source(source).inputs
+    text = hashlib.sha256(CALIBRATION.read_bytes()).hexdigest()
+    return fingerprint(first, text, *map(fingerprint, others), *parts)
+
+
+class Runnable(ExitStack):
+    """A context manager around a model that can run; a checkpoint is converted to `file_type` when `path` is read.
+
+    `n_threads` 0 takes the default.
+    """
+
+    def __init__(self, source: Path, file_type: str, n_threads: int) -> None:
+        super().__init__()
+        self._source = source
+        self._file_type = file_type
+        self._n_threads = n_threads or os.cpu_count() or 1
+
+    @cached_property
+    def path(self) -> Path:
+        """Where it is. Raises UserError where it cannot be converted."""
+        if not self._source.is_dir():
+            return self._source
+        from quantizer.write.job import JobRequest
+
+        request = JobRequest(str(self._source), self._file_type, "", self._n_threads, is_overwriting=False)
+        return write_temporary_model(request, f"to run the checkpoint in {self._file_type}", self)
+
+
+def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -> Path:
+    """Run `request` into a cache folder that is removed with `owned`, and return the path.
+
+    Prints the disk space that it needs, and its `purpose`, on stderr. Raises UserError.
+    """
+    from quantizer.write.job import run_job
+
+    folder = load_settings().cache_dir / "run"
+    private_folder(folder)
+    output = Path(owned.enter_context(tempfile.TemporaryDirectory(dir=folder))) / "model.gguf"
+    with JobProgress() as progress:
+        for event in run_job(replace(request, output=str(output), projector=NO_PROJECTOR)):
+            progress.show(event)
+            if isinstance(event, JobPlanned):
+                # not click.echo: that writes past the bar, into its line
+                print(f"Needs {format_bytes(event.n_bytes)} of disk space meanwhile, {purpose}.", file=sys.stderr)
+    return output
+
+
+# Versions of the two measurements: a new number discards what is cached.
+_SENSITIVITY_METHOD = 1
+_LAYER_METHOD = 1
 
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
@@ -139,7 +232,7 @@ def _sensitivities(source: Path, running: Runnable, imatrix: Path, n_threads: in
         request = SensitivityRequest(str(running.path), str(imatrix), read_text(CALIBRATION), n_ctx, n_threads)
         return measure_sensitivities(request, lambda steps: with_progress("Measuring tensors", steps))
 
-    key = calibration_key(source, _METHOD, hashlib.sha256(imatrix.read_bytes()).hexdigest())
+    key = calibration_key(source, _SENSITIVITY_METHOD, hashlib.sha256(imatrix.read_bytes()).hexdigest())
     return cached_sensitivities(load_settings().cache_dir / "sensitivity" / f"{key}.json", measure)
 
 
@@ -226,3 +319,74 @@ def _row(group: str, names: Sequence[str], found: MixResult) -> _Row:
         sum(search.sensitivities[name].loss(kinds[name]) for name in names),
         sum(search.sensitivities[name].kld for name in names) * _MILLION / n_weights,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PrunedRequest:
+    """The request that leaves layers out, and the distance of every layer of the source."""
+
+    request: JobRequest
+    distances: Sequence[LayerDistance]
+
+
+def prune_layers(request: JobRequest, n_removed: int, n_threads: int) -> PrunedRequest:
+    """Return `request` without the `n_removed` layers that change their input least. `n_threads` 0 takes the default.
+
+    Raises UserError, UsageError before anything is measured where that many cannot be left out.
+    """
+    from quantizer.convert.layer_removal import check_removable, layers_to_remove
+    from quantizer.write.partial_output import check_output
+    from quantizer.write.quantize_plan import open_source
+
+    source = Path(request.source)
+    model = open_source(source)
+    check_removable(model, n_removed)
+    check_output(Path(request.output), [], model.inputs)
+    distances = _distances(source, n_threads)
+    removed = layers_to_remove(model, [layer.distance for layer in distances], n_removed)
+    return PrunedRequest(replace(request, removed_layers=removed), distances)
+
+
+def _distances(source: Path, n_threads: int) -> Sequence[LayerDistance]:
+    """Return the distance of each layer, measured now unless cached."""
+    from app.engine.offline.layer_importance import LayerDistance, LayerRequest, measure_layers
+    from app.engine.offline.scoring_model import cached_results
+    from quantizer.gguf.validation import validate_gguf
+
+    def measure() -> Sequence[LayerDistance]:
+        with Runnable(source, RUNNABLE, n_threads) as running:
+            n_ctx = window_size(validate_gguf(running.path), 0)
+            request = LayerRequest(str(running.path), read_text(CALIBRATION), n_ctx, n_threads)
+            return measure_layers(request, lambda steps: with_progress("Measuring layers", steps))
+
+    key = calibration_key(source, _LAYER_METHOD)
+    return cached_results(load_settings().cache_dir / "layers" / f"{key}.json", LayerDistance, measure)
+
+
+def pruning_json(found: PrunedRequest) -> dict[str, object]:
+    """Return what was measured and chosen as JSON has it."""
+    return {"removed": list(found.request.removed_layers), "layers": [asdict(layer) for layer in found.distances]}
+
+
+def print_layers(found: PrunedRequest) -> None:
+    """Print the table of layers, those that matter least first."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("layer", "distance"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for layer in sorted(found.distances, key=lambda layer: layer.distance):
+        mark = "left out" if layer.layer in found.request.removed_layers else ""
+        table.add_row(str(layer.layer), f"{layer.distance:.4f}", mark)
+    print_table(table)
+    click.echo("distance: the cosine distance between the input and the output of the layer, on the calibration text.")
+    if _last_of_a_kind(found):
+        click.echo("The last attention, state, window or dense layer stays, whatever its distance.")
+
+
+def _last_of_a_kind(found: PrunedRequest) -> list[int]:
+    """Return the layers that stay although one of greater distance is left out."""
+    removed = [layer.distance for layer in found.distances if layer.layer in found.request.removed_layers]
+    kept = [layer for layer in found.distances if layer.layer not in found.request.removed_layers]
+    return [layer.layer for layer in kept if layer.distance < max(removed, default=0.0)]

@@ -1,4 +1,4 @@
-"""`localllm eval`: the perplexity of a model on a text, and its KL divergence from another file of the same model."""
+"""What a model makes of a text: `localllm eval` (perplexity, KL divergence) and `localllm imatrix`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import options, options_of
+from app.cli.calibration import compute_imatrix
+from app.cli.options import complete_model, option, options, options_of
 from app.cli.output.format import print_json
 from app.cli.output.progress import with_progress
 from app.cli.resources import read_text, resolve_model, shipped, window_size
 from app.common.terminal import printable
-from app.options.jobs import EvalOptions
+from app.options.jobs import EvalOptions, TextOptions
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from app.engine.offline.evaluation import Estimate, EvalResult, ModelFigures
@@ -26,8 +28,8 @@ if TYPE_CHECKING:
 def evaluate(options: EvalOptions, *, wants_json: bool) -> None:
     """Measure the perplexity of MODEL (guide, a path to a GGUF, or a name in the library) on a text.
 
-    The second half of each window is scored. With --against both models read the text, and the table shows the KL
-    divergence between their predictions. Figures are comparable for the same text, window and vocabulary only.
+    The second half of each window is scored. With --against both models read the text, and the KL divergence between
+    their predictions is shown. Compare figures only for the same text, window size and vocabulary.
     """
     from app.engine.offline.evaluation import EvalRequest, run_eval
 
@@ -85,3 +87,50 @@ _SIZE_ROWS: dict[str, Callable[[ModelFigures], str]] = {
 
 def _estimate(estimate: Estimate) -> str:
     return f"{estimate.value:#.5g} [{estimate.low:#.4g}, {estimate.high:#.4g}]"
+
+
+@click.command(epilog="Example: localllm imatrix model-F16.gguf -o model.imatrix.gguf")
+@click.argument("model", required=False, shell_complete=complete_model)
+@option("output", default_text="<name>.imatrix.gguf")
+@click.option(
+    "--in", "inputs", type=click.Path(path_type=Path), multiple=True, help="Importance matrix to merge; repeatable."
+)
+@click.option("--parse-special", is_flag=True, help="Parse special tokens in the text.")
+@options_of(TextOptions)
+@options("wants_json")
+def imatrix(
+    reading: TextOptions,
+    *,
+    model: str | None,
+    output: str | None,
+    inputs: tuple[Path, ...],
+    parse_special: bool,
+    wants_json: bool,
+) -> None:
+    """Compute the importance matrix of MODEL on a text, in llama.cpp's format, for `localllm quantize --imatrix`.
+
+    --in merges earlier matrices of the same model; without a MODEL nothing is computed.
+    """
+    from quantizer.mix.imatrix import merge_imatrices, read_imatrix, save_imatrix
+    from quantizer.write.partial_output import check_output
+
+    if model is None and not inputs:
+        raise UsageError("There is no MODEL.", "Name one, or matrices to merge with --in.")
+    path = None if model is None else resolve_model(model)[0]
+    if output is None:
+        if path is None:
+            raise UsageError("There is no output name.", "Give one with -o.")
+        output = str(Path.cwd() / f"{path.stem}.imatrix.gguf")
+    written = Path(output)
+    check_output(written, (), [source for source in (path, Path(reading.text)) if source and source.is_file()])
+    matrices = [read_imatrix(each) for each in inputs]
+    if path is not None:
+        matrices.append(compute_imatrix(path, reading, parses_special=parse_special))
+    merged = merge_imatrices(matrices)
+    save_imatrix(merged, written)
+    if wants_json:
+        figures = {"entries": len(merged.entries), "chunks": merged.n_chunks, "chunk_size": merged.chunk_size}
+        print_json({"output": str(written), **figures, "datasets": merged.datasets})
+        return
+    windows = f"{merged.n_chunks} windows of {merged.chunk_size} tokens"
+    click.echo(f"{printable(str(written))} has {len(merged.entries)} weights, over {windows}.")

@@ -1,0 +1,300 @@
+"""The models of this machine: `localllm ls`, `show`, `verify`, `rm`, `import` and `cp`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.confirm import confirm_removal
+from app.cli.options import complete_model, options
+from app.cli.output.format import format_bytes, format_count, print_json
+from app.cli.resources import open_index
+from app.common.terminal import printable, printable_line
+from app.protocol.library import ImportWay, PlacementResult
+from app.settings.settings import Settings, load_settings
+from quantizer.system.errors import UserError
+
+if TYPE_CHECKING:
+    from app.library.local.index import Index, LibraryEntry
+    from app.library.local.model_files import ModelRef
+    from app.protocol.library import RemovalResult
+
+
+_ABILITIES = (
+    ("has_chat_template", "chat"),
+    ("has_tools", "tools"),
+    ("has_fim", "fim"),
+    ("sees", "sees"),
+    ("hears", "hears"),
+)
+_HEADINGS = ("size", "weights", "type", "context", "architecture", "can", "changed")
+_WIDTHS = (8, 7, 9, 9, -12, -19, -10)  # of the columns behind the name; below 0: flush left
+
+
+@click.command(epilog="Example: localllm ls --external")
+@click.option(
+    "--external", "has_external", is_flag=True, help="Also list models of Ollama, LM Studio and Hugging Face."
+)
+@options("wants_json")
+def ls(*, has_external: bool, wants_json: bool) -> None:
+    """List the models of this machine, the built-in one first.
+
+    GGUF files that you copy anywhere into the models folder are listed too. A model that can't run is marked as
+    damaged, with the reason. Models of other programs can be used in place, by the names shown.
+    """
+    from app.library.external import external_models
+    from app.library.local.index import LIBRARY, forget_missing, list_entries
+    from app.library.local.resolve import available
+
+    settings = load_settings()
+    here = available(settings)
+    with open_index(settings.cache_dir) as index:
+        forget_missing(settings.models_dir, index)
+        entries = list_entries((*here, *(external_models() if has_external else ())), index)
+        if wants_json:
+            print_json({"models": [entry.describe() for entry in _read(entries, index)]})
+            return
+        width = max(len(printable_line(entry.ref.id)) for entry in entries) if entries else 0
+        click.echo(_line("name", width, _HEADINGS) + ("where" if has_external else ""))
+        for entry in _read(entries, index):
+            place = (entry.ref.place or LIBRARY) if has_external else ""
+            click.echo(f"{_row(entry, width)}{place}".rstrip())
+
+
+def _read(entries: Sequence[LibraryEntry], index: Index) -> Iterator[LibraryEntry]:
+    """Yield all entries in order, reading the unread ones while a progress bar advances."""
+    from app.library.local.index import read_entry
+
+    n_unread = sum(not entry.is_read for entry in entries)
+    with ExitStack() as owned:
+        meter = None
+        if n_unread:
+            from app.cli.output.progress import Meter
+
+            meter = owned.enter_context(Meter("Reading headers", n_unread))
+        for entry in entries:
+            yield entry if entry.is_read else read_entry(entry, index)
+            if meter is not None and not entry.is_read:
+                meter.advance()
+
+
+def _row(entry: LibraryEntry, width: int) -> str:
+    name, size = printable_line(entry.ref.id), format_bytes(entry.disk.n_bytes)
+    if entry.facts is None:
+        what = "still being copied" if entry.is_arriving else f"damaged: {printable_line(entry.fault)}"
+        return f"{name:<{width}}  {size:>{_WIDTHS[0]}}  {what}  "
+    facts = entry.facts
+    cells = (
+        size,
+        format_count(facts.n_parameters),
+        facts.file_type or "mixed",
+        f"{facts.n_ctx_train:,}" if facts.n_ctx_train else "",
+        facts.architecture,
+        " ".join(word for name, word in _ABILITIES if getattr(facts, name)),
+        datetime.fromtimestamp(entry.disk.modified_s).strftime("%Y-%m-%d"),
+    )
+    return _line(name, width, cells)
+
+
+def _line(name: str, width: int, cells: Sequence[str]) -> str:
+    """Return a row: the name flush left, then each cell in its column, with two spaces at the end."""
+    placed = (f"{cell:{'<' if size < 0 else '>'}{abs(size)}}" for cell, size in zip(cells, _WIDTHS, strict=True))
+    return "  ".join((f"{name:<{width}}", *placed, ""))
+
+
+@click.command(epilog="Example: localllm show qwen3:0.6b-q8_0")
+@click.argument("model", shell_complete=complete_model)
+@click.option(
+    "--template", "wants_template", is_flag=True, help="Print the chat template, or its diff to the base model's."
+)
+@options("wants_json")
+def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
+    """Show the metadata of MODEL: guide, a path to a GGUF, or a name from `localllm ls --external`."""
+    from app.library.local.model_record import describe_model, template_changes
+    from app.library.local.resolve import resolve
+    from quantizer.gguf.validation import validate_gguf
+
+    settings = load_settings()
+    header = validate_gguf(resolve(model, settings).path)
+    with open_index(settings.cache_dir) as index:
+        described = describe_model(header, index, settings.cache_dir)
+    if wants_json:
+        print_json(described)
+    elif wants_template:
+        click.echo(printable("\n".join(template_changes(header) or [header.text("tokenizer.chat_template")])))
+    else:
+        rows = [(label, printable_line(text)) for label, text in described.rows]
+        width = max(len(label) for label, _ in rows)
+        for label, text in rows:
+            click.echo(f"{label:<{width}}  {text}")
+
+
+_ASKING_TIMEOUT_S = 2.0
+
+
+@click.command(epilog="Example: localllm rm qwen3:0.6b-q8_0")
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model)
+@options("assume_yes", "wants_json")
+def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
+    """Remove each MODEL and all its files from the library, after asking.
+
+    Only files in the models folder are deleted; of a linked model, only the link. A model that a running service has
+    loaded is kept, unless you pass --yes.
+    """
+    from app.library.local.removal import plan_removal, remove
+    from app.library.local.resolve import resolve
+
+    settings = load_settings()
+    refs = {ref.path: ref for ref in (resolve(name, settings) for name in models)}
+    paths = tuple(refs)
+    removals = [plan_removal(ref, settings.models_dir, paths[:index]) for index, ref in enumerate(refs.values())]
+    if not assume_yes:
+        _check_unused([ref.id for ref in refs.values()], settings)
+    listed = "".join(f"  {_described(removal)}\n" for removal in removals)
+    confirm_removal(f"{listed}Remove it?", assume_yes=assume_yes)
+    with open_index(settings.cache_dir) as index:
+        for removal in removals:
+            remove(removal, settings.models_dir)
+            index.forget(removal.paths)
+            if not wants_json:
+                click.echo(f"Removed {_described(removal)}.")
+    if wants_json:
+        print_json({"removed": removals})
+
+
+def _check_unused(ids: Sequence[str], settings: Settings) -> None:
+    """Raise UserError when a running service has one of the models loaded."""
+    from app.client.service_client import ServiceClient
+    from app.common.keys import own_key
+
+    async def loaded_ids() -> set[str]:
+        async with ServiceClient(settings.url, own_key(settings)) as client, asyncio.timeout(_ASKING_TIMEOUT_S):
+            models = (await client.status()).models
+            return {model.id for model in models if model.state in ("loading", "ready")}
+
+    try:
+        loaded = sorted(asyncio.run(loaded_ids()).intersection(ids))
+    except (UserError, TimeoutError, ValueError, KeyError, TypeError):  # none, or something else on its port
+        return
+    if loaded:
+        cause = f"The service at {settings.url} has {', '.join(loaded)} loaded."
+        raise UserError(cause, "Stop it, or pass --yes to delete the file anyway.")
+
+
+def _described(removal: RemovalResult) -> str:
+    n_bytes = removal.n_bytes_freed
+    frees = f"frees {format_bytes(n_bytes)}" if n_bytes else "frees nothing: its bytes have another name"
+    return f"{printable_line(removal.id)} ({frees})"
+
+
+@click.command("import", epilog="Example: localllm import llama3.2:3b --as meta/llama-3.2")
+@click.argument("source", shell_complete=complete_model)
+@click.option(
+    "--as",
+    "name",
+    default="",
+    metavar="NAME",
+    help="NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.",
+)
+@click.option("--copy", "is_copy", is_flag=True, help="Copy the file instead of linking to it.")
+@options("wants_json")
+def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> None:
+    """Import a model into the library without a second copy of its bytes.
+
+    SOURCE is a path to a GGUF, or a model from `localllm ls --external`. It is linked: both programs share one file.
+    Across disks it is a symbolic link, and the original must stay where it is.
+    """
+    from app.library.local.resolve import find_importable
+
+    _place(find_importable(source, load_settings()), name, is_copy=is_copy, wants_json=wants_json)
+
+
+@click.command(epilog="Example: localllm cp qwen3:0.6b-q8_0 coder")
+@click.argument("model", shell_complete=complete_model)
+@click.argument("name")
+@options("wants_json")
+def cp(model: str, name: str, *, wants_json: bool) -> None:
+    """Give MODEL a second NAME in the library, without using disk space.
+
+    NAME can be PUBLISHER/REPO/NAME too. Removing one name keeps the other.
+    """
+    from app.library.local.resolve import resolve
+
+    _place(resolve(model, load_settings()), name, is_copy=False, wants_json=wants_json)
+
+
+def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> None:
+    from app.cli.output.progress import Meter
+    from app.library.local.placement import copy_model, link_model, plan_import
+    from app.library.local.resolve import resolve
+
+    settings = load_settings()
+    plan = plan_import(source, name, settings.models_dir)
+    with open_index(settings.cache_dir) as index:
+        way: ImportWay = "copy"
+        if is_copy:
+            with Meter("Copying", plan.n_bytes, is_bytes=True) as meter:
+                copy_model(plan, index, meter.advance)
+        else:
+            way = link_model(plan, index)
+    placed = resolve(str(plan.path), settings)
+    if wants_json:
+        print_json(PlacementResult(placed.id, str(placed.path), plan.n_bytes, way))
+        return
+    click.echo(f"{printable_line(placed.id)} ({format_bytes(plan.n_bytes)}) is in the library: {_WAYS[way]}.")
+
+
+_WAYS: dict[ImportWay, str] = {
+    "hard link": "it shares its bytes with the original, and stays if that is deleted",
+    "reflink": "it shares its bytes with the original, and stays if that is deleted",
+    "symbolic link": "it refers to the original, which must stay where it is",
+    "copy": "a copy",
+}
+
+
+@click.command(epilog="Example: localllm verify qwen3:0.6b-q8_0")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
+@click.option("--record", "is_recording", is_flag=True, help="Record the current hashes as correct.")
+@options("wants_json")
+def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> None:
+    """Verify the SHA-256 of each MODEL and its projector, by default of all models in the library.
+
+    Hashes are recorded when a model is downloaded, imported or first verified. The exit status is 1 if a model is
+    damaged.
+    """
+    from app.cli.output.progress import Meter
+    from app.library.local.resolve import available, resolve
+    from app.library.local.verification import verified_files
+    from app.library.local.verification import verify as verdict_of
+
+    settings = load_settings()
+    refs = [resolve(name, settings) for name in models] or available(settings)
+    files = (path for ref in refs for path in verified_files(ref.path))
+    n_bytes = sum(path.stat().st_size for path in files if path.exists())
+    verdicts = []
+    with open_index(settings.cache_dir) as index, Meter("Reading", n_bytes, is_bytes=True) as meter:
+        for ref in refs:
+            found = verdict_of(ref, index, meter.advance, is_recording=is_recording)
+            verdicts.append(found)
+            if not wants_json:
+                words = ": ".join(filter(None, (found.state, printable_line(found.reason))))
+                click.echo(f"{printable_line(ref.id)}  {words}")
+    if wants_json:
+        listed = [
+            {
+                "id": found.ref.id,
+                "path": str(found.ref.path),
+                "state": found.state,
+                "sha256": found.sha256,
+                "reason": found.reason,
+            }
+            for found in verdicts
+        ]
+        print_json({"models": listed})
+    if any(verdict.state == "damaged" for verdict in verdicts):
+        raise click.exceptions.Exit(1)

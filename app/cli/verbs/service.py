@@ -1,0 +1,283 @@
+"""The service and its state: `localllm serve`, `ps`, `jobs` and `key`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from app.cli.confirm import confirm_load, with_unfit_policy
+from app.cli.options import LOAD_ANYWAY, option, options, service_options
+from app.cli.output.format import format_bytes, print_json, print_lines
+from app.cli.resources import ask_service
+from app.common.terminal import printable, printable_line
+from app.launch.editors import EDITORS, context_advice, editor_settings
+from app.settings.parsing import is_loopback
+from app.settings.settings import load_settings
+from quantizer.system.errors import UsageError, UserError
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage
+
+if TYPE_CHECKING:
+    from app.client.service_client import ServiceClient
+    from app.common.keys import Key, KeyFile
+    from app.protocol.job import Job
+    from app.protocol.status import ModelStatus
+
+
+_MAX_NAME_CHARACTERS = 64  # of a key
+
+
+@click.command(epilog="Example: localllm serve -m model.gguf --ctx 16384")
+@click.option("--editor", type=click.Choice(EDITORS), help="Print the settings for an editor or program, then exit.")
+@service_options
+@option("assume_yes", help=LOAD_ANYWAY)
+@click.option("--owned", is_flag=True, hidden=True, help="End with stdin; print the address as JSON.")
+def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) -> None:
+    """Serve models to editors and programs, on http://127.0.0.1:11500.
+
+    Compatible with the APIs of OpenAI, Anthropic, Ollama, llama.cpp and LM Studio.
+    """
+    settings = load_settings(flags)
+    if editor:
+        click.echo(editor_settings(editor, settings.url, settings.model, settings.ctx))
+        if advice := context_advice(editor, settings.ctx):
+            click.echo(advice, err=True)
+        return
+    settings = with_unfit_policy(settings, assume_yes=assume_yes, may_ask=not owned)
+    if not owned:  # an owner has checked it
+        check_memory_limit("service", ProcessBytes.SERVICE)
+    from app.service.http.errors import openai_error
+    from app.service.server import OperatorPrompt
+    from app.service.server import serve as run_service
+
+    if not owned:
+        needs_stored_key = not (settings.api_key or is_loopback(settings.host))
+        run_service(settings, partial(_announce, needs_stored_key), OperatorPrompt(_tell, confirm_load))
+        return
+    try:
+        with reported_shortage("service"):
+            run_service(settings, _announce_to_owner)
+    except UserError as error:
+        print_json(openai_error(error, hide_paths=False))
+        sys.exit(error.exit_status)
+
+
+def _announce(needs_stored_key: bool, url: str, model_id: str, ports: tuple[int, ...]) -> None:
+    also = f" and on {', '.join(map(str, ports))}" if ports else ""
+    click.echo(f"localllm serves {model_id} on {url}{also} (OpenAI API: {url}/v1). Press Ctrl-C to stop.")
+    if needs_stored_key:
+        click.echo("Clients have to send a key: `localllm key` prints it.")
+
+
+def _tell(notice: str) -> None:
+    click.echo(printable(notice), err=True)
+
+
+def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:
+    try:
+        print_json({"url": url, "model": model_id, "also": ports})
+    except OSError:  # an owner that is gone by now is noticed by the end of stdin
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can flush it at exit
+
+
+@click.command(epilog="Example: localllm ps")
+@options("wants_json")
+def ps(wants_json: bool) -> None:
+    """List the models of a running service with their state, memory and settings.
+
+    Each setting says where it comes from: an option, a measurement with its figures, the model, or the default.
+    """
+    models = ask_service(lambda client: client.status()).models
+    if wants_json:
+        print_json(models)
+    else:
+        print_lines(line for model in models for line in _model_lines(model))
+
+
+def _model_lines(model: ModelStatus) -> Iterator[str]:
+    memory = f", {format_bytes(model.n_bytes)}" if model.n_bytes else ""
+    running = f", {model.n_running} running" if model.n_running else ""
+    context = f", {model.n_ctx:,} tokens of context" if model.n_ctx else ""
+    yield f"{model.id}  {model.state}{context}{memory}{running}"
+    yield from (f"  {setting.words}" for setting in model.settings)
+
+
+@click.group(invoke_without_command=True, epilog="Example: localllm key new laptop --scope infer")
+@options("wants_json")
+@click.pass_context
+def key(context: click.Context, *, wants_json: bool) -> None:
+    """Print this machine's API key, which has all permissions; create it if there is none.
+
+    `localllm serve --host ADDRESS` accepts keys as a Bearer token or x-api-key. Clients on this machine need none,
+    unless --api-key sets one. Keys are stored in a file that only you can read. --json also prints the key as an LM
+    Studio API token, the only form that LM Studio's SDKs send.
+    """
+    if context.invoked_subcommand is None:
+        first = _keys().first("first")
+        if wants_json:
+            print_json(_as_json(first))
+        else:
+            click.echo(first.secret)
+
+
+@key.command("list")
+@options("wants_json")
+def list_keys(*, wants_json: bool) -> None:
+    """List name, scopes and creation date of each key; --json also prints the keys."""
+    keys = _keys().known()
+    if wants_json:
+        print_json({"keys": [_as_json(item) for item in keys]})
+        return
+    width = max((len(printable_line(item.name)) for item in keys), default=0)
+    for item in keys:
+        scopes = ",".join(sorted(item.scopes))
+        click.echo(f"{printable_line(item.name):<{width}}  {scopes:<12}  {_made(item)[:10]}")
+
+
+@key.command()
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(("infer", "manage")),
+    help="What the key allows; repeatable.  [default: infer]",
+)
+@options("wants_json")
+def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
+    """Create a key called NAME and print it.
+
+    The scope infer allows using models, manage loading, downloading and deleting them. A running service accepts the
+    key at once.
+    """
+    from app.common.keys import KeyScope
+
+    if not name.strip() or len(name) > _MAX_NAME_CHARACTERS or name != printable_line(name):
+        raise UsageError(
+            f"{printable_line(name)!r} is not a valid name.", f"Give one of at most {_MAX_NAME_CHARACTERS} characters."
+        )
+    made = _keys().add(name, map(KeyScope, scopes or ("infer",)))
+    if wants_json:
+        print_json(_as_json(made))
+    else:
+        click.echo(made.secret)
+
+
+@key.command()
+@click.argument("name")
+@options("wants_json")
+def remove(name: str, *, wants_json: bool) -> None:
+    """Remove the key called NAME. A running service rejects it at once."""
+    _keys().remove(name)
+    if wants_json:
+        print_json({"removed": name})
+    else:
+        click.echo(f"Removed {printable_line(name)}.")
+
+
+def _keys() -> KeyFile:
+    from app.common.keys import key_file
+
+    return key_file(load_settings())
+
+
+def _as_json(item: Key) -> dict[str, object]:
+    from app.common.keys import lmstudio_token
+
+    return {
+        "name": item.name,
+        "key": item.secret,
+        "lmstudio_token": lmstudio_token(item.secret),
+        "scopes": sorted(item.scopes),
+        "made_at": _made(item),
+    }
+
+
+def _made(item: Key) -> str:
+    return datetime.fromtimestamp(item.made_s, UTC).isoformat()
+
+
+@click.group(epilog="Example: localllm jobs watch")
+def jobs() -> None:
+    """List, watch, cancel and retry jobs of a running service.
+
+    The terminal app and POST /api/localllm/jobs start jobs; `localllm pull` and other commands run without a service.
+    """
+
+
+@jobs.command("list")
+@options("wants_json")
+def list_jobs(wants_json: bool) -> None:
+    """List queued, running and finished jobs, oldest first."""
+    found = ask_service(lambda client: client.jobs())
+    if wants_json:
+        print_json(found)
+        return
+    for job in found:
+        click.echo(_line(job))
+    if not found:
+        click.echo("There are no jobs.")
+
+
+@jobs.command()
+@click.argument("job_id", metavar="[ID]", required=False)
+@options("wants_json")
+def watch(job_id: str | None, wants_json: bool) -> None:
+    """Print the progress of job ID until it ends, or of all jobs until Ctrl-C, which stops no job.
+
+    The exit status is 1 if job ID failed.
+    """
+
+    async def follow(client: ServiceClient) -> Job | None:
+        job = None
+        async for job in client.watch_job(job_id) if job_id else client.watch_jobs():
+            _print(job, wants_json=wants_json)
+        return job
+
+    last = ask_service(follow)
+    if last is not None and last.state != "done":
+        raise last.error.error() if last.error else UserError(f"The job {last.id} was {last.state}.")
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@options("wants_json")
+def cancel(job_id: str, wants_json: bool) -> None:
+    """Cancel job ID. A partial download is kept."""
+    _print(ask_service(lambda client: client.cancel_job(job_id)), wants_json=wants_json)
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+@options("wants_json")
+def retry(job_id: str, wants_json: bool) -> None:
+    """Queue job ID again after it has ended. A download resumes."""
+    _print(ask_service(lambda client: client.retry_job(job_id)), wants_json=wants_json)
+
+
+@jobs.command()
+@click.argument("job_id", metavar="ID")
+def log(job_id: str) -> None:
+    """Print the log of job ID."""
+    click.echo(printable(ask_service(lambda client: client.job_log(job_id))), nl=False)
+
+
+def _print(job: Job, *, wants_json: bool) -> None:
+    if wants_json:
+        print_json(job)
+    else:
+        click.echo(_line(job))
+
+
+def _line(job: Job) -> str:
+    share = f"{job.fraction:.0%}" if job.fraction is not None and not job.has_ended else ""
+    rate = f"{format_bytes(int(job.bytes_per_s))}/s" if job.bytes_per_s else ""
+    left = f"{job.remaining_s:.0f} s left" if job.remaining_s is not None and not job.has_ended else ""
+    message = job.error.cause if job.error else job.message if not job.has_ended else ""
+    parts = (job.id, job.state, share, job.title, message, rate, left)
+    return "  ".join(printable_line(part) for part in parts if part)
