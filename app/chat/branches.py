@@ -37,6 +37,15 @@ class Ending(Enum):
     FAILED = "failed"
 
 
+# By how an answer without text ended, and whether it has reasoning; an error or a stop says enough.
+_EMPTY_ANSWERS = {
+    (Ending.COMPLETE, False): "The model wrote nothing.",
+    (Ending.COMPLETE, True): "The model wrote nothing after its thoughts.",
+    (Ending.CUT, False): "The model wrote nothing before the token limit.",
+    (Ending.CUT, True): "The thoughts reached the token limit before an answer.",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class LiveCall:
     """How far a running call of a tool is, and the end of what it has written so far."""
@@ -327,6 +336,13 @@ class Conversation:
     @property
     def _tree(self) -> MessageTree:
         return MessageTree(self.messages.values())
+
+
+def empty_answer_text(entry: TranscriptEntry) -> str:
+    """Return a sentence in place of an answer that ended without text; empty for every other answer."""
+    message = entry.message
+    is_empty = message.role == "assistant" and not message.content.strip() and not message.calls
+    return _EMPTY_ANSWERS.get((entry.ending, bool(message.reasoning)), "") if is_empty else ""
 
 
 def has_only_calls(message: Message) -> bool:

@@ -60,8 +60,9 @@ class StoredChat(Protocol):
         """The id in the store; None before the first question, and always in memory."""
 
     @property
-    def prompt_cache_key(self) -> str:
-        """What requests call the chat (see `Chat`); empty before the first question, and always in memory."""
+    def prompt_cache_key(self) -> str | None:
+        """What requests call the chat (see `Chat`), by which the engine's cache of it is found and deleted; empty
+        before the first question and for a chat that leaves nothing on the disk, None for one that has no chat."""
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
         """Create the chat unless it exists, and store its model and settings."""
@@ -127,9 +128,10 @@ class ChatRepository(Protocol):
 
 
 class InMemoryChatRepository:
-    """A repository without a disk, for chats that leave no trace."""
+    """A repository without a disk, for chats that leave no trace; `prompt_cache_key` is that of its chats."""
 
-    def __init__(self) -> None:
+    def __init__(self, prompt_cache_key: str | None = "") -> None:
+        self._prompt_cache_key = prompt_cache_key
         self._ids = count(UNSAVED_ID + 1)
         self._contents: dict[str, bytes] = {}
 
@@ -137,7 +139,7 @@ class InMemoryChatRepository:
         return OpenedChat(self.new(), Conversation())
 
     def new(self) -> InMemoryChat:
-        return InMemoryChat(self._ids, self._contents)
+        return InMemoryChat(self._ids, self._contents, self._prompt_cache_key)
 
     async def keep_files(self, contents: Mapping[str, bytes]) -> None:
         self._contents.update(contents)
@@ -150,9 +152,14 @@ class InMemoryChat:
     """The place of a chat without a disk; `ids` yields the ids of its messages, `contents` are those of attachments."""
 
     id = None
-    prompt_cache_key = ""
 
-    def __init__(self, ids: Iterator[int] | None = None, contents: Mapping[str, bytes] = _NO_CONTENTS) -> None:
+    def __init__(
+        self,
+        ids: Iterator[int] | None = None,
+        contents: Mapping[str, bytes] = _NO_CONTENTS,
+        prompt_cache_key: str | None = "",
+    ) -> None:
+        self.prompt_cache_key = prompt_cache_key
         self._ids = ids or count(UNSAVED_ID + 1)
         self._contents = contents
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.chat.conversation import Attachment
-from app.protocol.chat import Message
 from quantizer.system.errors import UsageError
 from quantizer.system.files import read_at_most
 
@@ -81,14 +80,6 @@ class AttachedFiles:
 
     attachments: tuple[Attachment, ...] = ()
     contents: Mapping[str, bytes] = field(default_factory=dict)
-
-    def message(self, question: str) -> Message:
-        """Return `question` with the files, as a model gets it."""
-        from app.chat.attachment_files import encode_media
-        from app.chat.attachments.prompt import compose_prompt, media_of
-
-        media = tuple(encode_media(file, self.contents[file.sha256]) for file in media_of(self.attachments))
-        return Message("user", compose_prompt(question, self.attachments), media)
 
 
 def read_attached(names: Sequence[str], piped: bytes = b"") -> AttachedFiles:

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from quantizer.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from app.tools.backend import ToolBackend
+    from app.tools.tool_settings import ToolSettings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _COMMANDS = "commands"  # the server whose calls are allowed by their beginning only
@@ -32,6 +36,23 @@ class RequestedTools:
 
     def __bool__(self) -> bool:
         return self != RequestedTools()
+
+    async def applied(self, settings: ToolSettings, tools: ToolBackend) -> ToolSettings:
+        """Return `settings` with these switched on, and allowed as they are now. Raises UsageError for an unknown
+        name."""
+        from app.chat.tool_switches import allowing_rules, switched, with_folder
+
+        servers = await tools.servers()
+        for name in self.enabled:
+            settings = switched(settings, servers, name, is_switched_on=True)
+        for folder in self.folders:
+            settings = with_folder(settings, folder)
+        if self.max_rounds is not None:
+            settings = replace(settings, max_rounds=self.max_rounds)
+        if self.allowed or self.commands:
+            rules = allowing_rules(await tools.offered(settings), self.allowed, self.commands)
+            settings = replace(settings, rules=tuple(dict.fromkeys((*settings.rules, *rules))))
+        return settings
 
 
 def tool_options(command: _Command) -> _Command:

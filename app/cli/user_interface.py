@@ -5,15 +5,18 @@ Owns the interface between the verbs and `tui`, which nothing here may import: t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from app.chat.conversation import ChatSettings
-    from app.cli.prompts import AttachedFiles
     from app.cli.tool_options import RequestedTools
     from app.settings.settings import Settings
 
@@ -24,8 +27,7 @@ class ChatOptions:
 
     A chat that `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. With a `prompt` only
     that is answered, without a dialog. A saved chat goes on with its own model, unless it `keeps_model`: that of the
-    settings. `attached` are the files of the prompt, `tools` are switched on in the chat. With `wants_json` the answer
-    to the prompt is one JSON object, with the calls of tools and their results.
+    settings. `tools` are switched on in the chat.
     """
 
     settings: Settings
@@ -36,9 +38,7 @@ class ChatOptions:
     keeps_model: bool = False
     shows_stats: bool = False
     prompt: str = ""
-    attached: AttachedFiles | None = None
     tools: RequestedTools | None = None
-    wants_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +53,19 @@ class UserInterface:
 def current_interface() -> UserInterface | None:
     """Return the user interface of this command line, None without one."""
     return click.get_current_context().find_object(UserInterface)
+
+
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Exit cleanly on SIGTERM and SIGHUP, so that messages are saved, and tools and the service stop."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    numbers = [signal.SIGTERM] if sys.platform == "win32" else [signal.SIGTERM, signal.SIGHUP]
+    former = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 
 from app.chat.backend import ConnectionState
-from app.chat.branches import Ending, TranscriptEntry
+from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
 from app.chat.conversation import ChatSettings, Scalar
 from app.chat.figures import AnswerFigures
 from app.chat.sampling_options import valid_options
@@ -36,13 +36,6 @@ _LABELS = {
     "asking": "waits for your decision",
     "summarising": "summarising the chat",
     "failed": "not available",
-}
-# By how an answer without text ended, and whether it has reasoning; an error or a stop says enough.
-_EMPTY_ANSWERS = {
-    (Ending.COMPLETE, False): "The model wrote nothing.",
-    (Ending.COMPLETE, True): "The model wrote nothing after its thoughts.",
-    (Ending.CUT, False): "The model wrote nothing before the token limit.",
-    (Ending.CUT, True): "The thoughts reached the token limit before an answer.",
 }
 _WAITING = "waiting for the answer"
 _ENDINGS = {
@@ -74,13 +67,6 @@ def presets_text(presets: Mapping[str, ChatSettings]) -> str:
     if not presets:
         return "No presets yet: save one with /options in the full screen."
     return "\n".join(["/preset NAME, one of:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
-
-
-def empty_answer_text(entry: TranscriptEntry) -> str:
-    """Return a sentence in place of an answer that ended without text; empty for every other answer."""
-    message = entry.message
-    is_empty = message.role == "assistant" and not message.content.strip() and not message.calls
-    return _EMPTY_ANSWERS.get((entry.ending, bool(message.reasoning)), "") if is_empty else ""
 
 
 def templates_text(templates: Iterable[tuple[str, str]], chosen: str) -> str:

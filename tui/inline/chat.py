@@ -15,11 +15,10 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
-from app.chat.branches import Ending
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
-from app.chat.events import ApprovalNeeded, ChatEvent, Note, Result, Written
+from app.chat.events import ChatEvent
 from app.chat.steps import undone_text
-from app.cli.output.answer import as_json, calls_json, stats_line
+from app.cli.output.answer import ending_note, stats_line
 from app.cli.tool_options import RequestedTools
 from app.common.help_topics import read_topic
 from app.settings.settings import Settings
@@ -29,19 +28,17 @@ from quantizer.system.errors import UserError
 from tui.chat.composer.attachments import AttachmentReader, pasted_paths
 from tui.chat.composer.external_programs import edit_text
 from tui.chat.composer.mentions import MentionReader, names_in
-from tui.chat.format import empty_answer_text, figures_text
+from tui.chat.format import figures_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.tools.editor import ToolsEditor
 from tui.commands import unknown_command
-from tui.inline.approver import ScrollbackApprover
 from tui.inline.commands import COMMANDS, help_text, needs_full_screen, parse_command
 from tui.inline.scrollback import Scrollback, breaks_lines
 from tui.models.typed import find_model, local_models, model_lines, resolve_model
 
 _SHOWN_AFTER_S = 0.3  # progress would only flicker before
 _EVERY_S = 0.2
-_ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
 
 
 class InlineChat:
@@ -69,8 +66,8 @@ class InlineChat:
         self.is_quitting = False
         self._session = session
         self._settings_editor = SettingsEditor(session, data_dir)
-        self._tools_editor = ToolsEditor(session, tools or LazyTools(data_dir), folder or Path.cwd())
-        self._approver = ScrollbackApprover(scrollback)
+        self._tools = tools or LazyTools(data_dir)
+        self._tools_editor = ToolsEditor(session, self._tools, folder or Path.cwd())
         self._scrollback = scrollback
         self._is_saved = is_saved
         self._shows_stats = shows_stats
@@ -120,7 +117,9 @@ class InlineChat:
 
     async def use_tools(self, requested: RequestedTools) -> None:
         """Switch on what options of the command line ask for. Raises UsageError for an unknown name."""
-        await self._tools_editor.apply(requested)
+        conversation = self._session.conversation
+        tools = await requested.applied(conversation.settings.tools, self._tools)
+        conversation.settings = replace(conversation.settings, tools=tools)
 
     async def submit(self, text: str) -> None:
         """Run a command, attach the file whose full path is all of `text`, or ask a question."""
@@ -155,15 +154,6 @@ class InlineChat:
             await self._answer(partial(self._session.chat.ask, content))
         else:
             await self._answer(partial(self._session.chat.ask_instead, edited.id, content))
-
-    def answer_json(self) -> dict[str, Any]:
-        """Return the last answer, whole, as one JSON object, with the calls of tools before it and their results."""
-        branch = self.branch
-        answer, start = branch[-1], max(n for n, message in enumerate(branch) if message.role == "user")
-        cost = self._session.chat.figures.cost
-        assert cost is not None, "an answer that raises nothing is whole"
-        answered = as_json(answer.model, answer.content, cost, answer.reasoning, branch[start].attachments)
-        return {**answered, "calls": list(calls_json(branch[start:]))}
 
     @property
     def begun(self) -> str:
@@ -410,7 +400,7 @@ class InlineChat:
     async def _answer(self, begin: Callable[[], object]) -> None:
         await self._awaited(begin)
         entry = self._session.conversation.entries()[-1]
-        self._scrollback.end(empty_answer_text(entry) or _ENDINGS.get(entry.ending, ""))
+        self._scrollback.end(ending_note(entry))
         if entry.error is None:
             self._note_answer()
         else:
@@ -423,23 +413,14 @@ class InlineChat:
         try:
             await self.wait_for(self._session.chat.wait())
         except asyncio.CancelledError:
-            self._scrollback.end(_ENDINGS[Ending.STOPPED])
+            self._scrollback.end("stopped")
             if waiting := self._session.chat.take_back_all():
                 self.held_back = waiting.text
                 self.dropped = (*self.dropped, *waiting.attachments)
             raise
 
     async def _draw(self, event: ChatEvent) -> None:
-        match event:
-            case Written():
-                self._scrollback.write(event)
-            case Result(message):
-                self._scrollback.print_result(message)
-            case ApprovalNeeded(question):
-                decision = await self._approver.ask(question)
-                self._session.chat.approvals.answer(question, decision)
-            case Note(text):
-                self._scrollback.note(text)
+        await self._scrollback.draw(event, self._session.chat.approvals)
 
     def _note_answer(self) -> None:
         """Print the cost of the answer."""

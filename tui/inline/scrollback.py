@@ -12,7 +12,6 @@ import sys
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
@@ -20,12 +19,9 @@ from types import ModuleType
 import click
 
 from app.chat.conversation import Message
-from app.chat.events import Written
-from app.chat.figures import format_reasoning
-from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
+from app.cli.output.answer import AnswerPrinter, dimmed
 from app.cli.prompts import multiline
 from app.common.terminal import printable, printable_paste
-from app.tools.display import result_text
 from tui.chat.composer.attachments import complete_path
 
 _PASTE_GAP_S = 0.02  # the pieces of a paste arrive faster than this, keys slower
@@ -186,73 +182,8 @@ def _line_editor() -> ModuleType | None:
     return readline
 
 
-class Scrollback:
-    """Prints what happens in a chat; reasoning is dimmed or, if `collapses_reasoning`, one line.
-    `has_begun` is true once the present answer has text, and again false after a call of a tool. While it `is_asking`
-    no progress is shown. An answer that `is_silent` is not printed."""
-
-    def __init__(self) -> None:
-        self.is_asking = self.is_silent = False
-        self.busy = BusyLine()
-        self.has_begun = False
-        self.collapses_reasoning = False
-        self._printer = AnswerPrinter()
-        self._must_end_line = False
-        self._has_collapsed = False  # reasoning that was not mentioned yet
-
-    def begin(self) -> None:
-        """Reset for an answer."""
-        self._printer = AnswerPrinter()
-        self.has_begun = self._must_end_line = self._has_collapsed = False
-
-    def print_result(self, message: Message) -> None:
-        """Print a line for a call of a tool that has ended."""
-        if message.result is not None:
-            self.interrupt()
-            self.has_begun = False
-            click.echo(dimmed(result_text(message.result, is_running=False)), err=True)
-
-    def interrupt(self) -> None:
-        """End the line of the answer, for something else."""
-        self.busy.clear()
-        if self._must_end_line:
-            click.echo()
-            self._must_end_line = False
-
-    def write(self, written: Written) -> None:
-        """Print more of an answer; a summary like reasoning."""
-        if written.message.role == "summary":
-            written = replace(written, text="", reasoning=written.text)
-        elif self.collapses_reasoning:
-            written = self._without_reasoning(written)
-        shown = written.text or written.reasoning
-        if shown and not self.is_silent:
-            self.busy.clear()
-            self.has_begun = True
-            self._printer(written)
-            self._must_end_line = not shown.endswith("\n")
-
-    def end(self, note: str = "") -> None:
-        """Print how the answer ended, and end its line."""
-        self.busy.clear()
-        if note:
-            click.echo(f"{' ' if self._must_end_line else ''}[{note}]", nl=False, err=True)
-        if note or self._must_end_line:
-            click.echo()
-        self._must_end_line = False
-
-    def note(self, text: str) -> None:
-        """Print a line about the chat; an answer may follow."""
-        self.busy.clear()
-        if self._must_end_line:
-            click.echo(err=True)
-        self.print_line(text)
-        self.begin()
-
-    def print_line(self, text: str) -> None:
-        """Print text that is not part of an answer."""
-        self.busy.clear()
-        click.echo(printable(text), err=True)
+class Scrollback(AnswerPrinter):
+    """Prints the chat, and what its commands show of it."""
 
     def recall(self, branch: Sequence[Message]) -> None:
         """Print the last question, what was attached to it, and its answer."""
@@ -276,12 +207,3 @@ class Scrollback:
             return False
         click.echo(f"\x1b]52;c;{b64encode(text.encode()).decode()}\x07", nl=False)
         return True
-
-    def _without_reasoning(self, written: Written) -> Written:
-        """Replace reasoning by one line when the text begins."""
-        self._has_collapsed = self._has_collapsed or bool(written.reasoning)
-        if self._has_collapsed and written.text:
-            self._has_collapsed = False
-            self.busy.clear()
-            click.echo(dimmed(f"▸ {format_reasoning(written.message, is_running=False)}"), err=True)
-        return replace(written, reasoning="")

@@ -5,12 +5,8 @@ Owns the turn-taking between the prompt in the main thread and the event loop in
 
 from __future__ import annotations
 
-import signal
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
+from contextlib import suppress
 
 import click
 
@@ -18,8 +14,7 @@ from app.chat.compaction import AutoCompaction
 from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
-from app.cli.output.format import print_json
-from app.cli.user_interface import ChatOptions
+from app.cli.user_interface import ChatOptions, exit_on_signals
 from app.protocol.errors import UnfitError
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
@@ -36,7 +31,7 @@ def run_inline(options: ChatOptions) -> None:
     is running."""
     settings = options.settings
     connection = ServiceConnection(local_service(settings), settings.model, settings.when_unfit)
-    with LoopThread() as loop, _exit_on_signals():
+    with LoopThread() as loop, exit_on_signals():
         if options.is_saved:
             with loop.within(SqliteChatRepository(settings.data_dir)) as repository, loop.within(connection):
                 InlineSession(options, loop, connection, repository).run()
@@ -115,15 +110,9 @@ class InlineSession:
             self._loop.run(self._chat.wait_for(self._connection.client()))
 
     def _answer_once(self, question: str) -> None:
-        attached = self._options.attached
-        if attached is not None:
-            self._loop.run(self._repository.keep_files(attached.contents))
-        self._scrollback.is_silent = self._options.wants_json
-        self._loop.run(self._chat.ask(question, attached.attachments if attached is not None else ()))
+        self._loop.run(self._chat.ask(question))
         if self._chat.error is not None:  # which is printed
             raise click.exceptions.Exit(self._chat.error.exit_status)
-        if self._options.wants_json:
-            print_json(self._chat.answer_json())
 
     def _converse(self) -> None:
         prompt = LinePrompt(SLASH_WORDS, self._chat.arguments_of)
@@ -163,19 +152,3 @@ class InlineSession:
             self._scrollback.print_line(
                 f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {requested}."
             )
-
-
-@contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Exit cleanly on SIGTERM and SIGHUP, so that messages are saved and the service stops."""
-
-    def leave(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    numbers = [signal.SIGTERM] if sys.platform == "win32" else [signal.SIGTERM, signal.SIGHUP]
-    former = {number: signal.signal(number, leave) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in former.items():
-            signal.signal(number, handler)

@@ -1,7 +1,4 @@
-"""The answer of a model on the command line: printed while it streams, and summed up.
-
-Owns how an answer is printed. Independent of where the model runs.
-"""
+"""The answer of a model on the command line: the events of its chat printed as they come, and summed up."""
 
 from __future__ import annotations
 
@@ -9,16 +6,23 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import click
 from rich.cells import cell_len, set_cell_size
 
+from app.chat.approvals import ApprovalQueue
+from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
 from app.chat.conversation import Attachment, Message
+from app.chat.events import ApprovalNeeded, ChatEvent, Note, Result, Written
+from app.chat.figures import format_reasoning
+from app.cli.approval import TerminalApprover
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Completed
 from app.protocol.status import ModelStatus
+from app.tools.display import result_text
 
+_ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
 _ECHO = 2  # cells that the terminal writes for Ctrl-C, after the line
 
 
@@ -52,16 +56,6 @@ def _row() -> int:
     return shutil.get_terminal_size().columns - 1
 
 
-class Piece(Protocol):
-    """A piece of an answer: its text, and its reasoning."""
-
-    @property
-    def text(self) -> str: ...
-
-    @property
-    def reasoning(self) -> str: ...
-
-
 def dimmed(text: str) -> str:
     """Return `text` dimmed, unless NO_COLOR is set or the terminal has no colours."""
     is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
@@ -69,20 +63,96 @@ def dimmed(text: str) -> str:
 
 
 class AnswerPrinter:
-    """Prints one answer while it streams, and its reasoning on stderr, without control characters."""
+    """Prints the events of a chat, without control characters: answers on stdout, the rest on stderr. Reasoning is
+    dimmed or, if it `collapses_reasoning`, one line. It asks at the terminal whether a call may run.
+
+    `has_begun` is true once the present answer has text, and again false after a call of a tool. While it `is_asking`
+    nothing else should be printed. An answer that `is_silent` is not printed.
+    """
 
     def __init__(self) -> None:
-        self._is_thinking = False
+        self.is_asking = self.is_silent = self.collapses_reasoning = False
+        self.busy = BusyLine()
+        self._approver = TerminalApprover(self.interrupt)
+        self.begin()
 
-    def __call__(self, delta: Piece) -> None:
-        if delta.reasoning:
+    def begin(self) -> None:
+        """Reset for an answer."""
+        self.has_begun = self._is_thinking = self._must_end_line = self._has_collapsed = False
+
+    async def draw(self, event: ChatEvent, approvals: ApprovalQueue) -> None:
+        """Print what happened; a question about a call is put to `approvals` once it is answered."""
+        match event:
+            case Written():
+                self.write(event)
+            case Result(message) if message.result is not None:
+                self.interrupt()
+                self.has_begun = False
+                click.echo(dimmed(result_text(message.result, is_running=False)), err=True)
+            case ApprovalNeeded(question):
+                self.is_asking = True
+                try:
+                    approvals.answer(question, await self._approver.ask(question))
+                finally:
+                    self.is_asking = False
+            case Note(text):
+                self.busy.clear()
+                if self._must_end_line:
+                    click.echo(err=True)
+                self.print_line(text)
+                self.begin()  # an answer may follow
+
+    def write(self, written: Written) -> None:
+        """Print more of an answer; a summary like reasoning."""
+        text, reasoning = written.text, written.reasoning
+        if written.message.role == "summary":
+            text, reasoning = "", text
+        elif self.collapses_reasoning:
+            self._has_collapsed = self._has_collapsed or bool(reasoning)
+            reasoning = ""
+            if self._has_collapsed and text:
+                self._has_collapsed = False
+                self.busy.clear()
+                click.echo(dimmed(f"▸ {format_reasoning(written.message, is_running=False)}"), err=True)
+        if self.is_silent or not (text or reasoning):
+            return
+        self.busy.clear()
+        self.has_begun = True
+        if reasoning:
             self._is_thinking = True
-            click.echo(dimmed(printable(delta.reasoning)), nl=False, err=True)
-        if delta.text:
+            click.echo(dimmed(printable(reasoning)), nl=False, err=True)
+        if text:
             if self._is_thinking:
                 self._is_thinking = False
                 click.echo("\n", err=True)
-            click.echo(printable(delta.text), nl=False)
+            click.echo(printable(text), nl=False)
+        self._must_end_line = not (text or reasoning).endswith("\n")
+
+    def interrupt(self) -> None:
+        """End the line of the answer, for something else."""
+        self.busy.clear()
+        if self._must_end_line:
+            click.echo()
+            self._must_end_line = False
+
+    def end(self, note: str = "") -> None:
+        """Print how the answer ended, and end its line."""
+        self.busy.clear()
+        if note:
+            click.echo(f"{' ' if self._must_end_line else ''}[{note}]", nl=False, err=True)
+        if note or self._must_end_line:
+            click.echo()
+        self._must_end_line = False
+
+    def print_line(self, text: str) -> None:
+        """Print text that is not part of an answer."""
+        self.busy.clear()
+        click.echo(printable(text), err=True)
+
+
+def ending_note(entry: TranscriptEntry) -> str:
+    """Return how an answer ended, or what is there in place of its text; empty where it ended as usual."""
+    return empty_answer_text(entry) or _ENDINGS.get(entry.ending, "")
 
 
 def stats_line(completed: Completed) -> str:

@@ -5,26 +5,36 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from app.chat.conversation import Attachment, ChatSettings
+from app.chat.backend import ConnectionState, LoadedModel
+from app.chat.branches import Conversation
+from app.chat.compaction import AutoCompaction
+from app.chat.conversation import ChatSettings, Message, MessageContent
+from app.chat.events import Calling, Events, Failed, Paused, Reading
+from app.chat.exchange import ask
+from app.chat.repository import InMemoryChatRepository, OpenedChat
 from app.chat.sampling_options import validate_options
+from app.chat.state import ChatState
 from app.cli.confirm import confirm_load
 from app.cli.options import complete_file, complete_model, generation_options, options
-from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
+from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, calls_json, ending_note, stats_line
 from app.cli.output.format import print_json
 from app.cli.prompts import combined, piped_input, read_attached
 from app.cli.resources import resolve_settings
-from app.cli.tool_options import requested_tools, tool_options
-from app.cli.user_interface import ChatOptions, current_interface
+from app.cli.tool_options import RequestedTools, requested_tools, tool_options
+from app.cli.user_interface import ChatOptions, current_interface, exit_on_signals
 from app.client.launcher import load_model, open_engine
-from app.protocol.chat import Completed, GenerationOptions, Message
+from app.common.terminal import printable
 from app.settings.settings import Settings
-from quantizer.system.errors import UsageError
+from app.tools.display import call_title
+from app.tools.lazy import LazyTools
+from quantizer.system.errors import UsageError, UserError
 
 
 @click.command(epilog="Example: localllm run guide 'How do I quantize a model?'")
@@ -81,33 +91,11 @@ def run(
     attached = read_attached(files, piped if isinstance(piped, bytes) else b"")
     requested = requested_tools(tools, folders, allowed, allowed_commands, max_rounds)
     given: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think}
-    if question and requested:
-        if interface is None:
-            raise UsageError("There is no terminal interface.", "Start it as `localllm run`.")
-        interface.run_chat(
-            ChatOptions(
-                settings=settings,
-                chat=_chat_settings(system, given),
-                shows_stats=stats,
-                prompt=question,
-                attached=attached,
-                tools=requested,
-                wants_json=wants_json,
-            )
-        )
-    elif question:
-        messages = [Message("system", system)] if system else []
-        messages.append(attached.message(question))
-        validate_options({"think": think})
-        answering = _print_answer(
-            settings,
-            messages,
-            GenerationOptions(**given),
-            attached.attachments,
-            shows_stats=stats,
-            wants_json=wants_json,
-        )
-        asyncio.run(answering)
+    if question:
+        asked = MessageContent(role="user", content=question, attachments=attached.attachments)
+        chat = _chat_settings(system, given)
+        with exit_on_signals() if requested else nullcontext():
+            asyncio.run(_answer(settings, chat, asked, attached.contents, requested, stats, wants_json))
     elif attached.attachments:
         raise UsageError(
             "There is no question about the files.", "Give one before them: localllm run MODEL PROMPT FILE."
@@ -124,44 +112,83 @@ def _chat_settings(system: str | None, given: Mapping[str, Any]) -> ChatSettings
     return ChatSettings(system=system or "", options=validate_options(given))
 
 
-async def _print_answer(
+async def _answer(
     settings: Settings,
-    messages: list[Message],
-    sampling: GenerationOptions,
-    attachments: Sequence[Attachment],
-    *,
+    chat_settings: ChatSettings,
+    question: MessageContent,
+    contents: Mapping[str, bytes],
+    requested: RequestedTools,
     shows_stats: bool,
     wants_json: bool,
 ) -> None:
-    """Load the model, and print its answer to `messages` while it streams, or as one JSON object."""
-    text = reasoning = ""
-    completed, show = None, AnswerPrinter()
+    """Load the model, and print its answer while it streams, or as one JSON object. Raises the UserError that ends
+    it."""
+    tools = LazyTools(settings.data_dir) if requested else None
+    # As the service keeps any other client's prompts: the next `run` on the same document need not read it again.
+    repository = InMemoryChatRepository(prompt_cache_key="" if requested else None)
+    await repository.keep_files(contents)
+    printer = AnswerPrinter()
+    printer.is_silent = wants_json
     async with open_engine(settings) as client:
         status = await load_model(
-            client,
-            settings.model,
-            LoadingLine().show,
-            when_unfit=settings.when_unfit,
-            confirm_load=confirm_load,
+            client, settings.model, LoadingLine().show, when_unfit=settings.when_unfit, confirm_load=confirm_load
         )
         if status.n_ctx and settings.ctx not in (0, status.n_ctx):
-            note = f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {settings.ctx}."
-            click.echo(note, err=True)
-        async with aclosing(client.chat(messages, status.id, sampling)) as events:
-            async for event in events:
-                if isinstance(event, Completed):
-                    completed = event
-                elif wants_json:
-                    text, reasoning = text + event.text, reasoning + event.reasoning
-                else:
-                    show(event)
-    assert completed is not None, "an answer that raises nothing is whole"
+            printer.print_line(
+                f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {settings.ctx}."
+            )
+        chat = ChatState(
+            OpenedChat(repository.new(), Conversation(chat_settings)),
+            LoadedModel(client, ConnectionState(phase="ready", model=status.id, n_ctx=status.n_ctx)),
+            tools=tools,
+            compaction=lambda: AutoCompaction.of(settings) if requested else AutoCompaction(is_on=False),
+            clean=str if wants_json else printable,  # JSON escapes what a terminal must not get
+        )
+        try:
+            if tools is not None:
+                switched = await requested.applied(chat_settings.tools, tools)
+                chat.conversation.settings = replace(chat_settings, tools=switched)
+            await _print_events(ask(chat, question, None), chat, printer, shows_progress=bool(requested))
+        finally:
+            if tools is not None:
+                await tools.close()
+    entry, cost = chat.conversation.entries()[-1], chat.figures.cost
+    assert cost is not None, "an answer that raises nothing is whole"
     if wants_json:
-        print_json(as_json(status.id, text, completed, reasoning, attachments))
+        branch = chat.conversation.branch
+        answer = as_json(status.id, entry.message.content, cost, entry.message.reasoning, question.attachments)
+        print_json({**answer, "calls": list(calls_json(branch))} if requested else answer)
+    elif requested:
+        printer.end(ending_note(entry))
     else:
         click.echo()
     if shows_stats:
-        click.echo(stats_line(completed), err=True)
+        click.echo(stats_line(cost), err=True)
+
+
+async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter, *, shows_progress: bool) -> None:
+    """Print what happens until the answer is whole. Raises the UserError that ends it before."""
+    failure: UserError | None = None
+    try:
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, Failed | Paused):
+                    failure = event.error  # the last word, unless a summary makes room and it is answered again
+                elif isinstance(event, Reading | Calling):
+                    failure = None
+                    if shows_progress:
+                        printer.busy.put(_progress(event.message))
+                await printer.draw(event, chat.approvals)
+    except BaseException:
+        printer.interrupt()  # what follows, as an error, begins a line
+        raise
+    if failure is not None:
+        printer.interrupt()
+        raise failure
+
+
+def _progress(message: Message) -> str:
+    return f"{call_title(message.result)} …" if message.result else f"{message.model} · processing the prompt"
 
 
 def _one_of(argument: str | None, option: str | None, name: str) -> str | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.repository import InMemoryChatRepository
+from app.cli.output.answer import calls_json
 from app.cli.tool_options import RequestedTools
 from app.tools.approval import Decision
 from app.tools.fake import FakeToolBackend
@@ -63,11 +64,10 @@ async def test_options_allow_tools_by_name_and_unknown_names_are_refused(tmp_pat
         await chat.use_tools(RequestedTools(enabled=("fake",), allowed=("fake/run",), max_rounds=3))
         await chat.submit("Go.")
         assert [name for name, _ in tools.server.called] == ["run"]
-        answer = chat.answer_json()
+        branch = chat.branch
         with pytest.raises(UsageError, match="nothing cannot be allowed"):
             await chat.use_tools(RequestedTools(allowed=("nothing",)))
-    assert answer["text"] == "Done."
-    (made,) = answer["calls"]
+    (made,) = calls_json(branch)
     assert (made["name"], made["outcome"], made["result"]) == ("run", "done", "done")
     capsys.readouterr()
 

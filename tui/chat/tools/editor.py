@@ -12,7 +12,6 @@ from pathlib import Path
 
 from app.chat.tool_switches import (
     ALL,
-    allowing_rules,
     enabled_tools,
     is_on,
     names_of,
@@ -24,7 +23,6 @@ from app.chat.tool_switches import (
     without_folder,
     without_rule,
 )
-from app.cli.tool_options import RequestedTools
 from app.common.terminal import printable_line
 from app.tools.backend import ToolBackend
 from app.tools.tool import ServerStatus
@@ -88,21 +86,6 @@ class ToolsEditor:
         if word.lower() not in forms or not rest:
             raise UsageError(f"/tools {text} is not known.", _FORMS)
         return await forms[word.lower()](rest)
-
-    async def apply(self, requested: RequestedTools) -> None:
-        """Switch on what options of a command line ask for, and allow what they allow: a server or tool as it is now.
-        Raises UsageError for an unknown name."""
-        known = await self._tools.servers()
-        for name in requested.enabled:
-            self._change(lambda settings, name=name: switched(settings, known, name, is_switched_on=True))  # type: ignore[misc]
-        for folder in requested.folders:
-            self._change(lambda settings, folder=folder: with_folder(settings, folder))  # type: ignore[misc]
-        if requested.max_rounds is not None:
-            rounds = requested.max_rounds
-            self._change(lambda settings: replace(settings, max_rounds=rounds))
-        if requested.allowed or requested.commands:
-            rules = allowing_rules(await self._tools.offered(self.settings), requested.allowed, requested.commands)
-            self._change(lambda settings: replace(settings, rules=tuple(dict.fromkeys((*settings.rules, *rules)))))
 
     async def switch(self, name: str, *, is_switched_on: bool) -> str:
         """Switch a server or a tool. Raises UsageError for an unknown name."""

@@ -4,23 +4,26 @@ from dataclasses import replace
 
 import pytest
 
+from app.chat.conversation import Message
+from app.chat.events import Written
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
-from app.protocol.chat import AnswerDelta
 from tests.app.client.scripted_client import COMPLETED, LOADING, READY
+
+MESSAGE = Message(id=1, parent_id=None, role="assistant", content="")
 
 
 def test_nothing_a_model_writes_is_obeyed_by_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "a\x1b]52;c;evil\x07b\u202e\x9b31mc\n"
-    AnswerPrinter()(AnswerDelta(hostile, 2, reasoning=hostile))
+    AnswerPrinter().write(Written(MESSAGE, hostile, hostile))
     told = capsys.readouterr()
     assert told.out == "a]52;c;evilb31mc\n"
     assert told.err == "a]52;c;evilb31mc\n\n\n"
 
 
 def test_thoughts_go_to_stderr_with_a_blank_line_after_them(capsys: pytest.CaptureFixture[str]) -> None:
-    show = AnswerPrinter()
-    for delta in (AnswerDelta("", 1, "Hm,"), AnswerDelta("Y", 2, " so."), AnswerDelta("es.", 3)):
-        show(delta)
+    printer = AnswerPrinter()
+    for text, reasoning in (("", "Hm,"), ("Y", " so."), ("es.", "")):
+        printer.write(Written(MESSAGE, text, reasoning))
     assert capsys.readouterr() == ("Yes.", "Hm, so.\n\n")
 
 

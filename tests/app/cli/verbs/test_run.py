@@ -89,7 +89,7 @@ def test_piped_text_is_one_prompt_and_follows_an_argument(run: Run, tiny_model: 
         (("-p", "a", "--temp", "nan"), b"", 2, "--temp"),
         (("-p", "a", "--max-tokens", "0"), b"", 2, "max-tokens"),
         ((), b"\xff\xfe\xff", 2, "UTF-8"),
-        (("-p", "a", "--temp", "-1"), b"", 1, "temperature"),
+        (("-p", "a", "--temp", "-1"), b"", 2, "temperature"),
         (("-p", "a", "--think", "hard"), b"", 2, "think is hard"),
         (("nope", "-p", "a"), b"", 1, "no model 'nope'"),
         (("gone/nope.gguf", "-p", "a"), b"", 1, "nope.gguf"),
