@@ -48,11 +48,9 @@ class RefusedContent:
         return not self._digests
 
     def is_known(self, content: str) -> bool:
-        """Return whether `content` was refused before."""
         return _digest(content) in self._digests
 
     def add(self, content: str) -> None:
-        """Remember that `content` is refused."""
         digest = _digest(content)
         self._digests[digest] = None
         self._digests.move_to_end(digest)

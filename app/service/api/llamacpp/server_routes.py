@@ -118,6 +118,7 @@ class DetokenizeResponse(TypedDict):
     content: str
 
 
+_NONE = -1
 _LOADING: LoadingError = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
 _HEALTH_ERRORS = errors(503, kind=LoadingError | LlamaCppError)
 
@@ -225,9 +226,6 @@ def _piece(piece: bytes) -> str | list[int]:
         return list(piece)
 
 
-_NONE = -1
-
-
 class NextToken(TypedDict):
     """How far an answer is; `n_remain` is -1 where it has no limit."""
 
@@ -311,7 +309,7 @@ def _state(slot: int, n_ctx: int, answer: AnswerProgress, request: engine_reques
     is_processing = answer is not _IDLE
     n_processed = min(answer.n_computed_tokens, answer.n_prompt_tokens) - answer.n_cached_tokens
     n_remain = _NONE if request.max_tokens is None else max(0, request.max_tokens - answer.n_output_tokens)
-    shown = replace(request, stop=(), sampling=_without_grammar(request.sampling))
+    shown = replace(request, stop=(), sampling=replace(request.sampling, grammar="", calls=None))
     return {
         "id": slot,
         "id_task": answer.arrival,
@@ -331,7 +329,3 @@ def _state(slot: int, n_ctx: int, answer: AnswerProgress, request: engine_reques
             }
         ],
     }
-
-
-def _without_grammar(sampling: SamplingParams) -> SamplingParams:
-    return replace(sampling, grammar="", calls=None)

@@ -17,7 +17,7 @@ from fastapi import Request
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import AnswerProgress, EngineConfig
+from app.engine.protocol.messages import AnswerProgress
 from app.protocol.errors import ServiceError
 from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.fields import Body, WithWarnings
@@ -195,15 +195,13 @@ class _Answer:
             return
         started_s, name = time.monotonic(), {"model_instance_id": self._model.ref.id}
         yield {"type": "model_load.start", **name}
-        await begin_loading(self._models, self._model, self._with_context if self._n_ctx else None)
+        n_ctx = self._n_ctx
+        await begin_loading(self._models, self._model, (lambda config: replace(config, n_ctx=n_ctx)) if n_ctx else None)
         async with aclosing(loading(self._model)) as fractions:
             async for fraction in fractions:
                 yield {"type": "model_load.progress", **name, "progress": fraction}
         self._load_s = round(time.monotonic() - started_s, 3)
         yield {"type": "model_load.end", **name, "load_time_seconds": self._load_s}
-
-    def _with_context(self, config: EngineConfig) -> EngineConfig:
-        return replace(config, n_ctx=self._n_ctx or config.n_ctx)
 
     def _translated(self, event: Event) -> list[Event]:
         if self._first_token_s is None:  # the first event comes with the first token
@@ -214,7 +212,7 @@ class _Answer:
         if event["type"] not in _LAST:
             return []
         response = event["response"]
-        failed = [_stream_error(_error_of(response))] if response["error"] else []
+        failed = [_stream_error(ServiceError(response["error"]["message"]))] if response["error"] else []
         return [*self._end(), *failed, {"type": "chat.end", "result": self._result(response)}]
 
     def _begin(self, kind: Kind) -> list[Event]:
@@ -229,9 +227,13 @@ class _Answer:
         return [{"type": f"{ended}.end"}] if ended else []
 
     def _result(self, response: Mapping[str, Any]) -> ChatResult:
+        items: list[ChatItem] = [
+            {"type": part["type"], "content": "".join(content["text"] for content in part.get("content", ()))}
+            for part in response["output"]
+        ]
         result: ChatResult = {
             "model_instance_id": self._model.ref.id,
-            "output": [item for part in response["output"] if (item := _item(part))],
+            "output": [item for item in items if item["content"]],
             "stats": self._stats(response["usage"]),
         }
         if response["store"]:
@@ -254,16 +256,6 @@ class _Answer:
         if self._load_s is not None:
             stats["model_load_time_seconds"] = self._load_s
         return stats
-
-
-def _item(part: Mapping[str, Any]) -> ChatItem | None:
-    """Return an item of the output, None for one without text."""
-    text = "".join(content["text"] for content in part.get("content", ()))
-    return {"type": part["type"], "content": text} if text else None
-
-
-def _error_of(response: Mapping[str, Any]) -> UserError:
-    return ServiceError(response["error"]["message"])
 
 
 def _stream_error(error: UserError, *, hide_paths: bool = True) -> Event:

@@ -1,6 +1,6 @@
 """LM Studio's configuration, lists of keys and values in layers, as OpenAI's fields and options of loading. Pure.
 
-Owns the keys and the forms of their values. Source: lmstudio-js 2.0.0, `globalConfigSchematics` in `lms-kv-config`.
+Source: lmstudio-js 2.0.0, `globalConfigSchematics` in `lms-kv-config`.
 """
 
 from __future__ import annotations
@@ -78,14 +78,6 @@ class _Checkbox:
         return {} if wanted is None else {self.name: wanted}
 
 
-def _as(name: str) -> Callable[[Any], dict[str, Any]]:
-    return lambda value: {name: value}
-
-
-def _top_k(value: Any) -> dict[str, Any]:
-    return {"top_k": int(value)}  # JavaScript has no whole numbers
-
-
 def _max_tokens(value: Any) -> dict[str, Any]:
     limit = value.get("value") if value.get("checked") else None
     return {} if limit in (None, -1) else {"max_tokens": int(limit)}
@@ -110,43 +102,15 @@ def _tools(value: Any) -> dict[str, Any]:
     return {"tools": tools} if tools else {}
 
 
-def _tool_choice(value: Any) -> dict[str, Any]:
-    return {"tool_choice": value["mode"]}
-
-
-def _logprobs(value: Any) -> dict[str, Any]:
-    return {"logprobs": True, "top_logprobs": int(value["value"])} if value.get("checked") else {}
-
-
 def _mirostat(value: Any) -> dict[str, Any]:
     rates = {"mirostat_eta": value["learningRate"], "mirostat_tau": value["targetEntropy"]}
     return {"mirostat": value["version"], **rates} if value["version"] else {}
 
 
-def _biases(value: Any) -> dict[str, Any]:
-    return {"logit_bias": [(int(token), False if bias == "-inf" else bias) for token, bias in value]}
-
-
-def _overflow(value: Any) -> dict[str, Any]:
-    return {"context_shift": value != "stopAtLimit"}
-
-
-def _reasoning_parsing(value: Any) -> dict[str, Any]:
-    return {} if value.get("enabled", True) else {"reasoning_format": "none"}
-
-
-def _thinking(value: Any) -> dict[str, Any]:
-    return {"enable_thinking": bool(value)}
-
-
-def _thinking_budget(value: Any) -> dict[str, Any]:
-    return {"reasoning_budget_tokens": int(value["value"])} if value.get("checked") else {}
-
-
 _CONVERSIONS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "temperature": _as("temperature"),
-    "stopStrings": _as("stop"),
-    "topKSampling": _top_k,
+    "temperature": lambda value: {"temperature": value},
+    "stopStrings": lambda value: {"stop": value},
+    "topKSampling": lambda value: {"top_k": int(value)},  # JavaScript has no whole numbers
     "topPSampling": _Checkbox("top_p", 1.0),
     "minPSampling": _Checkbox("min_p", 0.0),
     "repeatPenalty": _Checkbox("repeat_penalty", 1.0),
@@ -154,19 +118,23 @@ _CONVERSIONS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "seed": _Checkbox("seed"),
     "structured": _structured,
     "tools": _tools,
-    "toolChoice": _tool_choice,
-    "logProbs": _logprobs,
-    "contextOverflowPolicy": _overflow,
-    "reasoning.parsing": _reasoning_parsing,
-    "reasoning.enableThinking": _thinking,
-    "reasoning.budgetTokens": _thinking_budget,
+    "toolChoice": lambda value: {"tool_choice": value["mode"]},
+    "logProbs": lambda value: {"logprobs": True, "top_logprobs": int(value["value"])} if value.get("checked") else {},
+    "contextOverflowPolicy": lambda value: {"context_shift": value != "stopAtLimit"},
+    "reasoning.parsing": lambda value: {} if value.get("enabled", True) else {"reasoning_format": "none"},
+    "reasoning.enableThinking": lambda value: {"enable_thinking": bool(value)},
+    "reasoning.budgetTokens": lambda value: (
+        {"reasoning_budget_tokens": int(value["value"])} if value.get("checked") else {}
+    ),
     "llama.presencePenalty": _Checkbox("presence_penalty", 0.0),
     "llama.frequencyPenalty": _Checkbox("frequency_penalty", 0.0),
     "llama.xtcProbability": _Checkbox("xtc_probability", 0.0),
     "llama.xtcThreshold": _Checkbox("xtc_threshold"),
     "llama.locallyTypicalSampling": _Checkbox("typical_p", 1.0),
     "llama.mirostatSampling": _mirostat,
-    "llama.logitBias": _biases,
+    "llama.logitBias": lambda value: {
+        "logit_bias": [(int(token), False if bias == "-inf" else bias) for token, bias in value]
+    },
 }
 # Ours is done by who reads the answer, or changes nothing of it.
 _HARMLESS = frozenset(
@@ -232,36 +200,21 @@ _USUAL_SPLIT = (
 )
 
 
-def _context(value: Any) -> dict[str, Any]:
-    n_ctx = int(value)
-    if not 1 <= n_ctx <= _MOST_TOKENS:
+def _n_tokens(value: Any) -> int:
+    n_tokens = int(value)
+    if not 1 <= n_tokens <= _MOST_TOKENS:
         raise ValueError("it is no number of tokens")
-    return {"n_ctx": n_ctx}
-
-
-def _batch(value: Any) -> dict[str, Any]:
-    n_batch = int(value)
-    if not 1 <= n_batch <= _MOST_TOKENS:
-        raise ValueError("it is no number of tokens")
-    return {"n_batch": n_batch}
-
-
-def _offload(value: Any) -> dict[str, Any]:
-    """Return whether a GPU is used; how many layers go there is planned."""
-    return {"uses_gpu": value not in ("off", 0)}
+    return n_tokens
 
 
 def _cache_type(name: str) -> Callable[[Any], dict[str, Any]]:
-    def convert(value: Any) -> dict[str, Any]:
-        return {name: str(value["value"])} if value.get("checked") else {}
-
-    return convert
+    return lambda value: {name: str(value["value"])} if value.get("checked") else {}
 
 
 _LOADING: Mapping[str, Callable[[Any], dict[str, Any]]] = {
-    "contextLength": _context,
-    "evalBatchSize": _batch,
-    "acceleration.offloadRatio": _offload,
+    "contextLength": lambda value: {"n_ctx": _n_tokens(value)},
+    "evalBatchSize": lambda value: {"n_batch": _n_tokens(value)},
+    "acceleration.offloadRatio": lambda value: {"uses_gpu": value not in ("off", 0)},  # how many layers: the planner
     "kCacheQuantizationType": _cache_type("key_type"),
     "vCacheQuantizationType": _cache_type("value_type"),
 }

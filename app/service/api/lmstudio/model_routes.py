@@ -20,7 +20,7 @@ from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.options.jobs import PullOptions
 from app.protocol.job import Job
-from app.service.api.app_state import AppState, app_state, model_of
+from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.kv_config import change_of_loading
 from app.service.api.lmstudio.models import (
@@ -38,7 +38,6 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import JsonResponse, while_connected
 from app.service.models.model_catalog import FileFacts
-from app.service.models.model_file import Senses
 from app.service.models.served_model import ServedModel
 
 router = Router(prefix="/api/v1/models")
@@ -224,8 +223,8 @@ async def load(request: Request, body: LoadBody) -> JsonResponse[LoadResponse]:
 @router.post("/unload", openapi_extra=errors(404))
 async def unload_model(request: Request, body: UnloadBody) -> JsonResponse[UnloadResponse]:
     """Unload an idle model until its next use."""
-    models = app_state(request).models
-    model = models.serving(await models.find(_model_id(app_state(request), body.instance_id)))
+    models, instances = app_state(request).models, app_state(request).instances
+    model = models.serving(await models.find(instances.get(body.instance_id, body.instance_id)))
     if model is None or not model.is_loaded:
         raise UnknownModelError(f"{body.instance_id[:80]} is not loaded.", "Nothing has to be unloaded.")
     unload(model)
@@ -250,10 +249,6 @@ async def download_status(request: Request, job_id: str) -> JsonResponse[Downloa
     return JsonResponse(_download(app_state(request).jobs.find(job_id.removeprefix(_JOB_PREFIX))))
 
 
-def _model_id(state: AppState, instance_id: str) -> str:
-    return state.instances.get(instance_id, instance_id)
-
-
 def _entry(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> ModelEntry:
     senses = facts.senses if model is None else model.senses
     domain = domain_of(facts)
@@ -272,7 +267,9 @@ def _entry(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> ModelE
     }
     if domain == "llm":
         entry["architecture"], entry["description"] = facts.info.architecture, None
-        entry["capabilities"] = _capabilities(facts, senses)
+        entry["capabilities"] = {"vision": senses.sees, "trained_for_tool_use": facts.info.has_tools}
+        if reasoning_tags_of(facts.chat_template, "") != NO_REASONING:
+            entry["capabilities"]["reasoning"] = _reasoning(facts.chat_template)
     return entry
 
 
@@ -285,13 +282,6 @@ def load_config(model: ServedModel, domain: Domain) -> LoadConfig:
         config["eval_batch_size"], config["parallel"] = ready.n_batch, ready.n_sequences
         config["offload_kv_cache_to_gpu"] = not ready.is_on_host
     return config
-
-
-def _capabilities(facts: FileFacts, senses: Senses) -> Capabilities:
-    capabilities: Capabilities = {"vision": senses.sees, "trained_for_tool_use": facts.info.has_tools}
-    if reasoning_tags_of(facts.chat_template, "") != NO_REASONING:
-        capabilities["reasoning"] = _reasoning(facts.chat_template)
-    return capabilities
 
 
 def _reasoning(template: str) -> Reasoning:

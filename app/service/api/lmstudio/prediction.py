@@ -18,6 +18,8 @@ from app.service.api.lmstudio.sdk_session import sdk_error
 from app.service.generation.generation import Answer, Delta
 from app.service.models.served_model import ServedModel
 
+Item = TypeVar("Item")
+INTERVAL_S = 0.25
 Packet: TypeAlias = dict[str, Any]
 ReasoningType: TypeAlias = Literal["none", "reasoning", "reasoningStartTag", "reasoningEndTag"]
 
@@ -30,18 +32,13 @@ class PacketMaker:
 
     def __init__(self, *, has_reasoning: bool = True) -> None:
         self._has_reasoning = has_reasoning
-        self._n_tokens = 0
+        self.n_tokens = 0  # of the fragments so far
         self._is_reasoning = False
         self._calls: tuple[ToolCall, ...] = ()
 
-    @property
-    def n_tokens(self) -> int:
-        """The tokens of the fragments so far."""
-        return self._n_tokens
-
     def of_delta(self, delta: Delta) -> Iterator[Packet]:
         """Yield the packets of what is new."""
-        n_new, self._n_tokens = delta.n_tokens - self._n_tokens, delta.n_tokens
+        n_new, self.n_tokens = delta.n_tokens - self.n_tokens, delta.n_tokens
         if delta.reasoning and self._has_reasoning:
             if not self._is_reasoning:
                 self._is_reasoning = True
@@ -98,14 +95,17 @@ def _fragment(text: str, n_tokens: int, kind: ReasoningType, logprobs: Sequence[
     }
     packet: Packet = {"type": "fragment", "fragment": fragment}
     if logprobs:
-        fragment["tokens"] = [_token(entry) for entry in logprobs]  # as 2.0.0 has it
+        fragment["tokens"] = [  # as 2.0.0 has it
+            {
+                "text": _text(entry.piece),
+                "id": entry.token,
+                "logProb": entry.logprob or 0.0,
+                "candidates": [{"text": _text(piece), "id": id_, "logProb": prob} for id_, piece, prob in entry.top],
+            }
+            for entry in logprobs
+        ]
         packet["logprobs"] = [_alternatives(entry) for entry in logprobs]  # as 1.5.0 has it
     return packet
-
-
-def _token(entry: TokenLogprob) -> dict[str, Any]:
-    candidates = [{"text": _text(piece), "id": token, "logProb": logprob} for token, piece, logprob in entry.top]
-    return {"text": _text(entry.piece), "id": entry.token, "logProb": entry.logprob or 0.0, "candidates": candidates}
 
 
 def _alternatives(entry: TokenLogprob) -> list[dict[str, Any]]:
@@ -169,10 +169,6 @@ def stats_of(answer: Answer, n_ctx: int) -> Packet:
 def user_stopped(n_tokens: int) -> Packet:
     """Return the statistics of an answer that its client has cancelled."""
     return {"stopReason": "userStopped", "predictedTokensCount": n_tokens}
-
-
-Item = TypeVar("Item")
-INTERVAL_S = 0.25
 
 
 async def prompt_progress(model: ServedModel, request_id: str) -> AnswerProgress | None:

@@ -15,6 +15,7 @@ from typing_extensions import TypedDict
 from app import __version__
 from app.library.local.model_files import ModelRef
 from app.service.api.app_state import app_state
+from app.service.api.lmstudio.models import publisher_of
 from app.service.api.openai import embeddings
 from app.service.api.openai import routes as openai
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
@@ -23,7 +24,6 @@ from app.service.http.openapi import errors
 from app.service.http.routing import Router
 from app.service.http.streaming import EventStream, JsonResponse
 from app.service.models.model_catalog import FileFacts
-from app.service.models.model_file import Senses
 from app.service.models.served_model import ServedModel
 
 router = Router(prefix="/api/v0")
@@ -164,19 +164,14 @@ async def _studio_fields(request: Request, answer: Completion[ChatChoice] | Comp
     }
 
 
-def _kind(facts: FileFacts, senses: Senses) -> Literal["embeddings", "llm", "vlm"]:
-    if facts.only_embeds:
-        return "embeddings"
-    return "vlm" if senses.sees else "llm"
-
-
 def _entry(ref: ModelRef, facts: FileFacts, served: ServedModel | None) -> StudioModel:
     loaded = served.status.facts if served else None
+    senses = facts.senses if served is None else served.senses
     entry: StudioModel = {
         "id": ref.id,
         "object": "model",
-        "type": _kind(facts, facts.senses if served is None else served.senses),
-        "publisher": ref.repo.partition("/")[0] or "localllm",
+        "type": "embeddings" if facts.only_embeds else "vlm" if senses.sees else "llm",
+        "publisher": publisher_of(ref),
         "arch": facts.info.architecture,
         "compatibility_type": "gguf",
         "quantization": facts.info.file_type,

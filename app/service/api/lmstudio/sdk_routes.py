@@ -25,8 +25,7 @@ from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.options.jobs import PullOptions
 from app.protocol.errors import RequestError, ServiceError
-from app.protocol.job import Job
-from app.protocol.library import HubRepository, Quant, VerdictName
+from app.protocol.library import Quant, VerdictName
 from app.service.api.fields import Body
 from app.service.api.lmstudio.models import domain_of, model_info
 from app.service.api.lmstudio.sdk_models import MODEL_ENDPOINTS
@@ -139,13 +138,18 @@ async def _search(context: Context, body: _SearchBody) -> dict[str, Any]:
     if kinds is not None and "gguf" not in kinds:
         return {"results": []}
     found = await context.state.library.search(body.opts.searchTerm, body.opts.limit)
-    return {"results": [_entry(repository, body.opts.searchTerm) for repository in found]}
-
-
-def _entry(repository: HubRepository, words: str) -> dict[str, Any]:
-    name = repository.repo
-    is_exact = name.lower() == words.strip().lower()
-    return {"name": name, "identifier": {"type": "hf", "identifier": name}, "exact": is_exact, "staffPick": False}
+    exact = body.opts.searchTerm.strip().lower()
+    return {
+        "results": [
+            {
+                "name": repository.repo,
+                "identifier": {"type": "hf", "identifier": repository.repo},
+                "exact": repository.repo.lower() == exact,
+                "staffPick": False,
+            }
+            for repository in found
+        ]
+    }
 
 
 async def _download_options(context: Context, body: _OptionsBody) -> dict[str, Any]:
@@ -179,12 +183,22 @@ async def _download(context: Context, body: _DownloadBody, channel: Channel) -> 
     jobs = context.state.jobs
     before = frozenset(await context.state.models.catalog.list_models())
     job = await jobs.start(PullOptions(reference=body.downloadIdentifier))
-    cancelling = asyncio.ensure_future(_cancel_when_asked(context, job.id, channel))
+
+    async def cancel_when_asked() -> None:
+        await channel.is_cancelled.wait()
+        jobs.cancel(job.id)
+
+    cancelling = asyncio.ensure_future(cancel_when_asked())
     try:
         async with aclosing(jobs.watch_one(job.id)) as states:
             async for job in states:
                 if job.n_bytes:
-                    await channel.send({"type": "downloadProgress", "update": _progress(job)})
+                    update = {
+                        "downloadedBytes": job.n_done_bytes or 0,
+                        "totalBytes": job.n_bytes,
+                        "speedBytesPerSecond": job.bytes_per_s or 0.0,
+                    }
+                    await channel.send({"type": "downloadProgress", "update": update})
     finally:
         cancelling.cancel()
         if not job.has_ended:
@@ -196,16 +210,6 @@ async def _download(context: Context, body: _DownloadBody, channel: Channel) -> 
     await channel.send({"type": "startFinalizing"})
     model = downloaded_model(body.downloadIdentifier, before, await context.state.models.catalog.list_models())
     await channel.send({"type": "success", "defaultIdentifier": model})
-
-
-async def _cancel_when_asked(context: Context, job_id: str, channel: Channel) -> None:
-    await channel.is_cancelled.wait()
-    context.state.jobs.cancel(job_id)
-
-
-def _progress(job: Job) -> dict[str, Any]:
-    done, total, rate = job.n_done_bytes or 0, job.n_bytes or 0, job.bytes_per_s or 0.0
-    return {"downloadedBytes": done, "totalBytes": total, "speedBytesPerSecond": rate}
 
 
 def downloaded_model(reference: str, before: frozenset[ModelRef], after: tuple[ModelRef, ...]) -> str:

@@ -14,6 +14,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NoReturn, NotRequired, TypeAlias
 
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
@@ -31,9 +32,6 @@ from app.service.http.guard import socket_scopes
 from app.service.http.routing import invalid_fields, parse_object
 from app.service.http.streaming import compact_json
 from quantizer.system.errors import UserError
-
-FIRST_TIMEOUT_S = 15.0
-_POLICY_VIOLATION = 1008  # RFC 6455
 
 
 class BadMessageError(RequestError):
@@ -83,9 +81,6 @@ class JsonSocket:
             await self._websocket.close(_POLICY_VIOLATION, reason)
 
 
-_N_SAMPLES = 12
-
-
 class SdkError(TypedDict):
     """An error; `cause` would be a stack of calls, which nobody needs."""
 
@@ -128,6 +123,9 @@ def sdk_error(error: UserError) -> SdkError:
     return sent
 
 
+FIRST_TIMEOUT_S = 15.0
+_POLICY_VIOLATION = 1008  # RFC 6455
+_N_SAMPLES = 12
 MAX_OPEN = 256  # calls and channels of one connection; the next one is read when one ends
 
 _MAX_TOLD = 256  # warnings of one connection
@@ -136,6 +134,7 @@ _HOW_TO_AUTHENTICATE = (
 )
 _KIND = re.compile(r'"type": ?"(rpcCall|channelCreate)"')
 _NUMBER = re.compile(r'"(?:callId|channelId)": ?(\d{1,15})')
+_ASKS_NOTHING = ("channelAck", "communicationWarning", "signalUnsubscribe", "writableSignalUnsubscribe")
 _ERRORS = {"rpcCall": ("rpcError", "callId"), "channelCreate": ("channelError", "channelId")}
 
 Answer: TypeAlias = Callable[["Context", Any], Awaitable[object]]
@@ -253,16 +252,12 @@ class _Session:
         self._channels: dict[int, Channel] = {}
         self._running: set[asyncio.Task[None]] = set()
         self._by_type: dict[str, Callable[[_Frame], Awaitable[None]]] = {
-            "rpcCall": self._begin_call,
+            "rpcCall": lambda frame: self._begin(self._call(frame)),
             "channelCreate": self._begin_channel,
             "channelSend": self._receive_in_channel,
-            "keepAlive": self._keep_alive,
-            "signalSubscribe": self._refuse_signal,
-            "writableSignalSubscribe": self._refuse_writable_signal,
-            "channelAck": self._ignore,
-            "communicationWarning": self._ignore,
-            "signalUnsubscribe": self._ignore,
-            "writableSignalUnsubscribe": self._ignore,
+            "keepAlive": lambda _: self._socket.send({"type": "keepAliveAck"}),
+            "signalSubscribe": partial(self._refuse_signal, "signalError"),
+            "writableSignalSubscribe": partial(self._refuse_signal, "writableSignalError"),
         }
 
     async def run(self) -> None:
@@ -272,7 +267,11 @@ class _Session:
                     message = await self._socket.receive()
                     if message is None:
                         return
-                    await self._handle(_parsed(_Frame, message))
+                    frame = _parsed(_Frame, message)
+                    if handle := self._by_type.get(frame.type):
+                        await handle(frame)
+                    elif frame.type not in _ASKS_NOTHING:
+                        await self._warn(f"A message has the type {frame.type[:40]!r}. Send calls and channels.")
                 except BadMessageError as error:
                     await self._refuse(error)
                 except RequestError as error:
@@ -291,15 +290,6 @@ class _Session:
             return
         answer, name = _ERRORS[kind[1]]
         await self._socket.send({"type": answer, name: int(number[1]), "error": sdk_error(error)})
-
-    async def _handle(self, frame: _Frame) -> None:
-        handle = self._by_type.get(frame.type)
-        if handle is None:
-            raise RequestError(f"A message has the type {frame.type[:40]!r}.", "Send calls and channels.")
-        await handle(frame)
-
-    async def _begin_call(self, frame: _Frame) -> None:
-        await self._begin(self._call(frame))
 
     async def _begin_channel(self, frame: _Frame) -> None:
         if frame.channelId in self._channels:
@@ -383,21 +373,9 @@ class _Session:
         if channel is not None and wanted in ("cancel", "stop"):
             channel.is_cancelled.set()
 
-    async def _keep_alive(self, _frame: _Frame) -> None:
-        await self._socket.send({"type": "keepAliveAck"})
-
-    async def _refuse_signal(self, frame: _Frame) -> None:
-        await self._send_signal_error("signalError", frame)
-
-    async def _refuse_writable_signal(self, frame: _Frame) -> None:
-        await self._send_signal_error("writableSignalError", frame)
-
-    async def _send_signal_error(self, kind: str, frame: _Frame) -> None:
+    async def _refuse_signal(self, kind: str, frame: _Frame) -> None:
         error = RequestError(f"localllm does not have the signal {frame.endpoint[:80]} of LM Studio.")
         await self._socket.send({"type": kind, "subscribeId": frame.subscribeId, "error": sdk_error(error)})
-
-    async def _ignore(self, _frame: _Frame) -> None:
-        """Take a message that asks for nothing."""
 
     async def _tell(self, text: str) -> None:
         """Tell the client once what is ignored of its requests, or what the planner advises."""

@@ -13,7 +13,6 @@ from fastapi import Request
 from pydantic import Field, StrictStr
 from typing_extensions import TypedDict
 
-from app.library.local.model_files import ModelRef
 from app.library.local.model_record import ModelDescription
 from app.protocol.errors import RequestError
 from app.protocol.library import (
@@ -146,7 +145,12 @@ async def remove(request: Request, body: RemoveBody) -> JsonResponse[RemovalResu
     library = app_state(request).library
     ref = await library.find(body.model)
     if not body.dry_run:
-        await _release(request, ref)
+        models = app_state(request).models
+        model = models.serving(ref)
+        if model is not None and model.is_loaded:
+            raise RequestError(f"{ref.id} is loaded.", "Unload it first.")
+        if model is not models.default:  # which stays, and then reports that its file is missing
+            await models.release(ref)
     removed = await library.remove(ref, is_dry_run=body.dry_run)
     return JsonResponse(replace(removed, dry_run=body.dry_run))
 
@@ -196,13 +200,3 @@ def _load_state(model: ServedModel | None) -> LoadState:
     if model is None:
         return LoadState()
     return LoadState(model.status.state, model.ref.id, model.keep_alive.expires_s)
-
-
-async def _release(request: Request, ref: ModelRef) -> None:
-    """Release the model of `ref` for good. Raises RequestError for a loaded one."""
-    models = app_state(request).models
-    model = models.serving(ref)
-    if model is not None and model.is_loaded:
-        raise RequestError(f"{ref.id} is loaded.", "Unload it first.")
-    if model is not models.default:  # which stays, and then reports that its file is missing
-        await models.release(ref)

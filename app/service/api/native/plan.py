@@ -96,11 +96,11 @@ async def lengthen_context(request: Request, body: ContextBody) -> JsonResponse[
     loaded. A context of the user's choice stays.
     """
     model = await model_of(request, body.model)
-    return await while_connected(request, _lengthened(model, body.n_ctx))
 
+    async def lengthened() -> JsonResponse[ContextLength]:
+        return JsonResponse(await model.lengthen_context(body.n_ctx))
 
-async def _lengthened(model: ServedModel, n_ctx: int) -> JsonResponse[ContextLength]:
-    return JsonResponse(await model.lengthen_context(n_ctx))
+    return await while_connected(request, lengthened())
 
 
 def apply_plan_request(request: PlanRequest, config: EngineConfig) -> EngineConfig:
