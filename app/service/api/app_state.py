@@ -92,7 +92,6 @@ class AppState:
 
 
 def app_state(request: HTTPConnection) -> AppState:
-    """Return the state of the application that a request or a websocket came to."""
     state = request.app.state.localllm
     assert isinstance(state, AppState)
     return state

@@ -39,7 +39,6 @@ async def docs(request: Request) -> Response:
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Return the page of an OpenAPI document."""
     title = escape(f"{document['info']['title']} {document['info']['version']}")
     rows = "".join(_rows(document))
     head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'

@@ -79,7 +79,6 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
         )
 
     def stop_strings(self) -> tuple[str, ...]:
-        """Return the texts that end the answer."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

@@ -60,13 +60,11 @@ class RequestRecord:
     meter: UsageMeter | None = None
 
     def add_answer(self, end: Finished, *, has_tools: bool) -> None:
-        """Add an answer that has ended, to a request that `has_tools` or not."""
         self.add(end.usage.n_prompt_tokens, end.usage.n_output_tokens)
         if self.meter is not None:
             self.meter.add_answer(end.usage, end.timings, has_tools=has_tools)
 
     def add(self, n_prompt_tokens: int, n_output_tokens: int = 0) -> None:
-        """Add the tokens of an answer or a vector."""
         self.n_prompt_tokens += n_prompt_tokens
         self.n_output_tokens += n_output_tokens
 
@@ -97,7 +95,6 @@ class RequestRecord:
 
 
 def record_of(scope: Any) -> RequestRecord:
-    """Return the record of the request with this ASGI scope."""
     record = scope.setdefault(_KEY, RequestRecord())
     assert isinstance(record, RequestRecord)
     return record
@@ -168,7 +165,6 @@ class UsageMeter:
     _has_tools: bool = False
 
     def add_answer(self, usage: Usage, timings: Timings, *, has_tools: bool) -> None:
-        """Add an answer that has ended."""
         sums = self._sums
         is_first = not sums.n_answers or (has_tools and not self._has_tools)
         self._has_tools |= has_tools
@@ -186,12 +182,10 @@ class UsageMeter:
         )
 
     def add_failure(self) -> None:
-        """Count a request that got an error."""
         self._sums = replace(self._sums, n_failed=self._sums.n_failed + 1)
 
     @property
     def usage(self) -> MeteredUsage:
-        """The sums so far."""
         times = self._first_token_s
         return replace(self._sums, first_token_s=statistics.median(times) if times else None)
 
@@ -220,7 +214,6 @@ class MeteredKeys:
         return self._by_hash.get(_hash(secret)) if secret.startswith(_PREFIX) else None
 
     def of_id(self, key_id: str) -> UsageMeter | None:
-        """Return the meter of the key that routes call `key_id`, None where it has ended."""
         return self._by_id.get(key_id)
 
 

@@ -156,7 +156,6 @@ def status_of(error: UserError) -> int:
 
 
 def code_of(error: UserError) -> str:
-    """Return the machine-readable name of `error`."""
     return error.code if isinstance(error, RefusedError) else _row(error)[2]
 
 

@@ -203,7 +203,6 @@ def check(scope: Scope, policy: GuardPolicy) -> None:
 
 
 def is_preflight(scope: Scope, headers: Headers) -> bool:
-    """Return whether a browser asks if a page may send a request, before it sends that."""
     return scope.get("method") == "OPTIONS" and "access-control-request-method" in headers
 
 

@@ -104,7 +104,6 @@ class _Strict(GenerateJsonSchema):
 
 
 def _answers(route: APIRoute, error_kind: ErrorKind) -> dict[str, _Answer]:
-    """Return what comes with each status."""
     kind = error_kind(route.path)
     refusals = (*_ALWAYS, *(_WITH_BODY if body_type_of(route.endpoint) else ()))
     extra: Mapping[str, Any] = errors(*refusals) | (route.openapi_extra or {})

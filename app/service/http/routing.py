@@ -59,7 +59,6 @@ def body_type_of(endpoint: Callable[..., Any]) -> type[BaseModel] | None:
 
 
 def return_type_of(endpoint: Callable[..., Any]) -> Any:
-    """Return the declared return type of a route or of another function."""
     return _signature(endpoint).return_annotation
 
 

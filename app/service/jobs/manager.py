@@ -81,7 +81,6 @@ class JobManager:
 
     @property
     def all(self) -> tuple[Job, ...]:
-        """Every job, oldest first."""
         return tuple(self._jobs.values())
 
     @property
@@ -279,7 +278,6 @@ class Subscriptions:
         return len(self._subscribers)
 
     def publish(self, job: Job) -> None:
-        """Send `job` to all who want it."""
         for subscriber in self._subscribers:
             if subscriber.is_wanted(job):
                 subscriber.unsent[job.id] = job

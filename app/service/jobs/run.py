@@ -78,7 +78,6 @@ class RunningJob:
         return _download(self, line)
 
     def ended(self, state: JobState, now_s: float) -> Job:
-        """Return the ended job."""
         rates: dict[str, Any] = {"bytes_per_s": None, "remaining_s": None}
         fraction = 1.0 if state == "done" else self.job.fraction
         error = self.job.error if state == "failed" else None

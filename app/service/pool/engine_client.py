@@ -174,7 +174,6 @@ class EngineClient:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the engine loads or is used."""
         return self.status.state == "loading" or self.n_users > 0
 
     @property
@@ -201,7 +200,6 @@ class EngineClient:
         return self._pending.n_answers
 
     def running_request(self, request_id: str) -> Request | None:
-        """Return the request of a running answer, None where it has ended."""
         return self._pending.request(request_id)
 
     # Loading and unloading

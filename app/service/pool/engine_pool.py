@@ -283,7 +283,6 @@ class EnginePool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any engine loads or is used."""
         return any(shared.engine.is_busy for shared in self._shared.values())
 
     def engine_for(

@@ -35,7 +35,6 @@ class LoadQueue:
         self._became_idle = asyncio.Event()
 
     def on_idle(self) -> None:
-        """Note that an engine is idle, which may be evicted now."""
         self._became_idle.set()
 
     async def admit(self, engine: EngineClient) -> None:

@@ -94,11 +94,9 @@ class PendingRequests:
         return self._requests.get(request_id)
 
     def variants_of(self, request_id: str) -> tuple[str, ...]:
-        """Return the ids of the running answers to a request, which may be several."""
         return tuple(name for name in self._answers if name == request_id or name.startswith(f"{request_id}-"))
 
     def expect_answers(self, requests: Sequence[Request]) -> Events:
-        """Return the queue that gets the events of `requests`."""
         events: Events = asyncio.Queue()
         self._answers.update({request.request_id: events for request in requests})
         self._requests.update({request.request_id: request for request in requests})

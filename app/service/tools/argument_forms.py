@@ -297,18 +297,15 @@ class _Counted:
         self._free, self._behind_first = character_class(first), character_class(first, second)
 
     def exactly(self, n: int) -> str:
-        """Return a text in the place of a rule for `n` characters."""
         n_large, n_left = divmod(n, _LARGE_BLOCK)
         n_blocks, n_rest = divmod(n_left, _BLOCK)
         blocks = (f"{self._large_block()}{{{n_large}}}", f"{self._block(_BLOCK)}{{{n_blocks}}}", self._block(n_rest))
         return " ".join(block for block, count in zip(blocks, (n_large, n_blocks, n_rest), strict=True) if count)
 
     def between(self, least: int, most: int) -> str:
-        """Return a text in the place of a rule for `least` to `most` characters."""
         return f"{self.exactly(least)} {self._up_to(most - least)}".strip()
 
     def _up_to(self, n: int) -> str:
-        """Return a text in the place of a rule for at most `n` characters."""
         if n < _BLOCK:
             return self._at_most(n)
         size, block = (_LARGE_BLOCK, self._large_block()) if n >= _LARGE_BLOCK else (_BLOCK, self._block(_BLOCK))
@@ -326,7 +323,6 @@ class _Counted:
         return free
 
     def _at_most(self, n: int) -> str:
-        """Return a rule for no more than `n` characters."""
         free = behind = '""'
         for _ in range(n):
             ways = self._longer(free, behind, is_last=False)

@@ -38,7 +38,6 @@ class CallSyntax:
     other_heads: tuple[tuple[str, str], ...] = ()
 
     def begin(self, name: str) -> str:
-        """Return the text of a call of `name` up to its arguments."""
         return f"{self.before_name}{name}{self.before_arguments}"
 
 
@@ -94,12 +93,10 @@ def tool_format_of(chat_template: str) -> ToolFormat | None:
 
 
 def _object(before: str, after: str, name: str = "name", arguments: str = "arguments") -> tuple[str, str, str]:
-    """Return the texts around name and arguments of a JSON object."""
     return f'{before}{{"{name}": "', f'", "{arguments}": ', f"}}{after}"
 
 
 def _objects(opening: str, closing: str, **keys: str) -> CallSyntax:
-    """Return the syntax of a list of objects between tags."""
     name, arguments, end = _object("", "", **keys)
     return CallSyntax(
         before_first=f"{opening}[",
@@ -112,7 +109,6 @@ def _objects(opening: str, closing: str, **keys: str) -> CallSyntax:
 
 
 def _tagged_object(opening: str, closing: str) -> CallSyntax:
-    """Return the syntax of objects with tags around each."""
     name, arguments, end = _object(f"{opening}\n", f"\n{closing}")
     return CallSyntax(before_name=name, before_arguments=arguments, after_arguments=end, between="\n")
 

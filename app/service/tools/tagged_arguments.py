@@ -227,7 +227,6 @@ class TaggedArguments:
         return self._held.find(self._closing) if is_broken else end
 
     def _as_json(self, value: str) -> str:
-        """Return the whole `value`, which is no text."""
         return as_one_of(value, self._kinds)
 
     def _closing_of(self, key: str) -> str:
@@ -366,7 +365,6 @@ class ElementArguments(TaggedArguments):
 
 
 def _json_of(text: str, schema: object, mark: str, depth: int) -> str:
-    """Return the content `text` of an element as JSON."""
     if f"{mark}<" not in text or depth > MAX_DEPTH or is_whole_json(text):
         kinds = json_types(schema)
         empty = {frozenset({"array"}): "[]", frozenset({"object"}): "{}"}.get(kinds) if not text.strip() else None
@@ -382,7 +380,6 @@ def _json_of(text: str, schema: object, mark: str, depth: int) -> str:
 
 
 def _members_of(text: str, mark: str) -> list[tuple[str, str]]:
-    """Return the elements in `text`: their keys and contents."""
     members = []
     opening = re.compile(rf"{re.escape(mark)}<([^<>/][^<>]{{0,200}})>")
     while found := opening.search(text):

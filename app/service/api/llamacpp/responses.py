@@ -100,11 +100,9 @@ class LlamaCppFormatter:
 
     @property
     def shows_prompt(self) -> bool:
-        """Whether the objects have the field `prompt`."""
         return self.selected is None or "prompt" in self.selected
 
     def chunk(self, delta: Delta) -> CompletionChunk:
-        """Return the event of new text."""
         chunk: CompletionChunk = {
             "index": delta.index,
             "content": delta.text,
@@ -117,11 +115,9 @@ class LlamaCppFormatter:
         return chunk
 
     def final_chunk(self, answer: Answer, prompt: str, warnings: WithWarnings) -> Completion | SelectedFields:
-        """Return the last event of the answer to `prompt`."""
         return self._selected(self._completion(answer, prompt, warnings))
 
     def whole(self, answer: Answer, prompt: str, warnings: WithWarnings) -> Completion | SelectedFields:
-        """Return the answer to `prompt` in one object."""
         completion = self._completion(answer, prompt, {} if self.selected else warnings)
         completion["content"] = answer.text
         completion["tokens"] = answer.tokens
@@ -161,14 +157,12 @@ class LlamaCppFormatter:
 
 
 def generation_settings(request: Request) -> GenerationSettings:
-    """Return the options of `request`."""
     options = {item.name: getattr(request.sampling, item.name) for item in fields(SamplingOptions)}
     limit = request.max_tokens
     return GenerationSettings(**options, n_predict=_NO_LIMIT if limit is None else limit, stop=request.stop)
 
 
 def token_probabilities(entries: Sequence[TokenLogprob]) -> list[TokenProbability]:
-    """Return tokens with their ids and alternatives."""
     return [
         {
             **_probability(entry.token, entry.piece, 0.0 if entry.logprob is None else entry.logprob),
@@ -199,7 +193,6 @@ def _stop_type(answer: Answer) -> StopType:
 
 
 def _value_at(data: Any, path: str) -> Any:
-    """Return the value at `path` in `data`, None where there is none."""
     for name in path.split("/"):
         data = data.get(name) if isinstance(data, dict) else None
     return data

@@ -271,7 +271,6 @@ class EmbeddingsOfEitherBody(EmbeddingBody, TtlBody):
     dimensions: int | None = None
 
     def in_openai_form(self) -> EmbeddingsBody:
-        """Return the body of /v1/embeddings with the same fields."""
         names = ("input", "model", "encoding_format", "dimensions", "ttl")
         return EmbeddingsBody.model_construct(**{name: getattr(self, name) for name in names})
 

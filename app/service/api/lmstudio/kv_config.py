@@ -42,7 +42,6 @@ class ConfigStack(Body):
     layers: tuple[_Layer, ...] = ()
 
     def fields_of(self) -> dict[str, Any]:
-        """Return the value of each key."""
         return {field.key: field.value for layer in self.layers for field in layer.config.fields}
 
 
@@ -60,7 +59,6 @@ class SdkConfig(TypedDict):
 
 
 def sdk_config(fields: ConfigFields) -> SdkConfig:
-    """Return `fields` as clients read them."""
     return {"fields": [{"key": key, "value": value} for key, value in fields.items()]}
 
 
@@ -221,7 +219,6 @@ _LOADING: Mapping[str, Callable[[Any], dict[str, Any]]] = {
 
 
 def load_fields(domain: str, config: EngineConfig, facts: BackendFacts) -> dict[str, Any]:
-    """Return the keys of a loaded model."""
     llama: dict[str, Any] = {"evalBatchSize": facts.n_batch}
     if not config.uses_gpu:
         llama["acceleration.offloadRatio"] = "off"

@@ -274,7 +274,6 @@ def _entry(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> ModelE
 
 
 def load_config(model: ServedModel, domain: Domain) -> LoadConfig:
-    """Return the options of a loaded model."""
     ready = model.status.facts
     assert ready is not None, "only a loaded model has options"
     config: LoadConfig = {"context_length": ready.n_ctx}

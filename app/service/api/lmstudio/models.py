@@ -74,12 +74,10 @@ def publisher_of(ref: ModelRef) -> str:
 
 
 def path_of(ref: ModelRef) -> str:
-    """Return the path of a model in the models folder, without that folder."""
     return "/".join(filter(None, (ref.repo, ref.path.name)))
 
 
 def display_name(ref: ModelRef, facts: FileFacts) -> str:
-    """Return the name for people."""
     return facts.info.name or ref.path.stem
 
 
@@ -92,7 +90,6 @@ def parameters_text(facts: FileFacts) -> str:
 
 
 def model_info(ref: ModelRef, facts: FileFacts, domain: Domain, senses: Senses) -> SdkModelInfo:
-    """Return the description of a model, which has `senses`."""
     info: SdkModelInfo = {
         "type": domain,
         "modelKey": ref.id,

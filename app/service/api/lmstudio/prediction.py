@@ -37,7 +37,6 @@ class PacketMaker:
         self._calls: tuple[ToolCall, ...] = ()
 
     def of_delta(self, delta: Delta) -> Iterator[Packet]:
-        """Yield the packets of what is new."""
         n_new, self.n_tokens = delta.n_tokens - self.n_tokens, delta.n_tokens
         if delta.reasoning and self._has_reasoning:
             if not self._is_reasoning:
@@ -131,7 +130,6 @@ def progress_packet(answer: AnswerProgress) -> Packet:
 
 
 def stop_reason(answer: Answer, n_ctx: int) -> str:
-    """Return why `answer` ended."""
     end = answer.end
     if end.reason is FinishReason.ABORTED:
         return "userStopped"
@@ -144,7 +142,6 @@ def stop_reason(answer: Answer, n_ctx: int) -> str:
 
 
 def stats_of(answer: Answer, n_ctx: int) -> Packet:
-    """Return the statistics of an answer."""
     end: Finished = answer.end
     usage, timings = end.usage, end.timings
     stats: Packet = {

@@ -150,7 +150,6 @@ def _loaded_names(context: Context) -> list[str]:
 
 
 def _identifier(context: Context, ref: ModelRef) -> str:
-    """Return the name that a client gave to the instance of a model, "" for none."""
     return next((name for name, model_id in context.state.instances.items() if model_id == ref.id), "")
 
 

@@ -206,7 +206,6 @@ async def _rendered(model: ServedModel, template: PromptTemplate, history: ChatH
 
 
 def _note_ignored(context: Context, fields: Mapping[str, Any], preset: str | None) -> None:
-    """Note what of a prediction's configuration has no effect."""
     _, ignored = prediction_fields(fields)
     context.record.ignored = (*ignored, "fuzzyPresetIdentifier") if preset else ignored
 
