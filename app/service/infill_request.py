@@ -57,19 +57,15 @@ async def fim_generation(model: ServedModel, fim: FimRequest, requests: Sequence
         cause = f"{model.ref.id} cannot fill in the middle: its vocabulary has no tokens for it."
         raise RefusedError(501, "not_supported", cause, "Use a code model that was trained for it.")
     ready = await model.ready()
-    tokens = await _with_bos(model, tokens)
+    with model.in_use() as engine:
+        begun = await engine.tokenize("", add_special=True, parse_special=False)
+    if begun[:1] != (tokens.begin,):  # the engine adds no BOS
+        tokens = replace(tokens, begin=None)
     parts = await _parts(model, fim, tokens)
     n_answer = requests[0].max_tokens
     priority = BACKGROUND_PRIORITY if n_answer == 0 else requests[0].priority
     prompt = infill_prompt(parts, tokens, ready.n_ctx, n_answer)
     return Generation(tuple(replace(request, prompt=prompt, priority=priority) for request in requests))
-
-
-async def _with_bos(model: ServedModel, tokens: InfillTokens) -> InfillTokens:
-    """Return `tokens` without BOS where the engine adds none."""
-    with model.in_use() as engine:
-        begun = await engine.tokenize("", add_special=True, parse_special=False)
-    return tokens if begun[:1] == (tokens.begin,) else replace(tokens, begin=None)
 
 
 async def _parts(model: ServedModel, fim: FimRequest, tokens: InfillTokens) -> InfillParts:

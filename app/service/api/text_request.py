@@ -7,9 +7,9 @@ parameter of a model's recipe is the default of which field. Source: llama-serve
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import inf
-from typing import Annotated, Any, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Self, TypeAlias, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, create_model
@@ -86,22 +86,15 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
     def _biases(self) -> tuple[tuple[int, float], ...]:
         """Return the biases by token id: keys of a JSON object are text, and llama-server accepts pairs too."""
         biases = self.logit_bias or {}
-        pairs = biases.items() if isinstance(biases, dict) else biases
-        return tuple((_token_id(token), _bias(bias)) for token, bias in pairs)
-
-
-def _token_id(text: str | int) -> int:
-    if isinstance(text, int):
-        return text
-    if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise RequestError(f"logit_bias names {text[:40]!r}, which is not a token id.", "Use ids from /tokenize.")
-    return int(text)
-
-
-def _bias(value: bool | float) -> float:
-    if value is True:
-        raise RequestError("logit_bias of a token is true.", "Give a number, or false to ban the token.")
-    return -inf if value is False else value
+        found: list[tuple[int, float]] = []
+        for token, bias in biases.items() if isinstance(biases, dict) else biases:
+            if isinstance(token, str) and not (token.isascii() and token.isdigit() and len(token) <= 10):
+                cause = f"logit_bias names {token[:40]!r}, which is not a token id."
+                raise RequestError(cause, "Use ids from /tokenize.")
+            if bias is True:
+                raise RequestError("logit_bias of a token is true.", "Give a number, or false to ban the token.")
+            found.append((int(token), -inf if bias is False else bias))
+        return tuple(found)
 
 
 def conversation_of(key: str | None, retention: str | None) -> str:
@@ -273,7 +266,10 @@ class PromptField(Body):
 
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
         """Return all prompts, of which none is mixed or an object any more; there may be none."""
-        return tuple(item if isinstance(item, str) else _ids(item) for item in self.mixed_prompts())
+        prompts = self.mixed_prompts()
+        is_mixed = any(_is_mixed(prompt) for prompt in prompts)
+        assert not is_mixed, "mixed prompts become token ids before requests are made of them"
+        return cast("tuple[str | tuple[int, ...], ...]", prompts)
 
     def mixed_prompts(self) -> tuple[Prompt, ...]:
         """Return all prompts. Raises RequestError for a list of token ids and of prompts."""
@@ -331,9 +327,3 @@ def _prompt(item: str | list[int | str]) -> Prompt:
 
 def _is_mixed(prompt: Prompt) -> bool:
     return not isinstance(prompt, str) and any(isinstance(part, str) for part in prompt)
-
-
-def _ids(prompt: Sequence[int | str]) -> tuple[int, ...]:
-    ids = tuple(part for part in prompt if isinstance(part, int))
-    assert len(ids) == len(prompt), "mixed prompts become token ids before requests are made of them"
-    return ids

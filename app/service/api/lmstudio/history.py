@@ -91,7 +91,9 @@ class _Message(Body):
                 }
             return
         parts = [part for part in self.content if part.type != "toolCallRequest"]
-        message: Message = {"role": self.role, "content": _content(parts, files)}
+        is_text = all(part.type == "text" for part in parts)
+        content = "".join(part.text for part in parts) if is_text else [part.content_part(files) for part in parts]
+        message: Message = {"role": self.role, "content": content}
         if self.role == "assistant":
             message |= _without_reasoning("".join(part.text for part in parts))
             if calls := [part.toolCallRequest.message() for part in self.content if part.type == "toolCallRequest"]:
@@ -145,12 +147,6 @@ class PromptTemplate(Body):
     jinjaPromptTemplate: _Jinja | None = None  # noqa: N815
     manualPromptTemplate: ManualTemplate | None = None  # noqa: N815
     stopStrings: tuple[StrictStr, ...] = ()  # noqa: N815
-
-
-def _content(parts: Sequence[_Part], files: UploadedFiles) -> str | list[dict[str, Any]]:
-    if all(part.type == "text" for part in parts):
-        return "".join(part.text for part in parts)
-    return [part.content_part(files) for part in parts]
 
 
 def _without_reasoning(text: str) -> Message:

@@ -159,13 +159,6 @@ async def described(context: Context, model: ServedModel) -> Any:
     return instance_info(model, facts, cast("Domain", context.domain), _identifier(context, model.ref))
 
 
-async def _load(context: Context, model: ServedModel, stack: ConfigStack) -> None:
-    """Begin to load `model` with the options of `stack`. Raises RequestError where that would end running answers."""
-    change, ignored = change_of_loading(stack.fields_of())
-    context.record.ignored = ignored
-    await begin_loading(context.state.models, model, change)
-
-
 async def _facts(context: Context, model: ServedModel) -> FileFacts:
     """Return the facts of the file. Raises RequestError for one that cannot do what the domain is for."""
     facts = await context.state.models.catalog.facts(model.ref)
@@ -179,13 +172,14 @@ async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> No
     facts = await _facts(context, model)
     info = model_info(model.ref, facts, cast("Domain", context.domain), model.senses)
     await channel.send({"type": "resolved", "info": info})
-    was_held = model.keep_alive.is_holding
-    await _load(context, model, body.loadConfigStack)
-    _set_ttl(model, body.ttlMs)
-    if not await _report_loading(model, channel, "progress"):
-        _give_up(model, was_held=was_held)
+    if not await _load(context, model, body.loadConfigStack, body.ttlMs, channel, "progress"):
         return
-    _remember(context, body.identifier, model.ref)
+    instances = context.state.instances
+    if body.identifier and body.identifier != model.ref.id:
+        instances.pop(body.identifier, None)
+        instances[body.identifier] = model.ref.id
+        while len(instances) > _MAX_INSTANCES:
+            del instances[next(iter(instances))]
     await channel.send({"type": "success", "info": await described(context, model)})
 
 
@@ -197,45 +191,33 @@ async def _get_or_load(context: Context, body: _GetOrLoadBody, channel: Channel)
         return
     info = model_info(model.ref, facts, cast("Domain", context.domain), model.senses)
     await channel.send({"type": "startLoading", "identifier": model.ref.id, "info": info})
+    if await _load(context, model, body.loadConfigStack, body.loadTtlMs, channel, "loadProgress"):
+        await channel.send({"type": "loadSuccess", "info": await described(context, model)})
+
+
+async def _load(
+    context: Context, model: ServedModel, stack: ConfigStack, ttl_ms: int | None, channel: Channel, kind: str
+) -> bool:
+    """Load `model` with the options of `stack` and send the progress; return False where the client cancels.
+
+    Raises RequestError where that would end running answers.
+    """
     was_held = model.keep_alive.is_holding
-    await _load(context, model, body.loadConfigStack)
-    _set_ttl(model, body.loadTtlMs)
-    if not await _report_loading(model, channel, "loadProgress"):
-        _give_up(model, was_held=was_held)
-        return
-    await channel.send({"type": "loadSuccess", "info": await described(context, model)})
-
-
-async def _report_loading(model: ServedModel, channel: Channel, kind: str) -> bool:
-    """Send the progress of loading until its end; return False where the client cancels before."""
+    change, context.record.ignored = change_of_loading(stack.fields_of())
+    await begin_loading(context.state.models, model, change)
+    if ttl_ms is not None:
+        model.keep_alive.set_idle_limit(ttl_ms / 1000)
     async with aclosing(loading(model)) as fractions:
         async for fraction in fractions:
             if channel.is_cancelled.is_set():
-                return False
+                break
             await channel.send({"type": kind, "progress": fraction})
-    await channel.send({"type": kind, "progress": 1.0})
-    return True
-
-
-def _give_up(model: ServedModel, *, was_held: bool) -> None:
-    """Unload a model whose loading the client has cancelled, once it is loaded, unless others hold or use it."""
-    if not was_held:
+        else:
+            await channel.send({"type": kind, "progress": 1.0})
+            return True
+    if not was_held:  # unload it once it is loaded, unless others hold or use it
         model.keep_alive.expire()
-
-
-def _set_ttl(model: ServedModel, ttl_ms: int | None) -> None:
-    if ttl_ms is not None:
-        model.keep_alive.set_idle_limit(ttl_ms / 1000)
-
-
-def _remember(context: Context, identifier: str, ref: ModelRef) -> None:
-    """Note the name that a client gives to an instance; of many the oldest is forgotten."""
-    instances = context.state.instances
-    if identifier and identifier != ref.id:
-        instances.pop(identifier, None)
-        instances[identifier] = ref.id
-        while len(instances) > _MAX_INSTANCES:
-            del instances[next(iter(instances))]
+    return False
 
 
 async def _unload_model(context: Context, body: _UnloadBody) -> None:

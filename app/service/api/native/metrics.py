@@ -131,19 +131,17 @@ async def metrics(request: Request) -> PlainTextResponse:
 
 def prometheus_text(by_model: Mapping[str, EngineMetrics]) -> str:
     """Return the metrics of each model (by id) in Prometheus' text format, version 0.0.4."""
-    return "".join(f"{line}\n" for line in _lines(by_model))
-
-
-def _lines(by_model: Mapping[str, EngineMetrics]) -> Iterator[str]:
+    lines: list[str] = []
     for metric in _METRICS:
         kind = "counter" if metric.names[0].endswith("_total") else "gauge"
         for name in metric.names:
-            yield from _head(name, kind, metric.help)
-            yield from (f"{name}{{{_label(model)}}} {metric.value(engine)}" for model, engine in by_model.items())
+            lines += _head(name, kind, metric.help)
+            lines += (f"{name}{{{_label(model)}}} {metric.value(engine)}" for model, engine in by_model.items())
     for name, description, histogram_of in _HISTOGRAMS:
-        yield from _head(name, "histogram", description)
+        lines += _head(name, "histogram", description)
         for model, engine in by_model.items():
-            yield from _histogram_lines(name, _label(model), histogram_of(engine))
+            lines += _histogram_lines(name, _label(model), histogram_of(engine))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _head(name: str, kind: str, description: str) -> Iterable[str]:
