@@ -34,6 +34,12 @@ from app.common.terminal import printable, printable_line
 # What the choice of ages offers, in days; 1 is today.
 AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "Last 365 days"}
 
+_MODEL_CELLS = 18
+_MATCH = "bold underline"
+_MOMENT_CELLS = len("2026-01-01 12:00")
+_MOST_AT_ONCE = 1000
+_ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
+
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
@@ -177,13 +183,6 @@ class ChatFilters(Container):
 
     def _chosen(self, name: str) -> Any:
         return self.query_one(f"#{name}", Select).selection
-
-
-_MODEL_CELLS = 18
-_MATCH = "bold underline"
-_MOMENT_CELLS = len("2026-01-01 12:00")
-_MOST_AT_ONCE = 1000
-_ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
 
 
 class ChatRowVisual(Visual):

@@ -34,61 +34,8 @@ _DRAWN_EVERY_S = 0.2  # five times a second reads as motion
 _LOG_READ_EVERY_S = 1.0
 _NONE = "No jobs. Downloads, conversions and benchmarks appear here."
 
-
-class JobTable(DataTable[Text]):
-    """The jobs, newest first, keyed by id; redraws only changed cells."""
-
-    def __init__(self) -> None:
-        super().__init__(cursor_type="row", show_cursor=True)
-        self._jobs: dict[str, Job] = {}
-        self._shown: tuple[str, ...] = ("Job", *_WIDTHS)
-
-    @property
-    def n_hidden(self) -> int:
-        """The number of trailing cells that do not fit."""
-        return 1 + len(_WIDTHS) - len(self._shown)
-
-    @property
-    def job_id(self) -> str | None:
-        """The job under the cursor."""
-        if not self.row_count:
-            return None
-        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
-
-    def on_resize(self, _: Resize) -> None:
-        self._draw_all()  # the columns that fit
-
-    def show(self, jobs: Iterable[Job]) -> None:
-        """Show these jobs, given oldest first."""
-        before, self._jobs = self._jobs, {job.id: job for job in reversed(list(jobs))}
-        if list(before) != list(self._jobs):
-            self._draw_all()
-            return
-        for job_id, job in self._jobs.items():
-            if job is not before[job_id]:
-                for name, now, then in zip(self._shown, cells(job), cells(before[job_id]), strict=False):
-                    if now != then:
-                        self.update_cell(job_id, name, _cell(now))
-
-    def _draw_all(self) -> None:
-        """Redraw every row; keep the cursor on its job."""
-        job_id = self.job_id
-        self.clear(columns=True)
-        others, left = dict(_WIDTHS), self.size.width - _MARGIN
-        while others and left - sum(width + _MARGIN for width in others.values()) < _TITLE_CELLS:
-            others.popitem()
-        widths = {"Job": max(1, left - sum(width + _MARGIN for width in others.values())), **others}
-        self._shown = tuple(widths)
-        for name, width in widths.items():
-            self.add_column(Text(name), key=name, width=width)
-        for job in self._jobs.values():
-            self.add_row(*map(_cell, cells(job)[: len(widths)]), key=job.id)
-        if job_id in self._jobs:
-            self.move_cursor(row=self.get_row_index(job_id))
-
-
-def _cell(text: str) -> Text:
-    return Text(text, no_wrap=True, overflow="ellipsis")
+_READ_EVERY_S = 1.0
+_MAX_BYTES = 256 * 1024  # earlier lines are in the file
 
 
 JOBS_COMMANDS = CommandTable(
@@ -194,8 +141,90 @@ class JobsScreen(FeatureScreen):
         self._read_log()
 
 
-_READ_EVERY_S = 1.0
-_MAX_BYTES = 256 * 1024  # earlier lines are in the file
+class JobTable(DataTable[Text]):
+    """The jobs, newest first, keyed by id; redraws only changed cells."""
+
+    def __init__(self) -> None:
+        super().__init__(cursor_type="row", show_cursor=True)
+        self._jobs: dict[str, Job] = {}
+        self._shown: tuple[str, ...] = ("Job", *_WIDTHS)
+
+    @property
+    def n_hidden(self) -> int:
+        """The number of trailing cells that do not fit."""
+        return 1 + len(_WIDTHS) - len(self._shown)
+
+    @property
+    def job_id(self) -> str | None:
+        """The job under the cursor."""
+        if not self.row_count:
+            return None
+        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+
+    def on_resize(self, _: Resize) -> None:
+        self._draw_all()  # the columns that fit
+
+    def show(self, jobs: Iterable[Job]) -> None:
+        """Show these jobs, given oldest first."""
+        before, self._jobs = self._jobs, {job.id: job for job in reversed(list(jobs))}
+        if list(before) != list(self._jobs):
+            self._draw_all()
+            return
+        for job_id, job in self._jobs.items():
+            if job is not before[job_id]:
+                for name, now, then in zip(self._shown, cells(job), cells(before[job_id]), strict=False):
+                    if now != then:
+                        self.update_cell(job_id, name, _cell(now))
+
+    def _draw_all(self) -> None:
+        """Redraw every row; keep the cursor on its job."""
+        job_id = self.job_id
+        self.clear(columns=True)
+        others, left = dict(_WIDTHS), self.size.width - _MARGIN
+        while others and left - sum(width + _MARGIN for width in others.values()) < _TITLE_CELLS:
+            others.popitem()
+        widths = {"Job": max(1, left - sum(width + _MARGIN for width in others.values())), **others}
+        self._shown = tuple(widths)
+        for name, width in widths.items():
+            self.add_column(Text(name), key=name, width=width)
+        for job in self._jobs.values():
+            self.add_row(*map(_cell, cells(job)[: len(widths)]), key=job.id)
+        if job_id in self._jobs:
+            self.move_cursor(row=self.get_row_index(job_id))
+
+
+class LogScreen(FeatureScreen):
+    """Reads the file in a thread, once a second while visible."""
+
+    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "log.tcss"]
+    FEATURE = "log"
+    TABLE: ClassVar[CommandTable] = CommandTable(())
+
+    def body(self) -> Iterable[Widget]:
+        yield Input(placeholder="Filter lines", compact=True)
+        yield LogView()
+
+    def on_mount(self) -> None:
+        self.set_interval(_READ_EVERY_S, self._follow)
+
+    def on_screen_resume(self) -> None:
+        self._read()
+
+    @on(Input.Changed)
+    def _narrowed(self) -> None:
+        self._read()
+
+    def _follow(self) -> None:
+        if self.is_current:
+            self._read()
+
+    @work(exclusive=True)
+    async def _read(self) -> None:
+        path = self.app_context.settings.cache_dir / "service.log"
+        wanted = self.query_one(Input).value.casefold()
+        text = await asyncio.to_thread(read_end, path)
+        lines = [line for line in text.splitlines(keepends=True) if wanted in line.casefold()]
+        self.query_one(LogView).show("".join(lines) or f"No lines yet in {path}.\n")
 
 
 class LogView(Log):
@@ -234,38 +263,8 @@ class LogView(Log):
             self.write_lines([part for line in lines for part in chop_cells(line, self._wrap_cells) or [""]])
 
 
-class LogScreen(FeatureScreen):
-    """Reads the file in a thread, once a second while visible."""
-
-    CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "log.tcss"]
-    FEATURE = "log"
-    TABLE: ClassVar[CommandTable] = CommandTable(())
-
-    def body(self) -> Iterable[Widget]:
-        yield Input(placeholder="Filter lines", compact=True)
-        yield LogView()
-
-    def on_mount(self) -> None:
-        self.set_interval(_READ_EVERY_S, self._follow)
-
-    def on_screen_resume(self) -> None:
-        self._read()
-
-    @on(Input.Changed)
-    def _narrowed(self) -> None:
-        self._read()
-
-    def _follow(self) -> None:
-        if self.is_current:
-            self._read()
-
-    @work(exclusive=True)
-    async def _read(self) -> None:
-        path = self.app_context.settings.cache_dir / "service.log"
-        wanted = self.query_one(Input).value.casefold()
-        text = await asyncio.to_thread(read_end, path)
-        lines = [line for line in text.splitlines(keepends=True) if wanted in line.casefold()]
-        self.query_one(LogView).show("".join(lines) or f"No lines yet in {path}.\n")
+def _cell(text: str) -> Text:
+    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def read_end(path: Path, max_bytes: int = _MAX_BYTES) -> str:

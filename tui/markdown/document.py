@@ -1,17 +1,17 @@
 """Markdown: the parser, the code blocks of a text, and a growing document as terminal lines.
 
 The dialect is GitHub's, with formulas, HTML as text, and link addresses shown beside their text. All tokens are
-printable, also what only parsing produces: character references and percent escapes in addresses. Owns which blocks are
-final: of a running answer only the last block is redrawn. Independent of colours and widgets.
+printable, also what only parsing produces: character references and percent escapes in addresses. Of a running answer
+only the last block is parsed and drawn again. No colours, no widgets.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from app.common.terminal import printable, printable_line
@@ -47,14 +47,16 @@ def _new_parser() -> MarkdownIt:
 
     parser = MarkdownIt("gfm-like", {"html": False})
     add_formulas(parser)
-    parser.core.ruler.push("images", _make_links_of_images)
-    parser.core.ruler.push("printable", _make_printable)
-    parser.core.ruler.push("addresses", _append_addresses)
+    parser.core.ruler.push("images", partial(_change_children, _without_images))
+    parser.core.ruler.push("printable", lambda state: _clean(state.tokens))
+    parser.core.ruler.push("addresses", partial(_change_children, _with_addresses))
     return parser
 
 
-def _make_printable(state: StateCore) -> None:
-    _clean(state.tokens)
+def _change_children(change: Callable[[Iterable[Token]], Iterable[Token]], state: StateCore) -> None:
+    for token in state.tokens:
+        if token.children:
+            token.children = list(change(token.children))
 
 
 def _clean(tokens: Iterable[Token]) -> None:
@@ -63,31 +65,22 @@ def _clean(tokens: Iterable[Token]) -> None:
         _clean(token.children or ())
 
 
-def _make_links_of_images(state: StateCore) -> None:
-    for token in state.tokens:
-        if token.children:
-            token.children = [part for child in token.children for part in _without_image(child)]
-
-
-def _without_image(token: Token) -> Iterator[Token]:
+def _without_images(tokens: Iterable[Token]) -> Iterator[Token]:
+    """Yield the tokens with links instead of images."""
     from markdown_it.token import Token
 
-    if token.type != "image":
-        yield token
-        return
-    name = "".join(child.content for child in token.children or ())
-    yield Token("link_open", "a", 1, attrs={"href": token.attrs.get("src", "")})
-    yield Token("text", "", 0, content=f"image: {name}" if name else "image")
-    yield Token("link_close", "a", -1)
-
-
-def _append_addresses(state: StateCore) -> None:
-    for token in state.tokens:
-        if token.children:
-            token.children = list(_with_addresses(token.children))
+    for token in tokens:
+        if token.type != "image":
+            yield token
+            continue
+        name = "".join(child.content for child in token.children or ())
+        yield Token("link_open", "a", 1, attrs={"href": token.attrs.get("src", "")})
+        yield Token("text", "", 0, content=f"image: {name}" if name else "image")
+        yield Token("link_close", "a", -1)
 
 
 def _with_addresses(tokens: Iterable[Token]) -> Iterator[Token]:
+    """Yield the tokens with each link's address behind its text, unless the text is the address."""
     from markdown_it.token import Token
 
     address, shown = "", ""
@@ -180,26 +173,27 @@ class MarkdownDocument:
             self._lines.replace(0, [_drawn(block, renderer) for block in self._final_blocks])
             self._is_drawn = False
         if not self._is_drawn:
-            while self._read_fence() and self._draw_rest(renderer):
-                pass
+            while True:
+                if self._fence is not None:  # what follows only extends it, until a row closes it
+                    read, self._rest = self._fence.read(self._rest)
+                    self._final.append(read)
+                    if not self._fence.is_closed:
+                        break
+                    self._fence = None
+                self._draw_rest(renderer)
+                if self._fence is None:
+                    break
             self._is_drawn = True
         return self._lines
 
-    def _read_fence(self) -> bool:
-        """Extend the fenced block at the end; return False if it is still open."""
-        if self._fence is None:
-            return True
-        read, self._rest = self._fence.read(self._rest)
-        self._final.append(read)
-        if self._fence.is_closed:
-            self._fence = None
-        return self._fence is None
-
-    def _draw_rest(self, renderer: BlockRenderer) -> bool:
-        """Draw the blocks that are not final; return whether the last one is a fenced block, which is to be read."""
+    def _draw_rest(self, renderer: BlockRenderer) -> None:
+        """Draw the blocks that are not final. If the last one is a fenced block, `_fence` is to read what follows."""
         parsed = [*_blocks(self._parsed())]
         rows = self._rest.split("\n")
-        blocks = [_block_of(tokens) for tokens in parsed]
+        blocks: list[Sequence[Token] | Code] = [
+            finished_code(tokens[0].info, tokens[0].content) if tokens[0].type in _KINDS else tokens
+            for tokens in parsed
+        ]
         n_open = 2 if rows[-1] else 1  # an incomplete row may still change its kind and its block
         n_final = max(len(blocks) - n_open, 0)
         first_open_row = _rows_of(parsed[n_final])[0] if parsed else 0
@@ -211,20 +205,21 @@ class MarkdownDocument:
         self._drawn_blocks = dict(zip(sources[n_final:], drawn[n_final:], strict=True))
         self._lines.replace(len(self._final_blocks), drawn)
         self._final_blocks += blocks[:n_final]
-        self._keep_from(first_open_row, rows)
+        # The rows before the first open one are final, with their link definitions.
+        self._final.append("".join(f"{row}\n" for row in rows[:first_open_row]))
+        self._rest = "\n".join(rows[first_open_row:])
+        for name, reference in self._references.items():
+            if reference["map"][1] <= first_open_row:
+                self._final_references.setdefault(name, reference)
         self._fence = fence
-        return fence is not None
-
-    def _begin_again(self) -> None:
-        self._rest, self._final = self.source, []
-        self._final_blocks, self._final_references = [], {}
-        self._drawn_blocks = {}
 
     def _parsed(self) -> list[Token]:
         before = _addresses(self._references)
         tokens = self._parse()
-        if _addresses(self._references) != before:
-            self._begin_again()
+        if _addresses(self._references) != before:  # blocks above may use it: begin again
+            self._rest, self._final = self.source, []
+            self._final_blocks, self._final_references = [], {}
+            self._drawn_blocks = {}
             tokens = self._parse()
         return tokens
 
@@ -233,14 +228,6 @@ class MarkdownDocument:
         tokens = markdown_parser().parse(self._rest, known)
         self._references = known["references"]
         return tokens
-
-    def _keep_from(self, first_row: int, rows: Sequence[str]) -> None:
-        """Make the rows before `first_row` final."""
-        self._final.append("".join(f"{row}\n" for row in rows[:first_row]))
-        self._rest = "\n".join(rows[first_row:])
-        for name, reference in self._references.items():
-            if reference["map"][1] <= first_row:
-                self._final_references.setdefault(name, reference)
 
 
 class _Fence:
@@ -295,10 +282,6 @@ class _Column:
         number = bisect_right(self._starts, y) - 1
         block, line = self._blocks[number], y - self._starts[number]
         return block[line] if line < len(block) else ()
-
-
-def _block_of(tokens: Sequence[Token]) -> Sequence[Token] | Code:
-    return finished_code(tokens[0].info, tokens[0].content) if tokens[0].type in _KINDS else tokens
 
 
 def _drawn(block: Sequence[Token] | Code, renderer: BlockRenderer) -> Lines:

@@ -1,7 +1,8 @@
 r"""Formulas in Markdown: `\(…\)`, `\[…\]`, `$$…$$`, and `$…$` where it cannot be an amount or a variable of a shell.
 
-Owns what is a formula, as rules of the parser. One that cannot be converted stays as written, and so do a backslash
-before a bracket and two backslashes: CommonMark would take one away.
+The parser's rules say what a formula is; it is converted to Unicode (`\frac{a}{b} \le \sqrt{x_1}`: `a/b ≤ √x₁`) if all
+its commands are known, and otherwise stays as written, as do a backslash before a bracket and two backslashes:
+CommonMark would take one away. Converting takes linear time and never fails, whatever a model writes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,55 @@ _NO_WORD = re.compile(r"\\[A-Za-z]+|\{[A-Za-z ]*\}")  # commands, and texts in b
 _WORD = re.compile(r"[^\W\d_]{3}")
 _SIGN = re.compile(r"[\\^_=<>+*/|()-]")
 _MAX_DOLLAR = 200
+
+_MAX_LENGTH, _MAX_DEPTH = 4000, 30
+_TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|\s+|.", re.DOTALL)
+_SPACES = {
+    **dict.fromkeys((",", ":", ";", " ", "quad", "qquad", "enspace", "space", "thinspace"), " "),
+    **dict.fromkeys(("!", "displaystyle", "textstyle", "limits", "nolimits", "nonumber", "notag", "hline"), ""),
+    **dict.fromkeys(("big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "middle"), ""),
+}
+_ESCAPED = {**{sign: sign for sign in "{}%$_&#"}, "|": "‖", "\\": "\n"}
+_COMBINING = {
+    "hat": "\u0302",
+    "widehat": "\u0302",
+    "tilde": "\u0303",
+    "widetilde": "\u0303",
+    "bar": "\u0304",
+    "overline": "\u0305",
+    "underline": "\u0332",
+    "vec": "\u20d7",
+    "dot": "\u0307",
+    "ddot": "\u0308",
+}
+_SUPERSCRIPTS = {
+    **dict(zip("0123456789+-=()", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾", strict=True)),
+    **dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True)),
+    **dict(zip("ABDEGHIJKLMNOPRTUVW", "ᴬᴮᴰᴱᴳᴴᴵᴶᴷᴸᴹᴺᴼᴾᴿᵀᵁⱽᵂ", strict=True)),
+    **dict(zip("βγδθφχ∘⊤′*†", "ᵝᵞᵟᶿᵠᵡ°ᵀ′*†", strict=True)),
+}
+_SUBSCRIPTS = {
+    **dict(zip("0123456789+-=()", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", strict=True)),
+    **dict(zip("aehijklmnoprstuvx", "ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True)),
+    **dict(zip("βγρφχ", "ᵦᵧᵨᵩᵪ", strict=True)),
+}
+_ENVIRONMENTS = {
+    **dict.fromkeys(
+        ("align", "align*", "aligned", "gather", "gather*", "gathered", "split", "equation", "equation*"), None
+    ),
+    "matrix": ("", ""),
+    "pmatrix": ("(", ")"),
+    "bmatrix": ("[", "]"),
+    "Bmatrix": ("{", "}"),
+    "array": ("", ""),
+    "vmatrix": ("|", "|"),
+    "Vmatrix": ("‖", "‖"),
+    "smallmatrix": ("", ""),
+    "cases": ("{ ", ""),
+}
+_ROOTS = {"": "√", "2": "√", "3": "∛", "4": "∜"}
+_SIMPLE = re.compile(r"[^\W\d_]\W?|\d+(\.\d+)?|[^\W\d_]?[₀-₉]+|\([^()]*\)|[^\W_]{1}[⁰¹²³⁴-⁹]|[A-Za-z]{2,}")
+_SIMPLE_ABOVE = re.compile(r"[^\s+\-±∓,/]+|\([^()]*\)")
 
 
 def add_formulas(parser: MarkdownIt) -> None:
@@ -97,10 +147,6 @@ def _row(state: StateBlock, number: int) -> str:
     return state.src[state.bMarks[number] + state.tShift[number] : state.eMarks[number]]
 
 
-_MAX_LENGTH, _MAX_DEPTH = 4000, 30
-_TOKEN = re.compile(r"\\[A-Za-z]+\*?|\\.|\s+|.", re.DOTALL)
-
-
 def _pairs(text: str) -> dict[str, str]:
     words = text.split()
     return dict(zip(words[::2], words[1::2], strict=True))
@@ -127,59 +173,21 @@ _SYMBOLS = _pairs(
     "rangle ⟩ lbrace { rbrace } lbrack [ rbrack ] vert | lvert | rvert | Vert ‖ lVert ‖ rVert ‖ backslash \\ "
     "cdotp · colon : triangleq ≜ coloneqq ≔ doteq ≐ asymp ≍ lt < gt >"
 )
+
+
 _FUNCTIONS = _names(
     "arccos arcsin arctan arg cos cosh cot coth csc deg det dim exp gcd hom inf ker lg lim liminf limsup ln log max "
     "min Pr sec sin sinh sup tan tanh bmod mod"
 )
-_SPACES = {
-    **dict.fromkeys((",", ":", ";", " ", "quad", "qquad", "enspace", "space", "thinspace"), " "),
-    **dict.fromkeys(("!", "displaystyle", "textstyle", "limits", "nolimits", "nonumber", "notag", "hline"), ""),
-    **dict.fromkeys(("big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "middle"), ""),
-}
-_ESCAPED = {**{sign: sign for sign in "{}%$_&#"}, "|": "‖", "\\": "\n"}
-_COMBINING = {
-    "hat": "\u0302",
-    "widehat": "\u0302",
-    "tilde": "\u0303",
-    "widetilde": "\u0303",
-    "bar": "\u0304",
-    "overline": "\u0305",
-    "underline": "\u0332",
-    "vec": "\u20d7",
-    "dot": "\u0307",
-    "ddot": "\u0308",
-}
+
+
 _PLAIN = _names(
     "text textrm textbf textit texttt textsf mathrm mathbf mathit mathsf mathtt mathcal mathscr mathfrak boldsymbol bm "
     "operatorname operatorname* mbox hbox boxed emph pmb"
 )
+
+
 _DOUBLE_STRUCK = _pairs("A 𝔸 B 𝔹 C ℂ D 𝔻 E 𝔼 F 𝔽 H ℍ K 𝕂 N ℕ P ℙ Q ℚ R ℝ S 𝕊 T 𝕋 Z ℤ 1 𝟙")
-_SUPERSCRIPTS = {
-    **dict(zip("0123456789+-=()", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾", strict=True)),
-    **dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True)),
-    **dict(zip("ABDEGHIJKLMNOPRTUVW", "ᴬᴮᴰᴱᴳᴴᴵᴶᴷᴸᴹᴺᴼᴾᴿᵀᵁⱽᵂ", strict=True)),
-    **dict(zip("βγδθφχ∘⊤′*†", "ᵝᵞᵟᶿᵠᵡ°ᵀ′*†", strict=True)),
-}
-_SUBSCRIPTS = {
-    **dict(zip("0123456789+-=()", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎", strict=True)),
-    **dict(zip("aehijklmnoprstuvx", "ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True)),
-    **dict(zip("βγρφχ", "ᵦᵧᵨᵩᵪ", strict=True)),
-}
-_ENVIRONMENTS = {
-    **dict.fromkeys(
-        ("align", "align*", "aligned", "gather", "gather*", "gathered", "split", "equation", "equation*"), None
-    ),
-    "matrix": ("", ""),
-    "pmatrix": ("(", ")"),
-    "bmatrix": ("[", "]"),
-    "Bmatrix": ("{", "}"),
-    "array": ("", ""),
-    "vmatrix": ("|", "|"),
-    "Vmatrix": ("‖", "‖"),
-    "smallmatrix": ("", ""),
-    "cases": ("{ ", ""),
-}
-_ROOTS = {"": "√", "2": "√", "3": "∛", "4": "∜"}
 
 
 class _UnknownError(Exception):
@@ -263,7 +271,10 @@ class _Formula:
         if name in _PLAIN:
             return self._argument()
         if name in _COMBINING:
-            return _combined(self._argument(), _COMBINING[name])
+            mark, text = _COMBINING[name], self._argument()
+            if len(text) > 1 and mark not in "\u0305\u0332":  # a hat sits on one letter, a line on any number
+                raise _UnknownError
+            return "".join(letter + mark for letter in text)
         if name in _READERS:
             return _READERS[name](self)
         raise _UnknownError
@@ -332,8 +343,6 @@ _READERS: Mapping[str, Callable[[_Formula], str]] = {
     "pmod": _Formula.modulus,
     "begin": _Formula.environment,
 }
-_SIMPLE = re.compile(r"[^\W\d_]\W?|\d+(\.\d+)?|[^\W\d_]?[₀-₉]+|\([^()]*\)|[^\W_]{1}[⁰¹²³⁴-⁹]|[A-Za-z]{2,}")
-_SIMPLE_ABOVE = re.compile(r"[^\s+\-±∓,/]+|\([^()]*\)")
 
 
 def _bracketed(text: str, simple: re.Pattern[str]) -> str:
@@ -347,9 +356,3 @@ def _script(sign: str, text: str) -> str:
     if letters and all(letter in table for letter in letters):
         return "".join(table[letter] for letter in letters)
     return f"{sign}{text}" if len(text) == 1 else f"{sign}({text})"
-
-
-def _combined(text: str, mark: str) -> str:
-    if len(text) > 1 and mark not in "\u0305\u0332":
-        raise _UnknownError
-    return "".join(letter + mark for letter in text)

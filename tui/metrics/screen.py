@@ -41,6 +41,25 @@ _NAME_COLUMNS, _VALUE_COLUMNS = 13, 22
 _Figures: TypeAlias = Mapping[tuple[str, str, str], float]
 _RATE = "tok/s"  # for all other units less is better
 
+_POLL_S = 0.5
+_POLLS_PER_RUN_REFRESH = 4  # fetch the runs every so many polls
+_QUICK_WORK = "decode,prefill,turns"
+_MARGIN_COLUMNS = 3  # padding and scrollbar
+METRICS_COMMANDS = CommandTable(
+    (
+        list_command(
+            "metrics-measure",
+            "Benchmark",
+            "b",
+            "Benchmark the model in a separate service; takes a minute or more",
+            "measure",
+        ),
+        list_command(
+            "metrics-clear", "Clear comparison", "c", "Clear the run selected for comparison", "clear_comparison"
+        ),
+    )
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -212,28 +231,6 @@ def _figures(result: Mapping[str, Any]) -> _Figures:
     for server in result.get("results", ())[:1]:
         return {(item["work"], item["case"], item["unit"]): item["median"] for item in server["measurements"]}
     return {}
-
-
-_POLL_S = 0.5
-_POLLS_PER_RUN_REFRESH = 4  # fetch the runs every so many polls
-_QUICK_WORK = "decode,prefill,turns"
-_MARGIN_COLUMNS = 3  # padding and scrollbar
-
-
-METRICS_COMMANDS = CommandTable(
-    (
-        list_command(
-            "metrics-measure",
-            "Benchmark",
-            "b",
-            "Benchmark the model in a separate service; takes a minute or more",
-            "measure",
-        ),
-        list_command(
-            "metrics-clear", "Clear comparison", "c", "Clear the run selected for comparison", "clear_comparison"
-        ),
-    )
-)
 
 
 class MetricsScreen(FeatureScreen):

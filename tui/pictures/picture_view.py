@@ -1,4 +1,7 @@
-"""One picture in the transcript: drawn once it is decoded, or a line that says why it cannot be shown."""
+"""One picture in the transcript or a dialog: drawn by textual-image once it is decoded, or a line that says why not.
+
+Pillow and textual-image are imported with the first picture.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ import asyncio
 import io
 import sys
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -34,6 +36,7 @@ _MAX_ROWS, _MAX_COLUMNS = 14, 60
 _SCREEN_SHARE = 3  # of the rows of the screen, a third
 _FRAME_COLUMNS = 8  # at the sides of the transcript and of a message
 _DIALOG_COLUMNS, _DIALOG_ROWS = 12, 8  # of the frame and the texts around it
+_WIDGETS = {"kitty": "TGPImage", "blocks": "HalfcellImage"}  # of textual-image, by protocol
 
 
 def picture_bounds(screen: Size, n_beside: int = 1) -> Size:
@@ -130,13 +133,14 @@ class PictureView(Vertical):
             self.display = True
 
 
-_NAMES = {"kitty": "TGPImage", "blocks": "HalfcellImage"}
-
-
 def load_widgets() -> None:
     """Import what draws pictures; takes a tenth of a second the first time."""
-    with _without_terminal():
+    # Hide the terminal, which textual-image asks questions when it is imported: Textual would read the replies.
+    terminal, sys.__stdout__ = sys.__stdout__, io.StringIO()  # type: ignore[misc,assignment]
+    try:
         import_module("textual_image.widget")
+    finally:
+        sys.__stdout__ = terminal  # type: ignore[misc]
 
 
 def picture_widget(image: Image, graphics: TerminalGraphics, size: Size) -> Widget:
@@ -145,7 +149,7 @@ def picture_widget(image: Image, graphics: TerminalGraphics, size: Size) -> Widg
 
     cell = _terminal.CellSize(graphics.cell_width, graphics.cell_height)
     _terminal.get_cell_size._result = cell  # type: ignore[attr-defined]  # noqa: SLF001 - else it asks the terminal
-    picture: Widget = getattr(widget, _NAMES[graphics.protocol])(image)
+    picture: Widget = getattr(widget, _WIDGETS[graphics.protocol])(image)
     picture.ALLOW_SELECT = False  # type: ignore[misc]
     picture.styles.width, picture.styles.height = size
     return picture
@@ -168,13 +172,3 @@ def cells_of(width: int, height: int, graphics: TerminalGraphics, bounds: Size) 
     rows = height * graphics.cell_width / graphics.cell_height / pixels_per_cell
     scale = min(1.0, bounds.width / columns, bounds.height / rows)
     return Size(max(1, round(columns * scale)), max(1, round(rows * scale)))
-
-
-@contextmanager
-def _without_terminal() -> Iterator[None]:
-    """Hide the terminal from textual-image, which asks it questions when it is imported."""
-    terminal, sys.__stdout__ = sys.__stdout__, io.StringIO()  # type: ignore[misc,assignment]
-    try:
-        yield
-    finally:
-        sys.__stdout__ = terminal  # type: ignore[misc]

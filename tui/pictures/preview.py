@@ -1,7 +1,7 @@
 """A small copy of a picture for the terminal, from a file that may be anything.
 
-Owns the limits of decoding: the size that the file declares is checked before any pixel is decoded, only the first
-frame is, and nothing else of the file. Pillow is imported with the first picture.
+The size that the file declares is checked before any pixel is decoded; then the first frame is, and nothing else.
+Pillow is imported with the first picture.
 """
 
 from __future__ import annotations
@@ -85,17 +85,14 @@ class Previews:
         async with self._one_at_a_time:
             found = self._latest.pop(key, None)
             if found is None:
-                found = await asyncio.to_thread(_preview_or_error, await read())
+                data = await read()
+                try:
+                    found = await asyncio.to_thread(read_preview, data)
+                except PictureError as error:  # remembered too
+                    found = error
             self._latest[key] = found
             while len(self._latest) > _N_REMEMBERED:
                 del self._latest[next(iter(self._latest))]
         if isinstance(found, PictureError):
             raise found
         return found
-
-
-def _preview_or_error(data: bytes) -> Preview | PictureError:
-    try:
-        return read_preview(data)
-    except PictureError as error:
-        return error

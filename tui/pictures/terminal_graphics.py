@@ -109,14 +109,12 @@ class GraphicsQuery:
             self._cell = self._cell or ((width, height) if width and height else None)
         else:
             self._is_awaited = False
+            cell = self._cell or (BLOCKS.cell_width, BLOCKS.cell_height)
+            # Some terminals know kitty's protocol, but not its placeholders in text.
+            graphics = TerminalGraphics("kitty" if self._is_kitty and self._has_placeholders else "blocks", *cell)
             assert self._answer is not None
-            self._answer.get_loop().call_soon_threadsafe(self._settle, self._graphics())
+            self._answer.get_loop().call_soon_threadsafe(self._settle, graphics)
         return ""
-
-    def _graphics(self) -> TerminalGraphics:
-        """Some terminals know kitty's protocol, but not its placeholders in text."""
-        cell = self._cell or (BLOCKS.cell_width, BLOCKS.cell_height)
-        return TerminalGraphics("kitty" if self._is_kitty and self._has_placeholders else "blocks", *cell)
 
     def _settle(self, graphics: TerminalGraphics) -> None:
         if self._answer is not None and not self._answer.done():

@@ -41,6 +41,36 @@ _LABEL_COLUMNS, _WIDEST_LABEL_COLUMNS = 16, 32  # by the width of the control
 _VALUE_COLUMNS = 22  # such as ◀ 28 of 28, planned ▶
 _FAR = 4
 
+_QUIET_S = 0.4  # between the last key and llama.cpp's exact plan
+_ABOUT_MODELS = "A name, a path to a GGUF, or org/repo:QUANT from the hub; only the header is downloaded."
+_ABOUT_MACHINES = (
+    "GPUs and memory, such as: RTX 3060=12GiB, RTX 3060=12GiB, 32GiB@45GB/s. "
+    "A part without = is system memory; omitted parts are this machine's. Empty means this machine."
+)
+PLAN_COMMANDS = CommandTable(
+    (
+        list_command("plan-load", "Load", "l", "Load the model with this plan; the second press confirms", "load_plan"),
+        list_command("plan-automatic", "Automatic", "a", "Reset every value to the planner's choice", "reset_plan"),
+        list_command(
+            "plan-model",
+            "Model",
+            "m",
+            "Plan another model: a name, a path, or org/repo:QUANT from the hub, without a download",
+            "ask_for_model",
+        ),
+        list_command(
+            "plan-machine",
+            "What if",
+            "w",
+            "Plan for another machine, such as RTX 3060=12GiB; empty means this machine",
+            "ask_for_machine",
+        ),
+        list_command(
+            "plan-look", "Refresh", "r", "Rescan this machine's memory and plan again", "rescan", is_shown=False
+        ),
+    )
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StepperState:
@@ -192,39 +222,6 @@ def _text(state: StepperState, n_label_columns: int) -> str:
     room = n_label_columns - 1
     label = state.label if len(state.label) <= room else f"{state.label[: room - 1]}…"
     return printable(f"{label:<{n_label_columns}}{less} {state.value} {more}")
-
-
-_QUIET_S = 0.4  # between the last key and llama.cpp's exact plan
-_ABOUT_MODELS = "A name, a path to a GGUF, or org/repo:QUANT from the hub; only the header is downloaded."
-_ABOUT_MACHINES = (
-    "GPUs and memory, such as: RTX 3060=12GiB, RTX 3060=12GiB, 32GiB@45GB/s. "
-    "A part without = is system memory; omitted parts are this machine's. Empty means this machine."
-)
-
-
-PLAN_COMMANDS = CommandTable(
-    (
-        list_command("plan-load", "Load", "l", "Load the model with this plan; the second press confirms", "load_plan"),
-        list_command("plan-automatic", "Automatic", "a", "Reset every value to the planner's choice", "reset_plan"),
-        list_command(
-            "plan-model",
-            "Model",
-            "m",
-            "Plan another model: a name, a path, or org/repo:QUANT from the hub, without a download",
-            "ask_for_model",
-        ),
-        list_command(
-            "plan-machine",
-            "What if",
-            "w",
-            "Plan for another machine, such as RTX 3060=12GiB; empty means this machine",
-            "ask_for_machine",
-        ),
-        list_command(
-            "plan-look", "Refresh", "r", "Rescan this machine's memory and plan again", "rescan", is_shown=False
-        ),
-    )
-)
 
 
 class PlanScreen(FeatureScreen):

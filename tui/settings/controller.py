@@ -38,6 +38,11 @@ _EFFECTS = {
 # of auxiliary files (draft, lora, control_vector).
 _LOADED_WITH = {name: row.plan_field for name, row in SETTINGS.items() if row.plan_field}
 
+_FIXED = {"ctrl+q": "quit", "ctrl+p": ""}  # Textual's own precede all others
+_YIELDING = {"interrupt", "suspend"}  # any command may take their keys, as quit and undo do
+_KNOWN = {key.value for key in Keys}
+_MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
+
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
@@ -155,12 +160,6 @@ def shown(name: str, value: object) -> str:
     """Return a value for display: a dash if empty, masked if secret."""
     text = format_value(value)
     return _HIDDEN if text and SETTINGS[name].is_secret else text or "–"
-
-
-_FIXED = {"ctrl+q": "quit", "ctrl+p": ""}  # Textual's own precede all others
-_YIELDING = {"interrupt", "suspend"}  # any command may take their keys, as quit and undo do
-_KNOWN = {key.value for key in Keys}
-_MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
 
 
 def check_keys(keys: Mapping[str, str]) -> None:

@@ -80,6 +80,10 @@ _FIRST = {
     "ansi-light": "ANSI, light: the terminal's own colours",
 }
 
+_MAX_SOURCES = 512
+_MAX_THEMES = 4
+_Parsed = LRUCache[tuple[Any, ...], list[RuleSet]]
+
 
 class WithoutColors(LineFilter):
     """Removes every colour, the terminal's own too: Textual's filter for NO_COLOR writes greys."""
@@ -108,12 +112,6 @@ def theme_choices(available: Iterable[str]) -> dict[str, str]:
     """Return theme labels by name, the plain themes first."""
     others = sorted(set(available) - set(_FIRST))
     return {**_FIRST, **{name: name.replace("-", " ").capitalize() for name in others}}
-
-
-_MAX_SOURCES = 512
-_MAX_THEMES = 4
-
-_Parsed = LRUCache[tuple[Any, ...], list[RuleSet]]
 
 
 @lru_cache(_MAX_THEMES)

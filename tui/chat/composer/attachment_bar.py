@@ -26,6 +26,12 @@ from tui.pictures.picture_view import PictureView, media_content, whole_screen_b
 _REMOVES = " ×]"
 _SEPARATOR = " · "
 
+MAX_EDITED_CHARACTERS = 300_000  # a quarter of a second to lay out
+_MAX_INSERTED_CHARACTERS = 50_000
+_HELP = "Ctrl+S saves · Ctrl+L puts it into the prompt · Ctrl+O opens your editor · Ctrl+R removes it · Esc closes"
+_DISCARDS = "The text was changed: Ctrl+S saves it, Esc once more discards the changes."
+_MEDIA_HELP = "Ctrl+R removes it · Esc closes"
+
 
 def chip_text(attachment: Attachment, count: TokenCount | None, *, is_alone: bool) -> str:
     """Return what a chip shows: the name, how much it is and, once counted, its tokens and their share of the context.
@@ -168,13 +174,6 @@ class AttachmentBar(HorizontalScroll):
         for chip in self.query(AttachmentChip):
             chip.leave_room(is_alone=len(attachments) == 1)
         self.post_message(self.Changed())
-
-
-MAX_EDITED_CHARACTERS = 300_000  # a quarter of a second to lay out
-_MAX_INSERTED_CHARACTERS = 50_000
-_HELP = "Ctrl+S saves · Ctrl+L puts it into the prompt · Ctrl+O opens your editor · Ctrl+R removes it · Esc closes"
-_DISCARDS = "The text was changed: Ctrl+S saves it, Esc once more discards the changes."
-_MEDIA_HELP = "Ctrl+R removes it · Esc closes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,9 @@ _OPEN_QUOTE = re.compile(r"(?<!\S)@\"([^\"\n]*)\Z")
 _ARGUMENT = re.compile(r"/([A-Za-z]+) ([^@\n]*)")
 _MOST_SCORED = 400  # scoring a file may take a millisecond
 
+SlashWords = Callable[[], Iterable[tuple[str, str]]]
+Arguments = Callable[[str], Awaitable[Sequence[tuple[str, str]]]]
+
 
 @dataclass(frozen=True, slots=True)
 class PartialWord:
@@ -141,10 +144,6 @@ class CompletionList(OptionList):
     def chosen(self) -> Completion | None:
         """The selected completion; None while hidden."""
         return self._completions[self.highlighted] if self.display and self.highlighted is not None else None
-
-
-SlashWords = Callable[[], Iterable[tuple[str, str]]]
-Arguments = Callable[[str], Awaitable[Sequence[tuple[str, str]]]]
 
 
 async def no_arguments(_: str) -> Sequence[tuple[str, str]]:

@@ -34,6 +34,10 @@ _USUAL = {"win32": ("notepad",), "darwin": ("nano", "vim", "vi")}
 _USUAL_ELSEWHERE = ("sensible-editor", "editor", "nano", "vim", "vi")
 _REMEDY = "Set EDITOR to a program that waits until the file is closed, such as nano, vim or code --wait."
 
+MAX_CLIPBOARD_BYTES = 32 << 20
+_PATIENCE_S = 5.0
+_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp")
+
 
 def editor_command(environment: Mapping[str, str], platform: str = sys.platform) -> list[str]:
     """Return the command of the user's editor: $VISUAL, $EDITOR, or the first usual one that is installed.
@@ -127,11 +131,6 @@ def _without_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, former)
-
-
-MAX_CLIPBOARD_BYTES = 32 << 20
-_PATIENCE_S = 5.0
-_TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""One message of the chat: question or answer, reasoning, versions and available actions."""
+"""One message of the chat: question, answer with its reasoning, summary or call; its versions and actions."""
 
 from __future__ import annotations
 
@@ -31,104 +31,7 @@ from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 from tui.pictures.picture_view import PictureView, media_content, picture_bounds
 
-
-def summary_line(entry: TranscriptEntry) -> str:
-    """Return what the summary does: how many messages it replaces, or that it was not finished."""
-    count = f"{entry.n_summarised} earlier message{'s' if entry.n_summarised != 1 else ''}"
-    if entry.is_running:
-        number, n_parts = entry.part
-        part = f", part {number} of {n_parts}" if n_parts > 1 else ""
-        return f"Summarising {count}{part}: Esc stops it"
-    if entry.ending is not Ending.COMPLETE:
-        return "A summary that was not finished: all messages are sent"
-    verb = "is" if entry.n_summarised == 1 else "are"
-    return f"{count} {verb} summarised; they stay in the chat"
-
-
-class SummaryView(Vertical):
-    """A divider and the text of a summary, which is open while it is written, and then until it is folded."""
-
-    def __init__(self, entry: TranscriptEntry) -> None:
-        super().__init__()
-        self._entry = entry
-        self._is_open = entry.is_running
-        self._divider = FoldLine(self._line(), markup=False)
-        self._text: MarkdownText | None = None
-        self._shown = ""  # the text in `_text`
-
-    def compose(self) -> ComposeResult:
-        yield self._divider
-
-    async def on_mount(self) -> None:
-        """Show the text of one that is open."""
-        await self._show_text()
-
-    async def write(self, entry: TranscriptEntry, text: str) -> None:
-        """Append `text`; the message is now `entry`."""
-        self._entry = entry
-        self._divider.update(self._line(), layout=False)
-        if self._text is not None and self._shown + text == entry.message.content:
-            self._text.append(text)
-            self._shown += text
-        else:
-            await self._show_text()
-
-    async def show(self, entry: TranscriptEntry) -> None:
-        """Show the state of the summary."""
-        self._entry = entry
-        self._divider.update(self._line(), layout=False)
-        await self._show_text()
-
-    @on(FoldLine.Clicked)
-    async def toggle(self) -> None:
-        """Unfold or fold the text."""
-        self._is_open = not self._is_open
-        self._divider.update(self._line(), layout=False)
-        await self._show_text()
-
-    def _line(self) -> str:
-        return f"{SIGNS[self._is_open]} {summary_line(self._entry)}"
-
-    async def _show_text(self) -> None:
-        text = printable(self._entry.message.content) if self._is_open else ""
-        if text == self._shown or not self.is_attached:
-            return
-        if self._text is not None:
-            await self._text.remove()
-        self._shown, self._text = text, MarkdownText(text) if text else None
-        if self._text is not None:
-            await self.mount(self._text)
-
-
 _MAX_PICTURES = 4  # of a question; the names say how many it has
-
-
-class QuestionView(Static):
-    """The text of a question as typed, below the names of its attachments and how much each one is."""
-
-    def __init__(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
-        labels = "  ".join(f"[{printable_line(attachment.label)}]" for attachment in attachments)
-        super().__init__("\n".join(filter(None, (labels, printable(text)))), markup=False)
-
-
-class PictureRow(Horizontal):
-    """The first pictures of a question, side by side."""
-
-    def __init__(self, pictures: tuple[MediaFile, ...]) -> None:
-        super().__init__()
-        self._pictures = pictures[:_MAX_PICTURES]
-
-    def compose(self) -> ComposeResult:
-        bounds = partial(picture_bounds, n_beside=len(self._pictures))
-        for file in self._pictures:
-            yield PictureView(file.sha256, partial(media_content, self.app, file), bounds)
-
-
-def pictures_of(attachments: tuple[Attachment, ...]) -> tuple[MediaFile, ...]:
-    """Return the pictures among attachments, the pages of documents too."""
-    return tuple(file for attachment in attachments for file in attachment.media if not file.is_sound)
-
-
 # Command and label by role; the key is in bold.
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
     "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
@@ -154,154 +57,6 @@ _GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
 _CODE = ("copy-code", "[b]C[/b]ode")
 _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
 _OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
-
-
-class ReasoningView(Vertical):
-    """The reasoning of an answer: one line, expanded by a click on it or by `toggle`."""
-
-    def __init__(self, entry: TranscriptEntry) -> None:
-        super().__init__()
-        self._entry = entry
-        self._is_open = False
-        self._summary = FoldLine(self._line(), markup=False)
-        self._text = Static(markup=False, classes="text")
-        self._text.display = False
-
-    def compose(self) -> ComposeResult:
-        yield self._summary
-        yield self._text
-
-    def show(self, entry: TranscriptEntry) -> None:
-        """Show the current reasoning of `entry`."""
-        former, self._entry = self._entry.message.reasoning, entry
-        self._show_line()
-        if self._is_open and entry.message.reasoning != former:
-            self._show_text()
-
-    @on(FoldLine.Clicked)
-    def toggle(self) -> None:
-        """Expand or collapse the text."""
-        self._is_open = not self._is_open
-        self._show_line()
-        self._show_text()
-        self._text.display = self._is_open
-
-    def _show_line(self) -> None:
-        self._summary.update(self._line(), layout=False)
-
-    def _line(self) -> str:
-        entry = self._entry
-        words = format_reasoning(entry.message, is_running=entry.is_running)
-        hint = _END_HINT if entry.is_running and not entry.message.content else ""
-        return f"{SIGNS[self._is_open]} {words}{hint}"
-
-    def _show_text(self) -> None:
-        text = printable(self._entry.message.reasoning) if self._is_open else ""
-        self._text.update(text)
-
-
-def uniform_rows(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
-    """Return the rows of a container that all look the same, of which `render` draws one. Textual draws all of them
-    whenever its height or its place changes."""
-    return render(Region(crop.x, 0, crop.width, 1)) * crop.height
-
-
-class AnswerView(Vertical):
-    """An answer as Markdown below its reasoning; grows while its entry is running.
-
-    Holds its parts instead of asking for them: an answer that ends while the app does finds its children gone.
-    """
-
-    def __init__(self, entry: TranscriptEntry) -> None:
-        super().__init__()
-        self._entry = entry
-        self._reasoning: ReasoningView | None = ReasoningView(entry) if entry.message.reasoning else None
-        text = printable(entry.message.content)
-        self._text: MarkdownText | None = MarkdownText(text) if text else None
-        self._mark = Static(markup=False, classes="mark")
-        self._show_mark()
-
-    def compose(self) -> ComposeResult:
-        yield from filter(None, (self._reasoning, self._text, self._mark))
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        return uniform_rows(super().render_lines, crop)
-
-    async def write(self, entry: TranscriptEntry, text: str) -> None:
-        """Append `text`; the message is now `entry`."""
-        self._entry = entry
-        await self._show_reasoning()
-        if self._text is not None:
-            self._text.append(text)
-        elif text:
-            self._text = MarkdownText(text)
-            await self.mount(self._text, before=self._mark)
-            self._show_mark()
-
-    async def show(self, entry: TranscriptEntry) -> None:
-        """Show the state of the answer; its text is complete."""
-        self._entry = entry
-        await self._show_reasoning()
-        self._show_mark()
-
-    async def _show_reasoning(self) -> None:
-        if not self._entry.message.reasoning:
-            return
-        if self._reasoning is None:
-            self._reasoning = ReasoningView(self._entry)
-            await self.mount(self._reasoning, before=0)
-            self._show_mark()
-        self._reasoning.show(self._entry)
-
-    def _show_mark(self) -> None:
-        """Show the line below the answer; one that has only calls of tools is seen by these."""
-        entry = self._entry
-        is_seen = entry.is_running or entry.has_figures or entry.error is not None or not has_only_calls(entry.message)
-        words = answer_line(entry) if is_seen else ""
-        self._mark.update(words)
-        self._mark.display = bool(words)
-        self.display = is_seen
-
-
-class MessageBar(Static):
-    """The line below a message: its versions, and its actions if it is selected. Each part is clickable."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._shown = ""
-        self.display = False
-
-    def show(self, entry: TranscriptEntry, *, is_selected: bool) -> None:
-        """Show the versions of `entry`, and its actions if it is selected."""
-        parts = [_versions(entry)] if entry.n_versions > 1 else []
-        if is_selected and not entry.is_running:
-            actions = _ACTIONS.get(entry.message.role, _OTHERS)
-            if entry.message.role == "assistant" and entry.ending is not Ending.COMPLETE:
-                actions = (*actions, _GO_ON)
-            if entry.message.role != "tool" and code_blocks(entry.message.content):
-                actions = (*actions, _CODE)
-            if entry.message.reasoning:
-                actions = (*actions, _THOUGHTS)
-            parts += [_link(command, words) for command, words in actions]
-        if (shown := "  ".join(parts)) == self._shown:
-            return  # drawing it again would lay out the whole screen while other messages are mounted
-        self._shown = shown
-        self.update(Content.from_markup(shown))
-        self.display = bool(parts)
-
-    def on_click(self) -> None:
-        """Mark the message before the clicked action applies to the selection."""
-        if isinstance(self.parent, MessageView):
-            self.parent.mark_alone()
-
-
-def _versions(entry: TranscriptEntry) -> str:
-    left, right = _link("version-left", "‹"), _link("version-right", "›")
-    return f"{left} {entry.version}/{entry.n_versions} {right}"
-
-
-def _link(command: str, words: str) -> str:
-    return f"[@click=screen.click('{command}')]{words}[/]"
 
 
 class MessageView(Vertical, can_focus=True):
@@ -399,7 +154,8 @@ class MessageView(Vertical, can_focus=True):
         if entry.message.role == "summary":
             await self.query_one(SummaryView).write(entry, text)
         else:
-            await self._own_answer().write(entry, text)
+            answers = list(self.query(AnswerView))
+            await answers[self._versions().index(entry)].write(entry, text)
 
     def toggle_thoughts(self) -> bool:
         """Expand or collapse the reasoning, or the text of a summary; return False if there is none."""
@@ -441,9 +197,6 @@ class MessageView(Vertical, can_focus=True):
         versions = [self.entry, self.entry.beside] if self.entry.beside else [self.entry]
         return sorted(versions, key=lambda entry: entry.message.id)
 
-    def _own_answer(self) -> AnswerView:
-        return list(self.query(AnswerView))[self._versions().index(self.entry)]
-
     def _show_bar(self) -> None:
         is_selected = self.has_focus or self.is_marked
         # Asking for a place lays out the whole screen if others were just mounted.
@@ -453,6 +206,248 @@ class MessageView(Vertical, can_focus=True):
             bar.show(self.entry, is_selected=is_selected)
             if is_end_in_view and bar.display and not was_shown:
                 self.post_message(self.KeysShown(bar))
+
+
+class MessageBar(Static):
+    """The line below a message: its versions, and its actions if it is selected. Each part is clickable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown = ""
+        self.display = False
+
+    def show(self, entry: TranscriptEntry, *, is_selected: bool) -> None:
+        """Show the versions of `entry`, and its actions if it is selected."""
+        parts = [_versions(entry)] if entry.n_versions > 1 else []
+        if is_selected and not entry.is_running:
+            actions = _ACTIONS.get(entry.message.role, _OTHERS)
+            if entry.message.role == "assistant" and entry.ending is not Ending.COMPLETE:
+                actions = (*actions, _GO_ON)
+            if entry.message.role != "tool" and code_blocks(entry.message.content):
+                actions = (*actions, _CODE)
+            if entry.message.reasoning:
+                actions = (*actions, _THOUGHTS)
+            parts += [_link(command, words) for command, words in actions]
+        if (shown := "  ".join(parts)) == self._shown:
+            return  # drawing it again would lay out the whole screen while other messages are mounted
+        self._shown = shown
+        self.update(Content.from_markup(shown))
+        self.display = bool(parts)
+
+    def on_click(self) -> None:
+        """Mark the message before the clicked action applies to the selection."""
+        if isinstance(self.parent, MessageView):
+            self.parent.mark_alone()
+
+
+def uniform_rows(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
+    """Return the rows of a container that all look the same, of which `render` draws one. Textual draws all of them
+    whenever its height or its place changes."""
+    return render(Region(crop.x, 0, crop.width, 1)) * crop.height
+
+
+class AnswerView(Vertical):
+    """An answer as Markdown below its reasoning; grows while its entry is running.
+
+    Holds its parts instead of asking for them: an answer that ends while the app does finds its children gone.
+    """
+
+    def __init__(self, entry: TranscriptEntry) -> None:
+        super().__init__()
+        self._entry = entry
+        self._reasoning: ReasoningView | None = ReasoningView(entry) if entry.message.reasoning else None
+        text = printable(entry.message.content)
+        self._text: MarkdownText | None = MarkdownText(text) if text else None
+        self._mark = Static(markup=False, classes="mark")
+        self._show_mark()
+
+    def compose(self) -> ComposeResult:
+        yield from filter(None, (self._reasoning, self._text, self._mark))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        return uniform_rows(super().render_lines, crop)
+
+    async def write(self, entry: TranscriptEntry, text: str) -> None:
+        """Append `text`; the message is now `entry`."""
+        self._entry = entry
+        await self._show_reasoning()
+        if self._text is not None:
+            self._text.append(text)
+        elif text:
+            self._text = MarkdownText(text)
+            await self.mount(self._text, before=self._mark)
+            self._show_mark()
+
+    async def show(self, entry: TranscriptEntry) -> None:
+        """Show the state of the answer; its text is complete."""
+        self._entry = entry
+        await self._show_reasoning()
+        self._show_mark()
+
+    async def _show_reasoning(self) -> None:
+        if not self._entry.message.reasoning:
+            return
+        if self._reasoning is None:
+            self._reasoning = ReasoningView(self._entry)
+            await self.mount(self._reasoning, before=0)
+            self._show_mark()
+        self._reasoning.show(self._entry)
+
+    def _show_mark(self) -> None:
+        """Show the line below the answer; one that has only calls of tools is seen by these."""
+        entry = self._entry
+        is_seen = entry.is_running or entry.has_figures or entry.error is not None or not has_only_calls(entry.message)
+        words = answer_line(entry) if is_seen else ""
+        self._mark.update(words)
+        self._mark.display = bool(words)
+        self.display = is_seen
+
+
+class ReasoningView(Vertical):
+    """The reasoning of an answer: one line, expanded by a click on it or by `toggle`."""
+
+    def __init__(self, entry: TranscriptEntry) -> None:
+        super().__init__()
+        self._entry = entry
+        self._is_open = False
+        self._summary = FoldLine(self._line(), markup=False)
+        self._text = Static(markup=False, classes="text")
+        self._text.display = False
+
+    def compose(self) -> ComposeResult:
+        yield self._summary
+        yield self._text
+
+    def show(self, entry: TranscriptEntry) -> None:
+        """Show the current reasoning of `entry`."""
+        former, self._entry = self._entry.message.reasoning, entry
+        self._show_line()
+        if self._is_open and entry.message.reasoning != former:
+            self._show_text()
+
+    @on(FoldLine.Clicked)
+    def toggle(self) -> None:
+        """Expand or collapse the text."""
+        self._is_open = not self._is_open
+        self._show_line()
+        self._show_text()
+        self._text.display = self._is_open
+
+    def _show_line(self) -> None:
+        self._summary.update(self._line(), layout=False)
+
+    def _line(self) -> str:
+        entry = self._entry
+        words = format_reasoning(entry.message, is_running=entry.is_running)
+        hint = _END_HINT if entry.is_running and not entry.message.content else ""
+        return f"{SIGNS[self._is_open]} {words}{hint}"
+
+    def _show_text(self) -> None:
+        text = printable(self._entry.message.reasoning) if self._is_open else ""
+        self._text.update(text)
+
+
+class QuestionView(Static):
+    """The text of a question as typed, below the names of its attachments and how much each one is."""
+
+    def __init__(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
+        labels = "  ".join(f"[{printable_line(attachment.label)}]" for attachment in attachments)
+        super().__init__("\n".join(filter(None, (labels, printable(text)))), markup=False)
+
+
+class PictureRow(Horizontal):
+    """The first pictures of a question, side by side."""
+
+    def __init__(self, pictures: tuple[MediaFile, ...]) -> None:
+        super().__init__()
+        self._pictures = pictures[:_MAX_PICTURES]
+
+    def compose(self) -> ComposeResult:
+        bounds = partial(picture_bounds, n_beside=len(self._pictures))
+        for file in self._pictures:
+            yield PictureView(file.sha256, partial(media_content, self.app, file), bounds)
+
+
+def pictures_of(attachments: tuple[Attachment, ...]) -> tuple[MediaFile, ...]:
+    """Return the pictures among attachments, the pages of documents too."""
+    return tuple(file for attachment in attachments for file in attachment.media if not file.is_sound)
+
+
+class SummaryView(Vertical):
+    """A divider and the text of a summary, which is open while it is written, and then until it is folded."""
+
+    def __init__(self, entry: TranscriptEntry) -> None:
+        super().__init__()
+        self._entry = entry
+        self._is_open = entry.is_running
+        self._divider = FoldLine(self._line(), markup=False)
+        self._text: MarkdownText | None = None
+        self._shown = ""  # the text in `_text`
+
+    def compose(self) -> ComposeResult:
+        yield self._divider
+
+    async def on_mount(self) -> None:
+        """Show the text of one that is open."""
+        await self._show_text()
+
+    async def write(self, entry: TranscriptEntry, text: str) -> None:
+        """Append `text`; the message is now `entry`."""
+        self._entry = entry
+        self._divider.update(self._line(), layout=False)
+        if self._text is not None and self._shown + text == entry.message.content:
+            self._text.append(text)
+            self._shown += text
+        else:
+            await self._show_text()
+
+    async def show(self, entry: TranscriptEntry) -> None:
+        """Show the state of the summary."""
+        self._entry = entry
+        self._divider.update(self._line(), layout=False)
+        await self._show_text()
+
+    @on(FoldLine.Clicked)
+    async def toggle(self) -> None:
+        """Unfold or fold the text."""
+        self._is_open = not self._is_open
+        self._divider.update(self._line(), layout=False)
+        await self._show_text()
+
+    def _line(self) -> str:
+        return f"{SIGNS[self._is_open]} {summary_line(self._entry)}"
+
+    async def _show_text(self) -> None:
+        text = printable(self._entry.message.content) if self._is_open else ""
+        if text == self._shown or not self.is_attached:
+            return
+        if self._text is not None:
+            await self._text.remove()
+        self._shown, self._text = text, MarkdownText(text) if text else None
+        if self._text is not None:
+            await self.mount(self._text)
+
+
+def summary_line(entry: TranscriptEntry) -> str:
+    """Return what the summary does: how many messages it replaces, or that it was not finished."""
+    count = f"{entry.n_summarised} earlier message{'s' if entry.n_summarised != 1 else ''}"
+    if entry.is_running:
+        number, n_parts = entry.part
+        part = f", part {number} of {n_parts}" if n_parts > 1 else ""
+        return f"Summarising {count}{part}: Esc stops it"
+    if entry.ending is not Ending.COMPLETE:
+        return "A summary that was not finished: all messages are sent"
+    verb = "is" if entry.n_summarised == 1 else "are"
+    return f"{count} {verb} summarised; they stay in the chat"
+
+
+def _versions(entry: TranscriptEntry) -> str:
+    left, right = _link("version-left", "‹"), _link("version-right", "›")
+    return f"{left} {entry.version}/{entry.n_versions} {right}"
+
+
+def _link(command: str, words: str) -> str:
+    return f"[@click=screen.click('{command}')]{words}[/]"
 
 
 def _id(entry: TranscriptEntry | None) -> int | None:

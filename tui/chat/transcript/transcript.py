@@ -99,7 +99,10 @@ class SteadyScroll(VerticalScroll):
         if self._held is not None and not self.is_following:
             y = next((placed.region.y for placed in arranged.placements if placed.widget is self._held), None)
             if y is not None:
-                self._put(y - self._held_row, arranged.total_region.bottom - size.height)
+                place = max(0, min(y - self._held_row, arranged.total_region.bottom - size.height))
+                self.set_reactive(Widget.scroll_y, place)
+                self.set_reactive(Widget.scroll_target_y, place)
+                self.vertical_scrollbar.position = place
         return arranged
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -109,12 +112,6 @@ class SteadyScroll(VerticalScroll):
         top = next((child for child in shown if child.virtual_region.bottom > new_value), None)
         if top is not None:
             self.hold(top, top.virtual_region.y - round(new_value))
-
-    def _put(self, y: int, max_y: int) -> None:
-        place = max(0, min(y, max_y))
-        self.set_reactive(Widget.scroll_y, place)
-        self.set_reactive(Widget.scroll_target_y, place)
-        self.vertical_scrollbar.position = place
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +201,9 @@ class Transcript(SteadyScroll):
             n_new = len(entries) - n_same
             self._entries = tuple(entries)
             await self._move_to(self._window.cut(n_same))
-            await self._update_views()
+            for view, entry in zip(self._views, self._entries[self._window.first : self._window.last], strict=True):
+                if view.entry != entry:
+                    await view.show(entry)
             await self._update_greeting()
             if at is not None:
                 position = next(n for n, entry in enumerate(entries) if entry.message.id == at)
@@ -399,17 +398,9 @@ class Transcript(SteadyScroll):
             if removed:
                 await self.remove_children(removed)
             self._views, self._window = [*before, *stay, *behind], window
-            self._show_earlier_notice()
-
-    def _show_earlier_notice(self) -> None:
-        n_earlier = self._window.first
-        self._earlier.set_text(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
-        self._earlier.display = bool(n_earlier)
-
-    async def _update_views(self) -> None:
-        for view, entry in zip(self._views, self._entries[self._window.first : self._window.last], strict=True):
-            if view.entry != entry:
-                await view.show(entry)
+            n_earlier = window.first
+            self._earlier.set_text(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
+            self._earlier.display = bool(n_earlier)
 
     async def _update_greeting(self) -> None:
         if self._entries:
