@@ -20,7 +20,7 @@ from app.engine.request import MediaInput
 
 Embeddings: TypeAlias = NDArray[np.float32]  # of a chunk, shape (n_tokens, n_embd)
 
-_FIRST_PLACEHOLDER = -(1 << 31)  # the range below -2^30; the cache's own marks are small negative numbers
+_FIRST_PLACEHOLDER = -(1 << 31)  # the range below -2^30: the prefix cache has small negative numbers of its own
 _PLACEHOLDER_RANGE = 1 << 30
 
 
@@ -74,8 +74,7 @@ class MediaEncoder(Protocol):
     def encode(self, chunk: MediaChunk) -> Embeddings:
         """Return the embeddings of a chunk of one of the last layouts.
 
-        Raises KeyError for a chunk whose content is no longer at hand, EngineError when encoding fails or is
-        interrupted.
+        Raises KeyError for a chunk whose content was dropped, EngineError when encoding fails or is interrupted.
         """
         ...
 
@@ -87,7 +86,7 @@ class MediaEncoder(Protocol):
 
 
 class MediaEmbeddings(Protocol):
-    """What the loop asks for embeddings. Calls come from the engine's thread and return at once."""
+    """Where the loop gets embeddings from. Calls come from the engine's thread and return at once."""
 
     def get(self, chunk: MediaChunk) -> Embeddings | None:
         """Return the embeddings of `chunk`; None while they are computed, which this call begins.
@@ -131,7 +130,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sound:
-    """A sound of one channel: its samples at the rate that was asked for, shape (n_samples,)."""
+    """A sound of one channel: its samples at the requested rate, shape (n_samples,)."""
 
     samples: NDArray[np.float32]
 
@@ -181,9 +180,10 @@ def prompt_tokens(
     also gets what begins a prompt.
     """
     place = 0
-    tokens = tokenize("", True, ()) if _begins_with_marker(prompt, layouts) else []
+    # The text before a first marker is empty and would not be tokenized, but what begins every prompt is needed.
+    tokens = tokenize("", True, ()) if any(map(prompt.startswith, layouts)) else []
     chunks: list[PlacedChunk] = []
-    for part in _parts(prompt, layouts):
+    for part in re.split(f"({'|'.join(map(re.escape, layouts))})", prompt) if layouts else [prompt]:
         if (layout := layouts.get(part)) is not None:
             for piece in layout.parts:
                 if isinstance(piece, MediaChunk):
@@ -207,14 +207,3 @@ def n_whole(tokens: Sequence[int], n_tokens: int) -> int:
     while n_tokens and is_placeholder(tokens[n_tokens - 1]):
         n_tokens -= 1
     return n_tokens
-
-
-def _parts(prompt: str, layouts: Mapping[str, MediaLayout]) -> list[str]:
-    """Return the texts of `prompt` and the markers between them."""
-    if not layouts:
-        return [prompt]
-    return re.split(f"({'|'.join(map(re.escape, layouts))})", prompt)
-
-
-def _begins_with_marker(prompt: str, layouts: Mapping[str, MediaLayout]) -> bool:
-    return any(prompt.startswith(marker) for marker in layouts)

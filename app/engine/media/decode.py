@@ -1,8 +1,8 @@
 """Files → pixels and samples, in a child process (this module as `__main__`), for they are untrusted.
 
-A file's first bytes decide what it is, and its declared size is checked before anything is decoded. Owns the limits and
-what a format becomes; `app.engine.media.decoder_process` kills a child that takes too long. Pillow decodes pictures,
-miniaudio sounds: the same C library as llama.cpp's, so the samples are the same.
+A file's first bytes decide what it is, and its declared size is checked before anything is decoded.
+`app.engine.media.decoder_process` kills a child that takes too long. Pillow decodes pictures, miniaudio sounds: the
+same C library as llama.cpp's, so the samples are the same.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.common.media_formats import MediaFormat, MediaKind, format_of
 from app.engine.media.chunks import MAX_SIDE, MAX_SOUND_S, MIN_SOUND_S, Picture, Sound
@@ -40,10 +38,10 @@ def decode_picture(data: bytes) -> Picture:
     from PIL import Image, UnidentifiedImageError
 
     form = format_of(data)
-    Image.MAX_IMAGE_PIXELS = None  # the limit below comes before any pixel, with a sentence of its own
+    Image.MAX_IMAGE_PIXELS = None  # Pillow only warns at its limit; ours is checked before any pixel is decoded
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of odd metadata, which does not count
+            warnings.simplefilter("ignore")  # about damaged metadata, which is not used
             with Image.open(io.BytesIO(data), formats=[form.name]) as image:
                 _check_size(image.size)
                 return _upright_rgb(image, form)
@@ -120,10 +118,10 @@ def decode_sound(data: bytes, sample_rate: int) -> Sound:
     max_samples = MAX_SOUND_S * sample_rate
     blocks, n_samples = [], 0
     try:
-        for block in _blocks(data, sample_rate):
+        for block in miniaudio.stream_memory(data, miniaudio.SampleFormat.FLOAT32, 1, sample_rate, _BLOCK_FRAMES):
             n_samples += len(block)
-            _check_length(MAX_SOUND_S + 1 if n_samples > max_samples else 0)
-            blocks.append(block)
+            _check_length(MAX_SOUND_S + 1 if n_samples > max_samples else 0)  # a file may be longer than it declares
+            blocks.append(np.array(block, np.float32))
     except miniaudio.MiniaudioError as error:
         raise RequestError(f"A sound ({form}) is damaged: {error}.", "Send a whole file.") from None
     if not n_samples:
@@ -133,7 +131,7 @@ def decode_sound(data: bytes, sample_rate: int) -> Sound:
         cause = f"A sound has {1000 * n_samples / sample_rate:.0f} ms."
         raise RequestError(cause, f"Send one of at least {1000 * MIN_SOUND_S:.0f} ms.")
     if not np.isfinite(samples).all():
-        raise RequestError(f"A sound ({form}) has samples that are no numbers.", "Send another file.")
+        raise RequestError(f"A sound ({form}) contains NaN or infinite samples.", "Send another file.")
     return Sound(samples)
 
 
@@ -154,14 +152,6 @@ def _declared_s(data: bytes, form: MediaFormat) -> float:
         return 0.0
 
 
-def _blocks(data: bytes, sample_rate: int) -> Iterator[NDArray[np.float32]]:
-    import miniaudio
-
-    stream = miniaudio.stream_memory(data, miniaudio.SampleFormat.FLOAT32, 1, sample_rate, _BLOCK_FRAMES)
-    for block in stream:
-        yield np.array(block, np.float32)
-
-
 def _check_length(length_s: float) -> None:
     if not length_s <= MAX_SOUND_S:  # NaN too
         known = f"{length_s / 60:,.0f} minutes" if math.isfinite(length_s) and length_s > MAX_SOUND_S + 1 else "more"
@@ -176,9 +166,13 @@ _N_SAMPLED_FRAMES = 200
 
 
 def _mp3_s(data: bytes) -> float:
-    """Return how long an MP3 is about, from the first frames; 0 where none is found."""
-    position, n_frames, sum_s = _mp3_begin(data), 0, 0.0
-    begin = position
+    """Return about how long an MP3 is, from its first frames; 0 where none is found."""
+    begin = 0
+    if data.startswith(b"ID3") and len(data) >= 10:  # the tag has its size in four times seven bits
+        for byte in data[6:10]:
+            begin = begin << 7 | byte & 0x7F
+        begin += 10
+    position, n_frames, sum_s = begin, 0, 0.0
     while n_frames < _N_SAMPLED_FRAMES and position + 4 <= len(data):
         frame = _mp3_frame(data[position : position + 4])
         if frame is None:
@@ -188,18 +182,8 @@ def _mp3_s(data: bytes) -> float:
     return sum_s * (len(data) - begin) / (position - begin) if n_frames else 0.0
 
 
-def _mp3_begin(data: bytes) -> int:
-    """Return where the frames begin, after an ID3 tag."""
-    if not data.startswith(b"ID3") or len(data) < 10:
-        return 0
-    n_bytes = 0
-    for byte in data[6:10]:
-        n_bytes = n_bytes << 7 | byte & 0x7F
-    return 10 + n_bytes
-
-
 def _mp3_frame(header: bytes) -> tuple[int, float] | None:
-    """Return bytes and seconds of the frame with this header, None for what is no header."""
+    """Return bytes and seconds of the frame with this header, None for an invalid one."""
     version, layer = header[1] >> 3 & 3, header[1] >> 1 & 3
     rate, kbps = header[2] >> 2 & 3, header[2] >> 4
     if header[0] != 0xFF or header[1] < 0xE0 or version == 1 or layer != 1 or rate == 3 or kbps in (0, 15):
@@ -234,18 +218,14 @@ def main() -> None:
     limit_growth(MAX_MEMORY_BYTES)
     jobs, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):  # what native code says of a file is the file's words: none come into replies or a log
+    for descriptor in (1, 2):  # what decoders print may come from the file: none of it gets into replies or a log
         os.dup2(nothing, descriptor)
     while line := jobs.readline():
         job = json.loads(line)
         reply, data = _serve(job, jobs.read(job["n_bytes"]))
-        _send(replies, reply, data)
-
-
-def _send(replies: BinaryIO, reply: dict[str, Any], data: bytes) -> None:
-    replies.write(json.dumps({**reply, "n_bytes": len(data)}).encode() + b"\n")
-    replies.write(data)
-    replies.flush()
+        replies.write(json.dumps({**reply, "n_bytes": len(data)}).encode() + b"\n")
+        replies.write(data)
+        replies.flush()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The child process that decodes pictures and sounds; it is killed when one takes too long.
 
-Owns the process and the time limits. `app.engine.media.decode` owns what a file may contain.
+`app.engine.media.decode` is what it runs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,11 @@ class DecoderProcess:
                 reply, decoded = _exchange(child, job, data)
             except (OSError, ValueError):
                 self.close()
-                raise _ended(media, timeout_s if watch.excess else None) from None
+                cause = f"A {media} ended the {_NAME}: the file is damaged, or it needs too much memory."
+                if watch.excess:
+                    cause = f"A {media} took more than {timeout_s:.2g} s to decode."
+                remedy = f"Send another {media}, or save it again with a program that can open it."
+                raise RequestError(cause, remedy) from None
         if "cause" in reply:
             raise RequestError(reply["cause"], reply["remedy"])
         return reply, decoded
@@ -110,11 +114,3 @@ def _exchange(child: subprocess.Popen[bytes], job: dict[str, Any], data: bytes) 
     if len(decoded) != reply["n_bytes"]:
         raise ValueError("the child died while it replied")
     return reply, decoded
-
-
-def _ended(media: MediaKind, timeout_s: float | None) -> RequestError:
-    if timeout_s is not None:
-        cause = f"A {media} took more than {timeout_s:.2g} s to decode and was given up."
-    else:
-        cause = f"A {media} ended the {_NAME}: the file is damaged, or it needs too much memory."
-    return RequestError(cause, f"Send another {media}, or write it anew with a program that can open it.")

@@ -32,9 +32,9 @@ OnPrepared: TypeAlias = Callable[[tuple[MediaLayout, ...] | UserError], None]
 
 @dataclass(slots=True)
 class _Owner:
-    """A request with its pictures and sounds; `chunks` are those of its layouts, with the file of each.
+    """A request or token count with its media; `chunks` are those of its layouts, with the file of each.
 
-    `turn` grows with each piece of work; the lowest of all is next.
+    `turn` grows with each piece of work; the owner with the lowest is next.
     """
 
     media: tuple[MediaInput, ...]
@@ -151,7 +151,8 @@ class MediaQueue:
     # The queue's thread
 
     def _run(self) -> None:
-        _lower_priority()
+        if sys.platform == "linux":  # where threads have priorities, and those that libmtmd starts inherit them
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
             while (work := self._next_work()) is not None:
                 work()
@@ -194,16 +195,16 @@ class MediaQueue:
             result = error
         if isinstance(result, tuple) and len(result) < len(owner.media):
             return
-        chunks = {} if isinstance(result, UserError) else _chunks(owner.media, result)
+        chunks: dict[str, tuple[MediaChunk, MediaInput]] = {}
+        if isinstance(result, tuple):
+            pairs = ((part, file) for file, layout in zip(owner.media, result, strict=True) for part in layout.parts)
+            chunks = {part.content_id: (part, file) for part, file in pairs if isinstance(part, MediaChunk)}
         with self._changed:
             owner.chunks, owner.is_prepared = chunks, True
             is_here = self._owners.get(name) is owner
         if is_here:
             owner.on_prepared(result)
-        self._save_ready(owner)
-
-    def _save_ready(self, owner: _Owner) -> None:
-        """Save what is ready and may now be on disk: so far it was of a request that may be in memory only."""
+        # Embeddings that a request encoded which may be in memory only may be on disk for this one.
         for content_id in owner.chunks:
             with self._changed:
                 embeddings = self._ready.get(content_id)
@@ -252,27 +253,15 @@ class MediaQueue:
                     self._store.save_embeddings(chunk.content_id, embeddings, each.conversation)
 
     def _encoded(self, chunk: MediaChunk, media: MediaInput) -> Embeddings:
-        """Encode a chunk; its file is decoded again if its content is no longer at hand."""
+        """Encode a chunk; its file is decoded again if the encoder dropped its content."""
         try:
             return self._encoder.encode(chunk)
         except KeyError:
             self._encoder.layout(media)
         try:
             return self._encoder.encode(chunk)
-        except KeyError as error:  # a saved layout that no longer is this projector's
+        except KeyError as error:  # a saved layout that is not this projector's any more
             raise EngineError("A picture or sound has another layout than before.", "Send it again.") from error
-
-
-def _chunks(media: Sequence[MediaInput], layouts: Sequence[MediaLayout]) -> dict[str, tuple[MediaChunk, MediaInput]]:
-    """Return the chunks of layouts by their content, each with its file."""
-    pairs = ((part, file) for file, layout in zip(media, layouts, strict=True) for part in layout.parts)
-    return {part.content_id: (part, file) for part, file in pairs if isinstance(part, MediaChunk)}
-
-
-def _lower_priority() -> None:
-    """Give the calling thread, and those that it starts, less of the processor. Linux has priorities of threads."""
-    if sys.platform == "linux":
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 _Message: TypeAlias = Request | Tokenize

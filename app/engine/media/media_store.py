@@ -52,7 +52,7 @@ def read_layout(path: Path, key: str) -> MediaLayout | None:
 
 
 def write_embeddings(path: Path, key: str, embeddings: Embeddings, max_bytes: int) -> int:
-    """Write the embeddings of a chunk and return the file's size, 0 as `write_layout` does."""
+    """Write the embeddings of a chunk as `write_layout` does."""
     content = np.ascontiguousarray(embeddings, "<f4").tobytes()
     return _write(path, {"key": key, "shape": list(embeddings.shape)}, content, max_bytes)
 
@@ -68,7 +68,7 @@ def read_embeddings(path: Path, key: str) -> Embeddings | None:
 
 
 def _write(path: Path, header: dict[str, Any], content: bytes, max_bytes: int) -> int:
-    """The files are only a cache, so failures are no errors."""
+    """Write a file and return its size, 0 if it is too large or cannot be written: it is only a cache."""
     data = json.dumps({**header, "crc32": zlib.crc32(content)}).encode()
     n_bytes = len(_MAGIC) + _LENGTH.size + len(data) + len(content)
     if n_bytes > max_bytes:
@@ -129,8 +129,14 @@ class MediaStore:
         self._max_disk_bytes = max_disk_bytes
         self._lock = threading.Lock()
         self._files: dict[str, tuple[str, int]] = {}  # by key: file name and bytes, the least recently used first
-        for path in sorted(folder.iterdir(), key=_used) if folder.is_dir() else ():
-            self._find(path)
+        for path in sorted(folder.iterdir(), key=_last_use) if folder.is_dir() else ():
+            key, _, conversation = path.name.partition("-")
+            writer = writer_of(path)
+            if conversation and not writer and max_disk_bytes:
+                with contextlib.suppress(OSError):  # another process removed it
+                    self._files[key] = (path.name, path.stat().st_size)
+            elif not (writer and is_process_alive(writer)):  # abandoned, or saving is off
+                path.unlink(missing_ok=True)
 
     def layout(self, key: str) -> MediaLayout | None:
         """Return the layout saved under `key`, None without one."""
@@ -163,18 +169,8 @@ class MediaStore:
         """Remove every file of `conversations`."""
         with self._lock:
             for key, (name, _) in list(self._files.items()):
-                if _conversation_of(name) in conversations:
+                if name.partition("-")[2] in conversations:
                     self._remove(key)
-
-    def _find(self, path: Path) -> None:
-        """Take a file that is there at the start; remove an abandoned one, and any where none may stay."""
-        key, _, conversation = path.name.partition("-")
-        writer = writer_of(path)
-        if conversation and not writer and self._max_disk_bytes:
-            with contextlib.suppress(OSError):  # another process removed it
-                self._files[key] = (path.name, path.stat().st_size)
-        elif not (writer and is_process_alive(writer)):
-            path.unlink(missing_ok=True)
 
     def _read(self, key: str, read: Callable[[Path], Content | None]) -> Content | None:
         with self._lock:
@@ -212,7 +208,7 @@ class MediaStore:
 
     def _remove(self, key: str) -> None:
         name, _ = self._files.pop(key)
-        with contextlib.suppress(OSError):  # it is removed with the next start
+        with contextlib.suppress(OSError):  # removed at the next start
             (self._folder / name).unlink(missing_ok=True)
 
 
@@ -224,11 +220,7 @@ def _embeddings_key(content_id: str) -> str:
     return hashlib.blake2b(b"embeddings/" + content_id.encode(), digest_size=16).hexdigest()
 
 
-def _conversation_of(name: str) -> str:
-    return name.partition("-")[2]
-
-
-def _used(path: Path) -> float:
+def _last_use(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:  # another process removed it

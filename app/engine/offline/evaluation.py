@@ -20,7 +20,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Backend
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.scoring_model import ScoringModel, load_scoring_model, predictions, windows
 from app.engine.tuning.speed_bench import SpeedBench, TuningEffort
@@ -105,20 +104,18 @@ class EvalAccumulator:
     def statistics(self) -> EvalStatistics:
         """Return the statistics of the tokens added so far, at least one."""
         losses = np.concatenate(self._losses)
-        return EvalStatistics(len(losses), _exponential(mean_of(losses)), self._comparison(losses))
-
-    def _comparison(self, losses: Floats) -> ReferenceComparison | None:
-        if not self._divergences:
-            return None
-        reference_losses, divergences = np.concatenate(self._reference_losses), np.concatenate(self._divergences)
-        return ReferenceComparison(
-            _exponential(mean_of(reference_losses)),
-            _exponential(mean_of(losses - reference_losses)),
-            mean_of(divergences),
-            quantile_of(divergences, 0.5),
-            quantile_of(divergences, 0.99),
-            share_of(np.concatenate(self._is_same_top)),
-        )
+        comparison = None
+        if self._divergences:
+            reference_losses, divergences = np.concatenate(self._reference_losses), np.concatenate(self._divergences)
+            comparison = ReferenceComparison(
+                _exponential(mean_of(reference_losses)),
+                _exponential(mean_of(losses - reference_losses)),
+                mean_of(divergences),
+                quantile_of(divergences, 0.5),
+                quantile_of(divergences, 0.99),
+                share_of(np.concatenate(self._is_same_top)),
+            )
+        return EvalStatistics(len(losses), _exponential(mean_of(losses)), comparison)
 
 
 def log_softmax(logits: Logits) -> Floats:
@@ -246,7 +243,11 @@ def evaluate(request: EvalRequest) -> Iterator[EvalProgress | EvalResult]:
     with ExitStack() as owned:
         models = [load_scoring_model(Path(path), request.n_ctx, request.n_threads, owned) for path in request.models]
         backends = [model.backend for model in models]
-        todo = windows(_tokens(backends, request.text), request.n_ctx, models[0].begin, request.n_chunks)
+        tokens, *others = [each.tokenize(request.text, add_special=True, parse_special=False) for each in backends]
+        if any(other != tokens for other in others) or len({each.facts.n_vocab for each in backends}) > 1:
+            cause = "The two models have different vocabularies."
+            raise UsageError(cause, "Name another file of the same model with --against.")
+        todo = windows(tokens, request.n_ctx, models[0].begin, request.n_chunks)
         accumulator = EvalAccumulator()
         for index, window in enumerate(todo):
             for block in predictions(backends, window):
@@ -254,16 +255,6 @@ def evaluate(request: EvalRequest) -> Iterator[EvalProgress | EvalResult]:
             yield EvalProgress(index, len(todo), accumulator.perplexity, accumulator.mean_kld)
         sizes = tuple(_figures(model) for model in models)
         yield EvalResult(len(todo), accumulator.statistics(), sizes)
-
-
-def _tokens(backends: list[Backend], text: str) -> list[int]:
-    """Return the tokens of `text`. Raises UsageError when two models tokenize it differently."""
-    tokens, *others = [backend.tokenize(text, add_special=True, parse_special=False) for backend in backends]
-    if any(other != tokens for other in others) or len({backend.facts.n_vocab for backend in backends}) > 1:
-        raise UsageError(
-            "The two models have different vocabularies.", "Name another file of the same model with --against."
-        )
-    return tokens
 
 
 def _figures(model: ScoringModel) -> ModelFigures:

@@ -67,7 +67,8 @@ def windows(tokens: Sequence[int], n_ctx: int, begin: int | None, n_windows: int
     if not n_whole:
         raise UsageError(f"The text has {len(tokens)} tokens.", f"Use a longer one, or less than --ctx {n_ctx}.")
     count = min(n_whole, n_windows or n_whole)
-    return [_window(tokens[at * n_ctx : (at + 1) * n_ctx], begin) for at in range(count)]
+    parts = (tokens[at * n_ctx : (at + 1) * n_ctx] for at in range(count))
+    return [Window((part[0] if begin is None else begin, *part[1:]), tuple(part[n_ctx // 2 + 1 :])) for part in parts]
 
 
 def predictions(backends: Sequence[Backend], window: Window) -> Iterator[TargetLogits]:
@@ -119,11 +120,6 @@ def read_windows(backend: Backend, todo: Sequence[Window], check: Callable[[], N
         yield TaskProgress(index, len(todo))
 
 
-def _window(tokens: Sequence[int], begin: int | None) -> Window:
-    first = tokens[0] if begin is None else begin
-    return Window((first, *tokens[1:]), tuple(tokens[len(tokens) // 2 + 1 :]))
-
-
 @dataclass(frozen=True, slots=True)
 class ScoringModel:
     """A backend, its settings, and the token that the vocabulary puts before a text, if any."""
@@ -157,7 +153,9 @@ def load_scoring_model(
     devices = LoadDevices(config, settings.cache_dir)
     is_safe = run_self_test(settings.cache_dir).is_safe
     setting = default_setting(n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe)
-    has_extra = setting.extra_buffers and not is_writable  # extra buffers store weights in an order of their own
+    has_extra = (
+        setting.extra_buffers and not is_writable
+    )  # repacked weights could not be overwritten as the file has them
     parameters = devices.parameters(path, config, setting)
     model = llama.LlamaModel(path, parameters, has_extra, on_progress=lambda _fraction: True, is_writable=is_writable)
     owned.callback(model.close)

@@ -18,7 +18,6 @@ from app.engine.backend import Backend
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.evaluation import EvalAccumulator
 from app.engine.offline.scoring_model import (
-    ScoringModel,
     Window,
     cached_results,
     load_scoring_model,
@@ -87,10 +86,25 @@ def measure(request: SensitivityRequest) -> Iterator[TaskProgress | Sensitivity]
     n_threads = request.n_threads or default_threads()
     with ExitStack() as owned:
         model = load_scoring_model(Path(request.model), request.n_ctx, n_threads, owned, weights, is_writable=True)
-        text = _Text(model.backend, _windows(model, request))
-        found = weights.found()
-        probes = [_Probe(tensor, kind, matrix) for tensor in tensors.values() if (kind := _probe_type(tensor))]
-        yield from _measured([probe for probe in probes if probe.tensor.name in found], text, weights, n_threads)
+        tokens = model.backend.tokenize(request.text, add_special=True, parse_special=False)
+        # As many windows as there is memory for their predictions.
+        n_bytes = model.backend.facts.n_vocab * _LOGIT_BYTES * (request.n_ctx // 2)
+        n_windows = max(1, min(_MAX_WINDOWS, _MAX_REFERENCE_BYTES // n_bytes))
+        text = _Text(model.backend, windows(tokens, request.n_ctx, model.begin, n_windows))
+        found, kinds = weights.found(), [tensor_type_named(name) for name in PROBES]
+        probes = [
+            _Probe(tensor, kind, matrix)
+            for tensor in tensors.values()
+            if (kind := next((kind for kind in kinds if kind.fits(tensor.shape[0])), None)) and tensor.name in found
+        ]
+        for index, probe in enumerate(probes):
+            accumulator = EvalAccumulator()
+            probe.perturb(weights, n_threads)
+            for n_read, _ in enumerate(text.read(accumulator)):
+                yield TaskProgress(index * len(text) + n_read, len(probes) * len(text))
+            probe.restore(weights)
+            assert accumulator.mean_kld is not None
+            yield probe.sensitivity(accumulator.mean_kld, n_threads)
 
 
 class _Text:
@@ -105,7 +119,7 @@ class _Text:
         return len(self._windows)
 
     def read(self, accumulator: EvalAccumulator) -> Iterator[None]:
-        """Let the model as it is now read window by window, and add its divergence to `accumulator`."""
+        """Read window by window with the weights as they are now, and add the divergence to `accumulator`."""
         for window, references in zip(self._windows, self._references, strict=True):
             for scored, reference in zip(predictions([self._backend], window), references, strict=True):
                 accumulator.add(scored.targets, scored.logits[0], reference.logits[0])
@@ -143,33 +157,6 @@ class _Probe:
         errors = distortions(tensor, kinds, columns, n_threads)
         by_type = {kind.name: distortion for kind, distortion in zip(kinds, errors, strict=True)}
         return Sensitivity(tensor.name, self.kind.name, kld, by_type)
-
-
-def _measured(
-    probes: Sequence[_Probe], text: _Text, weights: WritableWeights, n_threads: int
-) -> Iterator[TaskProgress | Sensitivity]:
-    for index, probe in enumerate(probes):
-        accumulator = EvalAccumulator()
-        probe.perturb(weights, n_threads)
-        for n_read, _ in enumerate(text.read(accumulator)):
-            yield TaskProgress(index * len(text) + n_read, len(probes) * len(text))
-        probe.restore(weights)
-        assert accumulator.mean_kld is not None
-        yield probe.sensitivity(accumulator.mean_kld, n_threads)
-
-
-def _probe_type(tensor: SourceTensor) -> TensorType | None:
-    """Return the first type that the rows of `tensor` fit, None if none does."""
-    kinds = [tensor_type_named(name) for name in PROBES]
-    return next((kind for kind in kinds if kind.fits(tensor.shape[0])), None)
-
-
-def _windows(model: ScoringModel, request: SensitivityRequest) -> list[Window]:
-    """Return as many windows as there is memory for their predictions."""
-    tokens = model.backend.tokenize(request.text, add_special=True, parse_special=False)
-    n_bytes = model.backend.facts.n_vocab * _LOGIT_BYTES * (request.n_ctx // 2)
-    n_windows = max(1, min(_MAX_WINDOWS, _MAX_REFERENCE_BYTES // n_bytes))
-    return windows(tokens, request.n_ctx, model.begin, n_windows)
 
 
 if __name__ == "__main__":

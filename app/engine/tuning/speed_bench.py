@@ -1,7 +1,6 @@
 """How fast a backend is, alone or in turns with another.
 
-Owns what is timed, the depth that it is timed at, and the way from seconds to speeds. Independent of which settings are
-worth a measurement, and of how a model is loaded.
+Independent of which settings are worth a measurement, and of how a model is loaded.
 """
 
 from __future__ import annotations
@@ -55,9 +54,11 @@ _N_DRAFTED = 8  # tokens of the step whose change of size is measured
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is timed: a step of `n_tokens`, all with logits, by a sequence that attends to at least `depth` cells; at
-    None the prefill of as many in an empty cache, where only the last has logits. With `n_answers` a step of one token
-    of each of so many other sequences, while the cache has as many cells."""
+    """What is timed: a step of `n_tokens`, all with logits, of a sequence that attends to at least `depth` cells.
+
+    With a depth of None the prefill of as many tokens in an empty cache, where only the last has logits; with
+    `n_answers` a step of one token of each of so many other sequences.
+    """
 
     n_tokens: int
     depth: int | None

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 DEFAULT_KV_TYPE = "f16"
-# What a process that measures exits with when other programs disturbed it: EX_TEMPFAIL of sysexits.h.
+# Exit status of a process whose measurements other programs disturbed: EX_TEMPFAIL of sysexits.h.
 DISTURBED = 75
 # How much faster x86 computes with plain weights of these types, by tokens a step (1 thread with AVX-512, 0.35–1.2B):
 # 1: 0.9–0.97, 4: 0.85–1.0, 16: 0.97–1.2, 24: 1.1–1.16, 64: 1.4, 256: 1.55–1.7. Of Q4_0: 0.4–0.7 everywhere.
 PLAIN_TYPES = frozenset({tensor_type_named("Q2_K").type_id, tensor_type_named("Q4_K").type_id})
 PLAIN_FROM = 24
-AS_FAST = 0.02  # what the figures of one setting differ by from one tuning to the next
+AS_FAST = 0.02  # the figures of one setting differ by this from one tuning to the next
 N_BATCHED = 4  # answers at once that are measured
 _X86 = ("x86_64", "amd64")
 # Earlier versions measured one setting after the other, while the machine grew faster or slower: six settings of a
@@ -43,8 +43,8 @@ _METHOD = "in turns with the default"
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """What decides speed: threads, fused (flash) attention, repacked weights (extra buffer types), tokens a ubatch, and
-    the types of the KV cache, which users choose and no measurement does.
+    """What decides speed: threads, flash attention, repacked weights (extra buffer types), tokens of a micro-batch
+    (ubatch), and the types of the KV cache, which users choose and no measurement does.
 
     With `plain_from` repacked weights are mapped as the file has them too, for steps of at least so many tokens.
     """
@@ -156,7 +156,7 @@ def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasur
 
 
 def _between(points: Sequence[tuple[int, float]], place: float) -> float:
-    """Return the value at `place`, linear between `points` and constant beyond them."""
+    """Return the value at `place`, linear between `points` and constant beyond."""
     lower = max((point for point in points if point[0] <= place), default=points[0])
     upper = min((point for point in points if point[0] >= place), default=points[-1])
     if lower[0] >= upper[0]:
@@ -172,7 +172,6 @@ class TuneFile:
         self._file = MachineFile(cache_dir / "tune.json", machine or this_build())
 
     def measured(self, model: str) -> tuple[SpeedMeasurement, ...]:
-        """Return all measurements of `model`."""
         return tuple(decode(SpeedMeasurement, entry) for entry in self._file.entry(model).get("measured", ()))
 
     def work(self, model: str) -> Workload:
@@ -190,7 +189,6 @@ class TuneFile:
         self.store(model, name, [*others, measured])
 
     def drop(self, model: str) -> None:
-        """Remove the measurements of `model`."""
         if self._file.entry(model):
             self._file.update(model, {"measured": [], "step_ratios": {}})
 
@@ -277,7 +275,7 @@ def choose_setting(
 def describe_settings(
     choice: SettingChoice, loaded: RuntimeSettings, requested: EngineConfig, facts: BackendFacts
 ) -> tuple[LoadedSetting, ...]:
-    """Return what a model runs with that was `loaded` with the setting of `choice`, as far as memory allowed."""
+    """Return what a model runs with and why: `loaded` is the setting of `choice`, as far as memory allowed it."""
     weights = _part(choice, loaded, "weights", lambda setting: setting.weights, _weights)
     if choice.setting.weights == "both" != loaded.weights:
         weights = LoadedSetting("weights", _weights(loaded), "default", _NO_ROOM)
@@ -295,7 +293,8 @@ def describe_settings(
         choice, loaded, "micro-batch", lambda setting: setting.n_ubatch, lambda setting: f"{setting.n_ubatch}"
     )
     if loaded.n_ubatch < choice.setting.n_ubatch:
-        micro_batch = LoadedSetting("micro-batch", f"{loaded.n_ubatch}", "default", _less_memory(choice, facts))
+        reason = f"{choice.setting.n_ubatch} would take too much memory with {facts.n_cells:,} cells"
+        micro_batch = LoadedSetting("micro-batch", f"{loaded.n_ubatch}", "default", reason)
     has_kv_option = requested.kv_type not in ("", DEFAULT_KV_TYPE)
     return (
         attention,
@@ -303,19 +302,19 @@ def describe_settings(
         threads,
         micro_batch,
         LoadedSetting("KV cache", loaded.kv_type, "option" if has_kv_option else "default"),
-        LoadedSetting("truncation", _truncation(facts.truncation), "model"),
+        LoadedSetting("truncation", _describe_truncation(facts.truncation), "model"),
     )
 
 
 def describe_drafts(names: Sequence[str], *, has_draft_model: bool) -> LoadedSetting:
-    """Return the sources of drafts that a loaded model has, by name."""
+    """Return the draft sources of a loaded model."""
     return LoadedSetting("drafts", ", ".join(names) or "none", "option" if has_draft_model else "default")
 
 
 def describe_projector(
     planned: PlannedProjector | None, facts: BackendFacts, device: str, *, is_chosen: bool
 ) -> tuple[LoadedSetting, ...]:
-    """Return what lets a loaded model see or hear, its bytes and its `device` (empty: the processor); none without."""
+    """Return the projector of a loaded model, its bytes and its `device` (empty: the processor); none without one."""
     takes = " and ".join(verb for verb, does in (("sees", facts.sees), ("hears", facts.hears)) if does)
     if planned is None or not takes:
         return ()
@@ -332,23 +331,15 @@ def _part(
     text_of: Callable[[RuntimeSettings], str],
 ) -> LoadedSetting:
     """Return a part of the `loaded` setting, with the fastest measurement of any other value of that part."""
-    if choice.best is None or value_of(loaded) != value_of(choice.best.setting):
-        return LoadedSetting(name, text_of(loaded), "default", _NOT_MEASURED)
     others = [item for item in choice.known if value_of(item.setting) != value_of(loaded)]
-    if not others:
+    if choice.best is None or value_of(loaded) != value_of(choice.best.setting) or not others:
         return LoadedSetting(name, text_of(loaded), "default", _NOT_MEASURED)
     other = fastest(others, choice.work)
     reason = f"{_speeds(choice.best, choice.work)}, {text_of(other.setting)} {_speeds(other, choice.work)}"
     return LoadedSetting(name, text_of(loaded), "measured", reason)
 
 
-def _less_memory(choice: SettingChoice, facts: BackendFacts) -> str:
-    """Return why the micro-batch is smaller than that of `choice`."""
-    return f"{choice.setting.n_ubatch} would take too much memory with {facts.n_cells:,} cells"
-
-
 def _speeds(item: SpeedMeasurement, work: Workload) -> str:
-    """Return the speeds of prompts and answers in tokens a second."""
     return f"{item.prefill:.3g} + {decode_speed(item, work):.3g} tok/s"
 
 
@@ -362,7 +353,7 @@ def _weights(setting: RuntimeSettings) -> str:
     return "repacked" if setting.weights == "repacked" else "as in the file"
 
 
-def _truncation(truncation: Truncation) -> str:
+def _describe_truncation(truncation: Truncation) -> str:
     if truncation.is_unlimited:
         return "anywhere"
     parts = (

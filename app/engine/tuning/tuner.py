@@ -3,10 +3,9 @@
     python -m app.engine.tuning.tuner                             a TuneRequest on stdin
     python -m app.engine.tuning.tuner MODEL.gguf N_THREADS --idle
 
-Owns the candidates, and which of them are compared. With a request on stdin it yields the speeds of each setting. Every
-measurement is stored at once, so the process may be ended at any time. With --idle it makes quick measurements of the
-settings that lack one, at the lowest priority, and ends with its stdin; what it measured beside other programs is not
-kept, and it exits with DISTURBED. Independent of how results are shown.
+Every measurement is stored at once, so the process may be ended at any time. With --idle it makes quick measurements of
+the settings that lack one, at the lowest priority, and ends with its stdin; what it measured beside other programs is
+dropped, and it exits with DISTURBED.
 """
 
 from __future__ import annotations
@@ -173,13 +172,16 @@ def undisturbed(
 
 
 def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
-    """Measure settings without a measurement quickly, if there is memory for a second copy of the model.
+    """Quickly measure the settings that lack it, if there is memory for a second copy of the model.
 
-    On GPUs there must be room for all layers: with others than the loaded copy has there, speeds would be no figures of
-    it. Return an exit status: DISTURBED where some are still to be measured.
+    On GPUs there must be room for all layers: with other layers than the loaded copy has there, speeds would differ.
+    Return an exit status: DISTURBED where some are still to be measured.
     """
     header = read_header(path)
-    if psutil.virtual_memory().available < _needed_bytes(header):
+    profile = PlannedModel(header, tensors_of(header)).profile(requested_run(_CONFIG, is_fused=False))
+    # The weights in both layouts, and the two contexts that are measured in turns.
+    needed_bytes = 2 * (profile.weight_bytes + profile.cache_bytes + profile.compute_bytes)
+    if psutil.virtual_memory().available < needed_bytes:
         return 0
     devices = _devices(settings)
     tuned, key = _tune_file(header, settings.cache_dir), tune_key(header)
@@ -188,7 +190,8 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
     if devices.has_gpu:
         if not devices.attempt(header, _CONFIG, default).is_all_on_gpus:
             return 0
-        first = [setting for setting in first if setting.weights == default.weights]  # the processor multiplies none
+        # With all layers on GPUs the processor multiplies nothing, so its layouts of the weights do not matter.
+        first = [setting for setting in first if setting.weights == default.weights]
     done = {speeds.setting: speeds for speeds in tuned.measured(key)}
     missing = [setting for setting in first if setting not in done]
     if not missing:
@@ -200,12 +203,6 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
         tuned.add(key, path.name, speeds)
         missing.remove(speeds.setting)
     return DISTURBED if missing else 0
-
-
-def _needed_bytes(header: Header) -> int:
-    """Return the bytes for the weights in both layouts, and for the two contexts that are measured in turns."""
-    profile = PlannedModel(header, tensors_of(header)).profile(requested_run(_CONFIG, is_fused=False))
-    return 2 * (profile.weight_bytes + profile.cache_bytes + profile.compute_bytes)
 
 
 def _devices(settings: Settings) -> LoadDevices:
