@@ -94,8 +94,7 @@ class _Products:
         _allocate(self._context, device, owned)
         before = read_cpu_times()
         reading_s, computing_s = (
-            _best_s(partial(_compute, backend, _new_graph(self._context, products)), clock)
-            for products in (self._reading, self._computing)
+            _best_s(self._context, backend, each, clock) for each in (self._reading, self._computing)
         )
         return DeviceSpeed(
             bytes_per_s=self._n_bytes / reading_s,
@@ -104,21 +103,20 @@ class _Products:
         )
 
 
-def _best_s(run: Callable[[], None], clock: Callable[[], float]) -> float:
-    """Return the seconds of the best pass after a first one, of as many as the time allows."""
-    run()
+def _best_s(context: int, backend: int, products: Sequence[int], clock: Callable[[], float]) -> float:
+    """Return the seconds of the best pass over `products` after a first one, of as many as the time allows."""
+    graph = ggml_function("ggml_new_graph", c_void_p, c_void_p)(context)
+    expand = ggml_function("ggml_build_forward_expand", None, c_void_p, c_void_p)
+    for product in products:
+        expand(graph, product)
+    compute = ggml_function("ggml_backend_graph_compute", c_int, c_void_p, c_void_p)
     times_s: list[float] = []
-    while not times_s or (len(times_s) < _N_PASSES and sum(times_s) < _MOST_S):
+    while len(times_s) < 2 or (len(times_s) <= _N_PASSES and sum(times_s[1:]) < _MOST_S):
         begun_s = clock()
-        run()
+        if status := compute(backend, graph):
+            raise EngineError(f"A device failed to multiply matrices (status {status}).", "Update its driver.")
         times_s.append(max(clock() - begun_s, 1e-9))
-    return min(times_s)
-
-
-def _compute(backend: int, graph: int) -> None:
-    status = ggml_function("ggml_backend_graph_compute", c_int, c_void_p, c_void_p)(backend, graph)
-    if status:
-        raise EngineError(f"A device failed to multiply matrices (status {status}).", "Update its driver.")
+    return min(times_s[1:])
 
 
 def _new_context(n_tensors: int, n_graphs: int, owned: ExitStack) -> int:
@@ -129,14 +127,6 @@ def _new_context(n_tensors: int, n_graphs: int, owned: ExitStack) -> int:
     context: int = ggml_function("ggml_init", c_void_p, _InitParams)(_InitParams(size, None, True))
     owned.callback(ggml_function("ggml_free", None, c_void_p), context)
     return context
-
-
-def _new_graph(context: int, products: Sequence[int]) -> int:
-    graph: int = ggml_function("ggml_new_graph", c_void_p, c_void_p)(context)
-    expand = ggml_function("ggml_build_forward_expand", None, c_void_p, c_void_p)
-    for product in products:
-        expand(graph, product)
-    return graph
 
 
 def _allocate(context: int, device: int, owned: ExitStack) -> None:

@@ -60,7 +60,6 @@ class _Recorder(ABC):
         self._n_bytes = ggml_function("ggml_nbytes", c_size_t, c_void_p)
 
     def check(self) -> None:
-        """Raise an exception of the callback."""
         if self._failure is not None:
             raise self._failure
 
@@ -202,7 +201,6 @@ class WritableWeights:
         return set(self._places)
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Replace the bytes of tensor `name` by those of `parts`, from its beginning on."""
         start = 0
         for data in parts:
             for address in self._places[name]:

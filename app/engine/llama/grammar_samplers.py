@@ -57,7 +57,6 @@ class Grammar:
         self._decoder = codecs.getincrementaldecoder("utf-8")("strict")
 
     def allows(self, token: int) -> bool:
-        """Return whether `token` may come next."""
         return self.is_text(token) and bool(allowed_by(self._native, np.array([token], np.int32))[0])
 
     def is_text(self, token: int) -> bool:
@@ -102,7 +101,6 @@ class Grammar:
             self._decoder.decode(self._piece(token))
 
     def is_complete(self) -> bool:
-        """Return whether the text may end here."""
         ends = (lib.llama_vocab_eos(self._vocab), lib.llama_vocab_eot(self._vocab))
         return any(self.allows(token) for token in ends if token >= 0 and self._is_eog(token))
 

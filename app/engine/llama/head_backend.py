@@ -50,7 +50,6 @@ class Followed:
         return self.n_computed + len(self.tokens)
 
     def truncate(self, n_tokens: int) -> None:
-        """Forget the tokens from position `n_tokens` on."""
         n_waiting = max(0, n_tokens - self.n_computed)
         del self.tokens[n_waiting:], self.rows[n_waiting:]
         self.n_computed = min(self.n_computed, n_tokens)
@@ -224,12 +223,12 @@ class HeadBackend(LlamaBackend):
         self._owned.callback(head.close)
         self._n_layers = lib.llama_model_n_layer(model)
         self._n_embd, self._n_embd_out = lib.llama_model_n_embd(model), lib.llama_model_n_embd_out(model)
-        self._inputs = layer_inputs()
+        record_inputs, self._inputs_of = layer_inputs()
         for layer in head.spec.target_layers:
             if self._is_output(layer):
                 hidden_states().llama_set_embeddings_nextn(context, True, False)
             else:
-                self._inputs.enable(context, layer, True)
+                record_inputs(context, layer, True)
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         status = super().decode(chunks)
@@ -288,7 +287,7 @@ class HeadBackend(LlamaBackend):
         if self._is_output(layer):
             pointer: Any = hidden_states().llama_get_embeddings_nextn(self._context)
             return np.ctypeslib.as_array(pointer, (n_tokens, self._n_embd_out))
-        return np.ctypeslib.as_array(self._inputs.of(self._context, layer), (n_tokens, self._n_embd))
+        return np.ctypeslib.as_array(self._inputs_of(self._context, layer), (n_tokens, self._n_embd))
 
     def _is_output(self, layer: int) -> bool:
         """Return whether `layer` stands for the output of the last one; block heads get that as one more input."""

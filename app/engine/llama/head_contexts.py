@@ -45,7 +45,6 @@ class HiddenRows:
         return rows[index] if 0 <= index < len(rows) else None
 
     def share(self, source_id: int, target_id: int) -> None:
-        """Give a new copy of a sequence the same rows."""
         self.remove(target_id)
         if source_id in self._rows:
             self._rows[target_id] = self._rows[source_id]

@@ -200,5 +200,4 @@ class StepWeights:
     plain_from: int
 
     def choose(self, n_tokens: int) -> None:
-        """Use the weights for a step of `n_tokens`."""
         self.plain.use(is_plain=0 < self.plain_from <= n_tokens)

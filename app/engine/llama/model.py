@@ -178,7 +178,6 @@ class LlamaModel:
         return self._plain.n_bytes
 
     def vocabulary(self) -> Vocabulary:
-        """Return the tokens' texts, and the tokens that begin and end a text."""
         vocab = lib.llama_model_get_vocab(self._model)
         return Vocabulary(
             kind=lib.llama_vocab_type(vocab),
@@ -329,7 +328,6 @@ def dry_compute_bytes(path: Path, config: RunConfig, parameters: LoadParameters)
 
 
 def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters) -> lib.llama_context_params:
-    """Return the parameters of the requested context over a loaded `model`."""
     params = lib.llama_context_default_params()
     params.n_ctx = config.n_cells
     supports_truncation = _supports_truncation(model)
@@ -393,7 +391,6 @@ class PlacementParams:
         self._overrides = (_Override * 2)(_Override(pattern, host_memory), _Override(None, None))
 
     def fill(self, params: lib.llama_model_params) -> None:
-        """Set the placement in `params`."""
         params.n_gpu_layers = self._parameters.n_gpu_layers
         params.devices = ctypes.addressof(self._devices)
         params.tensor_split = self._split

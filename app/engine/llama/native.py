@@ -85,7 +85,6 @@ class NativeLog:
         return "".join(character for character in words if character.isprintable())
 
     def take_buffers(self) -> tuple[Buffer, ...]:
-        """Return the buffers allocated since the last call."""
         buffers, self._buffers = tuple(self._buffers), []
         return buffers
 
@@ -137,20 +136,13 @@ def hidden_states() -> Any:
     return llama_cpp_ext
 
 
-@dataclass(frozen=True, slots=True)
-class LayerInputs:
-    """llama.cpp's functions for the inputs of layers: `enable(context, layer, True)`, and after each decode
-    `of(context, layer)`, a pointer to a row for each token."""
-
-    enable: Callable[[int, int, bool], None]
-    of: Callable[[int, int], Any]
-
-
 @cache
-def layer_inputs() -> LayerInputs:
-    """Return the functions, which llama.cpp exports as C++ only. Raises EngineError without them."""
+def layer_inputs() -> tuple[Callable[[int, int, bool], None], Callable[[int, int], Any]]:
+    """Return llama.cpp's functions for the inputs of layers, exported as C++ only: one that records them, of (context,
+    layer, True), and one that gives a row for each token of the last batch, of (context, layer). Raises EngineError.
+    """
     context = lib.llama_context_p_ctypes
-    return LayerInputs(
+    return (
         _exported(_SET_LAYER_INPUTS, (None, context, ctypes.c_uint32, ctypes.c_bool)),
         _exported(_GET_LAYER_INPUTS, (ctypes.POINTER(ctypes.c_float), context, ctypes.c_uint32)),
     )

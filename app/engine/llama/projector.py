@@ -67,12 +67,10 @@ class EncodingGuard:
             self._interrupted.clear()
 
     def check(self) -> None:
-        """Raise an exception of the callback."""
         if self._failure is not None:
             raise self._failure
 
     def interrupt(self) -> None:
-        """Interrupt the running encoding, from any thread."""
         self._interrupted.set()
 
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
@@ -245,7 +243,6 @@ class LlamaProjector:
 
     @contextmanager
     def _bitmap(self, data: bytes, form: MediaFormat) -> Iterator[int]:
-        """Decode a file for libmtmd."""
         if form.kind is MediaKind.PICTURE:
             picture = self._decoder.picture(data)
             rgb = ctypes.cast(ctypes.c_char_p(picture.rgb), ctypes.POINTER(ctypes.c_uint8))

@@ -50,7 +50,6 @@ class LlamaSampler:
         return token
 
     def choose(self, row: int) -> int:
-        """Return the choice of the chain, without recording it."""
         n = self._n_likeliest
         token = None if n is None else self._candidates.choose_likeliest(self.chain, row, n)
         return self._candidates.choose(self.chain, row) if token is None else token
@@ -117,7 +116,6 @@ class Candidates:
 
     @cached_property
     def all(self) -> NDArray[np.int32]:
-        """The ids of all tokens."""
         return np.arange(self._n_vocab, dtype=np.int32)
 
     def choose(self, chain: NativeSampler, row: int) -> int:
@@ -171,7 +169,6 @@ class Candidates:
 
 
 def allowed_by(grammar: NativeSampler, tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
-    """Return for each of `tokens` whether `grammar` allows it next."""
     data = np.zeros(len(tokens), _CANDIDATE)
     data["id"] = tokens
     lib.llama_sampler_apply(grammar, ctypes.byref(_token_array(data)))
@@ -203,7 +200,9 @@ class ChainBuilder:
         # The stages whose llama_sampler_init_... takes more than their numbers.
         self._builders: dict[str, Callable[[Stage], NativeSampler]] = {
             "logit_bias": self._new_logit_bias,
-            "penalties": self._new_penalties,
+            "penalties": lambda stage: lib.llama_sampler_init_penalties(
+                facts.n_vocab, self._n_back(stage.arguments[0]), *stage.arguments[1:]
+            ),
             "dry": self._new_dry,
             "mirostat": lambda stage: lib.llama_sampler_init_mirostat(facts.n_vocab, *stage.arguments, _MIROSTAT_M),
         }
@@ -230,10 +229,6 @@ class ChainBuilder:
         pairs = stage.arguments
         biases = (lib.llama_logit_bias * len(pairs))(*pairs)
         return lib.llama_sampler_init_logit_bias(self._facts.n_vocab, len(pairs), biases)
-
-    def _new_penalties(self, stage: Stage) -> NativeSampler:
-        last_n, *penalties = stage.arguments
-        return lib.llama_sampler_init_penalties(self._facts.n_vocab, self._n_back(last_n), *penalties)
 
     def _new_dry(self, stage: Stage) -> NativeSampler:
         # llama.cpp looks for the sequence breakers in the whole vocabulary, 130 ms for 128k tokens; cloning is free.

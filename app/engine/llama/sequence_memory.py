@@ -86,7 +86,6 @@ class PositionMap:
             self._n_tokens[sequence_id] = chunk.position + len(chunk.tokens)
 
     def truncate(self, sequence_id: int, n_tokens: int) -> None:
-        """Note that only the first `n_tokens` are left."""
         if sequence_id not in self._n_tokens:
             return
         self._spans[sequence_id] = [span for span in self._spans[sequence_id] if span.begin < n_tokens]
@@ -104,14 +103,12 @@ class PositionMap:
             self._spans[target_id], self._n_tokens[target_id] = [*source, *own], n_tokens
 
     def copy(self, source_id: int, target_id: int) -> None:
-        """Note that `target_id` is a copy of the whole of `source_id`."""
         self.forget(target_id)
         if source_id in self._n_tokens:
             self._spans[target_id] = list(self._spans[source_id])
             self._n_tokens[target_id] = self._n_tokens[source_id]
 
     def forget(self, sequence_id: int) -> None:
-        """Note that the sequence is empty."""
         self._spans.pop(sequence_id, None)
         self._n_tokens.pop(sequence_id, None)
 

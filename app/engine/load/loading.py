@@ -179,7 +179,15 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             _store(native.backend, prepared.key, prepared.config, cache_dir, owned),
             partial(prepared.tuned.record_use, prepared.tuned_as),
             draft_sources=draft_sources,
-            settings=_settings(prepared, native, attempt),
+            settings=(
+                *describe_settings(prepared.choice, native.setting, prepared.requested, native.backend.facts),
+                *describe_projector(
+                    auxiliary.projector,
+                    native.backend.facts,
+                    attempt.projector_device,
+                    is_chosen=prepared.config.has_chosen_projector,
+                ),
+            ),
             new_media_queue=media_queue_of(
                 native.projector, prepared.key, cache_dir, saves=prepared.config.saves_prefixes
             ),
@@ -217,20 +225,6 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
         listener.on_notice(warning)
     projector = projector if plan.auxiliary.projector is not None else None
     return _Prepared(requested, config, header, devices, key, tuned, tuned_as, choice, plan, projector)
-
-
-def _settings(prepared: _Prepared, native: _NativeModel, attempt: LoadAttempt) -> tuple[LoadedSetting, ...]:
-    """Return what a loaded model runs with, and why."""
-    facts = native.backend.facts
-    return (
-        *describe_settings(prepared.choice, native.setting, prepared.requested, facts),
-        *describe_projector(
-            prepared.plan.auxiliary.projector,
-            facts,
-            attempt.projector_device,
-            is_chosen=prepared.config.has_chosen_projector,
-        ),
-    )
 
 
 def _open(

@@ -93,16 +93,11 @@ def _speed_file(cache_dir: Path) -> MachineFile:
 
 
 def known_speeds(cache_dir: Path) -> dict[str, DeviceSpeed]:
-    """Return the speeds of GPUs by key that were measured with these drivers: on a quiet machine, or in the last
-    minutes."""
-    return _known(_speed_file(cache_dir))
-
-
-def _known(file: MachineFile) -> dict[str, DeviceSpeed]:
+    """Return the speeds of GPUs by key, measured with these drivers on a quiet machine or in the last minutes."""
     now_s = time.time()
     return {
         key: speed
-        for key, entry in file.entries().items()
+        for key, entry in _speed_file(cache_dir).entries().items()
         if is_quiet((speed := decode(DeviceSpeed, entry)).others_share)
         or 0 <= now_s - entry.get("measured_at_s", 0.0) < _BUSY_AGE_S
     }
@@ -111,13 +106,12 @@ def _known(file: MachineFile) -> dict[str, DeviceSpeed]:
 def _keep_speeds(gpus: Sequence[ListedGpu], cache_dir: Path) -> None:
     """Store the speeds that were measured just now."""
     if not (measured := [gpu for gpu in gpus if gpu.speed]):
-        return  # most machines: no driver is asked for its version
-    file = _speed_file(cache_dir)
-    known = _known(file)
+        return  # most machines: drivers are not asked for their versions
+    known = known_speeds(cache_dir)
     for gpu in measured:
         if gpu.speed != known.get(gpu.key):
             with contextlib.suppress(OSError):  # the disk is full or read-only: measured again next time
-                file.update(gpu.key, encode(gpu.speed) | {"measured_at_s": time.time()})
+                _speed_file(cache_dir).update(gpu.key, encode(gpu.speed) | {"measured_at_s": time.time()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +176,7 @@ def gpu_device(
     """Return the device of a GPU that ggml listed.
 
     `links` and `speeds` are the bandwidths of its link and of its memory by address. The table of known GPUs precedes
-    `speeds`, and those what was measured, which no maker gives a bandwidth for.
+    `speeds`, and both precede what was measured.
     """
     measured = gpu.speed.bytes_per_s if gpu.speed else None
     return Device(

@@ -144,12 +144,10 @@ class LoadAttempt:
 
     @property
     def parameters(self) -> LoadParameters:
-        """Where the layers go."""
         return parameters_of(self.plan.assessment)
 
     @property
     def is_all_on_gpus(self) -> bool:
-        """Whether GPUs get all layers."""
         found = self.plan.assessment
         return found.placement is not None and found.placement.n_on_gpus == len(found.profile.layers)
 
@@ -163,8 +161,12 @@ class LoadAttempt:
         return next(name for name, count in counts if count)
 
     @property
+    def shares(self) -> tuple[Share, ...]:
+        """What each device gets; empty when that is unknown."""
+        return self.plan.assessment.shares
+
+    @property
     def shares_without_projector(self) -> tuple[Share, ...]:
-        """What each device gets of all but the projector."""
         device, usage = self.projector_device, self._projector_usage
         n_bytes = usage.beside_bytes if usage else 0
         return tuple(
@@ -175,11 +177,6 @@ class LoadAttempt:
     @property
     def _projector_usage(self) -> AuxiliaryUsage | None:
         return next((extra for extra in self.plan.assessment.profile.extras if extra.projector), None)
-
-    @property
-    def shares(self) -> tuple[Share, ...]:
-        """What each device gets; empty when that is unknown."""
-        return self.plan.assessment.shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +299,6 @@ class LoadDevices:
 
     @property
     def has_gpu(self) -> bool:
-        """Whether a layer may go elsewhere than to the processor."""
         return bool(self._gpus())
 
     def planner(
@@ -331,8 +327,7 @@ class LoadDevices:
         return self.attempt(read_header(path), config, setting).parameters if self.has_gpu else ON_HOST
 
     def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
-        """Compare the `usage` of the model `key` with its plan, both without a projector, and store the excess for the
-        next plan.
+        """Store how far the `usage` of the model `key` exceeds its plan, both without a projector, for the next plan.
 
         Raises EngineError when a planned GPU got nothing.
         """
@@ -374,7 +369,7 @@ class DryRunRequest:
 
 @dataclass(frozen=True, slots=True)
 class _ComputeBuffers:
-    n_bytes: Mapping[str, int]
+    n_bytes: Mapping[str, int]  # by device name
 
 
 def compute_by_device(request: DryRunRequest) -> dict[str, int]:

@@ -199,7 +199,6 @@ class SpeedSampler:
             self._begun = self._read_times()
 
     def disturb(self) -> None:
-        """Note that something else is computed too."""
         self._alone = None
 
     def end(self, finished: Finished, n_cells_used: int) -> None:
@@ -250,7 +249,6 @@ class RunRecorder:
     now_s: Callable[[], float] = time.time
 
     def record(self, sample: SpeedSample) -> None:
-        """Store the decode of a sample, and its prefill if it has one."""
         # attention that is not fused computes the cells of other sequences too
         depth = sample.depth if self.setting.is_fused else sample.n_cells
         profile = self.model.profile(replace(self.setting, depth=depth))

@@ -43,7 +43,6 @@ def decode_picture(data: bytes) -> Picture:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about damaged metadata, which is not used
             with Image.open(io.BytesIO(data), formats=[form.name]) as image:
-                _check_size(image.size)
                 return _upright_rgb(image, form)
     except UserError:
         raise
@@ -56,20 +55,16 @@ def decode_picture(data: bytes) -> Picture:
         raise RequestError(f"A picture ({form}) is damaged: {words}.", "Send a whole file.") from None
 
 
-def _check_size(size: tuple[int, int]) -> None:
-    width, height = size
+def _upright_rgb(image: Any, form: MediaFormat) -> Picture:
+    from PIL import Image, ImageOps
+
+    width, height = image.size
     if not 0 < width * height <= MAX_PIXELS:
         cause = f"A picture has {width:,} × {height:,} pixels."
         raise RequestError(cause, f"Send one of 1 to {MAX_PIXELS:,} pixels.")
-    if max(size) > MAX_RATIO * min(size):
+    if max(image.size) > MAX_RATIO * min(image.size):
         cause = f"A picture of {width:,} × {height:,} pixels is too narrow."
         raise RequestError(cause, f"Send one whose sides differ by at most {MAX_RATIO} to 1.")
-
-
-def _upright_rgb(image: Any, form: MediaFormat) -> Picture:
-    """Decode the pixels of an opened picture."""
-    from PIL import Image, ImageOps
-
     if form is MediaFormat.JPEG:  # decodes fewer pixels where the result needs fewer
         image.draft("RGB", (MAX_SIDE, MAX_SIDE))
     image.load()
@@ -88,22 +83,16 @@ def _upright_rgb(image: Any, form: MediaFormat) -> Picture:
 
 def _without_palette(image: Any) -> Any:
     """Return the picture in a mode that can be scaled: RGBA where something is transparent, else gray or RGB."""
+    from PIL import Image
+
     if image.mode in ("PA", "LA", "La", "RGBa") or "transparency" in image.info:
         return image.convert("RGBA")
     if image.mode.startswith("I") or image.mode == "F":
-        return _gray(image)
+        # 16 or 32 bits a pixel, which Pillow would clip at 255: scaled, by the largest value where no range is known.
+        values = np.nan_to_num(np.asarray(image, np.float32))
+        highest = 65_535.0 if image.mode.startswith("I;16") else float(values.max(initial=0))
+        return Image.fromarray((np.clip(values / max(highest, 1e-30), 0, 1) * 255).round().astype(np.uint8))
     return image if image.mode in ("L", "RGB", "RGBA") else image.convert("RGB")
-
-
-def _gray(image: Any) -> Any:
-    """Return a picture of 16 or 32 bits a pixel, which Pillow cuts at 255, scaled to 8 bits: by its largest value where
-    its format gives no range."""
-    from PIL import Image
-
-    values = np.nan_to_num(np.asarray(image, np.float32))
-    highest = 65_535.0 if image.mode.startswith("I;16") else float(values.max(initial=0))
-    scaled = np.clip(values / max(highest, 1e-30), 0, 1)
-    return Image.fromarray((scaled * 255).round().astype(np.uint8))
 
 
 def decode_sound(data: bytes, sample_rate: int) -> Sound:

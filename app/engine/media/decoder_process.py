@@ -47,7 +47,6 @@ class DecoderProcess:
         return Sound(np.frombuffer(samples, np.float32))
 
     def close(self) -> None:
-        """Kill the child, if there is one."""
         if self._child is not None:
             child, self._child = self._child, None
             child.kill()

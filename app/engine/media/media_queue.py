@@ -14,6 +14,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeAlias
 
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaEncoder, MediaLayout
@@ -166,21 +167,17 @@ class MediaQueue:
         with self._changed:
             while not self._is_closing:
                 for name, owner in sorted(self._owners.items(), key=lambda item: item[1].turn):
-                    if (work := self._work_of(name, owner)) is not None:
-                        self._n_turns += 1
-                        owner.turn = self._n_turns
-                        return work
+                    wanted = next((content_id for content_id in owner.chunks if content_id in self._wanted), "")
+                    if owner.is_prepared and not wanted:
+                        continue
+                    self._n_turns += 1
+                    owner.turn = self._n_turns
+                    if not owner.is_prepared:
+                        return partial(self._lay_out, name, owner)
+                    self._wanted.discard(wanted)
+                    self._running = wanted
+                    return partial(self._encode, owner, *owner.chunks[wanted])
                 self._changed.wait()
-        return None
-
-    def _work_of(self, name: str, owner: _Owner) -> Callable[[], None] | None:
-        if not owner.is_prepared:
-            return lambda: self._lay_out(name, owner)
-        for content_id, (chunk, media) in owner.chunks.items():
-            if content_id in self._wanted:
-                self._wanted.discard(content_id)
-                self._running = content_id
-                return lambda: self._encode(owner, chunk, media)
         return None
 
     def _lay_out(self, name: str, owner: _Owner) -> None:
@@ -323,5 +320,4 @@ class MediaIntake:
 
 
 def owner_of(message: Request | Tokenize) -> str:
-    """Return the id of a request or call."""
     return message.request_id if isinstance(message, Request) else message.call_id

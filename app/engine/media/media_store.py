@@ -139,11 +139,9 @@ class MediaStore:
                 path.unlink(missing_ok=True)
 
     def layout(self, key: str) -> MediaLayout | None:
-        """Return the layout saved under `key`, None without one."""
         return self._read(_layout_key(key), lambda path: read_layout(path, key))
 
     def embeddings(self, content_id: str) -> Embeddings | None:
-        """Return the saved embeddings with this content, None without any."""
         return self._read(_embeddings_key(content_id), lambda path: read_embeddings(path, content_id))
 
     def has_layout(self, key: str) -> bool:
@@ -160,13 +158,11 @@ class MediaStore:
         self._write(_layout_key(key), conversation, lambda path: write_layout(path, key, layout, most))
 
     def save_embeddings(self, content_id: str, embeddings: Embeddings, conversation: str) -> None:
-        """Save the embeddings of a chunk, as `save_layout` does."""
         most = self._max_disk_bytes
         key = _embeddings_key(content_id)
         self._write(key, conversation, lambda path: write_embeddings(path, content_id, embeddings, most))
 
     def forget(self, conversations: Collection[str]) -> None:
-        """Remove every file of `conversations`."""
         with self._lock:
             for key, (name, _) in list(self._files.items()):
                 if name.partition("-")[2] in conversations:

@@ -76,7 +76,6 @@ class EvalAccumulator:
 
     @property
     def perplexity(self) -> float:
-        """The perplexity of the model so far."""
         return _exp(self._loss_sum / self._n_tokens)
 
     @property

@@ -147,11 +147,9 @@ class _Probe:
         weights.write(tensor.name, (encode(values, tensor.stored, tensor.name) for values in rows))
 
     def restore(self, weights: WritableWeights) -> None:
-        """Overwrite the loaded tensor with its original values."""
         weights.write(self.tensor.name, self.tensor.slabs(self.tensor.shape[1]))
 
     def sensitivity(self, kld: float, n_threads: int) -> Sensitivity:
-        """Return the result for a measured `kld`."""
         tensor, columns = self.tensor, self.column_weights
         kinds = candidates(tensor.shape[0], tensor.stored, has_weights=columns is not None)
         errors = distortions(tensor, kinds, columns, n_threads)

@@ -197,7 +197,10 @@ class SpeedBench:
         if case.depth is None:
             self._clear_others()
             return True
-        if not (self._has_room(case.depth) and self._fill(case.depth)):
+        facts = self._backend.facts
+        n_steps = 1 if facts.supports_truncation else 1 + facts.truncation.n_holds + self._effort.n_repeats
+        n_needed = case.depth + self._n_seed + n_steps * max(self._effort.step_sizes)
+        if n_needed > facts.n_cells or not self._fill(case.depth):
             return False
         if case.n_answers:
             if case.n_answers > self._n_others:
@@ -207,11 +210,11 @@ class SpeedBench:
             return True
         if not self._attend_to_all():
             return False
-        if not self._backend.facts.supports_truncation:
+        if not facts.supports_truncation:
             self._step(case.n_tokens)  # moves the state to memory of its own, as the first step of an answer does
             if self._is_held(case.n_tokens) and not self._has_held:
                 self._has_held = True
-                for _ in range(self._backend.facts.truncation.n_holds):
+                for _ in range(facts.truncation.n_holds):
                     self._step(case.n_tokens)
         return True
 
@@ -230,11 +233,6 @@ class SpeedBench:
         elif self._backend.facts.supports_truncation and not case.n_answers:
             self._n_computed = self._backend.truncate(0, self._n_seed)
         return taken_s
-
-    def _has_room(self, depth: int) -> bool:
-        facts = self._backend.facts
-        n_steps = 1 if facts.supports_truncation else 1 + facts.truncation.n_holds + self._effort.n_repeats
-        return depth + self._n_seed + n_steps * max(self._effort.step_sizes) <= facts.n_cells
 
     def _fill(self, depth: int) -> bool:
         """Let other sequences have at least `depth` cells. Return False without their room."""

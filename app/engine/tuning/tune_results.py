@@ -180,7 +180,6 @@ class TuneFile:
         return decode(Workload, work) if work else DEFAULT_WORKLOAD
 
     def store(self, model: str, name: str, measured: Sequence[SpeedMeasurement]) -> None:
-        """Replace the measurements of `model`, whose file is called `name`."""
         self._file.update(model, {"name": name, "measured": encode(measured)})
 
     def add(self, model: str, name: str, measured: SpeedMeasurement) -> None:
@@ -307,7 +306,6 @@ def describe_settings(
 
 
 def describe_drafts(names: Sequence[str], *, has_draft_model: bool) -> LoadedSetting:
-    """Return the draft sources of a loaded model."""
     return LoadedSetting("drafts", ", ".join(names) or "none", "option" if has_draft_model else "default")
 
 

@@ -89,7 +89,7 @@ def test_a_head_is_recognised_by_its_file_and_announced(tmp_path: Path) -> None:
 
 def test_a_head_of_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
     model, head = tiny_llama(tmp_path / "m.gguf"), draft_head(tmp_path / "h.gguf", "eagle3")
-    with pytest.raises(ModelFileError, match=r"h\.gguf cannot draft for m\.gguf: it "):
+    with pytest.raises(ModelFileError, match=r"h\.gguf cannot draft for m\.gguf: its target layer 3"):
         load(tmp_path, model, head)
 
 
