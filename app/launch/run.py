@@ -1,13 +1,17 @@
-"""Running an agent: its private folder, its variables, its terminal, and what its requests used.
+"""Finding an agent and running it: its command and version, its private folder, its variables, and what it used.
 
-Owns the process. The agent shares our terminal and its Ctrl-C is its own; it gets a key that ends with it.
+The agent shares our terminal and its Ctrl-C is its own; it gets a key that ends with it. A version is read from the files
+beside the command: nothing is run for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -15,16 +19,79 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import FrameType
 
 from app.client.service_client import ServiceClient
-from app.launch.agents import FOLDER, KEY
+from app.launch.agents import FOLDER, KEY, Agent
 from app.launch.plan import LaunchPlan
 from app.protocol.errors import RequestError, ServiceError
 from app.protocol.metering import MeteredUsage
 from quantizer.system.errors import UsageError, UserError
 from quantizer.system.files import explained, open_private
+
+_N_PARENTS = 6  # from a command to the folder of its package
+
+
+class MissingAgentError(UserError):
+    """An agent that is not on PATH."""
+
+    def __init__(self, agent: Agent) -> None:
+        how = agent.install if agent.install.startswith("see ") else f"install it with `{agent.install}`"
+        super().__init__(
+            f"{agent.title} is not installed: there is no {agent.commands[0]} on PATH.", f"To use it, {how}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The path of an agent's command, with the suffix that Windows needs; `version` is empty where it is unknown."""
+
+    path: str
+    version: str
+
+
+def find_agent(agent: Agent) -> Installed | None:
+    """Return where `agent` is installed, None where it is not."""
+    path = next(filter(None, map(shutil.which, agent.commands)), None)
+    return None if path is None else Installed(path, _version(agent.package, Path(path)))
+
+
+def _version(package: str, command: Path) -> str:
+    registry, _, name = package.partition(":")
+    try:
+        if registry == "npm":
+            return _npm_version(name, command)
+        return _python_version(name, command) if registry == "pypi" else ""
+    except (OSError, ValueError):
+        return ""
+
+
+def _npm_version(name: str, command: Path) -> str:
+    """Return the version in package.json: above the file that a link leads to, or beside a shim of Windows."""
+    above = [folder / "package.json" for folder in islice(command.resolve().parents, _N_PARENTS)]
+    for path in (*above, command.parent / "node_modules" / name / "package.json"):
+        if path.is_file():
+            data = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(data, dict) and data.get("name") == name:
+                return _plain(data.get("version"))
+    return ""
+
+
+def _python_version(name: str, command: Path) -> str:
+    """Return the version in the name of the package's metadata, in the environment of the command."""
+    environment, wheel = command.resolve().parent.parent, name.replace("-", "_")
+    for pattern in (f"lib/python*/site-packages/{wheel}-*.dist-info", f"Lib/site-packages/{wheel}-*.dist-info"):
+        for folder in environment.glob(pattern):
+            return _plain(folder.name.removeprefix(f"{wheel}-").removesuffix(".dist-info"))
+    return ""
+
+
+def _plain(version: object) -> str:
+    """Return a version that can be printed, "" for anything else."""
+    return version if isinstance(version, str) and re.fullmatch(r"[\w.+!-]{1,40}", version) else ""
+
 
 _PREFIX = "localllm-launch-"
 _SIGNAL_BASE = 128  # of the exit status of a process that a signal ended, as shells have it

@@ -23,9 +23,8 @@ from quantizer.system.errors import StorageError, UsageError, UserError
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
-    from app.launch.installed import Installed
     from app.launch.plan import Check, LaunchPlan
-    from app.launch.run import LaunchResult
+    from app.launch.run import Installed, LaunchResult
     from app.protocol.metering import MeteredUsage
     from app.protocol.status import ServiceStatus
     from app.settings.settings import Settings
@@ -217,7 +216,7 @@ def launch(
 
 
 def _list(*, wants_json: bool) -> None:
-    from app.launch.installed import find_agent
+    from app.launch.run import find_agent
 
     found = {agent: find_agent(agent) for agent in AGENTS}
     if wants_json:
@@ -239,8 +238,8 @@ class _Launching:
     """One launch of `agent` with `arguments`; `model` is empty for the service's default."""
 
     def __init__(self, agent: Agent, arguments: tuple[str, ...], settings: Settings, model: str) -> None:
-        from app.launch.first_prompts import FirstPrompts
-        from app.launch.installed import find_agent
+        from app.launch.model_facts import FirstPrompts
+        from app.launch.run import find_agent
 
         self._agent, self._arguments = agent, arguments
         self._settings, self._model = settings, model
@@ -250,7 +249,7 @@ class _Launching:
 
     async def planned(self) -> tuple[LaunchPlan, str]:
         """Return the plan, and what the service is; starts and loads nothing."""
-        from app.launch.facts import known_facts
+        from app.launch.model_facts import known_facts
         from app.launch.plan import plan_launch
 
         path = self._installed.path if self._installed else self._agent.commands[0]
@@ -273,8 +272,7 @@ class _Launching:
         """Start the service if none runs, check, run the agent, print what it used, and return its exit status."""
         from app.client.launcher import open_engine
         from app.client.service_client import ServiceClient
-        from app.launch.installed import MissingAgentError
-        from app.launch.run import run_launch
+        from app.launch.run import MissingAgentError, run_launch
 
         if self._installed is None:
             raise MissingAgentError(self._agent)
@@ -291,7 +289,7 @@ class _Launching:
         """Return the plan for a model that is loaded, with as much context as the agent needs, if possible."""
         from app.cli.output.answer import BusyLine, LoadingLine
         from app.client.launcher import load_model
-        from app.launch.facts import prepared_facts
+        from app.launch.model_facts import prepared_facts
         from app.launch.plan import plan_launch
 
         when_unfit, show = self._settings.when_unfit, LoadingLine().show

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from app.launch import first_prompts
-from app.launch.first_prompts import FirstPrompts, token_sample
+from app.launch import model_facts
+from app.launch.model_facts import FirstPrompts, token_sample
 from quantizer.system.errors import StorageError
 
 
@@ -20,7 +20,7 @@ def test_the_longest_measurement_of_a_version_and_a_model_is_kept(tmp_path: Path
 
 
 def test_the_oldest_measurements_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_prompts, "_MOST_KEPT", 2)
+    monkeypatch.setattr(model_facts, "_MOST_KEPT", 2)
     prompts = FirstPrompts(tmp_path, "pi")
     for model in ("a", "b", "a", "c"):
         prompts.record(model, 5)
