@@ -176,12 +176,12 @@ def find_mix(request: JobRequest, target: MixTarget, n_threads: int) -> MixResul
     check_unquantized(model)
     check_output(Path(request.output), [], model.inputs)  # not only after measuring
     if target.n_bytes:
-        check_reachable(model, request.options(), target.n_bytes)
+        check_reachable(model, request, target.n_bytes)
     with Runnable(source, _lossless(model), n_threads) as running:
         is_named = request.imatrix not in ("", AUTO)
         imatrix = Path(request.imatrix) if is_named else cached_imatrix(source, running, n_threads)
         request = replace(request, imatrix=str(imatrix))
-        search = MixSearch(model, request.options(), _sensitivities(source, running, imatrix, n_threads))
+        search = MixSearch(model, request, _sensitivities(source, running, imatrix, n_threads))
         if target.n_bytes:
             mix, kld = search.within_bytes(target.n_bytes), None
         else:
@@ -195,7 +195,7 @@ class _Trials:
     """Mixes that are written, evaluated on a text that ships, and removed."""
 
     def __init__(self, request: JobRequest, running: Runnable, n_threads: int) -> None:
-        self._request = replace(request, source=str(running.path), max_shard_bytes=0, keeps_split=False)
+        self._request = replace(request, source=str(running.path), max_shard_bytes=0, keep_split=False)
         self._reference = running.path
         self._n_threads = n_threads
         self._n_done = 0

@@ -1,7 +1,7 @@
 """Finding an agent and running it: its command and version, its private folder, its variables, and what it used.
 
-The agent shares our terminal and its Ctrl-C is its own; it gets a key that ends with it. A version is read from the files
-beside the command: nothing is run for it.
+The agent shares our terminal and its Ctrl-C is its own; it gets a key that ends with it. Versions are read from files
+next to the command: nothing is run for them.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ from quantizer.mix.imatrix import ColumnWeights
 from quantizer.mix.type_rules import Category, allows_quantization, category_of, needs_imatrix
 from quantizer.system.errors import UsageError
 from quantizer.write.dtype_conversion import encode, to_float32
-from quantizer.write.quantize_plan import PlanOptions, plan_model
+from quantizer.write.plan_options import PlanOptions
+from quantizer.write.quantize_plan import plan_model
 
 PROBES = ("Q4_K", "Q4_0")  # what a tensor is bent into to be measured: the first that its rows fit
 
@@ -209,10 +210,11 @@ class MixSearch:
         self._options = options
         self.sensitivities = sensitivities
         is_tied = all(category_of(tensor.name) is not Category.OUTPUT for tensor in model.tensors)
+        overrides = options.overrides()
         ours = [
             tensor
             for tensor in model.tensors
-            if _is_quantizable(tensor, model) and options.overrides.type_of(tensor.name, is_tied) is None
+            if _is_quantizable(tensor, model) and overrides.type_of(tensor.name, is_tied) is None
         ]
         self.free = {tensor.name: tensor.shape for tensor in ours if tensor.name in sensitivities}
         if not self.free:
@@ -264,10 +266,7 @@ class MixSearch:
         }
         types = {**self._unmeasured, **chosen}
         file_type = self._file_type(chosen)
-        overrides = replace(
-            self._options.overrides, by_name={name: tensor_type_named(kind) for name, kind in types.items()}
-        )
-        plan = plan_model(self._model, file_type, _NOWHERE, replace(self._options, overrides=overrides))
+        plan = plan_model(self._model, file_type, _NOWHERE, replace(self._options, mix=types))
         return Mix(types, file_type, plan.n_bytes, self._loss(chosen))
 
     def _loss(self, types: Mapping[str, str]) -> float:

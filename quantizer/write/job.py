@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantizer.checkpoint.pending_shards import PendingShard, PendingShards
 from quantizer.gguf.tensor_types import file_type_named
-from quantizer.mix.type_rules import Overrides, parse_override, weight_type_named
 from quantizer.system.child_request import Message, decode_message, run_child, serve_request
 from quantizer.system.memory_limit import ProcessBytes
 from quantizer.system.process import ChildProcess, exit_error, python_command
@@ -32,9 +31,10 @@ from quantizer.write.events import (
     encode_event,
 )
 from quantizer.write.partial_output import discard_partial
+from quantizer.write.plan_options import PlanOptions
 
 if TYPE_CHECKING:
-    from quantizer.write.quantize_plan import PlanOptions, QuantizePlan
+    from quantizer.write.quantize_plan import QuantizePlan
 
 
 _PROCESS = "quantizing process"
@@ -43,11 +43,10 @@ _REMEDY = "Run it again: it resumes where it stopped."
 
 
 @dataclass(frozen=True, slots=True)
-class JobRequest:
+class JobRequest(PlanOptions):
     """The request: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
 
-    `mix` has types by tensor name and overrides the other options. `removed_layers` are left out. `shards` are files of
-    a checkpoint that may still be missing: a message {"arrived": NAME} reports each.
+    `shards` are files of a checkpoint that may still be missing: a message {"arrived": NAME} reports each.
     """
 
     source: str
@@ -55,18 +54,8 @@ class JobRequest:
     output: str
     n_threads: int
     is_overwriting: bool
-    allows_nan: bool = False
-    tensor_types: tuple[str, ...] = ()
-    output_type: str = ""
-    embedding_type: str = ""
-    max_shard_bytes: int = 0
-    keeps_split: bool = False
-    imatrix: str = ""
-    mix: Mapping[str, str] = field(default_factory=dict)
-    base: str = ""
+    allow_nan: bool = False
     shards: tuple[PendingShard, ...] = ()
-    removed_layers: tuple[int, ...] = ()
-    projector: str = ""
 
     @classmethod
     def of(cls, message: Message) -> JobRequest:
@@ -77,30 +66,8 @@ class JobRequest:
         """Return the plan. Raises UserError as `quantize_plan.plan` does, UsageError for wrong options."""
         from quantizer.write.quantize_plan import plan  # imports numpy, which user interfaces start without
 
-        return plan(Path(self.source), file_type_named(self.file_type), Path(self.output), self.options(arrivals))
-
-    def options(self, arrivals: PendingShards | None = None) -> PlanOptions:
-        """Return the options of the plan. Raises UsageError for wrong ones."""
-        from quantizer.write.quantize_plan import PlanOptions
-
-        overrides = Overrides(
-            tuple(parse_override(text) for text in self.tensor_types),
-            weight_type_named(self.output_type) if self.output_type else None,
-            weight_type_named(self.embedding_type) if self.embedding_type else None,
-            {name: weight_type_named(kind) for name, kind in self.mix.items()},
-        )
-        imatrix, base = (Path(name) if name else None for name in (self.imatrix, self.base))
         pending = (arrivals or PendingShards()).files(Path(self.source), self.shards)
-        return PlanOptions(
-            overrides,
-            self.max_shard_bytes,
-            self.keeps_split,
-            imatrix,
-            base,
-            pending,
-            self.removed_layers,
-            self.projector,
-        )
+        return plan(Path(self.source), file_type_named(self.file_type), Path(self.output), self, pending)
 
 
 def run_job(request: JobRequest) -> Iterator[Event]:
@@ -171,7 +138,7 @@ def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], N
     report(planned_event(plan))
     for text in plan.warnings:
         report(JobWarning(text))
-    execute(plan, request.n_threads, request.is_overwriting, report, request.allows_nan)
+    execute(plan, request.n_threads, request.is_overwriting, report, request.allow_nan)
     report(OutputDone(output, plan.n_bytes, time.monotonic() - started))
 
 

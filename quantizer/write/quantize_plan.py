@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -34,28 +34,9 @@ from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, imatrix_entri
 from quantizer.mix.type_rules import Assignment, MixTensor, Overrides, assign, with_unweighted
 from quantizer.system.errors import UsageError
 from quantizer.write.partial_output import OutputFile
+from quantizer.write.plan_options import PlanOptions
 
 _QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION
-
-
-@dataclass(frozen=True, slots=True)
-class PlanOptions:
-    """Options beside the type; files of at most `max_shard_bytes`, 0 for one file.
-
-    `imatrix` is the file of an importance matrix of the same model, `base` the model that an adapter or a draft head is
-    for. `pending` are files of a checkpoint, by name, that may still be missing. `removed_layers` are left out;
-    `overrides` then match the new numbers of the others. `projector` is one of PROJECTOR_TYPES, NO_PROJECTOR, or empty:
-    the usual type where the source has one.
-    """
-
-    overrides: Overrides = field(default_factory=Overrides)
-    max_shard_bytes: int = 0
-    keeps_split: bool = False
-    imatrix: Path | None = None
-    base: Path | None = None
-    pending: Mapping[str, PendingFile] = field(default_factory=dict)
-    removed_layers: tuple[int, ...] = ()
-    projector: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,21 +99,30 @@ class QuantizePlan:
 _NO_OPTIONS = PlanOptions()
 
 
-def plan(source: Path, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS) -> QuantizePlan:
+def plan(
+    source: Path,
+    file_type: FileType,
+    output: Path,
+    options: PlanOptions = _NO_OPTIONS,
+    pending: Mapping[str, PendingFile] = NO_PENDING,
+) -> QuantizePlan:
     """Read the headers of `source` (a folder of a checkpoint or an adapter, or a GGUF) and decide what is written.
 
-    Raises UserError naming what cannot be read, converted or quantized.
+    `pending` are files of a checkpoint, by name, that may still be missing. Raises UserError naming what cannot be
+    read, converted or quantized.
     """
+    options.overrides()  # wrong options are refused before anything is read
+    base = Path(options.base) if options.base else None
     if is_adapter(source):
         if options.projector:
             raise UsageError(f"{source.name} is an adapter: it has no projector.", "Leave --projector out.")
         if options.removed_layers:
             raise UsageError(f"{source.name} is an adapter: it has no layers of its own.", "Leave --prune-layers out.")
-        return plan_model(open_adapter(source, options.base, file_type), file_type, output, options)
-    planned = plan_model(open_source(source, options.pending, options.base), file_type, output, options)
+        return plan_model(open_adapter(source, base, file_type), file_type, output, options)
+    planned = plan_model(open_source(source, pending, base), file_type, output, options)
     if source.is_dir():  # a GGUF was checked when it was read
         _check_loadable(source, planned.shards[0])
-    beside = plan_projector(source, output, options)
+    beside = plan_projector(source, output, options.projector, pending)
     return planned if beside is None else _joined(planned, beside)
 
 
@@ -142,22 +132,24 @@ def _check_loadable(source: Path, shard: PlannedShard) -> None:
         raise CheckpointError(f"{source.name} cannot be converted: {fault}.", "Download the checkpoint again.")
 
 
-def plan_projector(source: Path, output: Path, options: PlanOptions = _NO_OPTIONS) -> QuantizePlan | None:
+def plan_projector(
+    source: Path, output: Path, wanted: str = "", pending: Mapping[str, PendingFile] = NO_PENDING
+) -> QuantizePlan | None:
     """Return the plan of the projector beside `output`, None where `source` has none or none is wanted.
 
     Raises UsageError where one is requested that `source` lacks, CheckpointError for one that cannot be converted.
     """
-    if options.projector == NO_PROJECTOR:
+    if wanted == NO_PROJECTOR:
         return None
-    found = _open_projector(source, options.pending)
+    found = _open_projector(source, pending)
     if found is None:
-        if options.projector:
+        if wanted:
             raise UsageError(f"{source.name} has no projector that can be converted.", "Leave --projector out.")
         return None
-    kind = file_type_named(options.projector or PROJECTOR_TYPES[0])
+    kind = file_type_named(wanted or PROJECTOR_TYPES[0])
     path = output.with_name(projector_name(output.name, kind.name))
     kept = found.unquantized if kind.base.is_quantized else {}
-    return plan_model(found, kind, path, PlanOptions(Overrides(by_name=kept)))
+    return plan_model(found, kind, path, PlanOptions(mix={name: stored.name for name, stored in kept.items()}))
 
 
 def _open_projector(source: Path, pending: Mapping[str, PendingFile]) -> SourceModel | None:
@@ -189,18 +181,19 @@ def plan_model(
 
     Raises UsageError for too many files and for layers that must stay, ModelFileError for what is no importance matrix.
     """
-    matrix = read_imatrix(options.imatrix) if options.imatrix else None
+    imatrix = Path(options.imatrix) if options.imatrix else None
+    matrix, overrides = read_imatrix(imatrix) if imatrix else None, options.overrides()
     if options.removed_layers:
         model = without_layers(model, options.removed_layers)
         matrix = matrix and matrix_without_layers(matrix, options.removed_layers)
     mix = [_in_the_mix(model, tensor) for tensor in model.tensors]
-    verdicts = assign(mix, file_type, model.shape, matrix is not None, options.overrides)
+    verdicts = assign(mix, file_type, model.shape, matrix is not None, overrides)
     if matrix is not None:
-        verdicts = with_unweighted(verdicts, mix, matrix.entries.keys(), options.overrides)
+        verdicts = with_unweighted(verdicts, mix, matrix.entries.keys(), overrides)
     if model.kept_file_type == file_type.ftype_id:
-        verdicts |= _kept(model, options.overrides)
+        verdicts |= _kept(model, overrides)
     tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)
-    entries = _entries(model, file_type, imatrix_entries(options.imatrix, matrix) if options.imatrix and matrix else [])
+    entries = _entries(model, file_type, imatrix_entries(imatrix, matrix) if imatrix and matrix else [])
     shards = tuple(_shards(output, entries, tensors, _counts(model, entries, tensors, options)))
     return QuantizePlan(
         output,
@@ -211,7 +204,7 @@ def plan_model(
             item.output.name for item in tensors if item.weights is None and verdicts[item.output.name].needs_imatrix
         ),
         model.n_parameters,
-        (*model.inputs, *([options.imatrix] if options.imatrix else [])),
+        (*model.inputs, *([imatrix] if imatrix else [])),
         model.identities,
     )
 
@@ -264,7 +257,7 @@ def _counts(
     if options.max_shard_bytes:
         outputs = [tensor.output for tensor in tensors]
         return split_by_bytes(entries, outputs, options.max_shard_bytes)
-    return (options.keeps_split and model.shard_counts) or [len(tensors)]
+    return (options.keep_split and model.shard_counts) or [len(tensors)]
 
 
 def _shards(
@@ -315,7 +308,7 @@ def _warnings(
             f"{len(names)} of {len(verdicts)} tensors have rows that are no whole blocks of {wanted}"
             f" and become {target}: {', '.join(distinct)}."
         )
-    for option in options.overrides.unused(list(verdicts)):
+    for option in options.overrides().unused(list(verdicts)):
         yield f"{option} matches no tensor of this model."
     for shard in shards:
         if 0 < options.max_shard_bytes < shard.file.n_bytes:

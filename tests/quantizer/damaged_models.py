@@ -13,8 +13,9 @@ from pathlib import Path
 from quantizer.gguf.gguf_reader import ArrayRef
 from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, plan
+from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import tiny_llama
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,11 +27,12 @@ from app.cli.calibration import (
 from app.cli.options import options, options_of
 from app.cli.output.format import format_bytes, print_json, print_table
 from app.common.terminal import printable
-from app.options.jobs import QuantizeOptions
+from app.options.jobs import QuantizeOptions, job_rows
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.write.events import Event, JobPlanned, JobResumed, JobWarning, OutputDone
+from quantizer.write.plan_options import PlanOptions
 
 if TYPE_CHECKING:
     from quantizer.write.job import JobRequest
@@ -45,9 +46,9 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
 
     from app.library.machine_fit.type_table import type_rows
     from offload.devices.bandwidth import measure_read_bandwidth
-    from quantizer.write.quantize_plan import PlanOptions, plan_projector
+    from quantizer.write.quantize_plan import plan_projector
 
-    beside = plan_projector(source, source / "model.gguf", PlanOptions(projector=options.projector))
+    beside = plan_projector(source, source / "model.gguf", options.projector)
     bandwidth = measure_read_bandwidth(options.threads or os.cpu_count() or 1)
     rows = list(type_rows(source, bandwidth.bytes_per_s, Path(options.base) if options.base else None))
     if wants_json:
@@ -78,8 +79,7 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
 
 
 _GUIDE = "guide"
-# Options that the request of the quantizer has by the same name.
-_PASSED_ON = ("tensor_types", "output_type", "embedding_type", "max_shard_bytes", "imatrix", "base", "projector")
+_PLAN_FIELDS = {item.name for item in fields(PlanOptions)}  # an option of the same name is passed on
 _KEPT_IN_NAMES = "-_.+"
 
 
@@ -121,9 +121,8 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
         output,
         n_threads or os.cpu_count() or 1,
         is_overwriting=options.overwrite,
-        allows_nan=options.allow_nan,
-        keeps_split=options.keep_split,
-        **{name: getattr(options, name) for name in _PASSED_ON},
+        allow_nan=options.allow_nan,
+        **{name: getattr(options, name) for name in job_rows("quantize").keys() & _PLAN_FIELDS},
     )
     found: dict[str, object] = {}
     if target:

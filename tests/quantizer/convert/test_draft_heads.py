@@ -16,8 +16,9 @@ from quantizer.gguf.gguf_reader import ArrayRef
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UsageError
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, plan
+from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import TinyLlama, write_checkpoint
 from tests.quantizer.gguf_draft_heads import HEADS, TARGET, DraftHead, draft_head, published_config
 

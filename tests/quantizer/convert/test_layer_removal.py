@@ -16,8 +16,9 @@ from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.mix.imatrix import ActivationStats, ImportanceMatrix
 from quantizer.system.errors import UsageError
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, plan
+from quantizer.write.quantize_plan import plan
 from tests.quantizer.gguf_files import write_gguf
 
 NORM = "attn_norm.weight"
@@ -146,7 +147,7 @@ def test_files_of_a_split_model_lose_their_part(write: Write) -> None:
     )
     parts = sorted(source.parent.glob("s-*.gguf"))
     before = open_gguf(parts[0]).shard_counts
-    options = PlanOptions(keeps_split=True, removed_layers=(1, 2))
+    options = PlanOptions(keep_split=True, removed_layers=(1, 2))
     planned = plan(parts[0], file_type_named("F32"), source.with_name("out.gguf"), options)
     assert sum(before) == 5
     assert sum(len(shard.tensors) for shard in planned.shards) == 3

@@ -21,8 +21,9 @@ from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
 from quantizer.gguf.validation import check_answers, validate_gguf
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, plan
+from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import write_checkpoint
 from tests.quantizer.gguf_files import byte_level_tokens, tiny_llama, tiny_weights
 
@@ -84,7 +85,7 @@ def test_experts_of_an_old_mixtral_are_joined(tmp_path: Path) -> None:
 
 def test_a_split_mixtral_may_stay_split(tmp_path: Path) -> None:
     source, stacks = mixtral(tmp_path / "mixtral.gguf")
-    output, _ = written(in_parts(source), "F16", PlanOptions(keeps_split=True))
+    output, _ = written(in_parts(source), "F16", PlanOptions(keep_split=True))
     shards = sorted(tmp_path.glob("new-parts-*.gguf"))
     assert output == shards[0]
     found = {name: array for shard in shards for name, array in arrays(shard).items()}

@@ -13,8 +13,9 @@ from quantizer.gguf.adapters import validate_adapter
 from quantizer.gguf.header import Header
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UsageError, UserError
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, open_source, plan
+from quantizer.write.quantize_plan import QuantizePlan, open_source, plan
 from tests.quantizer.checkpoints import TinyLlama, write_checkpoint
 from tests.quantizer.peft_adapters import RANK, pair, write_peft
 

@@ -21,7 +21,8 @@ from quantizer.system.child_request import Message
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.write.events import JobPlanned, JobWarning, decode_event
 from quantizer.write.job import JobRequest, _work, run_job
-from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, plan
+from quantizer.write.plan_options import PlanOptions
+from quantizer.write.quantize_plan import QuantizePlan, plan
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.seeing_checkpoints import PROJECTOR_OUTLINES, write_seeing
 

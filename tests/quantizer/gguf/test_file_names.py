@@ -12,8 +12,9 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.gguf.validation import shard_paths, validate_gguf
 from quantizer.system.errors import UsageError
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, plan
+from quantizer.write.quantize_plan import QuantizePlan, plan
 from tests.quantizer.gguf_files import Skeleton, tiny_llama
 
 ORACLE = Path(__file__).parents[1] / "llama_oracle.py"
@@ -54,7 +55,7 @@ def test_llama_cpp_reads_them_all_from_the_first(tmp_path: Path, llama_gguf: Pat
 
 def test_a_split_source_keeps_its_shards_on_request(tmp_path: Path, llama_gguf: Path) -> None:
     split = written(llama_gguf, tmp_path / "m.gguf", PlanOptions(max_shard_bytes=MAX_BYTES), "F16")
-    kept = written(split.shards[0].path, tmp_path / "kept.gguf", PlanOptions(keeps_split=True))
+    kept = written(split.shards[0].path, tmp_path / "kept.gguf", PlanOptions(keep_split=True))
     joined = written(split.shards[0].path, tmp_path / "joined.gguf", PlanOptions())
     assert [len(shard.tensors) for shard in kept.shards] == [len(shard.tensors) for shard in split.shards]
     assert [shard.path.name for shard in joined.shards] == ["joined.gguf"]
@@ -62,7 +63,7 @@ def test_a_split_source_keeps_its_shards_on_request(tmp_path: Path, llama_gguf: 
 
 
 def test_a_model_that_fits_one_file_gets_one_with_its_own_name(tmp_path: Path, llama_gguf: Path) -> None:
-    split = written(llama_gguf, tmp_path / "m.gguf", PlanOptions(max_shard_bytes=1 << 30, keeps_split=True))
+    split = written(llama_gguf, tmp_path / "m.gguf", PlanOptions(max_shard_bytes=1 << 30, keep_split=True))
     assert [shard.path.name for shard in split.shards] == ["m.gguf"]
     assert "split.count" not in read_header(tmp_path / "m.gguf").fields
 
@@ -89,7 +90,7 @@ def test_a_shard_that_is_the_input_is_never_the_output(tmp_path: Path) -> None:
     before = first.read_bytes()
     with pytest.raises(UsageError, match="is the input"):
         execute(
-            plan(first, file_type_named("F16"), tmp_path / "x.gguf", PlanOptions(keeps_split=True)),
+            plan(first, file_type_named("F16"), tmp_path / "x.gguf", PlanOptions(keep_split=True)),
             1,
             True,
             lambda _event: None,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quantizer.mix.search import KLD_TOLERANCE, Mix, MixSearch, mix_for_kld
 from quantizer.system.errors import UsageError
-from quantizer.write.quantize_plan import PlanOptions
+from quantizer.write.plan_options import PlanOptions
 from tests.quantizer.mixes import made_up, small_model
 
 

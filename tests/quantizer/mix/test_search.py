@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from quantizer.convert.source_model import SourceModel
 from quantizer.gguf.tensor_types import file_type_named, tensor_type_named
 from quantizer.mix.search import SIZE_TOLERANCE, Mix, MixSearch, check_reachable, check_unquantized
-from quantizer.mix.type_rules import Overrides, TensorOverride
 from quantizer.system.errors import UsageError
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, plan, plan_model
+from quantizer.write.quantize_plan import plan, plan_model
 from tests.quantizer.mixes import made_up, small_model
 
 Q8_0 = tensor_type_named("Q8_0")
@@ -30,9 +30,7 @@ def search(model: SourceModel) -> MixSearch:
 
 
 def planned_bytes(model: SourceModel, mix: Mix, options: PlanOptions) -> int:
-    types = {name: tensor_type_named(kind) for name, kind in mix.types.items()}
-    options = replace(options, overrides=replace(options.overrides, by_name=types))
-    return plan_model(model, mix.file_type, Path("x.gguf"), options).n_bytes
+    return plan_model(model, mix.file_type, Path("x.gguf"), replace(options, mix=mix.types)).n_bytes
 
 
 @given(share=st.floats(0, 1))
@@ -60,8 +58,7 @@ def test_tensors_that_matter_more_get_more_bits(search: MixSearch) -> None:
 
 
 def test_tensors_set_by_hand_or_never_measured_have_no_choice(model: SourceModel) -> None:
-    overrides = Overrides((TensorOverride(r"blk\.1\.", tensor_type_named("Q5_0")),), output=Q8_0)
-    options = PlanOptions(overrides)
+    options = PlanOptions(tensor_types=(r"blk\.1\.=Q5_0",), output_type="Q8_0")
     search = MixSearch(model, options, made_up(model))
     mix = search.smallest
     assert not any(name.startswith(("blk.1.", "output")) for name in mix.types)
@@ -87,7 +84,7 @@ def test_sizes_out_of_reach_are_refused_with_the_range(search: MixSearch, end: s
 
 def test_a_model_whose_types_are_all_set_leaves_nothing_to_search(model: SourceModel) -> None:
     with pytest.raises(UsageError, match="no tensor left"):
-        MixSearch(model, PlanOptions(Overrides((TensorOverride(".", Q8_0),))), made_up(model))
+        MixSearch(model, PlanOptions(tensor_types=(".=Q8_0",)), made_up(model))
 
 
 def test_a_mix_is_named_after_the_type_of_most_weights(search: MixSearch) -> None:

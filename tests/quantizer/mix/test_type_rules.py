@@ -19,11 +19,11 @@ from quantizer.mix.type_rules import (
     category_of,
     n_dims,
     parse_override,
-    weight_type_named,
 )
 from quantizer.system.errors import UsageError
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, QuantizePlan, plan
+from quantizer.write.quantize_plan import QuantizePlan, plan
 from tests.quantizer.gguf_files import Skeleton
 
 SKELETONS = {
@@ -114,25 +114,21 @@ def test_a_tensor_that_was_made_quantized_changes_only_for_fewer_bits(file_type:
     assert verdict.target.name == "F16"
 
 
-def planned(folder: Path, overrides: Overrides, file_type: str = "Q4_K_M", is_tied: bool = False) -> QuantizePlan:
+def planned(folder: Path, options: PlanOptions, file_type: str = "Q4_K_M", is_tied: bool = False) -> QuantizePlan:
     source = Skeleton(n_layers=2, is_tied=is_tied).write(folder / "s.gguf")
-    return plan(source, file_type_named(file_type), folder / "m.gguf", PlanOptions(overrides))
+    return plan(source, file_type_named(file_type), folder / "m.gguf", options)
 
 
 def types(plan: QuantizePlan) -> dict[str, str]:
     return {tensor.output.name: tensor.output.kind.name for tensor in plan.tensors}
 
 
-def overrides(*texts: str, output: str = "", embedding: str = "") -> Overrides:
-    return Overrides(
-        tuple(map(parse_override, texts)),
-        weight_type_named(output) if output else None,
-        weight_type_named(embedding) if embedding else None,
-    )
+def overrides(*texts: str, output: str = "", embedding: str = "") -> PlanOptions:
+    return PlanOptions(tensor_types=texts, output_type=output, embedding_type=embedding)
 
 
 def test_the_first_pattern_that_matches_decides_and_the_others_stay_what_they_were(tmp_path: Path) -> None:
-    usual = types(planned(tmp_path, Overrides()))
+    usual = types(planned(tmp_path, PlanOptions()))
     changed = types(planned(tmp_path, overrides(r"blk\.1\.ffn_down=q8_0", "ffn_down=Q5_K")))
     expected = {"blk.1.ffn_down.weight": "Q8_0", "blk.0.ffn_down.weight": "Q5_K"}
     assert changed == usual | expected
@@ -164,7 +160,7 @@ def test_what_matches_nothing_is_a_warning(tmp_path: Path) -> None:
 
 def test_a_type_that_does_not_fit_falls_back_with_a_warning(tmp_path: Path) -> None:
     source = Skeleton(n_embd=96, n_ff=160, n_layers=1, n_heads=4, n_kv_heads=4).write(tmp_path / "s.gguf")
-    options = PlanOptions(overrides("ffn_up=Q6_K"))
+    options = overrides("ffn_up=Q6_K")
     plan_ = plan(source, file_type_named("F16"), tmp_path / "m.gguf", options)
     assert types(plan_)["blk.0.ffn_up.weight"] == "Q8_0"
     assert plan_.warnings == (

@@ -12,8 +12,9 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.mix.imatrix import ActivationStats, ImportanceMatrix, read_imatrix, save_imatrix
 from quantizer.system.errors import UsageError
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, open_source, plan, plan_model
+from quantizer.write.quantize_plan import open_source, plan, plan_model
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import Skeleton
 

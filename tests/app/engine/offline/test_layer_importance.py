@@ -13,8 +13,9 @@ from quantizer.convert.layer_removal import layers_to_remove
 from quantizer.convert.source_model import open_gguf
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import EngineError
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, plan
+from quantizer.write.quantize_plan import plan
 from tests.quantizer.gguf_files import N_EMBD, N_HEADS, tiny_llama, tiny_weights
 from tests.quantizer.gguf_heads import predicting_model, predicting_weights
 

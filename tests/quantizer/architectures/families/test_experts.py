@@ -14,9 +14,9 @@ from quantizer.architectures import find_architecture
 from quantizer.gguf.header import Header
 from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
 from quantizer.gguf.validation import validate_gguf
-from quantizer.mix.type_rules import Overrides, parse_override
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import PlanOptions, plan
+from quantizer.write.quantize_plan import plan
 from tests.quantizer.checkpoints import write_checkpoint
 from tests.quantizer.packers import mxfp4
 
@@ -53,7 +53,7 @@ def stored(packed: bool) -> tuple[dict[str, Any], dict[str, tuple[str, np.ndarra
 
 def convert(folder: Path, file_type: str, *overrides: str) -> Header:
     output = folder.with_name(f"{folder.name}-{file_type}.gguf")
-    options = PlanOptions(Overrides(tuple(parse_override(text) for text in overrides)))
+    options = PlanOptions(tensor_types=tuple(overrides))
     execute(plan(folder, file_type_named(file_type), output, options), 2, True, lambda _done: None)
     return validate_gguf(output)
 
