@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
+from app.chat.prefixes import delete_prefixes
 from app.chat.repository import SqliteChatRepository
 from app.common.event_log import log_event, logging_to_file
 from app.common.terminal import printable
-from app.settings.private_files import keep_private, mark_in_use, remove_prefixes
+from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError, UserError
 from quantizer.system.files import open_private, private_folder
@@ -157,7 +158,7 @@ class _AppRun:
         """Show the app until it ends."""
         asyncio.get_running_loop().set_exception_handler(self._on_task_error)
         with logging_to_file(self._settings.cache_dir), mark_in_use(self._settings):
-            for sentence in await asyncio.to_thread(_tidy, self._settings):
+            for sentence in await _tidy(self._settings):
                 log_event("app", sentence)
             async with SqliteChatRepository(self._settings.data_dir) as repository:
                 try:
@@ -190,19 +191,24 @@ class _AppRun:
             loop.default_exception_handler(context)
 
 
-def _tidy(settings: Settings) -> list[str]:
-    """Make private what derives from chats, and remove prefixes of deleted chats that a service saved afterwards;
+async def _tidy(settings: Settings) -> list[str]:
+    """Make private what derives from chats, and delete prefixes of deleted chats that a service saved afterwards;
     return what to log."""
-    from app.chat.store import FILE_NAME, ChatStore
-
-    sentences = keep_private(settings)
+    sentences = await asyncio.to_thread(keep_private, settings)
     try:
-        if (settings.data_dir / FILE_NAME).exists():
-            with ChatStore(settings.data_dir) as store:
-                remove_prefixes(settings.cache_dir, [chat.prompt_cache_key for chat in store.chats.deleted()])
+        await delete_prefixes(await asyncio.to_thread(_deleted_keys, settings), settings.cache_dir)
     except StorageError as error:  # opening a chat reports it too
         sentences.append(str(error))
     return sentences
+
+
+def _deleted_keys(settings: Settings) -> list[str]:
+    from app.chat.store import FILE_NAME, ChatStore
+
+    if not (settings.data_dir / FILE_NAME).exists():
+        return []
+    with ChatStore(settings.data_dir) as store:
+        return [chat.prompt_cache_key for chat in store.chats.deleted()]
 
 
 def _quit_on_signals(app: LocalllmApp) -> None:

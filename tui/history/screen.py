@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,11 +15,11 @@ from textual.widgets import Input, OptionList, Static
 from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
 from app.chat.files import ImportResult, export_of, export_to, import_file
+from app.chat.prefixes import delete_prefixes
 from app.chat.session import OpenChat
 from app.chat.store import ChatStore, StoreThread
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
-from app.settings.private_files import remove_prefixes
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import Command, CommandTable, list_command
 from tui.connection import localllm_service
@@ -28,8 +27,6 @@ from tui.context import AppContext, BaseApp
 from tui.history.chat_list import ChatFilters, ChatList, ChatQuery, HistoryRow, SearchInput, fetch_rows
 from tui.widgets.dialogs import InputDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
-
-_FORGET_TIMEOUT_S = 10.0  # a service that starts or computes a long step; what it saves later goes at the next start
 
 HISTORY_COMMANDS = CommandTable(
     (
@@ -206,7 +203,7 @@ class HistoryScreen(FeatureScreen):
         if chat := self._chosen():
             await self.app_context.session.stop_chat(chat.id)
             await self._change(lambda store: store.chats.delete(chat.id))
-            self.app.run_worker(_forget_prefixes(self.app_context, chat))  # also when this screen is left
+            self.app.run_worker(_delete_prefixes(self.app_context, chat))  # also when this screen is left
             self._deleted.append(chat)
             self.inform(f"{_quoted(chat)} is deleted. U restores it.")
 
@@ -267,18 +264,21 @@ class HistoryScreen(FeatureScreen):
         self._reload()
 
 
-async def _forget_prefixes(app_context: AppContext, chat: Chat) -> None:
-    """Remove what was computed of a deleted chat, from the service's memory and from this machine's disk."""
-    keys = [chat.prompt_cache_key]
+async def _delete_prefixes(app_context: AppContext, chat: Chat) -> None:
+    """Delete what was computed of a deleted chat, and log what kept it from being deleted."""
+
+    async def forget(keys: Sequence[str]) -> None:
+        await (await localllm_service(app_context.connection)).forget_prefixes(keys)
+
+    settings = app_context.settings
     try:
-        async with asyncio.timeout(_FORGET_TIMEOUT_S):
-            await (await localllm_service(app_context.connection)).forget_prefixes(keys)
-    except (UserError, TimeoutError) as error:
-        log_event("app", f"The service did not remove the prefixes of a deleted chat: {error}")
-    try:
-        await asyncio.to_thread(remove_prefixes, app_context.settings.cache_dir, keys)
+        failure: UserError | None = await delete_prefixes(
+            [chat.prompt_cache_key], settings.cache_dir, forget, is_own_service=not settings.connect
+        )
     except StorageError as error:
-        log_event("app", str(error))
+        failure = error
+    if failure is not None:
+        log_event("app", f"The prefixes of a deleted chat may be left: {failure}")
 
 
 def _path(line: str) -> Path:

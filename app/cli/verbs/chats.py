@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import MISSING
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from app.cli.output.format import print_json
 from app.common.terminal import printable
 from app.protocol.errors import ServiceError
 from app.settings.settings import load_settings
-from quantizer.system.errors import UsageError, UserError
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat
@@ -141,7 +142,7 @@ def delete(chat_ids: tuple[int, ...]) -> None:
         for chat_id in chat_ids:
             store.chats.delete(chat_id)
         keys = [chat.prompt_cache_key for chat in store.chats.deleted()]
-        _remove_prefixes(keys)
+        asyncio.run(_delete_prefixes(keys))
         store.purge_deleted()
 
 
@@ -154,18 +155,16 @@ def restore(chat_ids: tuple[int, ...]) -> None:
             click.echo(_line(store.chats.restore(chat_id)))
 
 
-def _remove_prefixes(keys: list[str]) -> None:
-    """Remove the prefixes of chats: a running service drops what it has in memory, too. Raises StorageError."""
-    from app.cli.resources import ask_service
-    from app.settings.private_files import remove_prefixes
+async def _delete_prefixes(keys: list[str]) -> None:
+    from app.chat.prefixes import delete_prefixes
+    from app.client.service_client import ServiceClient
+    from app.common.keys import own_key
 
-    try:
-        ask_service(lambda client: client.forget_prefixes(keys))
-    except ServiceError:  # none runs
-        pass
-    except UserError as error:
-        click.echo(f"The running service keeps them in memory: {printable(str(error))}", err=True)
-    remove_prefixes(load_settings().cache_dir, keys)
+    settings = load_settings()
+    async with ServiceClient(settings.url, own_key(settings)) as client:
+        failure = await delete_prefixes(keys, settings.cache_dir, client.forget_prefixes)
+    if failure is not None and not isinstance(failure, ServiceError):  # that is: none runs
+        click.echo(f"The running service keeps them in memory: {printable(str(failure))}", err=True)
 
 
 def _store() -> ChatStore:
