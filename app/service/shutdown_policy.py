@@ -1,7 +1,4 @@
-"""When a service ends that a user interface started: with that process, its other clients, or its last job.
-
-Owns that decision, and which clients attend. Independent of signals and sockets.
-"""
+"""When a service ends that a user interface started: with that process, its other clients, or its last job."""
 
 from __future__ import annotations
 

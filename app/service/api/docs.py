@@ -1,7 +1,4 @@
-"""/openapi.json, and /docs: a page of all routes, without scripts and without anything from a network.
-
-Owns the page. Knows nothing of what the routes do.
-"""
+"""/openapi.json, and /docs: a page of all routes, without scripts and without anything from a network."""
 
 from __future__ import annotations
 

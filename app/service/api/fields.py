@@ -34,7 +34,7 @@ _ECHOES = (  # what an earlier answer had beside its text, and how clients numbe
     *("content.source", "content.title", "content.context"),
     *("input.id", "input.status", "input.phase", "input.namespace", "input.annotations", "output.annotations"),
 )
-_UNREADABLE = (  # of pictures, sounds and files, which are told in words
+_UNREADABLE = (  # of pictures, sounds and files, which the prompt describes in words
     *("content.image_url", "content.detail", "image_url.detail", "output.image_url", "output.detail"),
     *("content.input_audio", "content.video_url", "content.file_data", "content.file_id", "content.file_url"),
     *("output.file_data", "output.file_id", "output.file_url", "file.file_data", "file.file_id"),

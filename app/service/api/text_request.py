@@ -164,7 +164,7 @@ class GenerationBody(SamplingBody):
 
     @abstractmethod
     def _text_format(self) -> JsonFormat | None:
-        """Return the form of a text that is no chat's answer, None where it is free."""
+        """Return the JSON format of a completion, None for free text."""
 
 
 class OptionsBody(SamplingBody):

@@ -87,7 +87,7 @@ class _Schemas:
 
 
 class _Strict(GenerateJsonSchema):
-    """Of what we answer every field is there unless it is NotRequired, and there are no others."""
+    """In answers every field is required unless it is NotRequired, and there are no other fields."""
 
     def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
         return {"additionalProperties": False} | super().typed_dict_schema(schema)

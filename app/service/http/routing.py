@@ -119,7 +119,7 @@ def parse_object(data: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
         if _ESCAPED_SURROGATE.search(data):
-            json.dumps(fields, ensure_ascii=False).encode()  # refuses half a pair, which is no character
+            json.dumps(fields, ensure_ascii=False).encode()  # refuses half a surrogate pair
     except (ValueError, RecursionError) as error:
         raise RequestError(f"The request's body is not JSON: {error}.", "Send one JSON object in UTF-8.") from None
     if not isinstance(fields, dict):
@@ -140,7 +140,7 @@ def _is_too_deep(data: bytes) -> bool:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(text: str) -> float:

@@ -164,7 +164,7 @@ class ModelManager:
                 raise
         if name not in self._logged_names:
             self._logged_names = {name, *list(self._logged_names)[:_MAX_LOGGED_NAMES]}
-            log_event("service", f"{name!r} is no local model: {meant.ref.id} answers.")
+            log_event("service", f"{name!r} is not a local model: {meant.ref.id} answers.")
         return meant
 
     async def find(self, name: str) -> ModelRef:

@@ -106,7 +106,7 @@ def _heads(before_name: str, before_arguments: str, tools: Sequence[Tool], first
 def _heads_of_groups(
     before_name: str, tools: Sequence[Tool], end: CallEnd, grammars: Sequence[ArgumentGrammar]
 ) -> tuple[list[CallHead], list[ArgumentGrammar]]:
-    """Return heads that end with the name, and their parts: names that another one begins with are told apart there."""
+    """Return heads that end with the name, and their parts, which tell names apart that begin alike."""
     names = sorted(tool.name for tool in tools)
     shortest = [name for name in names if not any(name != other and name.startswith(other) for other in names)]
     of_name = {tool.name: grammar for tool, grammar in zip(tools, grammars, strict=True)}
@@ -191,7 +191,7 @@ class CallEnd:
     after: str
 
     def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
-        """Return a text in the place of a rule of `rules`. Raises RequestError for a schema that is not supported."""
+        """Return the body of a rule of `rules`. Raises RequestError for a schema that is not supported."""
         if schema.get("type", "object") != "object":
             raise RequestError("The parameters are not described as an object.", "Describe an object.")
         after = f" {literal(self.after)}" if self.after else ""

@@ -1,7 +1,7 @@
 """Arguments written as literals with a key before each: Python's calls, and the objects of Gemma 4.
 
 Texts stream, other values come whole. Templates and models write texts without escaping the quotes in them, so a quote
-ends a text only where the next argument or the end follows. What is no literal becomes a JSON string.
+ends a text only where the next argument or the end follows. Anything else becomes a JSON string.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class LiteralArguments:
         return f"{comma}{json.dumps(key, ensure_ascii=False)}: "
 
     def _value(self) -> str | None:
-        """Decide whether the value is a text, which streams."""
+        """Decide whether the value is a string, which streams."""
         held = self._held = self._held.lstrip()
         if not held or (not self._is_final and any(quote != held and quote.startswith(held) for quote in self._quotes)):
             return None
@@ -272,7 +272,7 @@ class LiteralArguments:
 
 
 def _end_of_text(quote: str) -> re.Pattern[str]:
-    """Return what matters in a text that began with `quote`: its end, and escaped characters where there are such."""
+    """Match the end of a string that began with `quote`, and escaped characters where the notation has them."""
     return re.compile(re.escape(quote) if quote[0] == "<" else rf"\\(?:.|\Z)|{quote}", re.DOTALL)
 
 

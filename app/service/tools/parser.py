@@ -1,7 +1,7 @@
 """Separates tool calls from the text of an answer while both stream.
 
-Owns what is held back until it is clear whether it is a call. Independent of dialects and of reasoning, which is
-separated before. Text that turns out to be no call of an offered tool is text again.
+Text is held back until it is clear whether it is a call; a call of a tool that was not offered is text again. Reasoning
+is separated before.
 """
 
 from __future__ import annotations

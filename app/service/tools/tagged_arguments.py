@@ -67,7 +67,7 @@ class ParameterTags:
 
     @property
     def _never_in_text(self) -> tuple[str, ...]:
-        """Texts that mean something to a reader of a text."""
+        """Texts that a reader would not take for a part of a value."""
         return tuple(filter(None, (self.unclosed, self.forgotten.strip(), self.raw[0])))
 
     @property
@@ -149,7 +149,7 @@ class TaggedArguments:
         self._is_text = False
         self._is_first_of_value = False
         self._is_final = False
-        self._n_scanned = 0  # of a value that is no text
+        self._n_scanned = 0  # of a value that is not a string
         self._key, self._closing = "", tags.closing
 
     def push(self, text: str) -> str:
@@ -263,7 +263,7 @@ class TaggedArguments:
 
 
 def is_whole_json(text: str) -> bool:
-    """Return whether `text` is a text, list or object of JSON, or what a template of Python prints instead."""
+    """Return whether `text` is a whole JSON string, list or object, or what a Python template prints instead."""
     if text.lstrip()[:1] not in _JSON_BEGINS:
         return False
     try:
@@ -288,7 +288,7 @@ def as_one_of(text: str, kinds: frozenset[str]) -> str:
     """Return `text` as JSON of one of `kinds`, as a string where it cannot be another."""
     value = as_json(text)
     if value[0] == '"' and kinds & {"object", "array"}:
-        value = python_json(text)  # templates print objects so that are no text
+        value = python_json(text)  # templates print objects as Python does
     kind = json_type(json.loads(value))
     is_text = "string" in kinds and not kinds & {kind, *(("integer",) if kind == "number" else ())}
     return json.dumps(text, ensure_ascii=False) if is_text else value

@@ -1,7 +1,4 @@
-"""The engine's answers as llama-server's objects of /completion and /infill.
-
-Owns the fields and their order. Knows nothing of HTTP.
-"""
+"""The engine's answers as llama-server's objects of /completion and /infill."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class _Checkbox:
 
     def __call__(self, value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
-            raise TypeError("it is no checkbox")
+            raise TypeError("it is not a checkbox")
         wanted = value.get("value") if value.get("checked") else self.off
         return {} if wanted is None else {self.name: wanted}
 
@@ -201,7 +201,7 @@ _USUAL_SPLIT = (
 def _n_tokens(value: Any) -> int:
     n_tokens = int(value)
     if not 1 <= n_tokens <= _MOST_TOKENS:
-        raise ValueError("it is no number of tokens")
+        raise ValueError("it is not a number of tokens")
     return n_tokens
 
 

@@ -284,7 +284,7 @@ def load_config(model: ServedModel, domain: Domain) -> LoadConfig:
 
 
 def _reasoning(template: str) -> Reasoning:
-    """Return what a model can be told: not to think, in any case, and how much, where its template knows levels."""
+    """Any model can be asked not to think; how much to think only where its template knows levels."""
     low, high = (Thinking(effort=effort).for_template(template) for effort in ("low", "high"))
     if low != high:
         return {"allowed_options": ["off", "low", "medium", "high"], "default": "medium"}

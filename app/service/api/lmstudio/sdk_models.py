@@ -1,6 +1,6 @@
 """The endpoints of LM Studio's SDK that find, load and unload models, the same in `llm` and `embedding`.
 
-Owns which model a specifier means. A model has one instance: loading it again with other options replaces it.
+A model has one instance: loading it again with other options replaces it.
 """
 
 from __future__ import annotations

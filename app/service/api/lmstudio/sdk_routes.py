@@ -99,7 +99,7 @@ async def _list_downloaded(context: Context, _: NoParameter) -> list[Any]:
 
 
 async def _list_variants(context: Context, body: _VariantsBody) -> list[Any]:
-    """Return the one variant of a model: each quantization is a model of its own here."""
+    """Return the one variant of a model: each quantization is a separate model here."""
     models = context.state.models
     try:
         ref = await models.find(body.modelKey)
@@ -225,7 +225,7 @@ async def _upload(context: Context, body: _UploadBody) -> dict[str, Any]:
     base64 = Medium(MediaKind.PICTURE, body.contentBase64).base64()
     data = b64decode(base64)
     if format_of(data).kind is not MediaKind.PICTURE:
-        raise RequestError(f"{body.name[:80]!r} is no picture.", "Send sounds to /v1/chat/completions.")
+        raise RequestError(f"{body.name[:80]!r} is not a picture.", "Send sounds to /v1/chat/completions.")
     return {"identifier": context.state.uploads.add(base64), "fileType": "image", "sizeBytes": len(data)}
 
 

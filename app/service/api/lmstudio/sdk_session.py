@@ -35,7 +35,7 @@ from quantizer.system.errors import UserError
 
 
 class BadMessageError(RequestError):
-    """A message that is no JSON object, or beyond the limits of one; `text` says whose it is."""
+    """A message that is not a JSON object within the limits; `text` is the message."""
 
     def __init__(self, error: RequestError, text: str = "") -> None:
         super().__init__(error.cause, error.remedy)
@@ -58,7 +58,7 @@ class JsonSocket:
             return None
 
     async def receive(self) -> dict[str, Any] | None:
-        """Return the next object, None at the end. Raises BadMessageError for a message that is none."""
+        """Return the next object, None at the end. Raises BadMessageError."""
         message = await self._websocket.receive()
         if message["type"] == "websocket.disconnect":
             return None
@@ -177,7 +177,7 @@ async def _no_call(_context: Context, _parameter: Any) -> NoReturn:
 
 
 async def _no_channel(_context: Context, _parameter: Any, _channel: Channel) -> NoReturn:
-    raise RequestError("This endpoint is no channel.", "Call it.")
+    raise RequestError("This endpoint is not a channel.", "Call it.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +293,7 @@ class _Session:
 
     async def _begin_channel(self, frame: _Frame) -> None:
         if frame.channelId in self._channels:
-            raise RequestError(f"The channel {frame.channelId} is open already.", "Give each a number of its own.")
+            raise RequestError(f"The channel {frame.channelId} is open already.", "Number each channel differently.")
         self._channels[frame.channelId] = channel = Channel(frame.channelId, self._socket.send)
         await self._begin(self._stream(frame, channel))
 

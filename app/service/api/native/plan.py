@@ -1,6 +1,6 @@
 """Routes of plans: /api/localllm/plan for this machine or another, /reload, which loads a model by a plan, /context.
 
-Owns the body, and its effect on an engine's config. A plan is made in a thread: it reads files and queries devices.
+A plan is made in a thread: it reads files and queries devices.
 """
 
 from __future__ import annotations

@@ -350,7 +350,7 @@ def test_a_channel_is_acknowledged_and_a_second_of_its_number_refused(llm: SdkCl
 
 def test_a_file_that_is_no_picture_is_refused_with_the_reason(service: RunningService) -> None:
     with connected(service.url, "files") as client:
-        for content, reason in (("AAAA", "neither a picture nor a sound"), ("?", "Base64"), ("SUQz", "is no picture")):
+        for content, reason in (("AAAA", "neither a picture nor a sound"), ("?", "Base64"), ("SUQz", "is not a picture")):
             answer = client.call("uploadFileBase64", {"name": "cat.png", "contentBase64": content})
             assert reason in answer["error"]["title"]
         held = client.result("uploadFileBase64", {"name": "cat.png", "contentBase64": FILE})
