@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI, Request
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse
 
 from app.protocol.errors import RequestError
+from app.service.http.errors import RefusedError
 from app.service.http.openapi import document, errors
-from app.service.http.routing import Router, body_type_of, return_type_of
+from app.service.http.routing import MAX_DEPTH, MAX_TEXT_BYTES, Router, body_type_of, parse_object, return_type_of
 from app.service.http.streaming import EventStream, JsonResponse
 
 
@@ -67,3 +72,70 @@ def test_the_document_is_made_of_signatures() -> None:
     }
     assert paths["/x/echo"]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/Text")
     assert list(paths["/x/plain"]["get"]["responses"]["200"]["content"]) == ["text/plain"]
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(), JSON, max_size=5), st.booleans())
+def test_every_shallow_object_comes_back_as_it_was(fields: dict[str, object], ensure_ascii: bool) -> None:
+    assert parse_object(json.dumps(fields, ensure_ascii=ensure_ascii).encode()) == fields
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_an_object_or_a_request_error(data: bytes) -> None:
+    with contextlib.suppress(RequestError):
+        assert isinstance(parse_object(data), dict)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"temperature":NaN}',
+        b'{"temperature":-Infinity}',
+        b'{"content":"\xff\xfe"}',
+        b'{"content":"\\ud800"}',
+        b'{"\\udfff":1}',
+        b'{"n":' + b"9" * 5000 + b"}",
+        b'{"a":1}{"b":2}',
+    ],
+)
+def test_anything_but_a_json_object_is_refused(data: bytes) -> None:
+    with pytest.raises(RequestError):
+        parse_object(data)
+
+
+@pytest.mark.parametrize("unit", [b"[", b'{"a":'])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
+def test_deep_nesting_is_refused_without_recursion(unit: bytes, depth: int) -> None:
+    with pytest.raises(RequestError, match="nested too deep"):
+        parse_object(b'{"a":' + unit * depth)
+
+
+def test_brackets_within_strings_are_no_nesting() -> None:
+    text = "[{" * 10_000 + '"\\'
+    assert parse_object(json.dumps({"content": text}).encode()) == {"content": text}
+
+
+def test_a_body_of_a_million_lists_is_refused_before_it_is_built() -> None:
+    with pytest.raises(RequestError, match="too many parts"):
+        parse_object(b'{"a":[' + b"[]," * 1_000_001 + b"0]}")
+
+
+def test_a_body_may_be_large_by_its_pictures_alone() -> None:
+    picture, text = b"A" * (5 << 20), b"two words " * (MAX_TEXT_BYTES // 10)
+    four = b",".join([b'"%b"' % picture] * 4)
+    assert len(parse_object(b'{"images":[%b]}' % four)["images"]) == 4
+    assert len(parse_object(b'{"images":["%b"]}' % (b"A\\/+" * (5 << 20)))["images"][0]) == 3 * (5 << 20)
+    with pytest.raises(RefusedError, match="more than 16 MiB without its pictures") as refused:
+        parse_object(b'{"text":"%b","images":[%b]}' % (text, four))
+    assert refused.value.status == 413

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.options.jobs import PullOptions, TuneOptions
 from app.protocol.errors import RequestError
 from app.protocol.job import Job
 from app.service.http.errors import RefusedError
 from app.service.jobs import manager as module
-from app.service.jobs.manager import JobManager
+from app.service.jobs.arguments import Resource
+from app.service.jobs.manager import LIMITS, JobManager, Subscriptions, startable
 from app.settings.settings import Settings
 
 # Writes its arguments down, says a step and does what its last word asks for.
@@ -227,3 +232,74 @@ async def test_jobs_have_low_priority_unless_they_measure(
         assert (process.nice() != psutil.Process().nice()) is gives_way
         jobs.cancel(job.id)
         await end_of(jobs, job)
+
+
+NETWORK: frozenset[Resource] = frozenset({"network"})
+MACHINE: frozenset[Resource] = frozenset({"machine"})
+slots = st.sampled_from([NETWORK, MACHINE, NETWORK | MACHINE])
+
+
+@given(st.lists(slots), st.lists(slots, max_size=3))
+def test_jobs_start_within_the_limits_and_none_overtakes(
+    wanted: list[frozenset[Resource]], running: list[frozenset[Resource]]
+) -> None:
+    waiting = [(str(number), each) for number, each in enumerate(wanted)]
+    started = startable(waiting, running)
+    assert started == sorted(started, key=int)
+    before = Counter(slot for each in running for slot in each)
+    after = before + Counter(slot for number in started for slot in wanted[int(number)])
+    assert all(after[slot] <= max(LIMITS[slot], before[slot]) for slot in LIMITS)
+    for kind in (NETWORK, MACHINE, NETWORK | MACHINE):
+        in_line = [number for number, each in waiting if each == kind]
+        n_started = sum(number in started for number in in_line)
+        assert [number for number in in_line if number in started] == in_line[:n_started]
+
+
+@given(st.lists(slots, min_size=1))
+def test_where_nothing_runs_the_first_one_starts(wanted: list[frozenset[Resource]]) -> None:
+    assert startable([(str(number), each) for number, each in enumerate(wanted)], [])[0] == "0"
+
+
+def test_a_download_does_not_wait_for_a_conversion_and_two_run_at_once() -> None:
+    waiting = [("a", NETWORK), ("b", MACHINE), ("c", NETWORK), ("d", NETWORK), ("e", MACHINE)]
+    assert startable(waiting, [MACHINE]) == ["a", "c"]
+
+
+def test_a_job_that_needs_everything_is_not_starved_by_later_ones() -> None:
+    waiting = [("both", NETWORK | MACHINE), ("a", NETWORK), ("b", NETWORK), ("c", MACHINE)]
+    assert startable(waiting, [MACHINE]) == ["a"]
+
+
+JOB = Job(id="1", kind="tune", title="Tune guide", arguments={}, created_s=1.0)
+
+
+async def test_a_subscriber_receives_every_job_and_the_newest_of_each_change() -> None:
+    subscriptions = Subscriptions(lambda: None)
+    watch = subscriptions.subscribe([JOB, replace(JOB, id="2")])
+    assert [(await anext(watch)).id for _ in range(2)] == ["1", "2"]
+    for done in range(1000):
+        subscriptions.publish(replace(JOB, fraction=done / 1000))
+    subscriptions.publish(replace(JOB, id="2", state="done"))
+    seen = [await anext(watch) for _ in range(2)]
+    assert [(job.id, job.fraction, job.state) for job in seen] == [("1", 0.999, "queued"), ("2", None, "done")]
+    await watch.aclose()
+
+
+async def test_all_subscribers_receive_the_same_end_and_leave() -> None:
+    left: list[bool] = []
+    subscriptions = Subscriptions(lambda: left.append(True))
+
+    async def last() -> Job:
+        seen = JOB
+        async for job in subscriptions.subscribe([JOB]):
+            seen = job
+        return seen
+
+    watchers = [asyncio.create_task(last()) for _ in range(3)]
+    while len(subscriptions) < 3:  # noqa: ASYNC110 - nobody tells who watches
+        await asyncio.sleep(0)
+    subscriptions.publish(replace(JOB, state="done"))
+    subscriptions.close()
+    assert [job.state for job in await asyncio.gather(*watchers)] == ["done"] * 3
+    assert left == [True]
+    assert len(subscriptions) == 0

@@ -9,7 +9,7 @@ import pytest
 
 from app.protocol.codec import encode
 from app.protocol.job import Job
-from app.service.jobs.store import JobStore
+from app.service.jobs.store import MAX_LOG_BYTES, JobLog, JobStore
 from quantizer.system.errors import StorageError
 
 JOB = Job(id="ab12", kind="tune", title="Tune guide", arguments={"model": "guide"}, created_s=1.0)
@@ -72,3 +72,25 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("a file")
     with pytest.raises(StorageError, match="cannot be saved"):
         JobStore(tmp_path / "jobs").save(JOB)
+
+
+def test_a_log_keeps_its_last_lines_whole_and_says_that_others_were_dropped(tmp_path: Path) -> None:
+    log = JobLog(tmp_path / "a.log")
+    for number in range(5000):
+        log.append(f"{number:08} {'x' * 120}\n")
+    first, *lines = log.read().splitlines()
+    assert first == "[the older part was dropped]"
+    assert lines[-1].startswith("00004999 ")
+    assert all(len(line) == 129 for line in lines)
+    assert (tmp_path / "a.log").stat().st_size <= MAX_LOG_BYTES + 200
+    assert len(lines) > 900
+
+
+def test_a_log_contains_no_terminal_control_sequences(tmp_path: Path) -> None:
+    log = JobLog(tmp_path / "a.log")
+    log.append("red\x1b[31m\x9b2J\u202e\n")
+    assert log.read() == "red[31m2J\n"
+
+
+def test_a_missing_log_is_empty(tmp_path: Path) -> None:
+    assert JobLog(tmp_path / "a.log").read() == ""

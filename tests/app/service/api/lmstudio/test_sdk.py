@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import gguf
 import pytest
 from websockets.sync.client import connect
 
+from app.service.api.lmstudio.sdk_models import MODEL_ENDPOINTS
+from app.service.api.lmstudio.sdk_session import Channel, Context
+from app.service.http.access_log import RequestRecord
+from app.service.models.manager import ModelManager
 from app.service.server import CLIENTS_PORTS
 from tests.app.engine.media.files import picture_file
 from tests.app.running import RunningService
 from tests.app.service.api.lmstudio.sdk_client import SdkClient, connected, history, of_model, predict, stack
 from tests.app.service.api.picture_requests import FILE
+from tests.app.service.models.managed import library_settings, managing, states
+from tests.quantizer.gguf_files import tiny_llama
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 TOOL = {"type": "function", "function": {"name": "get_weather", "description": "d", "parameters": SCHEMA}}
@@ -350,7 +360,11 @@ def test_a_channel_is_acknowledged_and_a_second_of_its_number_refused(llm: SdkCl
 
 def test_a_file_that_is_no_picture_is_refused_with_the_reason(service: RunningService) -> None:
     with connected(service.url, "files") as client:
-        for content, reason in (("AAAA", "neither a picture nor a sound"), ("?", "Base64"), ("SUQz", "is not a picture")):
+        for content, reason in (
+            ("AAAA", "neither a picture nor a sound"),
+            ("?", "Base64"),
+            ("SUQz", "is not a picture"),
+        ):
             answer = client.call("uploadFileBase64", {"name": "cat.png", "contentBase64": content})
             assert reason in answer["error"]["title"]
         held = client.result("uploadFileBase64", {"name": "cat.png", "contentBase64": FILE})
@@ -372,3 +386,103 @@ def test_the_service_ends_with_clients_connected(start_service: Callable[..., Ru
 def test_a_service_listens_where_the_sdks_look() -> None:
     """`apiServerPorts` of both SDKs 1.5.0, in the order in which Python's tries them."""
     assert next(port for port in (41343, 52993, 16141, 39414, 22931) if port in CLIENTS_PORTS) == 41343
+
+
+@pytest.mark.parametrize(("endpoint", "name"), [("loadModel", "modelKey"), ("getOrLoad", "identifier")])
+async def test_a_cancelled_loading_leaves_no_model_behind(
+    tmp_path: Path, tiny_model: Path, endpoint: str, name: str
+) -> None:
+    async with managing(library_settings(tmp_path, tiny_model), load_ms=300) as models:
+        packets = await _load(models, endpoint, {name: "second"}, is_cancelled=True)
+        assert not {"success", "loadSuccess"} & set(packets)
+        while states(models)["second"] != "unloaded":  # noqa: ASYNC110 - the clock itself is waited for
+            await asyncio.sleep(0)
+        assert (await _load(models, endpoint, {name: "second"}, is_cancelled=False))[-1] in ("success", "loadSuccess")
+
+
+async def _load(models: ModelManager, endpoint: str, body: dict[str, Any], *, is_cancelled: bool) -> list[str]:
+    """Return the kinds of packets of one loading, which is cancelled at its first progress if `is_cancelled`."""
+    kinds: list[str] = []
+
+    async def tell(_text: str) -> None:
+        """Take a warning."""
+
+    async def send(frame: Mapping[str, Any]) -> None:
+        kinds.append(frame["message"]["type"])
+        if is_cancelled and "rogress" in kinds[-1]:
+            channel.is_cancelled.set()
+
+    channel, record = Channel(1, send), RequestRecord()
+    context = Context(SimpleNamespace(models=models, instances={}), "llm", record, tell)  # type: ignore[arg-type]
+    with record.until_end:
+        function = MODEL_ENDPOINTS[endpoint]
+        await function.stream(context, function.parameter.model_validate(body), channel)
+    return kinds
+
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>"
+    "{% if message.reasoning_content %}<think>{{ message.reasoning_content }}</think>{% endif %}"
+    "{{ message.content }}\n{% endfor %}<assistant>{% if enable_thinking is false %}<think></think>{% endif %}"
+)
+PICTURE = {"type": "file", "name": "cat.png", "identifier": "x", "sizeBytes": 3, "fileType": "image"}
+
+
+@pytest.fixture(scope="module")
+def thinking(
+    start_service: Callable[..., RunningService], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SdkClient]:
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.add_chat_template(TEMPLATE)
+
+    path = tiny_llama(tmp_path_factory.mktemp("thinking") / "thinker.gguf", edit)
+    with connected(start_service(model=str(path)).url, "llm") as client:
+        yield client
+
+
+def _formatted(client: SdkClient, *messages: tuple[str, object], **fields: object) -> str:
+    config = stack(**{f"llm__prediction__{name}": value for name, value in fields.items()})
+    body = {
+        "specifier": of_model("thinker"),
+        "history": history(*messages),
+        "predictionConfigStack": config,
+        "opts": {},
+    }
+    return str(client.result("applyPromptTemplate", body)["formatted"])
+
+
+def test_reasoning_is_sent_apart_and_given_back_to_the_template(thinking: SdkClient) -> None:
+    *packets, success = thinking.packets("predict", predict("<say><think>Hm</think>It snows.</say>", model="thinker"))
+    fragments = [packet["fragment"] for packet in packets]
+    kinds = list(dict.fromkeys(fragment["reasoningType"] for fragment in fragments))
+    assert kinds == ["reasoningStartTag", "reasoning", "reasoningEndTag", "none"]
+    assert success["stats"]["stopReason"] == "eosFound"
+    sent = "".join(fragment["content"] for fragment in fragments)
+    assert sent == "<think>Hm</think>\n\nIt snows."
+    prompt = _formatted(thinking, ("user", "a"), ("assistant", sent), ("user", "b"))
+    assert "<assistant><think>Hm</think>It snows.\n<user>b\n" in prompt
+
+
+def test_reasoning_is_switched_off_by_the_sdks_option(thinking: SdkClient) -> None:
+    assert _formatted(thinking, ("user", "a"), reasoning__enableThinking=False).endswith("<assistant><think></think>")
+
+
+def test_reasoning_stays_in_the_text_where_it_is_not_to_be_parsed(thinking: SdkClient) -> None:
+    off = {"enabled": False, "startString": "", "endString": ""}
+    body = predict("<say><think>Hm</think>It snows.</say>", model="thinker", reasoning__parsing=off)
+    fragments = [packet["fragment"] for packet in thinking.packets("predict", body)[:-1]]
+    assert {fragment["reasoningType"] for fragment in fragments} == {"none"}
+    assert "".join(fragment["content"] for fragment in fragments) == "<think>Hm</think>It snows."
+
+
+def test_a_picture_of_an_earlier_turn_becomes_a_note_and_as_the_question_an_error(thinking: SdkClient) -> None:
+    earlier = ("user", [{"type": "text", "text": "Look"}, PICTURE])
+    prompt = _formatted(thinking, earlier, ("assistant", "Yes."), ("user", "And now?"))
+    assert "Look" in prompt
+    assert "cat.png" not in prompt
+    body = {**predict("", model="thinker"), "history": history(("user", [PICTURE]))}
+    assert thinking.error("predict", body)["title"]
+
+
+def test_a_system_prompt_of_the_configuration_comes_first(thinking: SdkClient) -> None:
+    assert _formatted(thinking, ("user", "a"), systemPrompt="Be brief.").startswith("<system>Be brief.\n<user>a")
