@@ -15,7 +15,7 @@ from app.chat.conversation import ChatSettings, Scalar
 from app.chat.figures import AnswerFigures
 from app.chat.sampling_options import valid_options
 from app.common.terminal import printable_line
-from app.library.local.naming import id_of
+from app.library.local.model_files import id_of
 
 if TYPE_CHECKING:
     from app.protocol.chat import Completed

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from app.cli.output.format import format_bytes
 from app.common.terminal import printable, printable_line
-from app.library.local.naming import id_of
+from app.library.local.model_files import id_of
 from app.protocol.errors import ServiceError
 from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection, localllm_service

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from app.common.terminal import printable_line
-from app.library.local.model_files import is_model_file, stat_model
-from app.library.local.naming import is_path
+from app.library.local.model_files import is_model_file, is_path, stat_model
 from quantizer.system.errors import UsageError
 from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.models.rows import ModelRow, Section

@@ -268,9 +268,9 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
     damaged.
     """
     from app.cli.output.progress import Meter
+    from app.library.local.index import verified_files
+    from app.library.local.index import verify as verdict_of
     from app.library.local.resolve import available, resolve
-    from app.library.local.verification import verified_files
-    from app.library.local.verification import verify as verdict_of
 
     settings = load_settings()
     refs = [resolve(name, settings) for name in models] or available(settings)

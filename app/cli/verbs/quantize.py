@@ -44,7 +44,7 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
     """Print the table of all types for the model at `source`, and its projector. Raises UserError as planning does."""
     from rich.table import Table
 
-    from app.library.machine_fit.type_table import type_rows
+    from app.library.machine_fit.planning import type_rows
     from offload.devices.bandwidth import measure_read_bandwidth
     from quantizer.write.quantize_plan import plan_projector
 

@@ -128,7 +128,7 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
     Sizes and speeds are computed from the models' shapes; nothing is downloaded.
     """
     from app.library.hub.catalogue import Role, catalogue_notice, read_catalogue
-    from app.library.hub.recommend import recommend_each
+    from app.library.hub.selection import recommend_each
 
     here = requested_planning_context(load_settings(), vram, ram)
     wanted = [Role(role)] if role else list(Role)

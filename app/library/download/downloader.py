@@ -1,4 +1,4 @@
-"""Download of a file: parts in parallel, each with retries, hashed while they are written.
+"""Download of a file: parts in parallel, each with retries, hashed while they are written; rates and their limit.
 
 Owns the distribution of parts, and what happens to a file with a wrong hash. Does not know the library's names.
 """
@@ -6,7 +6,9 @@ Owns the distribution of parts, and what happens to a file with a wrong hash. Do
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +23,50 @@ from app.library.download.http_session import (
     TransientError,
 )
 from app.library.download.partial_file import PartialFile, SequentialWriter
-from app.library.download.ranges import Range, Schedule
-from app.library.download.rates import RateLimit, Speedometer
-from app.library.download.remote_file import RemoteFile, StreamingHash
+from app.library.download.remote_file import Range, RemoteFile, Schedule, StreamingHash
 from app.library.hub.access import HubError
+
+_WINDOW_S = 8.0
+
+
+class RateLimit:
+    """Limits all readers together to `bytes_per_s`; 0 is no limit."""
+
+    def __init__(self, bytes_per_s: int, now: Callable[[], float] = time.monotonic) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._now = now
+        self._free_at_s = now()
+
+    def wait_s(self, n_bytes: int) -> float:
+        """Return how long to wait after reading `n_bytes` before reading more."""
+        if not self._bytes_per_s:
+            return 0.0
+        now_s = self._now()
+        self._free_at_s = max(self._free_at_s, now_s) + n_bytes / self._bytes_per_s
+        return self._free_at_s - now_s
+
+    async def throttle(self, n_bytes: int) -> None:
+        """Wait for `wait_s(n_bytes)`."""
+        if (wait_s := self.wait_s(n_bytes)) > 0:
+            await asyncio.sleep(wait_s)
+
+
+class Speedometer:
+    """Bytes per second over the last seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def bytes_per_s(self, n_bytes: int) -> float:
+        """Record that `n_bytes` are complete now, and return the rate; 0 at first."""
+        now_s = self._now()
+        self._seen.append((now_s, n_bytes))
+        while len(self._seen) > 2 and self._seen[1][0] <= now_s - _WINDOW_S:
+            self._seen.popleft()
+        begun_s, n_begun = self._seen[0]
+        return (n_bytes - n_begun) / (now_s - begun_s) if now_s > begun_s else 0.0
+
 
 _PROGRESS_EVERY_S = 0.25
 _N_DOWNLOADS = 2  # of a file with a wrong hash
@@ -91,9 +133,17 @@ class _Transfer:
 
     async def run(self) -> None:
         """Fetch it all. Raises as `Downloader.fetch` does."""
-        watching = asyncio.ensure_future(self._watch())
+
+        async def watch() -> None:
+            speed = Speedometer()
+            while True:
+                self._report_progress(speed)
+                await asyncio.sleep(_PROGRESS_EVERY_S)
+
+        schedule = Schedule(self.partial.done.missing(self.file.n_bytes), self.options.n_connections)
+        watching = asyncio.ensure_future(watch())
         try:
-            await self._fetch_parts()
+            await _gather(self._work(schedule) for _ in range(self.options.n_connections))
         except NoRangesError:
             missing = self.partial.done.missing(self.file.n_bytes)
             await self._fetch(Range(missing[0].begin, self.file.n_bytes))
@@ -102,10 +152,6 @@ class _Transfer:
             with suppress(asyncio.CancelledError):
                 await watching
         self._report_progress(Speedometer())
-
-    async def _fetch_parts(self) -> None:
-        schedule = Schedule(self.partial.done.missing(self.file.n_bytes), self.options.n_connections)
-        await _gather(self._work(schedule) for _ in range(self.options.n_connections))
 
     async def _work(self, schedule: Schedule) -> None:
         while (part := schedule.take()) is not None:
@@ -119,7 +165,13 @@ class _Transfer:
                 await self._stream(writer, part.end, retries)
             except TransientError as fault:
                 self.source.adapt(fault)
-                await self._pause(retries, fault)
+                try:
+                    wait_s = retries.wait_s(fault)
+                except TransientError as last:
+                    cause = f"{self.file.name} could not be fetched: {last}."
+                    raise HubError(cause, "What was fetched is kept: pull it again to resume.") from last
+                self.report(Retrying(self.file.name, str(fault), wait_s))
+                await asyncio.sleep(wait_s)
 
     async def _stream(self, writer: SequentialWriter, end: int, retries: Retries) -> None:
         try:
@@ -132,23 +184,6 @@ class _Transfer:
         finally:
             writer.note()
             self.hasher.advance(self.partial.done.frontier)
-
-    async def _pause(self, retries: Retries, fault: TransientError) -> None:
-        try:
-            wait_s = retries.wait_s(fault)
-        except TransientError as last:
-            raise HubError(
-                f"{self.file.name} could not be fetched: {last}.",
-                "What was fetched is kept: pull it again to resume.",
-            ) from last
-        self.report(Retrying(self.file.name, str(fault), wait_s))
-        await asyncio.sleep(wait_s)
-
-    async def _watch(self) -> None:
-        speed = Speedometer()
-        while True:
-            self._report_progress(speed)
-            await asyncio.sleep(_PROGRESS_EVERY_S)
 
     def _report_progress(self, speed: Speedometer) -> None:
         n_done, n_bytes = self.partial.done.n_bytes, self.file.n_bytes

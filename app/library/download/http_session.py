@@ -19,8 +19,7 @@ from email.utils import parsedate_to_datetime
 
 import httpx
 
-from app.library.download.ranges import Range
-from app.library.download.remote_file import RemoteFile
+from app.library.download.remote_file import Range, RemoteFile
 from app.library.hub.access import HubAccess, HubError, hub_refusal, redirect_target
 
 _MAX_REDIRECTS = 6
@@ -76,7 +75,8 @@ class HttpSession:
             if _is_certificate_refused(error):
                 cause = f"{httpx.URL(url).host} has no valid certificate: {error}."
                 raise HubError(cause, _CERTIFICATE_REMEDY) from error
-            raise TransientError(_reason(error)) from error
+            silent = isinstance(error, httpx.TimeoutException)
+            raise TransientError("it does not answer" if silent else str(error) or type(error).__name__) from error
 
 
 def _is_certificate_refused(error: BaseException | None) -> bool:
@@ -86,12 +86,6 @@ def _is_certificate_refused(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, httpx.TimeoutException):
-        return "it does not answer"
-    return str(error) or type(error).__name__
 
 
 class RangeSource:

@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 import psutil
 
-from app.library.download.ranges import Range, Ranges
+from app.library.download.remote_file import Range, Ranges
 from quantizer.system.errors import StorageError
 from quantizer.system.files import explained
 
@@ -108,8 +108,21 @@ class PartialFile:
         self._syncing: Future[None] | None = None
 
     def __enter__(self) -> PartialFile:
-        with self._writing():
-            self._open()
+        with self._writing(), ExitStack() as stack:
+            self._check_space()
+            self.path.open("ab").close()
+            self._file: BinaryIO = stack.enter_context(self.path.open("r+b", buffering=0))
+            self._journal = DownloadJournal(journal_of(self.path))
+            stack.callback(self._journal.close)
+            done = self._journal.resumable_ranges(self._fingerprint)
+            if done is None:
+                self._file.truncate(0)
+                self._journal.restart(self._fingerprint)
+            self.done = done or Ranges()
+            if hasattr(os, "posix_fallocate") and self.n_bytes:  # so that the disk is not full later
+                os.posix_fallocate(self._file.fileno(), 0, self.n_bytes)
+            self._file.truncate(self.n_bytes)
+            stack.pop_all()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -158,36 +171,15 @@ class PartialFile:
             os.fsync(self._file.fileno())
             self._journal.synced(n_lines)
 
-    def _open(self) -> None:
-        self._check_space()
-        self.path.open("ab").close()
-        with ExitStack() as stack:
-            self._file: BinaryIO = stack.enter_context(self.path.open("r+b", buffering=0))
-            self._journal = DownloadJournal(journal_of(self.path))
-            stack.callback(self._journal.close)
-            done = self._journal.resumable_ranges(self._fingerprint)
-            if done is None:
-                self._file.truncate(0)
-                self._journal.restart(self._fingerprint)
-            self.done = done or Ranges()
-            self._reserve()
-            stack.pop_all()
-
     def _check_space(self) -> None:
         held = self.path.stat() if self.path.exists() else None
         n_held = min(getattr(held, "st_blocks", 0) * 512, self.n_bytes)  # unknown on Windows
         free = shutil.disk_usage(self.path.parent).free
         if free < self.n_bytes - n_held + _SPARE_BYTES:
-            cause = f"{self.path.name} takes {self.n_bytes / 1e9:.3f} GB and its disk has {free / 1e9:.3f} GB free."
+            cause = f"{self.path.name} needs {self.n_bytes / 1e9:.3f} GB and its disk has {free / 1e9:.3f} GB free."
             raise StorageError(
                 cause, "Free some space, choose a smaller one, or set LOCALLLM_DATA_DIR to another disk."
             )
-
-    def _reserve(self) -> None:
-        """Reserve the space for the whole file, so that it does not run out later."""
-        if hasattr(os, "posix_fallocate") and self.n_bytes:
-            os.posix_fallocate(self._file.fileno(), 0, self.n_bytes)
-        self._file.truncate(self.n_bytes)
 
     def _writing(self) -> AbstractContextManager[None]:
         return explained(f"{self.path.name} could not be written", "Free some space, then pull again.")

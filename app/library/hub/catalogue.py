@@ -1,7 +1,4 @@
-"""The catalogue of suggested models, assets/catalogue.toml, each with a config to plan it by.
-
-Owns the file's format. Needs no network.
-"""
+"""The catalogue of suggested models, assets/catalogue.toml, each with a config to plan it by. Needs no network."""
 
 from __future__ import annotations
 
@@ -84,17 +81,16 @@ class Catalogue:
 
 @cache
 def read_catalogue() -> Catalogue:
-    """Return the catalogue."""
     return parse_catalogue((files("assets") / "catalogue.toml").read_text(encoding="utf-8"))
 
 
 def catalogue_notice(dated: date, today: date) -> str:
-    """Return what to say of a catalogue that is six months old: where newer models are. Of a newer one, nothing."""
+    """Return where to find newer models once the catalogue is six months old, "" before."""
     n_months = 12 * (today.year - dated.year) + today.month - dated.month - (today.day < dated.day)
     if n_months < _NEW_MONTHS:
         return ""
-    newer = "localllm search --trending lists the GGUFs that the hub's users turn to now."
-    return f"The catalogue is of {dated:%B %Y}, {n_months} months old: {newer}"
+    newer = "localllm search --trending lists the GGUFs that are popular on the hub now."
+    return f"The catalogue is from {dated:%B %Y}, {n_months} months old: {newer}"
 
 
 def catalogue_model(name: str) -> CatalogueModel:

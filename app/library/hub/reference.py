@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from app.library.local.naming import is_safe_name
+from app.library.local.model_files import is_safe_name
 from quantizer.system.errors import UsageError
 
 _HUB_HOSTS = {"huggingface.co", "www.huggingface.co", "hf.co"}
@@ -71,16 +71,12 @@ def parse_reference(text: str, endpoint: str = "") -> Reference:
         first, *rest = rest
     if not rest:
         return CatalogueReference(_checked(first, text))
-    return _of_repo([first, *rest], text)
-
-
-def _of_repo(parts: Sequence[str], text: str) -> Reference:
-    if len(parts) > 2:
-        return FileReference(_repo(parts[:2], text), _path(parts[2:], text))
-    name, colon, quant = parts[1].partition(":")
+    if len(rest) > 1:
+        return FileReference(_repo([first, rest[0]], text), _path(rest[1:], text))
+    name, colon, quant = rest[0].partition(":")
     if (colon and not _QUANT.fullmatch(quant)) or name.endswith(".gguf"):  # more likely a missing file
         raise _invalid(text)
-    return RepoReference(_repo([parts[0], name], text), quant)
+    return RepoReference(_repo([first, name], text), quant)
 
 
 def _of_url(text: str, endpoint: str) -> Reference:

@@ -19,8 +19,7 @@ from app.library.download.http_session import (
     RetryPolicy,
     TransientError,
 )
-from app.library.download.ranges import Range
-from app.library.download.remote_file import RemoteFile
+from app.library.download.remote_file import Range, RemoteFile
 from app.library.hub.access import HubError, unreachable_error
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.model import PlannedModel

@@ -28,7 +28,7 @@ from app.library.download.http_session import (
 )
 from app.library.download.remote_file import Digest, RemoteFile
 from app.library.hub.access import HubAccess, HubError, hub_refusal, unreachable_error
-from app.library.local.naming import is_safe_name
+from app.library.local.model_files import is_safe_name
 from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.file_names import (
     FOUND_TYPES,
@@ -44,7 +44,7 @@ from quantizer.gguf.file_names import (
 
 _MAX_FILES = 20_000
 _MAX_BYTES = 1 << 50
-_COMMIT = re.compile(r"[0-9a-f]{40}")
+_NAME, _COMMIT = re.compile(r".*", re.DOTALL), re.compile(r"[0-9a-f]{40}")
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d{1,2}(?:_[A-Z0-9]{1,4}){0,4}|TQ\d_\d|MXFP4(?:_MOE)?|BF16|FP?16|FP?32))(?=$|[-._])",
     re.IGNORECASE,
@@ -148,7 +148,7 @@ class Repository:
 def parse_repository(data: Any) -> Repository:
     """Parse the hub's JSON. Raises HubError if it is invalid."""
     try:
-        return Repository(_text(data["id"]), _commit(data["sha"]), tuple(_files(data["siblings"])))
+        return Repository(_text(data["id"], _NAME), _text(data["sha"], _COMMIT), tuple(_files(data["siblings"])))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise HubError("The hub's description of the repository is invalid.", "Try again later.") from error
 
@@ -159,16 +159,10 @@ def quant_of(name: str) -> str:
     return _SPELLINGS.get(found[-1], found[-1]) if found else ""
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
+def _text(value: Any, form: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or not form.fullmatch(value):
+        raise ValueError("not a name, or not a commit")
     return value
-
-
-def _commit(value: Any) -> str:
-    if not _COMMIT.fullmatch(value):
-        raise ValueError("not a commit")
-    return str(value)
 
 
 def _files(siblings: Sequence[Mapping[str, Any]]) -> Iterator[RepoFile]:
@@ -219,7 +213,7 @@ def checkpoint_files(repository: Repository) -> tuple[RepoFile, ...]:
 
     Raises CheckpointError if there is no config.json, or no weights in safetensors.
     """
-    wanted = [file for file in repository.files if _is_weights(file) or _is_settings(file)]
+    wanted = [file for file in repository.files if _is_weights(file) or _is_small(file)]
     config = next((file for file in wanted if file.path == _CONFIG), None)
     if config is None:
         raise CheckpointError(f"{repository.id} is not a checkpoint: no {_CONFIG}.", "Look for the original model.")
@@ -235,10 +229,10 @@ def _is_weights(file: RepoFile) -> bool:
     return bool(_WEIGHTS.fullmatch(file.path))
 
 
-def _is_settings(file: RepoFile) -> bool:
-    is_near = file.path.count("/") < _MAX_DEPTH
-    is_small = file.path.endswith(_SETTINGS) or _DENSE_MODULE.fullmatch(file.path) is not None
-    return is_near and is_small and file.n_bytes <= _MAX_SETTINGS_BYTES
+def _is_small(file: RepoFile) -> bool:
+    """Return whether a file has settings, a tokenizer or the weights of a small module."""
+    is_wanted = file.path.endswith(_SETTINGS) or _DENSE_MODULE.fullmatch(file.path) is not None
+    return is_wanted and file.path.count("/") < _MAX_DEPTH and file.n_bytes <= _MAX_SETTINGS_BYTES
 
 
 _MAX_BODY_BYTES = 32 << 20

@@ -18,9 +18,9 @@ from app import __version__
 from app.library.download.http_session import HttpSession
 from app.library.hub.access import HubAccess, HubError, async_http_client, unreachable_error
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
-from app.library.hub.repository import Repository, fetch_config, fetch_repository
+from app.library.hub.repository import fetch_config, fetch_repository
 from app.library.hub.selection import families_of, quants_of
-from app.library.local.naming import is_path
+from app.library.local.model_files import is_path
 from app.library.machine_fit.planning import PlanningContext
 from app.protocol.library import HubModel, HubRepository, Quant
 from offload.footprint.model import PlannedModel
@@ -48,7 +48,7 @@ def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool 
     """Return at most `n_most` repositories of GGUFs and `n_most` convertible checkpoints, most downloaded first.
 
     With `is_trending` return GGUFs alone, in the order of the interest that the hub sees in them now.
-    Raises HubError if the search fails, UsageError for a path: its folders and names are nobody else's business.
+    Raises HubError if the search fails, UsageError for a path, whose folders and names must not leave this machine.
     """
     if any(is_path(word.strip("'\"").removeprefix("file://")) for word in (words.strip(), *words.split())):
         raise UsageError("That is a path, which is never sent to the hub.", "Import the file: localllm import PATH.")
@@ -68,7 +68,7 @@ def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool 
         cause = f"{access.endpoint} refuses the search with status {status}."
         raise HubError(cause, _REMEDIES.get(status, "Try again later.")) from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise HubError("The hub's answer to the search is invalid.", "Try again later.") from error
+        raise HubError("The hub's response to the search is invalid.", "Try again later.") from error
     return (*ggufs[:n_most], *checkpoints[:n_most])
 
 
@@ -126,7 +126,7 @@ def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
     for piece in pieces:
         n_bytes += len(piece)
         if n_bytes > _MAX_BODY_BYTES:
-            raise HubError("The hub's answer to the search is too large.", "Try again later.")
+            raise HubError("The hub's response to the search is too large.", "Try again later.")
         yield piece
 
 
@@ -161,25 +161,18 @@ async def _inspect(listed: HubRepository, session: HttpSession, here: PlanningCo
             if listed.is_checkpoint:
                 return replace(listed, models=(await _checkpoint(listed.repo, session, here),))
             repository = await fetch_repository(session, listed.repo, "", QUICK_RETRIES)
-            return await _with_models(listed, repository, session, here)
+            if not repository.models:
+                return replace(listed, problem=f"{listed.repo} has no complete GGUF model.")
+            families, read = families_of(repository.models), []
+            for family in families[:_MOST_FAMILIES]:
+                files = [repository.remote(file, session.access) for file in family[0].files]
+                planned = await read_remote_model(session, files)
+                read.append(_model(planned, quants_of(family, family[0], planned, here)))
+            return replace(listed, models=tuple(read), n_left_out=sum(map(len, families[_MOST_FAMILIES:])))
     except TimeoutError:
         return replace(listed, problem="It takes too long.")
     except UserError as error:
         return replace(listed, problem=error.cause)
-
-
-async def _with_models(
-    listed: HubRepository, repository: Repository, session: HttpSession, here: PlanningContext
-) -> HubRepository:
-    if not repository.models:
-        raise HubError(f"{listed.repo} has no whole GGUF model.")
-    families = families_of(repository.models)
-    read = []
-    for family in families[:_MOST_FAMILIES]:
-        files = [repository.remote(file, session.access) for file in family[0].files]
-        planned = await read_remote_model(session, files)
-        read.append(_model(planned, quants_of(family, family[0], planned, here)))
-    return replace(listed, models=tuple(read), n_left_out=sum(map(len, families[_MOST_FAMILIES:])))
 
 
 async def _checkpoint(repo: str, session: HttpSession, here: PlanningContext) -> HubModel:

@@ -1,4 +1,4 @@
-"""Selection of one model of a repository: by the reference, or the quant that runs best on this machine.
+"""Selection of one model: of a repository, by the reference or as the quant that runs best here, or of the catalogue.
 
 Owns how quants and files are matched, which files are one family (the same model in several types), the estimate of a
 whole family from one header, which is read over HTTP, and where a model to plan for is looked up: a path, the library,
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -19,18 +21,25 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from app.library.download.http_session import HttpSession
 from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_http_client, hub_access_from_environment
-from app.library.hub.catalogue import resolve_reference
+from app.library.hub.catalogue import CatalogueModel, Role, resolve_reference
 from app.library.hub.reference import FileReference, RepoReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model, read_remote_projector
 from app.library.hub.repository import RepoModel, Repository, fetch_file_info, fetch_repository
-from app.library.local.naming import listed
+from app.library.local.model_files import listed
 from app.library.local.resolve import UnknownModelError, resolve
-from app.library.machine_fit.planning import PlanningContext, choose_quant
-from app.protocol.library import Quant
+from app.library.machine_fit.planning import (
+    COMFORTABLE_TPS,
+    NEARLY_AS_FAST,
+    PlanningContext,
+    choose_quant,
+    keeps_pace,
+    speed_of,
+)
+from app.protocol.library import Quant, Recommendation, Recommended
 from app.settings.settings import Settings
 from offload.footprint.auxiliary_models import AuxiliaryModels
 from offload.footprint.model import PlannedModel
-from offload.format import format_speed
+from offload.format import format_memory, format_speed
 from quantizer.gguf.file_names import shard_index, shard_path
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.tensor_types import FILE_TYPES
@@ -58,20 +67,20 @@ def select(repository: Repository, reference: RepoReference | FileReference, cho
     """Return the model of `reference`; `choose` decides among several. Raises NotOnHubError if there is none."""
     models = repository.models
     if isinstance(reference, FileReference):
-        return QuantChoice(_with_file((*models, *repository.sidecars), reference), "It was named.")
+        known = (*models, *repository.sidecars)
+        for model in known:
+            if any(file.path == reference.path for file in model.files):
+                return QuantChoice(model, "It was named.")
+        cause = f"{reference.repo} has no model {reference.path}, or not all parts of it."
+        raise NotOnHubError(cause, f"It has {listed((model.name for model in known), _MAX_LISTED)}.")
     if not models:
-        raise _no_model(repository)
+        remedy = "Look for a repository whose name ends in GGUF."
+        if any(file.path.endswith(".safetensors") for file in repository.files):
+            remedy = f"It is a checkpoint: make a GGUF of it with `localllm pull {repository.id} --quantize Q4_K_M`."
+        raise NotOnHubError(f"{repository.id} has no GGUF file.", remedy)
     if reference.quant:
         return _with_quant(models, reference)
     return QuantChoice(models[0], "It is the only one.") if len(models) == 1 else choose(repository)
-
-
-def _with_file(models: Sequence[RepoModel], reference: FileReference) -> RepoModel:
-    for model in models:
-        if any(file.path == reference.path for file in model.files):
-            return model
-    cause = f"{reference.repo} has no model {reference.path}, or not all parts of it."
-    raise NotOnHubError(cause, f"It has {listed((model.name for model in models), _MAX_LISTED)}.")
 
 
 def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> QuantChoice:
@@ -92,14 +101,6 @@ def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> QuantC
     raise NotOnHubError(f"{reference.repo} has nothing in {reference.quant}.", f"It has {quants}.")
 
 
-def _no_model(repository: Repository) -> NotOnHubError:
-    if any(file.path.endswith(".safetensors") for file in repository.files):
-        remedy = f"It is a checkpoint: make a GGUF of it with `localllm pull {repository.id} --quantize Q4_K_M`."
-    else:
-        remedy = "Look for a repository whose name ends in GGUF."
-    return NotOnHubError(f"{repository.id} has no GGUF file.", remedy)
-
-
 def families_of(models: Sequence[RepoModel]) -> tuple[tuple[RepoModel, ...], ...]:
     """Group the models that differ only in their quant, the largest family first."""
     families: dict[str, list[RepoModel]] = {}
@@ -116,20 +117,14 @@ def quants_of(
     Raises UsageError for a cache type that the model does not support.
     """
     n_overhead = read.n_bytes - planned.n_bytes  # headers and padding, the same in all
-    return [
-        Quant(
-            model.quant or model.name,
-            model.n_bytes,
-            here.fit(planned if model is read else _in_quant(planned, model.quant, model.n_bytes - n_overhead)),
-        )
-        for model in family
-    ]
-
-
-def _in_quant(planned: PlannedModel, quant: str, n_bytes: int) -> PlannedModel:
-    """Estimate the model in another type: with our mix if we have the type, scaled to the size of its files."""
-    known = FILE_TYPES.get(quant)
-    return (planned.quantized(known) if known else planned).resized(max(1, n_bytes))
+    found = []
+    for model in family:
+        estimate = planned
+        if model is not read:  # our own mix of types where we have the quant, scaled to the size of its files
+            known = FILE_TYPES.get(model.quant)
+            estimate = (planned.quantized(known) if known else planned).resized(max(1, model.n_bytes - n_overhead))
+        found.append(Quant(model.quant or model.name, model.n_bytes, here.fit(estimate)))
+    return found
 
 
 def _family_name(model: RepoModel) -> str:
@@ -180,19 +175,15 @@ def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext
     try:
         model = PlannedModel.read(resolve(name, settings).path)
     except UnknownModelError as unknown:
-        return _on_hub(name, unknown, here)
+        access = hub_access_from_environment()
+        try:
+            reference = resolve_reference(name, access.endpoint)
+        except UsageError as error:
+            raise unknown from error
+        model = asyncio.run(_fetch_model(reference, access, here))
+        return model, f"It is not on this machine: only the header of {model.header.path.name} was read."
     check_answers(model.header, needs_tokenizer=False)  # a plan needs sizes only
     return model, ""
-
-
-def _on_hub(name: str, unknown: UnknownModelError, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
-    access = hub_access_from_environment()
-    try:
-        reference = resolve_reference(name, access.endpoint)
-    except UsageError as error:
-        raise unknown from error
-    model = asyncio.run(_fetch_model(reference, access, here))
-    return model, f"It is not on this machine: only the header of {model.header.path.name} was read."
 
 
 async def _fetch_model(
@@ -207,18 +198,11 @@ async def _fetch_model(
         choice = await asyncio.to_thread(select, repository, reference, quant_chooser(access, here))
         files = [repository.remote(file, access) for file in choice.model.files]
         model = await read_remote_model(session, files)
-        return await _with_projector(session, repository, choice.model, model)
-
-
-async def _with_projector(
-    session: HttpSession, repository: Repository, chosen: RepoModel, model: PlannedModel
-) -> PlannedModel:
-    """Return `model` with the projector that a pull would fetch; without one that does not belong to it."""
-    for file in repository.projectors_of(chosen)[:1]:
-        with suppress(HubError, ModelFileError):
-            projector = await read_remote_projector(session, repository.remote(file, session.access), model)
-            return replace(model, auxiliary=AuxiliaryModels(projector=projector))
-    return model
+        for file in repository.projectors_of(choice.model)[:1]:  # the one that a pull would fetch
+            with suppress(HubError, ModelFileError):  # it does not belong to the model
+                projector = await read_remote_projector(session, repository.remote(file, session.access), model)
+                return replace(model, auxiliary=AuxiliaryModels(projector=projector))
+        return model
 
 
 async def _files_at(session: HttpSession, reference: UrlReference) -> list[RemoteFile]:
@@ -231,3 +215,129 @@ async def _files_at(session: HttpSession, reference: UrlReference) -> list[Remot
     names = [shard_path(Path(reference.name), index, shard[1]).name for index in range(shard[1])]
     urls = [urlunsplit(parts._replace(path=f"{folder}/{quote(name)}")) for name in names]
     return [await fetch_file_info(session, url, name, QUICK_RETRIES) for name, url in zip(names, urls, strict=True)]
+
+
+# Tokens a second that a model should reach: completions must keep up with typing, a small model must gain speed, and
+# texts are embedded and ranked by the hundred.
+_PACES_TPS = {
+    Role.CHAT: COMFORTABLE_TPS,
+    Role.MOE: COMFORTABLE_TPS,
+    Role.CODE: 25.0,
+    Role.SMALL: 25.0,
+    Role.THINKING: COMFORTABLE_TPS,
+    Role.TOOLS: COMFORTABLE_TPS,
+    Role.VISION: COMFORTABLE_TPS,
+    Role.EMBEDDING: 50.0,
+    Role.RERANKING: 50.0,
+}
+_SAME_SIZE = 1.4  # models are of one size class when neither has more times the parameters of the other
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """A model of the catalogue and its quants with their fits on a machine."""
+
+    model: CatalogueModel
+    n_parameters: int
+    n_ctx_train: int
+    quants: tuple[Quant, ...]
+
+
+def recommend_each(
+    models: Sequence[CatalogueModel], roles: Iterable[Role], here: PlanningContext
+) -> tuple[Recommendation, ...]:
+    """Return `recommend` of each role; the fits of a model, which take time, are computed once."""
+    fitted = cache(lambda i: _fitted(models[i], here))
+    return tuple(_recommend(models, role, fitted, here) for role in roles)
+
+
+def recommend(models: Sequence[CatalogueModel], role: Role, here: PlanningContext) -> Recommendation:
+    """Recommend the first of `models` (best first) that has the role, fits here and is fast enough for it.
+
+    If none is, recommend the first that is nearly as fast as the fastest that runs. A newer one of the same size and
+    speed goes before either.
+    """
+    return recommend_each(models, (role,), here)[0]
+
+
+def _recommend(
+    models: Sequence[CatalogueModel], role: Role, fitted: Callable[[int], _Fitted], here: PlanningContext
+) -> Recommendation:
+    pace_tps = _PACES_TPS[role]
+    able = [i for i, model in enumerate(models) if role in model.roles]
+    passed_over: list[Recommended] = []
+    for i in able:
+        found = _best_quant(fitted(i), role, pace_tps)
+        if keeps_pace(found.quant, pace_tps):
+            newer = (
+                k
+                for k in able
+                if k > i
+                and models[k].published > models[i].published
+                and _is_same_size(models[k].parameters, models[i].parameters)
+            )
+            others = [_best_quant(fitted(k), role, pace_tps) for k in newer]
+            best = _newest(found, (other for other in others if keeps_pace(other.quant, pace_tps)))
+            why = _why(best, found, pace_tps, len(passed_over))
+            return Recommendation(role.value, why, replace(best, why=why, keeps_pace=True), tuple(passed_over))
+        passed_over.append(found)
+    running = [model for model in passed_over if model.quant.fit.verdict != "wont_run"]
+    if not running:
+        free = here.machine.host.free_bytes + sum(gpu.free_bytes for gpu in here.machine.gpus if not gpu.shares_host)
+        why = f"No model of this kind runs in the {format_memory(free)} that are free."
+        return Recommendation(role.value, why, None, tuple(passed_over))
+    enough_tps = NEARLY_AS_FAST * max(speed_of(model.quant) for model in running)
+    first = next(model for model in running if speed_of(model.quant) >= enough_tps)
+    best = _newest(first, (model for model in running if _is_same_size(model.n_parameters, first.n_parameters)))
+    kind = "the best" if best is first else "the newest"
+    why = f"No model of this kind fits and reaches {format_speed(pace_tps)} tok/s; this is {kind} of the fastest."
+    others = [other for other in passed_over if other is not best]
+    return Recommendation(role.value, why, replace(best, why=why), tuple(others))
+
+
+def _is_same_size(n_parameters: int, others: int) -> bool:
+    return max(n_parameters, others) <= _SAME_SIZE * min(n_parameters, others)
+
+
+def _newest(first: Recommended, others: Iterable[Recommended]) -> Recommended:
+    """Return the newest of `first` and those of `others` that are nearly as fast, the earlier of equals."""
+    as_fast = (other for other in others if speed_of(other.quant) >= NEARLY_AS_FAST * speed_of(first.quant))
+    return max((first, *as_fast), key=lambda model: model.published)
+
+
+def _fitted(model: CatalogueModel, here: PlanningContext) -> _Fitted:
+    outline = model.outline()
+    quantized = ((file_type.name, outline.quantized(file_type)) for file_type in model.quants)
+    quants = tuple(Quant(name, planned.n_bytes, here.fit(planned)) for name, planned in quantized)
+    return _Fitted(model, outline.n_parameters, outline.n_ctx_train, quants)
+
+
+def _best_quant(fitted: _Fitted, role: Role, pace_tps: float) -> Recommended:
+    """Return the model in its best quant for this machine, which may still not run."""
+    model, quants = fitted.model, fitted.quants
+    quant = choose_quant(quants, fitted.n_parameters, pace_tps) or min(quants, key=lambda quant: quant.n_bytes)
+    return Recommended(
+        role=role.value,
+        why="",
+        keeps_pace=False,
+        name=model.name,
+        title=model.title,
+        reference=f"{model.repo}:{quant.name}",
+        licence=model.licence,
+        published=model.published,
+        n_parameters=fitted.n_parameters,
+        n_ctx_train=fitted.n_ctx_train,
+        quant=quant,
+    )
+
+
+def _why(best: Recommended, first: Recommended, pace_tps: float, n_passed_over: int) -> str:
+    """Return the reason for `best`, which may be newer than `first`, the first of the catalogue that would do."""
+    pace = f" and reaches at least {format_speed(pace_tps)} tok/s" if pace_tps else ""
+    others = {0: "none ranks above it", 1: "the one above it does not"}.get(
+        n_passed_over, f"the {n_passed_over} above it do not"
+    )
+    if best is first:
+        return f"The best of its kind in the catalogue that fits{pace}: {others}."
+    month = f"{date.fromisoformat(f'{best.published}-01'):%B %Y}"
+    return f"It came out in {month}, after {first.title} of the same size and speed, and fits{pace}."

@@ -1,32 +1,34 @@
 """The index of model files, `<cache>/index.db`: facts, hashes and origins, so that no header is read twice.
 
-Owns the database, and the library's entries, which join it with the disk. A record is valid while
-the stamp of its files is unchanged. Several processes may use the database; a damaged one is made anew. Does not depend
-on any screen.
+Owns the database, the library's entries, which join it with the disk, and which hash of a file is trusted. A record is
+valid while the stamp of its files is unchanged. Several processes may use the database; a damaged one is recreated.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from app.library.local.model_files import ModelRef, ModelStat, stat_model
-from app.library.local.projectors import Look, look_into, projector_stamp
+from app.library.local.model_files import ModelRef, ModelStat, parts_of, stat_model
+from app.library.local.projectors import Look, look_into, own_projectors, projector_stamp
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.gguf.gguf_reader import ModelFileError
-from quantizer.system.errors import StorageError
+from quantizer.system.errors import StorageError, UserError
 from quantizer.system.files import explained, private_folder
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
     from quantizer.gguf.model_info import ModelInfo
+
 
 LIBRARY = "library"  # `where` of a model in the models folder
 VERSION = 3  # of the facts and how they are computed: facts of another version are read again
@@ -89,7 +91,11 @@ class Index:
             private_folder(cache_dir)
         except OSError as error:
             raise _refused(self._path, error) from error
-        self._connection = self._open()
+        try:
+            self._connection = _connect(self._path)
+        except sqlite3.DatabaseError as error:
+            self._check_damaged(error)
+            self._connection = self._recreate()
 
     def __enter__(self) -> Index:
         return self
@@ -119,7 +125,6 @@ class Index:
         return self._text_of("SELECT n_bytes, inode, sha256 FROM hashes WHERE path = ?", path)
 
     def record_sha256(self, path: Path, sha256: str) -> None:
-        """Record the SHA-256 of the file at `path`."""
         row = (index_key(path), *_identity(path), sha256)
         self._run("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", [row])
 
@@ -143,27 +148,21 @@ class Index:
 
     def _run(self, statement: str, rows: Sequence[tuple[object, ...]] = ((),)) -> list[tuple[Any, ...]]:
         """Run a statement for each of `rows` in one transaction; recreate a damaged index and run it again."""
+
+        def run() -> list[tuple[Any, ...]]:
+            with self._connection:
+                return [found for row in rows for found in self._connection.execute(statement, row)]
+
         try:
-            return self._run_once(statement, rows)
+            return run()
         except sqlite3.DatabaseError as error:
             self._check_damaged(error)
             self._connection.close()
             self._connection = self._recreate()
-            return self._run_once(statement, rows)
-
-    def _run_once(self, statement: str, rows: Sequence[tuple[object, ...]]) -> list[tuple[Any, ...]]:
-        with self._connection:
-            return [found for row in rows for found in self._connection.execute(statement, row)]
-
-    def _open(self) -> sqlite3.Connection:
-        try:
-            return _connect(self._path)
-        except sqlite3.DatabaseError as error:
-            self._check_damaged(error)
-            return self._recreate()
+            return run()
 
     def _check_damaged(self, error: sqlite3.DatabaseError) -> None:
-        """Raise StorageError unless the database is damaged: then the error is of no subclass."""
+        """Raise StorageError unless the database is damaged, which sqlite3 reports by the base class itself."""
         if type(error) is not sqlite3.DatabaseError:
             raise _refused(self._path, error) from error
 
@@ -184,7 +183,12 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")
         if not _is_current(connection):
             _enable_wal(connection)
-            _migrate(connection)
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                if not _is_current(connection):  # another process may just have created the tables
+                    for statement in _SCHEMA:
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {VERSION}")
     except BaseException:
         connection.close()
         raise
@@ -192,7 +196,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _enable_wal(connection: sqlite3.Connection) -> None:
-    """Switch to write-ahead logging; SQLite itself does not wait where two processes do that at once."""
+    """Switch to write-ahead logging. SQLite's own timeout does not cover two processes that do that at once."""
     give_up_s = time.monotonic() + _BUSY_TIMEOUT_S
     while True:
         try:
@@ -207,16 +211,6 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
 
 def _is_current(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("PRAGMA user_version").fetchone()[0] == VERSION)
-
-
-def _migrate(connection: sqlite3.Connection) -> None:
-    """Create the tables, unless another process has just done so."""
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        if not _is_current(connection):
-            for statement in _SCHEMA:
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _facts(text: str) -> ModelFacts | None:
@@ -234,7 +228,7 @@ def index_key(path: bytes | str | Path) -> bytes:
 
 
 def _identity(path: Path) -> list[object]:
-    """Return size and inode: a replaced file has another identity, one with rotten bytes the same."""
+    """Return size and inode: they tell a replaced file, but not one whose bytes changed in place."""
     with explained(f"{path} cannot be read", "Check the path."):
         status = path.stat()
     return [status.st_size, str(status.st_ino)]  # inodes of some file systems do not fit SQLite's integers
@@ -296,8 +290,8 @@ def _stat_with_projectors(path: Path, look: Look = look_into) -> ModelStat:
 def read_entry(entry: LibraryEntry, index: Index, now_s: float | None = None) -> LibraryEntry:
     """Read the model of `entry`, store the result in `index`, and return the new entry. Raises StorageError.
 
-    A file that is refused while somebody may be copying it is not damaged, and nothing is stored. `now_s` are the
-    seconds since 1970, by the clock without them.
+    A file that validation rejects while somebody may be copying it is not damaged, and nothing is stored. `now_s`
+    counts from 1970; None reads the clock.
     """
     disk = _stat_with_projectors(entry.ref.path)  # before reading: a change in between is detected next time
     try:
@@ -311,7 +305,7 @@ def read_entry(entry: LibraryEntry, index: Index, now_s: float | None = None) ->
 
 
 def _may_grow(path: Path) -> bool:
-    """Return whether the file begins as a GGUF does, or has no content yet: empty, or zeros that reserve its space."""
+    """Return whether the file begins like a GGUF, or has no content yet: it is empty, or zeros reserve its space."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) in (_MAGIC, b"", bytes(len(_MAGIC)))
@@ -329,3 +323,73 @@ def forget_missing(models_dir: Path, index: Index) -> int:
     gone = [path for path in index.paths() if not (os.path.lexists(path) or (is_unmounted and path.startswith(root)))]
     index.forget(gone)
     return len(gone)
+
+
+_BLOB = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
+_READ_BYTES = 4 << 20
+
+
+def expected_sha256(path: Path, index: Index) -> str:
+    """Return the recorded SHA-256 of a file, or the one in its name; empty without one. Raises StorageError."""
+    if known := index.sha256(path):
+        return known
+    match = _BLOB.fullmatch(path.resolve().name)
+    return match[1] if match else ""
+
+
+def sha256_of(path: Path, on_bytes: Callable[[int], object]) -> str:
+    """Hash a whole file, calling `on_bytes` with the size of each piece read. Raises StorageError."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_READ_BYTES))
+    with explained(f"{path} cannot be read", "Check the disk."), path.open("rb", buffering=0) as file:
+        while n_bytes := file.readinto(buffer):
+            digest.update(buffer[:n_bytes])
+            on_bytes(n_bytes)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationResult:
+    """The outcome for one model: `sound` (hashes match), `recorded` (none was on record before) or `damaged`.
+
+    `sha256` has one hash for each file that was read. `reason` is empty unless the model is damaged.
+    """
+
+    ref: ModelRef
+    state: Literal["sound", "recorded", "damaged"]
+    sha256: tuple[str, ...]
+    reason: str = ""
+
+
+def verified_files(model: Path) -> tuple[Path, ...]:
+    """Return the files that are verified with a model: its own, and the projectors in its folder that are its."""
+    return (*parts_of(model), *own_projectors(model))
+
+
+def verify(
+    ref: ModelRef, index: Index, on_bytes: Callable[[int], object], *, is_recording: bool = False
+) -> VerificationResult:
+    """Validate a model's header, hash its files and its projector's, compare with the recorded hashes, and record those
+    that are new.
+
+    `is_recording` accepts the current bytes as correct. Raises StorageError when `index` cannot be written.
+    """
+    from quantizer.gguf.validation import validate_gguf
+
+    files = verified_files(ref.path)
+    found: list[str] = []
+    is_known = True
+    try:
+        validate_gguf(ref.path)
+        for part in files:
+            expected = "" if is_recording else expected_sha256(part, index)
+            found.append(sha256_of(part, on_bytes))
+            is_known = is_known and bool(expected)
+            if expected not in ("", found[-1]):
+                reason = f"{part.name} has the SHA-256 {found[-1]} and should have {expected}."
+                return VerificationResult(ref, "damaged", tuple(found), reason)
+    except UserError as error:
+        return VerificationResult(ref, "damaged", tuple(found), str(error))
+    for part, sha256 in zip(files, found, strict=True):
+        index.record_sha256(part, sha256)
+    return VerificationResult(ref, "sound" if is_known else "recorded", tuple(found))

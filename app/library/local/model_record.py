@@ -16,10 +16,9 @@ from pathlib import Path
 
 from app.engine.tuning.tune_results import SpeedMeasurement
 from app.library.external import hugging_face_snapshots
-from app.library.local.index import Index, full_model_info
+from app.library.local.index import Index, expected_sha256, full_model_info
 from app.library.local.model_files import parts_of
 from app.library.local.projectors import FoundProjector, find_projector
-from app.library.local.verification import expected_sha256
 from offload.footprint.auxiliary_models import PlannedProjector
 from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.header import Header

@@ -15,12 +15,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.library.local.index import Index
-from app.library.local.model_files import ModelRef, parts_of, stat_model
-from app.library.local.naming import model_output_path
+from app.library.local.index import Index, expected_sha256
+from app.library.local.model_files import ModelRef, model_output_path, parts_of, stat_model
 from app.library.local.projectors import find_projector
 from app.library.local.removal import remove_empty_folders
-from app.library.local.verification import expected_sha256
 from app.protocol.library import ImportWay
 from quantizer.gguf.file_names import projector_name, shard_path
 from quantizer.gguf.gguf_reader import ModelFileError

@@ -77,14 +77,11 @@ def remove(removal: RemovalResult, models_dir: Path) -> None:
     for path in map(Path, removal.paths):
         with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
-        _remove_emptied(path.parent, models_dir)
-
-
-def _remove_emptied(folder: Path, models_dir: Path) -> None:
-    with contextlib.suppress(OSError):  # not empty
-        while models_dir in folder.parents:
-            folder.rmdir()
-            folder = folder.parent
+        folder = path.parent
+        with contextlib.suppress(OSError):  # not empty
+            while models_dir in folder.parents:
+                folder.rmdir()
+                folder = folder.parent
 
 
 def remove_empty_folders(repo: Path) -> None:
@@ -156,17 +153,13 @@ def delete_stale_files(stale: StaleFiles) -> bool:
             else:
                 path.unlink(missing_ok=True)
     if stale.lock is not None:
-        _remove_empty(stale.lock.parent)
+        folder = stale.lock.parent
+        if folder.name == FETCHING:
+            with contextlib.suppress(OSError):  # another download uses it
+                folder.rmdir()
+            folder = folder.parent
+        remove_empty_folders(folder)
     return True
-
-
-def _remove_empty(folder: Path) -> None:
-    """Remove a folder of interrupted work and the empty folders above it."""
-    if folder.name == FETCHING:
-        with contextlib.suppress(OSError):  # another download uses it
-            folder.rmdir()
-        folder = folder.parent
-    remove_empty_folders(folder)
 
 
 def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:

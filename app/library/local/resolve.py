@@ -12,8 +12,17 @@ from pathlib import Path
 
 from app.library.external import external_models
 from app.library.hub.reference import RepoReference
-from app.library.local.model_files import ModelRef, added_at_ns, head_paths, model_paths, repo_of
-from app.library.local.naming import id_of, ids_of, is_path, listed
+from app.library.local.model_files import (
+    ModelRef,
+    added_at_ns,
+    head_paths,
+    id_of,
+    ids_of,
+    is_path,
+    listed,
+    model_paths,
+    repo_of,
+)
 from app.settings.settings import Settings
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.gguf_reader import ModelFileError

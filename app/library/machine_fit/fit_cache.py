@@ -1,8 +1,7 @@
 """A cache of how the local models fit on this machine, valid while their files are unchanged.
 
 Owns the survey of the machine and the fits, and when both are made anew: once the machine is quiet, if it was not, and
-once answers taught it other speeds. One thread at a time surveys and reads. Heavy modules are imported on first
-use.
+once answers taught it other speeds. One thread at a time surveys and reads. Heavy modules are imported on first use.
 """
 
 from __future__ import annotations

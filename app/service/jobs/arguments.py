@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import TypeAdapter
 
-from app.library.local.model_files import ModelRef
-from app.library.local.naming import id_of, model_output_path
+from app.library.local.model_files import ModelRef, id_of, model_output_path
 from app.library.local.resolve import GUIDE, available, find_by_name
 from app.options.jobs import (
     JOBS,

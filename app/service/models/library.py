@@ -112,7 +112,7 @@ class LibraryService:
     def recommendations(self) -> Recommendations:
         """Return a recommendation for each role. Raises EngineError."""
         from app.library.hub.catalogue import Role, catalogue_notice, read_catalogue
-        from app.library.hub.recommend import recommend_each
+        from app.library.hub.selection import recommend_each
 
         self._fit_cache.renew()
         context = self._fit_cache.here()
@@ -132,7 +132,7 @@ class LibraryService:
     @in_thread
     def types(self, name: str) -> list[TypeChoice]:
         """Return a model's figures in each type, with verdicts. Raises UserError as planning does."""
-        from app.library.machine_fit.type_table import quantize_source, type_choices
+        from app.library.machine_fit.planning import quantize_source, type_choices
 
         context, source = self._fit_cache.here(), quantize_source(resolve(name, self._settings))
         return type_choices(source, context.machine.host.bytes_per_s or 0.0, context.fit)

@@ -18,8 +18,7 @@ from typing_extensions import TypedDict
 
 from app.library.hub.access import hub_access_from_environment
 from app.library.local.index import Index
-from app.library.local.model_files import ModelRef
-from app.library.local.naming import model_output_path
+from app.library.local.model_files import ModelRef, model_output_path
 from app.library.local.placement import ImportPlan, link_model, plan_import
 from app.library.local.recipe import (
     MAX_RECIPE_BYTES,

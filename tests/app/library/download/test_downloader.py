@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from app.library.download.downloader import RateLimit
 from app.library.download.events import Event, Progress
 from app.library.download.partial_file import PartialFile
-from app.library.download.rates import RateLimit
 from app.library.hub.access import HubError
 from tests.app.library.fetching import NAME, REPO, fetch, remote_file
 from tests.app.library.hub_faults import FAULTS

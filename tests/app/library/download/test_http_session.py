@@ -6,6 +6,7 @@ from email.utils import formatdate
 import httpx
 import pytest
 
+from app.library.download.downloader import RateLimit, Speedometer
 from app.library.download.http_session import (
     Expected,
     Retries,
@@ -15,8 +16,7 @@ from app.library.download.http_session import (
     content_mark,
     retry_after_s,
 )
-from app.library.download.ranges import Range
-from app.library.download.rates import RateLimit, Speedometer
+from app.library.download.remote_file import Range
 
 PART = {"Content-Range": "bytes 10-19/100", "ETag": '"a"'}
 ASKED = Expected(Range(10, 20), 100, '"a"')

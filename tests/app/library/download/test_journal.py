@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.library.download.partial_file import DownloadJournal
-from app.library.download.ranges import Range
+from app.library.download.remote_file import Range
 
 MARK, BOOTED_S, LATER_S = "sha256 abc 100", 1_000_000.0, 2_000_000.0
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.library.download.partial_file import PartialFile, SequentialWriter, journal_of
-from app.library.download.ranges import Range
-from app.library.download.remote_file import Digest, StreamingHash
+from app.library.download.remote_file import Digest, Range, StreamingHash
 from quantizer.system.errors import StorageError
 
 MARK = "sha256 abc"

@@ -14,7 +14,7 @@ from app.library.hub.reference import (
     UrlReference,
     parse_reference,
 )
-from app.library.local.naming import is_safe_name
+from app.library.local.model_files import is_safe_name
 from quantizer.system.errors import UsageError
 
 HUB = "http://127.0.0.1:8000"

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.library.download.ranges import Range, Ranges, Schedule
+from app.library.download.remote_file import Range, Ranges, Schedule
 
 N_BYTES = 60
 RANGES = st.lists(st.tuples(st.integers(0, N_BYTES), st.integers(0, N_BYTES)).map(lambda pair: Range(*sorted(pair))))
