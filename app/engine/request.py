@@ -77,7 +77,7 @@ class ReasoningBudget:
         assert all((self.opening, self.closings, *self.closings, self.ending)), "reasoning has tags"
         assert all(len(text) <= MAX_TAG_CHARACTERS for text in (self.opening, *self.closings)), "tags are short"
         if self.max_tokens is not None and not 0 <= self.max_tokens <= 2**31 - 1:
-            raise RequestError(f"The budget of reasoning is {self.max_tokens} tokens.", "Give a count from 0.")
+            raise RequestError(f"The reasoning budget is {self.max_tokens} tokens.", "Give a count from 0.")
         if len(self.conclusion) > MAX_CONCLUSION_CHARACTERS:
             cause = f"The message that ends reasoning has {len(self.conclusion)} characters."
             raise RequestError(cause, f"Use at most {MAX_CONCLUSION_CHARACTERS}.")
@@ -126,56 +126,38 @@ class SamplingParams(SamplingOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A prompt to continue, and the limits of its answer.
-
-    `prompt` is text (tokenized by the worker; with `parse_special` the text of special tokens becomes those tokens) or
-    a tuple of token ids. `max_tokens` None means: until the model ends or the context is full. Stop strings end the
-    answer and are not part of it. A higher `priority` is served first. With `n_logprobs` each output token comes with
-    its log probability and that many of the most likely ones, with `returns_tokens` with its id. With `echo` the prompt
-    is output first, with log probabilities where `n_logprobs` is set. `lora` sets the scales of adapters by number or
-    name, 0 for those left out; None means all at 1. Special tokens are not output, except those spelled like one of
-    `visible_tags`. A prompt that leaves fewer than `min_room` tokens for the answer counts as too long, unless the
-    context is shifted. Other prompts may leave this one at its `branches`, in characters or, where the prompt is token
-    ids, in those: a model whose sequences cannot be truncated saves its states there. Within the `quoted` parts of a
-    prompt that is text, from character to character, special tokens are never parsed. A step verifies at most
-    `max_draft_tokens`; None leaves that to what pays. Each of `media` stands in the prompt, then a text, where its
-    marker is, which may be several times. With `reasoning` the model's reasoning is followed, and may be ended.
-    `conversation` names what its states belong to, in characters of a file name: they are removed with it.
-
-    With `context_shift` (None: as the engine was started) an answer that fills the context continues: the oldest tokens
-    after the first `n_keep` (-1: the prompt) are dropped. An answer ends `max_time_s` after its request arrived, and at
-    the first line end later than `max_predict_s` after its first token; None sets no limit. It ends before the first
-    line, other than the one it begins in, that is indented by fewer than `n_indent` blanks and tabs.
-
-    Raises RequestError when a limit is exceeded.
-    """
+    """A prompt to continue, and the limits of its answer. Raises RequestError when a limit is exceeded."""
 
     request_id: str
+    # The prompt: text, which the worker tokenizes, or token ids
     prompt: str | tuple[int, ...]
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    max_tokens: int | None = None
-    stop: tuple[str, ...] = ()
-    ignore_eos: bool = False
     add_special: bool = True
-    parse_special: bool = True
-    priority: int = 0
-    n_logprobs: int | None = None
-    returns_tokens: bool = False
-    echo: bool = False
-    context_shift: bool | None = None
-    n_keep: int = 0
-    max_time_s: float | None = None
-    max_predict_s: float | None = None
-    n_indent: int = 0
-    lora: tuple[tuple[int | str, float], ...] | None = None
-    visible_tags: tuple[str, ...] = ()
-    min_room: int = 1
-    branches: tuple[int, ...] = ()
-    quoted: tuple[tuple[int, int], ...] = ()
-    max_draft_tokens: int | None = None
-    conversation: str = ""
-    media: tuple[MediaInput, ...] = ()
-    reasoning: ReasoningBudget | None = None
+    parse_special: bool = True  # the text of special tokens becomes those tokens …
+    quoted: tuple[tuple[int, int], ...] = ()  # … but never within these parts of a text, from character to character
+    media: tuple[MediaInput, ...] = ()  # each stands in the text wherever its marker is, perhaps several times
+    branches: tuple[int, ...] = ()  # where other prompts may leave this one, in characters or tokens of `prompt`
+    # What the answer is sampled with, and where it ends
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    lora: tuple[tuple[int | str, float], ...] | None = None  # scales of adapters by number or name; None: all at 1
+    max_tokens: int | None = None  # None: until the model ends or the context is full
+    min_room: int = 1  # a prompt that leaves fewer tokens is too long, unless the context is shifted
+    ignore_eos: bool = False
+    stop: tuple[str, ...] = ()  # strings that end the answer, and are not part of it
+    n_indent: int = 0  # the first line indented by fewer blanks and tabs ends the answer, but for the line it begins in
+    max_time_s: float | None = None  # after the request arrived
+    max_predict_s: float | None = None  # after the first token, at the next line end
+    reasoning: ReasoningBudget | None = None  # None: reasoning is not followed, and cannot be ended
+    context_shift: bool | None = None  # whether an answer that fills the context continues; None: the engine's setting
+    n_keep: int = 0  # tokens that a shift keeps at the begin, of the others it drops the oldest; -1: the prompt
+    # What is output
+    n_logprobs: int | None = None  # log probabilities of tokens, and of as many alternatives of each; None: none
+    returns_tokens: bool = False  # ids of tokens
+    echo: bool = False  # the prompt first, with log probabilities if there are any
+    visible_tags: tuple[str, ...] = ()  # special tokens with one of these texts are output
+    # How it is computed
+    priority: int = 0  # the higher is served first
+    max_draft_tokens: int | None = None  # verified in a step; None: as many as pay
+    conversation: str = ""  # what its states belong to and are removed with, in characters of a file name
 
     def __post_init__(self) -> None:
         self._check_prompt()
@@ -200,7 +182,7 @@ class Request:
     def _check_prompt(self) -> None:
         assert self.conversation.isalnum() or not self.conversation, "it is part of a file name"
         if len(self.branches) > MAX_BRANCHES or any(not 0 <= end <= len(self.prompt) for end in self.branches):
-            raise RequestError("The branches of the prompt are too many, or outside of it.", "Leave them out.")
+            raise RequestError("The prompt has too many branches, or one outside of it.", "Leave them out.")
         if len(self.media) > MAX_MEDIA:
             raise RequestError(f"The prompt has {len(self.media)} pictures and sounds.", f"Send at most {MAX_MEDIA}.")
         assert not self.media or isinstance(self.prompt, str), "markers are text"

@@ -36,29 +36,23 @@ class CallHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRules:
-    """What binds an answer with tools.
+    """What binds an answer with tools; grammars lack the rules of plain JSON values.
 
-    A call begins where the answer's text has one of `openings`, given with what of `first` and a head that stands for,
-    or where the text begins with one of the characters `bare`, and with the committed characters of a head. `first`
-    stands before the first call, `between` before each other one, `last` behind the last; without `is_repeated` there
-    is one call. Text may follow calls if it `goes_on`, else the answer ends there.
-
-    With `begin` the answer is bound from its first character: it is the grammar of reasoning, if any, and all that may
-    come then, calls up to the end of their head. A head follows directly or behind one of `before_head`.
-    Grammars lack the rules of plain JSON values.
+    A call begins where the answer's text has one of `openings`, or where the text begins with one of the characters
+    `bare` and with the committed characters of a head. With `begin` the answer is bound from its first character.
     """
 
     heads: tuple[CallHead, ...]
-    parts: tuple[str, ...]
-    openings: tuple[tuple[str, str], ...] = ()
-    first: str = ""
-    between: str = ""
-    last: str = ""
-    is_repeated: bool = False
-    goes_on: bool = False
+    parts: tuple[str, ...]  # what follows a head, by its `part`
+    openings: tuple[tuple[str, str], ...] = ()  # each with the part of `first` and a head that it stands for
+    first: str = ""  # before the first call
+    between: str = ""  # before each other one
+    last: str = ""  # behind the last
+    is_repeated: bool = False  # else there is one call
+    goes_on: bool = False  # text may follow calls, else the answer ends there
     bare: str = ""
-    begin: str = ""
-    before_head: tuple[str, ...] = ()
+    begin: str = ""  # the grammar of reasoning, if any, and all that may come then, calls up to the end of their head
+    before_head: tuple[str, ...] = ()  # with `begin`: a head follows directly or behind one of these
 
     def __post_init__(self) -> None:
         assert self.heads, "some tool may be called"

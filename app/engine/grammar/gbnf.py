@@ -25,7 +25,7 @@ MAX_WRITTEN_OUT = 500_000
 
 _WORD = re.compile(
     r""""(?:\\.|[^"\\])*+"|\[(?:\\.|[^\]\\])*+\]|<[^>]*+>|#[^\r\n]*+|[\w-]++|\S""", re.DOTALL
-)  # a text, characters, a token, a comment, a name or number, a sign
+)  # a string, a character class, a token, a comment, a name or number, a sign
 _NUMBERED = re.compile(r"\\[uU]([0-9a-fA-F]{4}|[0-9a-fA-F]{8})")
 _ELEMENT = re.compile(r"\\x..|\\u.{4}|\\U.{8}|\\.|.", re.DOTALL)
 _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1F\x7F]')
@@ -223,7 +223,7 @@ def check_grammar(grammar: str) -> None:
     if "\0" in grammar or any(0xD800 <= ord(character) < 0xE000 for character in grammar):
         raise RequestError("The grammar contains a NUL or a lone surrogate.", "Remove it.")
     if escape := next(_escapes_of_no_character(words), ""):
-        raise RequestError(f"The grammar contains {escape}, which is no character.", "Remove it.")
+        raise RequestError(f"The grammar contains {escape}, which is not a character.", "Remove it.")
     n_written_out = 0
     for repetition in _repetitions(words):
         _check_repetition(repetition)

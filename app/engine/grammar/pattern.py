@@ -1,4 +1,4 @@
-"""Regular expressions of JSON schemas → GBNF texts for the inside of a JSON string, or for a text as it is. Pure.
+"""Regular expressions of JSON schemas → GBNF, for the inside of a JSON string or for plain text. Pure.
 
 Owns the syntax that schemas use (source: ECMA-262, as JSON Schema demands) without what no grammar has: lookaround,
 references to groups, boundaries of words. Characters that JSON escapes are allowed in one form: `"`, `\\`, tab and ends
@@ -16,7 +16,7 @@ from app.protocol.errors import RequestError
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 20
-MAX_COPIES = 500  # of what is repeated, groups in groups multiplied: llama.cpp follows each way to read a text
+MAX_COPIES = 500  # of what is repeated, groups in groups multiplied: llama.cpp follows each way to match at once
 
 # zod 4 looks ahead in its expression for e-mail addresses; this one allows none that it does not.
 _WITHOUT_LOOKING_AHEAD = {
@@ -45,7 +45,7 @@ class InJson:
 
 
 class RawText:
-    """A text that is written as it is, without the character `excluded` and controls."""
+    """Plain text, without the character `excluded` and controls."""
 
     def __init__(self, excluded: str) -> None:
         code = ord(excluded)
@@ -81,7 +81,7 @@ def limited_pattern(
     Raises RequestError for lengths that would limit them further.
     """
     if not isinstance(expression, str):
-        raise RequestError("The schema's pattern is no text.", "Give a regular expression.")
+        raise RequestError("The schema's pattern must be a string.", "Give a regular expression.")
     pattern = parse_pattern(expression, written)
     if pattern.shortest < shortest:
         cause = "The schema's minLength beside a pattern is not supported."
@@ -164,7 +164,7 @@ class _Parser:
         if character == "\\":
             return self._one_of(*self._escape())
         if character in "*+?{^":
-            self._refuse(f"{character} in a place where it means nothing")
+            self._refuse(f"a misplaced {character}")
         return self._one_of([(ord(character), ord(character))])
 
     def _repeated(self, atom: Pattern) -> Pattern:

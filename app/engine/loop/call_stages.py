@@ -35,9 +35,9 @@ class _Option(NamedTuple):
 
 
 class AnswerVocabulary(NamedTuple):
-    """The tokens of an answer as text: `piece` returns that of a token, none for one that is not output.
+    """The tokens of an answer as text: `piece` returns the bytes of a token, none for one that is not output.
 
-    Of special tokens those are output that are `visible`. `tokenize` makes tokens of a text within the answer.
+    Special tokens are output only if they are `visible`. `tokenize` turns text within the answer into tokens.
     """
 
     piece: Callable[[int], bytes]

@@ -1,9 +1,7 @@
-"""The thought of one answer: followed token by token, and ended once its tokens are used up, or on request.
+"""The reasoning of one answer, followed token by token and ended once its budget is used up, or on request. Pure.
 
-Owns where a thought may be cut, and which tokens then end it. Pure; independent of sampling, templates and tokens' ids.
-
-A thought ends at the first end of a sentence or line among the last eighth of its tokens, at most 32; without one after
-its last token. It goes on for a few tokens more only to finish a character or a tag that has begun.
+It ends at the first end of a sentence or line among the last eighth of its tokens, at most 32; without one after its
+last token. It goes on for a few tokens more only to finish a character or a tag that has begun.
 """
 
 from __future__ import annotations
@@ -97,8 +95,8 @@ class Thought:
         n_window = min(_MAX_WINDOW_TOKENS, self._limit // _WINDOW_SHARE)
         if n_left <= -self._n_tail_bytes or (n_left < max(1, n_window) and self._may_end(is_last=n_left <= 0)):
             text = self._budget.ending if not self.was_cut else self._budget.last_ending or self._budget.ending
-            said = self._budget.conclusion if self._has_text and not self.was_cut else ""
-            self.forced.extend(self._tokenize(said + text))
+            conclusion = self._budget.conclusion if self._has_text and not self.was_cut else ""
+            self.forced.extend(self._tokenize(conclusion + text))
             self._place, self._tail, self.was_cut = _Place.AFTER, b"", True
 
     def _may_end(self, *, is_last: bool) -> bool:

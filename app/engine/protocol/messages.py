@@ -183,36 +183,28 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class BackendFacts:
-    """Facts about a loaded model. `n_ctx` is the longest sequence in tokens; all sequences share `n_cells`.
-
-    `n_sequences` answers may run at once; the cache holds up to `n_seq_max` sequences. `truncation` says where they can
-    be truncated. With `supports_shift` tokens can move to other positions. Saved states are valid for the same `layout`
-    only. A cache that `is_on_host` is read no faster than states are saved and restored; a GPU's is. Attention that
-    `passes_over_cells` takes time for those that a window has left. Without `can_generate` the model (an encoder) only
-    embeds or ranks whole texts. With a projector the model may see pictures or hear sounds; a picture whose tokens
-    attend to each other may have `n_ubatch` tokens.
-    """
+    """Facts about a loaded model and its cache; counts are in tokens unless they say otherwise."""
 
     description: str
     n_vocab: int
-    n_ctx: int
+    n_ctx: int  # the longest sequence
     n_ctx_train: int
-    n_cells: int
-    n_sequences: int
-    n_seq_max: int
+    n_cells: int  # shared by all sequences
+    n_sequences: int  # answers that may run at once
+    n_seq_max: int  # sequences that the cache may hold
     truncation: Truncation
     n_batch: int
     n_parameters: int
     model_bytes: int
-    layout: str = ""
-    supports_shift: bool = False
-    is_on_host: bool = True
-    passes_over_cells: bool = False
-    can_generate: bool = True
+    layout: str = ""  # saved states are valid for the same one only
+    supports_shift: bool = False  # tokens can move to other positions
+    is_on_host: bool = True  # the cache is read no faster than states are saved and restored; a GPU's is
+    passes_over_cells: bool = False  # attention takes time for cells that a window has left
+    can_generate: bool = True  # an encoder only embeds or ranks whole texts
     has_attention: bool = True
     adapters: tuple[Adapter, ...] = ()
-    n_ubatch: int = 512
-    sees: bool = False
+    n_ubatch: int = 512  # the most tokens of a picture whose tokens attend to each other
+    sees: bool = False  # pictures, with a projector
     hears: bool = False
 
     @property

@@ -26,7 +26,7 @@ from app.engine.speculative.draft_source import DraftRequest, DraftSource
 from app.engine.speculative.prompt_lookup import CrossRequestLookup, EditLookup, PromptLookup
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 
-FORCED = ""  # as the source of a draft: no guess, the tokens come next in any case
+FORCED = ""  # as the source of a draft: its tokens come next in any case
 
 UNLIMITED = Truncation()
 
@@ -35,7 +35,7 @@ UNLIMITED = Truncation()
 class _Candidate:
     """The best draft of an answer so far: with it the step gives `gain` times as many tokens a second as without.
 
-    `cost` is that of making it, in units of a step of one token; 0 if it was asked for as a probe.
+    `cost` is that of making it, in units of a step of one token; 0 if it was requested as a probe.
     """
 
     sequence: Sequence
@@ -45,8 +45,8 @@ class _Candidate:
     cost: float = 0.0
 
 
-class _Asked(NamedTuple):
-    """How many tokens a source is asked for, and what they cost, as in its estimate; 0 for a probe."""
+class _Order(NamedTuple):
+    """How many tokens to request of a source, and what they cost by its estimate; 0 for a probe."""
 
     n_tokens: int
     draft_cost: float = 0.0
@@ -147,19 +147,19 @@ class Drafter:
 
     def _propose(self, source: DraftSource, candidates: Many[_Candidate]) -> None:
         """Let `source` draft for the candidates that it may improve."""
-        requested = [(item, asked) for item in candidates if (asked := self._request(source, item)).n_tokens]
+        requested = [(item, order) for item in candidates if (order := self._request(source, item)).n_tokens]
         if not requested:
             return
         started_s = self._clock()
-        drafts = source.propose([DraftRequest(candidate.sequence, asked.n_tokens) for candidate, asked in requested])
+        drafts = source.propose([DraftRequest(candidate.sequence, order.n_tokens) for candidate, order in requested])
         spent_s = (self._clock() - started_s) / len(requested)
-        for (candidate, asked), proposed in zip(requested, drafts, strict=True):
+        for (candidate, order), proposed in zip(requested, drafts, strict=True):
             draft = proposed.before_media()
             candidate.sequence.drafting.saved_s -= spent_s
             if draft.tokens:
-                self._consider(candidate, draft, asked.pass_cost + asked.draft_cost * len(draft.tokens))
+                self._consider(candidate, draft, order.pass_cost + order.draft_cost * len(draft.tokens))
 
-    def _request(self, source: DraftSource, candidate: _Candidate) -> _Asked:
+    def _request(self, source: DraftSource, candidate: _Candidate) -> _Order:
         """Return what to request: tokens that may pay, or a probe."""
         n_answers, sequence = self._n_answers, candidate.sequence
         estimate = source.estimate(sequence, candidate.n_max, n_answers)
@@ -167,7 +167,8 @@ class Drafter:
         draft_cost, pass_cost = estimate.draft_cost, estimate.pass_cost
         is_computed = draft_cost + pass_cost > 0
         if estimate.first <= self._cost.min_first_chance(n_step, n_answers, is_lasting=is_computed):
-            return _Asked(source.n_probe_tokens(sequence))
+            # Two numbers decide in nearly every step of text that repeats nothing; all chances are walked only below.
+            return _Order(source.n_probe_tokens(sequence))
         rejection = self._rejection(sequence, n_step)
         with_waste = pass_cost + sequence.drafting.acceptance[source.name].wasted_cost
         best = best_draft_length(
@@ -183,8 +184,8 @@ class Drafter:
         # what is looked up may match better after the next token; the rate of what is computed changes slowly
         self.is_draft_worthwhile |= best.n_tokens > 0 or not is_computed
         if best.gain > candidate.gain:
-            return _Asked(best.n_tokens, draft_cost, pass_cost)
-        return _Asked(source.n_probe_tokens(sequence))
+            return _Order(best.n_tokens, draft_cost, pass_cost)
+        return _Order(source.n_probe_tokens(sequence))
 
     def _consider(self, candidate: _Candidate, draft: Draft, cost: float) -> None:
         """Use as much of `draft` as pays if it beats the candidate; of the draft that is not used, keep a probe."""

@@ -87,9 +87,9 @@ class SuffixIndex:
         return self.continuation(self._longest_repeated(), self.n_matched, n_tokens)
 
     def advance(self, place: int, n_matched: int, token: int) -> tuple[int, int]:
-        """Return the place of a text that was at `place` and continues with `token`, and how many of its tokens match.
+        """Return where another text is after `token` if it was at `place`, and how many of its tokens match there.
 
-        A text without a match is at place 0.
+        Without a match it is at place 0.
         """
         states = self._states
         while place and token not in states[place].following:
@@ -99,7 +99,7 @@ class SuffixIndex:
         return (0, 0) if after is None else (after, n_matched + 1)
 
     def continuation(self, place: int, n_matched: int, n_tokens: int) -> Draft:
-        """Return at most `n_tokens` that may follow a text at `place`, of which `n_matched` tokens match."""
+        """Return at most `n_tokens` that may follow `place`, where `n_matched` tokens match."""
         state = self._states[place]
         tokens: list[int] = []
         chances: list[float] = []
@@ -155,6 +155,7 @@ class SuffixIndex:
         return clone
 
     def _count_suffixes(self, index: int) -> None:
+        """Count the new occurrence in the longest suffixes only: a repetitive text has thousands of them."""
         states, n_tokens = self._states, self._n_tokens
         for _ in range(MAX_COUNTED_SUFFIXES):
             if index <= 0:
