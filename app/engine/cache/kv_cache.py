@@ -17,7 +17,7 @@ from app.engine.media.chunks import is_placeholder, n_whole
 from app.engine.request import NO_ADAPTERS, AdapterSet
 
 MIN_END_TOKENS = 128  # before the last token of a prompt, for a checkpoint there: it costs a step of its own
-MAX_IDLE_CELLS = 128  # of finished sequences when a new one begins, or 1 / MAX_IDLE_SHARE of all
+MAX_IDLE_CELLS = 128  # of finished sequences when a new one begins, or 1 / MAX_IDLE_SHARE of all: attention reads them
 MAX_IDLE_SHARE = 8
 MIN_FORGOTTEN_CELLS = 256  # attention reads cells by this many
 
@@ -290,7 +290,8 @@ class KVCacheManager:
     def _offload_all_idle(self) -> bool:
         """Move all finished sequences to the store if nothing runs and none is lost; return whether any was moved.
 
-        In other cells attention sums in another order, and quantized activations magnify the difference.
+        In other cells attention sums in another order. That moves an activation by 1e-7, which rounding to 8 bits
+        swallows or makes 1e-2 of: of 30 scored texts 2 to 9 differed by up to 0.13 nats a token by what ran before.
         """
         idle = self._tree.unlocked()
         if (

@@ -56,6 +56,7 @@ class Engine:
         self._media = media
         self._facts = backend.facts
         n_scored = max(1, _MAX_SCORED_BYTES // (4 * self._facts.n_vocab))
+        # Of a large batch a quarter: a step beside running answers is the gap between two of their tokens.
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
         self._cache = KVCacheManager(backend, store)
         self._step_cost = step_cost or StepCost()
@@ -128,9 +129,10 @@ class Engine:
         self._end_aborted_and_late()
         self._slots.start_waiting()
         self._shift_full()
-        runnable = self._adapter_scheduler.next(self._slots.running)
+        runnable = self._adapter_scheduler.next(self._slots.running)  # a native batch has one set of adapters
         for sequence in runnable:
             sequence.n_computed = min(sequence.n_computed, self._cache.narrow(sequence.slot_id))
+        # Embeddings are a native batch of their own, beside that of the tokens.
         with_text = [sequence for sequence in runnable if sequence.next_media is None]
         with_media = [sequence for sequence in runnable if sequence.next_media is not None]
         self._step_text(with_text)
@@ -265,6 +267,8 @@ class Engine:
         """Return how many steps may follow this one without scheduling: the cells for them must be free already."""
         if self._drafter.is_draft_worthwhile or self._slots.n_waiting:
             return 0
+        # To return to a state it is held, for which llama.cpp builds its graph anew: no faster than single steps.
+        # Without a stop string or a limit at line ends nothing has to go after a run.
         can_reject = self._facts.truncation.is_unlimited
         if not can_reject and any(sequence.may_end_midway for sequence in self._slots.running):
             return 0
@@ -275,7 +279,7 @@ class Engine:
         started_s = self._clock()
         with self._lock:
             in_flight = {sequence.request.request_id for sequence in batch}
-            if in_flight <= self._aborted:  # since this step began
+            if in_flight <= self._aborted:  # since this step began: nobody wants it
                 return
             self._in_flight = in_flight if self._may_interrupt(batch) else set()
         try:
@@ -347,6 +351,7 @@ class Engine:
                 try:
                     n_steps = self._emit_output(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)
                 except UserError as error:  # a grammar that allows no token ends its own request only
+                    # Draft tokens of it may be in the cache beyond what is recorded.
                     self._cache.truncate(sequence.slot_id, sequence.n_computed)
                     self._finish(sequence, FinishReason.ERROR, error)
             row += n_tokens

@@ -151,7 +151,7 @@ def _at(points: Mapping[int, float], sizes: Many[int]) -> list[float]:
     return values
 
 
-_NEGLIGIBLE_CHANCE = 0.02  # that all draft tokens so far are accepted
+_NEGLIGIBLE_CHANCE = 0.02  # that all draft tokens so far are accepted: longer drafts are not looked at
 _DECAY = 0.97  # of the weight of earlier drafts with each new one: text changes between copying and new words
 _PRIOR_WEIGHT = 4.0
 _INITIAL_RATE = 0.8  # mean rate before any token was verified: high, so that every source is tried
