@@ -188,7 +188,8 @@ class KVCacheManager:
 
     def checkpoint(self, sequence_id: int) -> None:
         """Save the states of the sequence as it is now, to return to if it cannot be truncated."""
-        if self._offloader is not None and sequence_id not in self._forgotten:
+        is_kept = sequence_id in self._tree and sequence_id not in self._forgotten  # its conversation may be deleted
+        if self._offloader is not None and is_kept:
             self._offloader.save_checkpoint(sequence_id, self._conversations.get(sequence_id, ""))
 
     def forget(self, conversations: Collection[str]) -> None:

@@ -151,7 +151,7 @@ class Engine:
         if batch:
             self._backend.set_adapters(runnable[0].adapters)
             chunks = [sequence.chunk(n_tokens) for sequence, n_tokens in batch.items()]
-            self._compute(batch, chunks, self._n_more_steps())
+            self._compute(batch, chunks, self._n_more_steps(batch))
 
     def save_checkpoints(self) -> None:
         """Save the states that the last step reached, if the next step is not to: its events can be sent before."""
@@ -263,7 +263,7 @@ class Engine:
             return None
         return embeddings
 
-    def _n_more_steps(self) -> int:
+    def _n_more_steps(self, batch: Batch) -> int:
         """Return how many steps may follow this one without scheduling: the cells for them must be free already."""
         if self._drafter.is_draft_worthwhile or self._slots.n_waiting:
             return 0
@@ -272,7 +272,7 @@ class Engine:
         can_reject = self._facts.truncation.is_unlimited
         if not can_reject and any(sequence.may_end_midway for sequence in self._slots.running):
             return 0
-        n_free = self._facts.n_cells - self._cache.n_cells_used - 1
+        n_free = self._facts.n_cells - self._cache.n_cells_used - sum(batch.values())
         return max(0, min(n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1, n_free))
 
     def _compute(self, batch: Batch, chunks: Many[Chunk], n_more_steps: int) -> None:

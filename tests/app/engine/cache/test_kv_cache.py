@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,42 @@ GREEDY = SamplingParams(temperature=0.0)
 def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(
     tmp_path: Path, seed: int, kind: dict[str, Any]
 ) -> None:
-    chance, store = random.Random(seed), StateStore(tmp_path)
+    store = StateStore(tmp_path)
     backend = FakeBackend(n_ctx=160, n_cells=320, n_batch=48, **kind)
     engine = Engine(backend, lambda _event: None, store, StepCost({1: 1.0, 64: 1.01}))
+    for _ in random_steps(engine, seed, 1000):
+        # what a window forgot and what has states cannot be shared, so equal tokens may lie twice in the cells
+        assert kind or engine.occupancy.n_cells_used == backend.n_cells_used
+    assert engine.counters.n_cached_tokens > (500 if kind else 1000)
+    assert backend.facts.truncation.has_states or engine.counters.n_accepted_tokens > 100
+    engine.close()
+    engine.check_integrity()
+    assert engine.occupancy.n_running == engine.occupancy.n_waiting == 0
+    store.close()
+
+
+def test_steps_at_once_leave_room_for_tokens_that_a_rejected_draft_took_with_it(tmp_path: Path) -> None:
+    """A clock whose steps last long now and then makes drafts pay in one step and several steps at once in the next."""
+    jumps, now_s = random.Random(97 + 999), 0.0
+
+    def clock() -> float:
+        nonlocal now_s
+        now_s += jumps.choice((0.00001, 0.02 if jumps.random() < 0.2 else 0.0001))
+        return now_s
+
+    store = StateStore(tmp_path)
+    backend = FakeBackend(n_ctx=160, n_cells=320, n_batch=48, supports_truncation=False, has_attention=False)
+    costs = StepCost({1: 1.0, 2: 1.2, 64: 40.0})
+    engine = Engine(backend, lambda _event: None, store, costs, clock=clock)
+    assert sum(1 for _ in random_steps(engine, 97, 100)) == 100
+    store.close()
+
+
+def random_steps(engine: Engine, seed: int, n_steps: int) -> Iterator[int]:
+    """Step `engine` with random requests, aborts and deleted chats, and check its integrity after each step."""
+    chance = random.Random(seed)
     documents = ["".join(chance.choices("abc ", k=150)) for _ in range(4)]
-    for step in range(1000):
+    for step in range(n_steps):
         if chance.random() < 0.15:
             prompt = chance.choice(documents)[: chance.randint(1, 150)] + chance.choice("abc")
             n_tokens = chance.randrange(40)
@@ -62,14 +94,7 @@ def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(
             engine.save_idle_sequence()
         engine.step()
         engine.check_integrity()
-        # what a window forgot and what has states cannot be shared, so equal tokens may lie twice in the cells
-        assert kind or engine.occupancy.n_cells_used == backend.n_cells_used
-    assert engine.counters.n_cached_tokens > (500 if kind else 1000)
-    assert backend.facts.truncation.has_states or engine.counters.n_accepted_tokens > 100
-    engine.close()
-    engine.check_integrity()
-    assert engine.occupancy.n_running == engine.occupancy.n_waiting == 0
-    store.close()
+        yield step
 
 
 @pytest.mark.parametrize(
