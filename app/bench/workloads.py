@@ -288,7 +288,9 @@ async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
     for _ in range(bench.n_runs):
         chat = SyntheticChat.fresh(bench.prose)
         answers["cold"].append(await chat.turn(bench.client, bench.prose))
-        answers["next turn"] += [await _read_and_reply(chat, bench) for _ in range(_TURNS - 1)]
+        for _ in range(_TURNS - 1):
+            await asyncio.sleep(_READING_S)
+            answers["next turn"].append(await chat.turn(bench.client, bench.prose))
         for _ in range(_OTHER_CHATS):
             await SyntheticChat.fresh(bench.prose).turn(bench.client, bench.prose)
         answers["back after 3 chats"].append(await chat.turn(bench.client, bench.prose))
@@ -297,11 +299,6 @@ async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
         yield Measurement(
             "first token", case, "s", tuple(answer.first_token_s for answer in of_case), cached_note(of_case)
         )
-
-
-async def _read_and_reply(chat: SyntheticChat, bench: Bench) -> TimedAnswer:
-    await asyncio.sleep(_READING_S)
-    return await chat.turn(bench.client, bench.prose)
 
 
 async def clients(bench: Bench) -> AsyncGenerator[Figure, None]:

@@ -35,7 +35,6 @@ from quantizer.write.events import JobPlanned
 
 if TYPE_CHECKING:
     from app.engine.offline.layer_importance import LayerDistance
-    from quantizer.convert.source_model import SourceModel
     from quantizer.mix.imatrix import ImportanceMatrix
     from quantizer.mix.search import Mix, MixSearch, Sensitivity
     from quantizer.write.job import JobRequest
@@ -177,7 +176,8 @@ def find_mix(request: JobRequest, target: MixTarget, n_threads: int) -> MixResul
     check_output(Path(request.output), [], model.inputs)  # not only after measuring
     if target.n_bytes:
         check_reachable(model, request, target.n_bytes)
-    with Runnable(source, _lossless(model), n_threads) as running:
+    lossless = "BF16" if any(tensor.stored.name == "BF16" for tensor in model.tensors) else "F16"
+    with Runnable(source, lossless, n_threads) as running:  # a checkpoint runs in the type in which it is as it was
         is_named = request.imatrix not in ("", AUTO)
         imatrix = Path(request.imatrix) if is_named else cached_imatrix(source, running, n_threads)
         request = replace(request, imatrix=str(imatrix))
@@ -234,11 +234,6 @@ def _sensitivities(source: Path, running: Runnable, imatrix: Path, n_threads: in
 
     key = calibration_key(source, _SENSITIVITY_METHOD, hashlib.sha256(imatrix.read_bytes()).hexdigest())
     return cached_sensitivities(load_settings().cache_dir / "sensitivity" / f"{key}.json", measure)
-
-
-def _lossless(model: SourceModel) -> str:
-    """Return the file type in which a checkpoint runs as it is."""
-    return "BF16" if any(tensor.stored.name == "BF16" for tensor in model.tensors) else "F16"
 
 
 _MILLION = 1e6
@@ -372,21 +367,17 @@ def print_layers(found: PrunedRequest) -> None:
     """Print the table of layers, those that matter least first."""
     from rich.table import Table
 
+    removed = found.request.removed_layers
     table = Table(box=None, pad_edge=False)
     for heading in ("layer", "distance"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for layer in sorted(found.distances, key=lambda layer: layer.distance):
-        mark = "left out" if layer.layer in found.request.removed_layers else ""
+        mark = "left out" if layer.layer in removed else ""
         table.add_row(str(layer.layer), f"{layer.distance:.4f}", mark)
     print_table(table)
     click.echo("distance: the cosine distance between the input and the output of the layer, on the calibration text.")
-    if _last_of_a_kind(found):
+    # some stay although a layer of greater distance is left out
+    most_removed = max((layer.distance for layer in found.distances if layer.layer in removed), default=0.0)
+    if any(layer.distance < most_removed for layer in found.distances if layer.layer not in removed):
         click.echo("The last attention, state, window or dense layer stays, whatever its distance.")
-
-
-def _last_of_a_kind(found: PrunedRequest) -> list[int]:
-    """Return the layers that stay although one of greater distance is left out."""
-    removed = [layer.distance for layer in found.distances if layer.layer in found.request.removed_layers]
-    kept = [layer for layer in found.distances if layer.layer not in found.request.removed_layers]
-    return [layer.layer for layer in kept if layer.distance < max(removed, default=0.0)]

@@ -15,8 +15,6 @@ import threading
 from app.cli.main import main
 from app.cli.output.job_events import JobEvents
 
-__all__: list[str] = []
-
 
 def _heed_service() -> None:
     main_thread = threading.main_thread().ident
@@ -24,17 +22,13 @@ def _heed_service() -> None:
 
     def heed() -> None:
         while os.read(0, 4096):  # not through sys.stdin: its lock would hang the interpreter's end
-            _interrupt(main_thread)
+            if sys.platform == "win32":
+                _thread.interrupt_main()  # a blocking system call is interrupted only afterwards
+            else:
+                signal.pthread_kill(main_thread, signal.SIGINT)
         os._exit(1)
 
     threading.Thread(target=heed, name="service-watch", daemon=True).start()
-
-
-def _interrupt(thread: int) -> None:
-    if sys.platform == "win32":
-        _thread.interrupt_main()  # a blocking system call is interrupted only afterwards
-    else:
-        signal.pthread_kill(thread, signal.SIGINT)
 
 
 if __name__ == "__main__":

@@ -127,14 +127,12 @@ class _Verbs(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the app's settings too: they come here only where something is wrong with them, or with their place."""
-        if args and args[0].startswith("-") and not self._has_option(args[0]):
+        own = {"-h", "--help", *(flag for parameter in self.params for flag in parameter.opts)}
+        if args and args[0].startswith("-") and args[0] not in own:
             from app.cli.options import all_settings
 
             all_settings(self)
         return super().parse_args(ctx, args)
-
-    def _has_option(self, word: str) -> bool:
-        return word in ("-h", "--help") or any(word in parameter.opts for parameter in self.params)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
@@ -186,16 +184,12 @@ def _status(args: Sequence[str] | None, events: JobEvents | None, interface: Use
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
-        _discard_stdout()
+        # stdout goes nowhere, so that Python can flush it at exit: its reader is gone
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         return 1  # as click ends when it meets the broken pipe first
     return int(left or 0)
-
-
-def _discard_stdout() -> None:
-    """Redirect stdout to nowhere, so that Python can flush it at exit: its reader is gone."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -43,11 +43,10 @@ def _settings() -> Iterator[str]:
         if found:
             yield f"## {group}\n"
             heading = ("setting", "flag", "default", "takes effect", "meaning")
-            yield from _table(heading, (_setting_cells(row) for row in found))
-
-
-def _setting_cells(row: Option) -> tuple[str, ...]:
-    return f"`{row.name}`", _flags(row), _default(row), _EFFECTS[row.effect], _meaning(row)
+            cells = (
+                (f"`{row.name}`", _flags(row), _default(row), _EFFECTS[row.effect], _meaning(row)) for row in found
+            )
+            yield from _table(heading, cells)
 
 
 def _jobs() -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import Enum, StrEnum
 from functools import cache
 from pathlib import Path
@@ -170,12 +170,7 @@ def _limits(row: Option) -> dict[str, object]:
 @cache
 def rows(table: type) -> Mapping[str, Option]:
     """Return the options that the dataclass `table` declares, by name and in its order."""
-    return {item.name: _named(item) for item in fields(table) if _ROW in item.metadata}
-
-
-def _named(item: Field[Any]) -> Option:
-    row: Option = item.metadata[_ROW]
-    return named(item.name, row)
+    return {item.name: named(item.name, item.metadata[_ROW]) for item in fields(table) if _ROW in item.metadata}
 
 
 def named(name: str, row: Option) -> Option:

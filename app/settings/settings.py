@@ -412,11 +412,4 @@ def _put(table: MutableMapping[str, Any], name: str, value: object) -> None:
         for each in dict.fromkeys((*there, *value)):
             _put(there, each, value.get(each))
     elif value != there:
-        table[name] = _plain(value)
-
-
-def _plain(value: object) -> object:
-    """Return the value as TOML has it."""
-    if isinstance(value, Path):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value
+        table[name] = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value

@@ -74,15 +74,10 @@ def _curve_lines(plan: PlacementPlan) -> Iterator[str]:
     here = min(found.placement.n_on_gpus, len(found.curve) - 1)
     most = max(found.curve)
     yield "layers on the GPU, tok/s"
-    for count in _sampled(len(found.curve), here):
+    step = max(1, -(-len(found.curve) // _N_ROWS))  # evenly, but for the plan's own and the last
+    for count in sorted({*range(0, len(found.curve), step), here, len(found.curve) - 1}):
         bar = "█" * max(1, round(_BAR_COLUMNS * found.curve[count] / most))
         yield f"{count:>4} {bar} {format_speed(found.curve[count])}{'  ← here' if count == here else ''}"
-
-
-def _sampled(n_points: int, here: int) -> Sequence[int]:
-    """Return indices from first to last, evenly but for `here`."""
-    step = max(1, -(-n_points // _N_ROWS))
-    return sorted({*range(0, n_points, step), here, n_points - 1})
 
 
 def _table(plan: PlacementPlan) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -59,12 +58,16 @@ def bench(
     chat, a next turn, a resumed chat and a shared system prompt), clients (tok/s of 1, 4 and 8 at once), edit (tok/s
     of answers that repeat their prompt). MODEL runs in its own service; OTHER is measured after it with the same text.
     """
+    from app.bench.measurement import as_json, comparison, reasons, table
     from app.bench.target import RemoteServer
+    from app.bench.workloads import WORKLOADS
     from app.client.remote_engine import parse_address
 
     settings = load_settings({"ctx": options.ctx, "threads": options.threads})
-    seed = secrets.randbits(32) if seed is None else seed
-    job = _Job(settings, _works(options.only), options.runs, seed)
+    works = tuple(options.only.split(",")) if options.only else tuple(WORKLOADS)
+    if unknown := [name for name in works if name not in WORKLOADS]:
+        raise UsageError(f"There is no workload {', '.join(unknown)}.", f"Known: {', '.join(WORKLOADS)}.")
+    job = _Job(settings, works, options.runs, secrets.randbits(32) if seed is None else seed)
     url = parse_address(against or "")
     other = RemoteServer(url, against_model, against_api_key) if url else against
     if not url and (against_model or against_api_key):
@@ -72,17 +75,13 @@ def bench(
     wanted: list[str | RemoteServer] = [options.model] if other is None else [options.model, other]
     expected = [_expected(item, job.settings) if isinstance(item, str) else (None, {}) for item in wanted]
     read_bytes, predicted = zip(*expected, strict=True)
-    measured = asyncio.run(_measure_all(wanted, predicted, job))
-    _print(measured, _rooflines(measured, read_bytes, job.settings), job.seed, wants_json=wants_json)
-
-
-def _works(only: str) -> tuple[str, ...]:
-    from app.bench.workloads import WORKLOADS
-
-    chosen = tuple(only.split(",")) if only else tuple(WORKLOADS)
-    if unknown := [name for name in chosen if name not in WORKLOADS]:
-        raise UsageError(f"There is no workload {', '.join(unknown)}.", f"Known: {', '.join(WORKLOADS)}.")
-    return chosen
+    measured = asyncio.run(_measure(wanted, predicted, job))
+    rooflines = _rooflines(measured, read_bytes, settings)
+    if wants_json:
+        print_json(as_json(measured, rooflines, job.seed))
+        return
+    print_table(table(measured[0]) if len(measured) == 1 else comparison(*measured))
+    print_lines([*(reason for results in measured for reason in reasons(results)), *map(str, rooflines)])
 
 
 def _expected(model: str, settings: Settings) -> tuple[int, _Predicted]:
@@ -104,39 +103,40 @@ def _expected(model: str, settings: Settings) -> tuple[int, _Predicted]:
     return weight_bytes_per_token(candidate.header, candidate.tensors), predicted
 
 
-async def _measure_all(wanted: list[str | RemoteServer], predicted: Sequence[_Predicted], job: _Job) -> list[Results]:
-    return [(await _measure(item, job)).with_predictions(known) for item, known in zip(wanted, predicted, strict=True)]
+async def _measure(wanted: list[str | RemoteServer], predicted: Sequence[_Predicted], job: _Job) -> list[Results]:
+    """Return the results of each model and server of `wanted`, one after the other."""
+    from app.bench.target import open_model, open_server
+    from app.cli.output.answer import LoadingLine
+
+    measured = []
+    for item, known in zip(wanted, predicted, strict=True):
+        opened = open_model(item, job.settings, LoadingLine().show) if isinstance(item, str) else open_server(item)
+        async with opened as target:
+            measured.append((await _measure_target(target, job)).with_predictions(known))
+    return measured
 
 
-async def _measure(wanted: str | RemoteServer, job: _Job) -> Results:
+async def _measure_target(target: Target, job: _Job) -> Results:
     from app.bench.measurement import Results, line
     from app.bench.workloads import WORKLOADS, Bench, measured_text, run_workloads
     from app.cli.output.progress import Meter
 
-    async with _opened(wanted, job.settings) as target:
-        _tell(f"{target.label} ({target.model}), {job.n_runs} runs of each, seed {job.seed}")
-        measuring = Bench(target.client, await measured_text(target.client, job.seed), job.n_runs, target.n_ctx)
-        figures: list[Figure] = []
-        with Meter("Measuring", len(job.works)) as meter:
+    _tell(f"{target.label} ({target.model}), {job.n_runs} runs of each, seed {job.seed}")
+    measuring = Bench(target.client, await measured_text(target.client, job.seed), job.n_runs, target.n_ctx)
+    figures: list[Figure] = []
+    with Meter("Measuring", len(job.works)) as meter:
 
-            def report(figure: Figure) -> None:
-                _tell(f"  {line(figure)}")
-                meter.bar.update(title=line(figure))
+        def report(figure: Figure) -> None:
+            _tell(f"  {line(figure)}")
+            meter.bar.update(title=line(figure))
 
-            for work in job.works:
-                figures += await run_workloads(WORKLOADS, (work,), measuring, report)
-                meter.advance()
+        for work in job.works:
+            figures += await run_workloads(WORKLOADS, (work,), measuring, report)
+            meter.advance()
     results = Results.of(target.label, target.model, figures)
     if not results.measurements:
         raise ServiceError(f"Nothing could be measured of {target.label}.", results.unmeasured[0].reason)
     return results
-
-
-def _opened(wanted: str | RemoteServer, settings: Settings) -> AbstractAsyncContextManager[Target]:
-    from app.bench.target import open_model, open_server
-    from app.cli.output.answer import LoadingLine
-
-    return open_model(wanted, settings, LoadingLine().show) if isinstance(wanted, str) else open_server(wanted)
 
 
 def _rooflines(measured: list[Results], read_bytes: Sequence[int | None], settings: Settings) -> list[Roofline]:
@@ -155,16 +155,6 @@ def _rooflines(measured: list[Results], read_bytes: Sequence[int | None], settin
     _tell("memory bandwidth")
     bandwidth = measure_read_bandwidth(settings.threads or default_threads())
     return [roofline_of(label, decode, n_bytes, bandwidth) for label, decode, n_bytes in found]
-
-
-def _print(measured: list[Results], rooflines: list[Roofline], seed: int, *, wants_json: bool) -> None:
-    from app.bench.measurement import as_json, comparison, reasons, table
-
-    if wants_json:
-        print_json(as_json(measured, rooflines, seed))
-        return
-    print_table(table(measured[0]) if len(measured) == 1 else comparison(*measured))
-    print_lines([*(reason for results in measured for reason in reasons(results)), *map(str, rooflines)])
 
 
 def _tell(text: str) -> None:

@@ -46,8 +46,18 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
         return
     print_lines(_lines(report))
     if model and diagnosis:
+        from offload.format import format_speed
+
+        turn, found = diagnosis
+        decode, prefill = format_speed(turn.decode_tps), format_speed(turn.prefill_tps)
         click.echo()
-        print_lines(_model_lines(model, *diagnosis))
+        print_lines(
+            (
+                f"{model}: answers {decode} tok/s, prompts {prefill} tok/s.",
+                f"Bottleneck: {found.constraint}. {found.reason}",
+                f"First: {found.first_step}",
+            )
+        )
 
 
 def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTiming, Bottleneck]:
@@ -82,14 +92,6 @@ def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTim
         smaller=smaller,
     )
     return turn, bottleneck(symptoms)
-
-
-def _model_lines(model: str, turn: TurnTiming, found: Bottleneck) -> Iterator[str]:
-    from offload.format import format_speed
-
-    yield f"{model}: answers {format_speed(turn.decode_tps)} tok/s, prompts {format_speed(turn.prefill_tps)} tok/s."
-    yield f"Bottleneck: {found.constraint}. {found.reason}"
-    yield f"First: {found.first_step}"
 
 
 def _lines(report: MachineReport) -> Iterator[str]:

@@ -34,23 +34,15 @@ def agent_lines(agents: Mapping[Agent, Installed | None]) -> Iterator[str]:
     """Yield two lines for each agent: whether it is installed, and what it needs."""
     n_name = max(len(agent.name) for agent in agents)
     for agent, installed in agents.items():
-        yield f"{agent.name:<{n_name}}  {agent.title}, {_where(agent, installed)}"
-        yield f"{'':<{n_name}}  {_needs(agent)}"
-
-
-def _where(agent: Agent, installed: Installed | None) -> str:
-    if installed is None:
         how = agent.install if agent.install.startswith("see ") else f"`{agent.install}`"
-        return f"not installed: {how}"
-    return printable_line(f"{installed.version or 'installed'} at {installed.path}")
-
-
-def _needs(agent: Agent) -> str:
-    if agent.need is None:
-        return "takes no settings for one run; launch prints what to paste"
-    tools = ", a model that takes tools" if agent.needs_tools else ""
-    first = f"begins with about {agent.need.n_first:,} tokens"
-    return f"{first}, goes on in {agent.need.n_ctx:,}{tools}; tested with {agent.tested}"
+        where = f"{installed.version or 'installed'} at {installed.path}" if installed else f"not installed: {how}"
+        yield f"{agent.name:<{n_name}}  {agent.title}, {printable_line(where)}"
+        needs = "takes no settings for one run; launch prints what to paste"
+        if agent.need is not None:
+            tools = ", a model that takes tools" if agent.needs_tools else ""
+            first = f"begins with about {agent.need.n_first:,} tokens"
+            needs = f"{first}, goes on in {agent.need.n_ctx:,}{tools}; tested with {agent.tested}"
+        yield f"{'':<{n_name}}  {needs}"
 
 
 def agent_json(agent: Agent, installed: Installed | None) -> dict[str, Any]:
@@ -200,7 +192,13 @@ def launch(
     it. When it exits, stderr shows how much of the model it used: tokens, the share that was reused, rates.
     """
     if agent is None:
-        _list(wants_json=wants_json)
+        from app.launch.run import find_agent
+
+        installed = {agent: find_agent(agent) for agent in AGENTS}
+        if wants_json:
+            print_json([agent_json(agent, where) for agent, where in installed.items()])
+        else:
+            print_lines(agent_lines(installed))
         return
     chosen = agent_named(agent)
     if chosen is None:
@@ -210,28 +208,13 @@ def launch(
     name = "" if sources["model"] is SettingSource.DEFAULT else settings.model  # the service's own default then
     launching = _Launching(chosen, arguments, settings, name)
     if is_dry_run:
-        _print_plan(launching, wants_json=wants_json)
+        plan, service = asyncio.run(launching.planned())
+        if wants_json:
+            print_json(launch_json(plan, service))
+        else:
+            print_lines(plan_lines(plan, service))
         return
     context.exit(asyncio.run(launching.run(assume_yes=assume_yes, wants_json=wants_json)))
-
-
-def _list(*, wants_json: bool) -> None:
-    from app.launch.run import find_agent
-
-    found = {agent: find_agent(agent) for agent in AGENTS}
-    if wants_json:
-        print_json([agent_json(agent, installed) for agent, installed in found.items()])
-    else:
-        print_lines(agent_lines(found))
-
-
-def _print_plan(launching: _Launching, *, wants_json: bool) -> None:
-
-    plan, service = asyncio.run(launching.planned())
-    if wants_json:
-        print_json(launch_json(plan, service))
-    else:
-        print_lines(plan_lines(plan, service))
 
 
 class _Launching:
@@ -320,7 +303,6 @@ class _Launching:
 
     def _report_result(self, plan: LaunchPlan, result: LaunchResult, *, wants_json: bool) -> None:
         """Print what the run used on stderr, for stdout is the agent's, and remember how it began."""
-
         if wants_json:
             click.echo(json.dumps(result_json(plan, result)), err=True)
         else:

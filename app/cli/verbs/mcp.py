@@ -268,22 +268,15 @@ def _take_over(found: FoundServer, known: dict[str, Launch | None], *, assume_ye
     if found.config.name in known:
         print_lines([f"{found.config.name} of {found.program} is left out: {_why_left_out(found, known)}"])
         return False
-    print_lines(map(_indented, [_place(found), *_in_full(launch)]))
+    project = f", project {found.project}" if found.project else ""
+    place = f"{found.config.name}  from {found.program}{project} ({found.path})"
+    for line in (place, *_in_full(launch)):  # printable, with the spaces that it begins with
+        click.echo(line[: len(line) - len(line.lstrip())] + printable_line(line))
     if not assume_yes and not click.confirm(f"Import {printable_line(found.config.name)}?", err=True):
         return False
     mcp_file().add(found.config.name, found.entry)
     known[found.config.name] = launch
     return True
-
-
-def _indented(line: str) -> str:
-    """Return a line printable, with the spaces that it begins with."""
-    return line[: len(line) - len(line.lstrip())] + printable_line(line)
-
-
-def _place(found: FoundServer) -> str:
-    project = f", project {found.project}" if found.project else ""
-    return f"{found.config.name}  from {found.program}{project} ({found.path})"
 
 
 def _why_left_out(found: FoundServer, known: dict[str, Launch | None]) -> str:

@@ -126,10 +126,16 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
     )
     found: dict[str, object] = {}
     if target:
-        request, found = _mixed(request, target, n_threads, wants_json=wants_json)
+        mixed = find_mix(request, target, n_threads)
+        request, found = mixed.request, {"type": "mix", "mix": mix_json(mixed)}
+        if not wants_json:
+            print_mix(mixed)
     else:
         if n_removed:
-            request, found = _pruned(request, n_removed, n_threads, wants_json=wants_json)
+            pruned = prune_layers(request, n_removed, n_threads)
+            request, found = pruned.request, {"pruned": pruning_json(pruned)}
+            if not wants_json:
+                print_layers(pruned)
         matrix = _imatrix(options.imatrix, path, n_threads, is_computing=not is_dry_run)
         request = replace(request, imatrix=matrix)
     result = {**(_planned(request) if is_dry_run else _written(request)), **found}
@@ -137,26 +143,6 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
         print_json(result)
     else:
         click.echo(_summary(result))
-
-
-def _mixed(
-    request: JobRequest, target: MixTarget, n_threads: int, *, wants_json: bool
-) -> tuple[JobRequest, dict[str, object]]:
-    """Return the request of the mix that meets `target`, and its figures; print them unless `wants_json`."""
-    found = find_mix(request, target, n_threads)
-    if not wants_json:
-        print_mix(found)
-    return found.request, {"type": "mix", "mix": mix_json(found)}
-
-
-def _pruned(
-    request: JobRequest, n_removed: int, n_threads: int, *, wants_json: bool
-) -> tuple[JobRequest, dict[str, object]]:
-    """Return the request without `n_removed` layers, and their figures; print them unless `wants_json`."""
-    found = prune_layers(request, n_removed, n_threads)
-    if not wants_json:
-        print_layers(found)
-    return found.request, {"pruned": pruning_json(found)}
 
 
 def _target(options: QuantizeOptions, *, wants_list: bool) -> MixTarget | None:

@@ -57,7 +57,8 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
 
     if not owned:
         needs_stored_key = not (settings.api_key or is_loopback(settings.host))
-        run_service(settings, partial(_announce, needs_stored_key), OperatorPrompt(_tell, confirm_load))
+        operator = OperatorPrompt(lambda notice: click.echo(printable(notice), err=True), confirm_load)
+        run_service(settings, partial(_announce, needs_stored_key), operator)
         return
     try:
         with reported_shortage("service"):
@@ -72,10 +73,6 @@ def _announce(needs_stored_key: bool, url: str, model_id: str, ports: tuple[int,
     click.echo(f"localllm serves {model_id} on {url}{also} (OpenAI API: {url}/v1). Press Ctrl-C to stop.")
     if needs_stored_key:
         click.echo("Clients have to send a key: `localllm key` prints it.")
-
-
-def _tell(notice: str) -> None:
-    click.echo(printable(notice), err=True)
 
 
 def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import click
 
@@ -40,9 +39,9 @@ def warn_if_busy() -> None:
 
     busy_percent = psutil.cpu_percent(_LOOKS_FOR_S)
     if busy_percent > _MOST_PERCENT:
-        taken = f"Warning: Other programs take {busy_percent:.0f} % of this machine's processors"
-        spoiled = "what is measured now is slower than it would be, and the wrong setting may win"
-        click.echo(f"{taken}: {spoiled}. Measure again when it is quiet.", err=True)
+        taken = f"Warning: Other programs use {busy_percent:.0f} % of this machine's processors"
+        spoiled = "measurements are too slow now, and the wrong setting may win"
+        click.echo(f"{taken}: {spoiled}. Measure again when it is idle.", err=True)
 
 
 @click.command(epilog="Example: localllm tune model.gguf")
@@ -61,7 +60,13 @@ def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
 
     settings, model = load_settings(), options.model
     if show:
-        _show_known(settings.cache_dir, resolve(model, settings).path if model else None, wants_json=wants_json)
+        known = TuneFile(settings.cache_dir)
+        wanted = tune_key(read_header(resolve(model, settings).path)) if model else None
+        names = {key: name for key, name in known.names().items() if wanted in (None, key)}
+        if not names:
+            raise UsageError("There are no measurements yet.", "Run `localllm tune MODEL`.")
+        for key, name in names.items():
+            _print(name, known.measured(key), wants_json=wants_json)
         return
     if not model:
         raise UsageError("There is no MODEL.", "Name one, or pass --show.")
@@ -74,18 +79,10 @@ def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
     _print(path.name, measured, wants_json=wants_json)
 
 
-def _show_known(cache_dir: Path, path: Path | None, *, wants_json: bool) -> None:
-    known = TuneFile(cache_dir)
-    wanted = None if path is None else tune_key(read_header(path))
-    names = {key: name for key, name in known.names().items() if wanted in (None, key)}
-    if not names:
-        raise UsageError("There are no measurements yet.", "Run `localllm tune MODEL`.")
-    for key, name in names.items():
-        _print(name, known.measured(key), wants_json=wants_json)
-
-
 def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool) -> None:
-    best = fastest(_of_default_cache(measured), DEFAULT_WORKLOAD)
+    # smaller KV types change answers, so they are never chosen here
+    unchanged = [item for item in measured if item.setting.kv_type == DEFAULT_KV_TYPE]
+    best = fastest(unchanged or measured, DEFAULT_WORKLOAD)
     if wants_json:
         print_json({"model": name, "best": best.setting, "measured": measured})
         return
@@ -103,17 +100,12 @@ def _print(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool)
         table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
     Console().print(table)
     click.echo(
-        f"Tokens a second: prefill, decode at so many tokens in the cache, and by {N_BATCHED} answers at once, in all."
+        f"Tokens per second: prefill, decode at that many tokens of context, and {N_BATCHED} answers at once, in total."
     )
-    click.echo(f"Last, the time of a step of {_VERIFIED} tokens over that of one.")
+    click.echo(f"of {_VERIFIED}: the time of a step of {_VERIFIED} tokens divided by that of one token.")
     click.echo("Weights: as in the file (plain), repacked for the processor, or both, for large and small steps.")
     among = f"of those within {100 * AS_FAST:g} %, for {N_BATCHED} answers"
     click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer; {among}.")
-
-
-def _of_default_cache(measured: Sequence[SpeedMeasurement]) -> list[SpeedMeasurement]:
-    """Return the measurements with the default KV type: smaller types change answers, so they are never chosen here."""
-    return [item for item in measured if item.setting.kv_type == DEFAULT_KV_TYPE] or list(measured)
 
 
 def _row(item: SpeedMeasurement, depths: Sequence[int]) -> tuple[str, ...]:

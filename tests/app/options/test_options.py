@@ -47,7 +47,7 @@ def sample(row: Option) -> Any:
             return Path("/elsewhere")
     if row.choices:
         return next(choice for choice in row.choices if choice != row.default)
-    return _TAKEN.get(row.name, "/a/--b")
+    return _TAKEN.get(row.name, "/a" if row.kind is Kind.PATH else "--help")  # no value is taken for an option
 
 
 def words_of(row: Option, value: Any) -> list[str]:

@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import psutil
 import pytest
 
 from app.cli.verbs.tune import warn_if_busy
+from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, TuneFile, tune_key
+from quantizer.gguf.header import read_header
+from tests.app.cli.in_process import run_localllm
 
 
 @pytest.mark.parametrize("busy_percent", [0.0, 3.0, 15.0])
@@ -23,4 +31,36 @@ def test_a_busy_machine_is_warned_of_on_standard_error(
     warn_if_busy()
     said = capsys.readouterr()
     assert said.out == ""
-    assert "Other programs take 62 % of this machine's processors" in said.err
+    assert "Other programs use 62 % of this machine's processors" in said.err
+
+
+def _measured(speed: float, *, is_fused: bool) -> SpeedMeasurement:
+    setting = RuntimeSettings(n_threads=2, flash_attention=is_fused, extra_buffers=False)
+    return SpeedMeasurement(setting, 100.0 * speed, ((0, 10.0 * speed), (512, 9.0 * speed)), ((16, 4.0),))
+
+
+@pytest.fixture
+def show(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """Return what prints the measurements that it is given, as lines."""
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
+
+    def lines(*measured: SpeedMeasurement) -> list[str]:
+        TuneFile(tmp_path).store(tune_key(read_header(tiny_model)), "tiny", measured)
+        return run_localllm(os.environ, "tune", tiny_model, "--show").stdout.splitlines()
+
+    return lines
+
+
+def test_a_figure_that_a_setting_lacks_leaves_its_place_empty(show: Callable[..., list[str]]) -> None:
+    whole, short = _measured(2.0, is_fused=True), _measured(1.0, is_fused=False)
+    shown = show(replace(short, decode=short.decode[:1]), whole)
+    rows = [line for line in shown if "f16" in line]
+    assert [row.rindex("4.00") for row in rows] == [shown[1].rindex("of 16") + 1] * 2
+
+
+def test_the_fastest_setting_is_marked_where_nothing_is_bold(show: Callable[..., list[str]]) -> None:
+    shown = show(_measured(1.0, is_fused=False), _measured(2.0, is_fused=True))
+    (marked,) = (line for line in shown if line.lstrip().startswith("* ") and "tokens" not in line)
+    assert marked.split()[1] == "fused"
+    assert any("* is fastest" in line for line in shown)

@@ -4,11 +4,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from pydantic import ValidationError
 
-from app.cli.main import _cli
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
 from app.protocol.job import JobKind
@@ -24,31 +22,6 @@ def command(tmp_path: Path, tiny_model: Path) -> Callable[..., JobCommand]:
     installed.parent.mkdir(parents=True)
     installed.symlink_to(tiny_model)
     return lambda kind, **arguments: command_of(options_of(kind, arguments), settings)
-
-
-@pytest.mark.parametrize(
-    ("kind", "arguments"),
-    [
-        ("pull", {"reference": "--help"}),
-        ("pull", {"reference": "a/b", "quantize": "--x", "limit_bytes_per_s": 5, "overwrite": True}),
-        ("quantize", {"source": "guide", "file_type": "Q8_0", "imatrix": "--x", "tensor_types": ["--help"]}),
-        ("quantize", {"source": "guide", "kld": 0.02, "threads": 2, "max_shard_bytes": 9}),
-        ("tune", {"model": "--show", "threads": 2}),
-        ("eval", {"model": "-h", "against": "--json", "ctx": 128, "chunks": 1}),
-        ("bench", {"model": "--against", "only": "--help", "runs": 2}),
-    ],
-)
-def test_every_command_is_valid_and_no_value_is_an_option(
-    command: Callable[..., JobCommand], kind: JobKind, arguments: dict[str, Any]
-) -> None:
-    verb, *words = command(kind, **arguments).argv
-    group = click.Context(_cli, **_cli.context_settings)  # a command keeps the help option of its first context
-    known = _cli.get_command(group, verb)
-    assert known is not None
-    with known.make_context(verb, words, parent=group) as context:
-        assert context.params["wants_json"]
-        taken = [str(value) for value in context.params.values()]
-    assert all(any(str(value) in text for text in taken) for value in arguments.values() if isinstance(value, str))
 
 
 @pytest.mark.parametrize(
