@@ -10,8 +10,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from app.protocol.chat import Message, Role
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.files import explained, write_atomically
 
@@ -38,12 +39,12 @@ class Recipe:
         given = {name: value for name, value in asdict(self).items() if value}
         return replace(other, **given | {"parameters": {**other.parameters, **self.parameters}})
 
-    def begin(self, messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def begin(self, messages: Sequence[Message]) -> list[Message]:
         """Return `messages` after the recipe's own: its system prompt (unless they have one) and first messages."""
-        n_system = 1 if messages and messages[0]["role"] in ("system", "developer") else 0
-        own = [{"role": "system", "content": self.system}] if self.system and not n_system else []
-        parts = (messages[:n_system], own, self.messages, messages[n_system:])
-        return [dict(message) for part in parts for message in part]
+        n_system = 1 if messages and messages[0].role == "system" else 0
+        own = [Message("system", self.system)] if self.system and not n_system else []
+        first = [Message(cast("Role", message["role"]), message["content"]) for message in self.messages]
+        return [*messages[:n_system], *own, *first, *messages[n_system:]]
 
 
 NO_RECIPE = Recipe()

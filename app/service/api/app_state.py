@@ -16,7 +16,6 @@ from app.service.api.lmstudio.history import UploadedFiles
 from app.service.api.text_request import PromptField
 from app.service.generation.documents import DocumentReader
 from app.service.generation.media import MediaFetcher, PromptMedia
-from app.service.generation.template_caps import TemplateProbe
 from app.service.generation.unreadable_content import UnreadableError
 from app.service.http.access_log import MeteredKeys, record_of
 from app.service.jobs.manager import JobManager
@@ -83,7 +82,6 @@ class AppState:
     document: Callable[[], dict[str, Any]]
     metered_keys: MeteredKeys = field(default_factory=MeteredKeys)
     refused: RefusedContent = field(default_factory=RefusedContent)
-    template_probe: TemplateProbe = field(default_factory=TemplateProbe)
     instances: dict[str, str] = field(default_factory=dict)
     media_marker: str = field(default_factory=lambda: f"<__media_{token_urlsafe(24)}__>")
     media_fetcher: MediaFetcher | None = None

@@ -7,19 +7,18 @@ Knows nothing of how a model writes a call.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby, takewhile
 from typing import Any, Literal
 
 from pydantic import StrictStr
 
 from app.common.media_formats import MediaKind
-from app.protocol.chat import Tool
+from app.protocol.chat import Message, Tool, ToolCall
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.thinking import joined_reasoning
 from app.service.generation.documents import Document
-from app.service.generation.earlier_turns import REASONING
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, ToolOptions
@@ -65,10 +64,11 @@ class ToolCallBody(Body):
     id: StrictStr = ""
     function: _CalledFunction
 
-    def for_template(self) -> dict[str, Any]:
-        """Return the call with its arguments as an object, or as text where they are none: see `cut_calls`."""
-        function = {"name": self.function.name, "arguments": _arguments(self.function.arguments or "{}")}
-        return {"id": self.id, "type": "function", "function": function}
+    def call(self) -> ToolCall:
+        """Return the call; arguments that are no JSON object were cut off."""
+        arguments = self.function.arguments or "{}"
+        text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        return ToolCall(self.id, self.function.name, text)
 
 
 def tool_options_of(
@@ -92,24 +92,11 @@ def tool_options_of(
     )
 
 
-def _arguments(arguments: str | dict[str, Any]) -> dict[str, Any] | str:
-    try:
-        value = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
-        return str(arguments)
-    return value if isinstance(value, dict) else str(arguments)
-
-
-PARAGRAPH_BREAK = "\n\n"
-
 _TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
 _THOUGHT_TYPES = ("thinking", "reasoning", "reasoning_text")  # in an answer
 _PICTURE_TYPES = ("image_url", "input_image")
 _SOUND_TYPES = ("input_audio", "audio_url")
 _FILE_TYPES = ("file", "input_file")
-
-
-Message = dict[str, Any]
 
 
 def refuse_unreadable_question(turns: Sequence[tuple[str, Sequence[RequestError]]]) -> None:
@@ -226,18 +213,15 @@ class ChatMessage(Body):
     reasoning: Any = None  # vLLM's and OpenRouter's
     thinking: Any = None  # Ollama's
 
-    def for_template(self, media: PromptMedia = NO_MEDIA) -> Message:
-        """Return the message in the form of chat templates, its pictures and sounds as markers of `media`."""
-        message: Message = {"role": "system" if self.role == "developer" else self.role, "content": self._text(media)}
-        if self.role == "assistant" and (reasoning := self._reasoning()):
-            message[REASONING] = reasoning
-        if self.role == "assistant" and self.tool_calls:
-            calls = [call.for_template() for call in self.tool_calls]
-            return {**message, "content": message["content"] or None, "tool_calls": calls}
+    def message(self, media: PromptMedia = NO_MEDIA) -> Message:
+        """Return the message, its pictures and sounds as markers of `media`."""
+        text = self._text(media)
+        if self.role == "assistant":
+            calls = tuple(call.call() for call in self.tool_calls or ())
+            return Message("assistant", text, calls=calls, reasoning=self._reasoning())
         if self.role == "tool":
-            tool = {"name": self._tool_name(), "tool_call_id": self.tool_call_id}
-            return {**message, **{name: value for name, value in tool.items() if value is not None}}
-        return message
+            return Message("tool", text, call_id=self.tool_call_id or "", name=self._tool_name() or "")
+        return Message("system" if self.role == "developer" else self.role, text)
 
     def _tool_name(self) -> str | None:
         return self.name
@@ -259,43 +243,5 @@ class ChatMessage(Body):
         return self.content or ""
 
 
-def alternate_roles(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` with the system first and no role twice in a row, but for tools.
-
-    Later system messages become the user's.
-    """
-    ordered: list[Message] = []
-    for message in messages:
-        if ordered and _is_thought(ordered[-1]) and message["role"] != "assistant":
-            ordered.pop()  # an answer was cut before it began
-        is_late = message["role"] == "system" and any(earlier["role"] != "system" for earlier in ordered)
-        following = {**message, "role": "user"} if is_late else message
-        if ordered and _can_join(ordered[-1], following):
-            ordered[-1] = _join(ordered[-1], following)
-        else:
-            ordered.append(following)
-    return ordered
-
-
-def _can_join(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two messages can be one; text that follows a call must not move before it."""
-    is_before_calls = "tool_calls" not in one or not other["content"]
-    return one["role"] == other["role"] != "tool" and is_before_calls
-
-
-def _is_thought(message: Mapping[str, Any]) -> bool:
-    """Return whether a message of the assistant is reasoning alone."""
-    return REASONING in message and not message["content"] and "tool_calls" not in message
-
-
 def _text_or_none(value: object) -> str | None:
     return value if isinstance(value, str) else None
-
-
-def _join(one: Mapping[str, Any], other: Mapping[str, Any]) -> Message:
-    texts = filter(None, (one["content"], other["content"]))
-    calls = [*one.get("tool_calls", ()), *other.get("tool_calls", ())]
-    message = {**other, "content": PARAGRAPH_BREAK.join(texts)}
-    if thoughts := joined_reasoning((one.get(REASONING), other.get(REASONING))):
-        message[REASONING] = thoughts
-    return {**message, "content": message["content"] or None, "tool_calls": calls} if calls else message

@@ -113,6 +113,13 @@ class Generation:
     separates_reasoning: bool = True
     is_verbatim: bool = False
 
+    @property
+    def prompt(self) -> str:
+        """The prompt of a chat, which its requests share."""
+        prompt = self.requests[0].prompt
+        assert isinstance(prompt, str), "the prompt of a chat is a text"
+        return prompt
+
     def _new_parser(self) -> AnswerParser:
         return answer_parser(
             self.tags,

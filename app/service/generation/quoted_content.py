@@ -11,15 +11,15 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from app.engine.quoted import Spans
+from app.protocol.chat import Message
 
-Message = dict[str, Any]
-
-# Code points that are no characters, for use within a program.
 # What may be the text of special tokens: <|im_end|>, </s>, <end_of_turn>, [INST], <｜User｜>.
 _SUSPECT = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Za-z_]{2,40}\]|<[|｜]|[|｜]>")
+# Code points that are no characters, for use within a program.
 _BEGIN, _END, _CLOSE = "\ufdd0", "\ufdd1", "\ufdd2"
 
 
@@ -35,25 +35,16 @@ class QuoteMarks:
         self._either = re.compile(f"(?:({begin})|{end}){self._number}{close}")
 
     def marked(self, messages: Iterable[Message]) -> list[Message]:
-        """Return `messages` with marks around what tools returned, within its blanks, which templates may strip, and
-        around arguments of calls that may have special tokens: a model may have copied them from a result."""
-        return [self._marked_message(message) for message in messages] if self._is_used else list(messages)
+        """Return `messages` with marks around what tools returned, within its blanks, which templates may strip."""
+        return [
+            replace(message, content=self._marked(message.content)) if message.role == "tool" else message
+            for message in messages
+        ]
 
-    def _marked_message(self, message: Message) -> Message:
-        if message.get("role") == "tool":
-            return {**message, "content": self._marked(message["content"])}
-        if not message.get("tool_calls"):
-            return message
-        return {**message, "tool_calls": [self._marked_call(call) for call in message["tool_calls"]]}
-
-    def _marked_call(self, call: Any) -> Any:
-        function = call["function"]
-        return {**call, "function": {**function, "arguments": self._marked_values(function["arguments"])}}
-
-    def marked_tool(self, definition: Any) -> Any:
-        """Return the definition of a tool with marks around its texts that may have special tokens: servers of others
-        describe their tools."""
-        return self._marked_values(definition) if self._is_used else definition
+    def marked_values(self, value: Any) -> Any:
+        """Return JSON data with marks around texts that may have special tokens: servers of others describe their
+        tools, and a model may have copied arguments of a call from a result."""
+        return self._marked_values(value) if self._is_used else value
 
     def _marked_values(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -62,13 +53,9 @@ class QuoteMarks:
             return [self._marked_values(each) for each in value]
         return self._marked(value) if isinstance(value, str) and _SUSPECT.search(value) else value
 
-    def _marked(self, content: Any) -> Any:
-        if isinstance(content, list):
-            return [
-                {**part, "text": self._marked(part["text"])} if isinstance(part, dict) and "text" in part else part
-                for part in content
-            ]
-        if not isinstance(content, str) or not (text := content.strip()):
+    def _marked(self, content: str) -> str:
+        text = content.strip()
+        if not self._is_used or not text:
             return content
         place = content.index(text)
         begin, end = self._marks

@@ -7,17 +7,21 @@ llama.cpp's common/jinja/caps.cpp (2026), which observes what a template reads; 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
+from app.protocol.chat import Message
 from app.protocol.errors import RequestError
+from app.service.generation.message_order import TemplateOrder, measured_order
 from app.service.generation.thinking import Thinking
-from app.service.models.model_file import ModelFile
-from app.service.models.served_model import TemplateRenderer
 
-MAX_REMEMBERED = 32
+if TYPE_CHECKING:  # a model holds one of these
+    from app.service.models.model_file import ModelFile
+    from app.service.models.served_model import TemplateRenderer
+
+MAX_REMEMBERED = 96  # results, a few of each template
 _MARK, _OTHER_MARK = "localllmprobe", "localllmsecond"
 _EFFORTS = ("low", "high")
 
@@ -68,7 +72,7 @@ def _called(*names: str, **more: str) -> dict[str, Any]:
 
 _RESULT = {"role": "tool", "name": "x", "tool_call_id": "call00001", "content": "x"}
 _TOOLS = [_function("x")]
-_TYPED = [_user([{"type": "text", "text": _MARK}])]
+_PARTS = [{"type": "text", "text": _MARK}]
 _SYSTEM = [{"role": "system", "content": _MARK}, _user()]
 _ONE_CALL = [_user(), _called(_MARK), _RESULT]
 _TWO_CALLS = [_user(), _called(_OTHER_MARK, _MARK), _RESULT, {**_RESULT, "tool_call_id": "call00002"}]
@@ -81,21 +85,54 @@ _REASONED = (
 
 
 class TemplateProbe:
-    """Finds the capabilities of templates, each once."""
+    """Finds what templates can express and in which order they take messages, each once."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[str, TemplateCaps] = OrderedDict()
+        self._found: OrderedDict[tuple[object, ...], Any] = OrderedDict()
 
     async def caps_of(self, file: ModelFile, renderer: TemplateRenderer) -> TemplateCaps:
         """Return what the template of `file` can express; nothing for a model without one."""
         template = file.chat_template
         if not template:
             return NO_TEMPLATE_CAPS
-        if template not in self._found:
-            self._found[template] = await _caps(_Renderings(file, renderer))
+        found: TemplateCaps = await self._once(("caps", template), lambda: _caps(_Renderings(file, renderer)))
+        return found
+
+    async def takes_only_parts(self, file: ModelFile, renderer: TemplateRenderer) -> bool:
+        """Return whether the template of `file` prints content in parts, and none that is a text.
+
+        llama.cpp too gives such templates (SmolVLM, Idefics 3, LLaVA) one part of text, in which the markers of
+        pictures are (source: its common/chat.cpp).
+        """
+
+        async def measured() -> bool:
+            renderings = _Renderings(file, renderer)
+            return not await renderings.shows_text(_MARK) and await renderings.shows_text(_PARTS)
+
+        return bool(await self._once(("parts", file.chat_template), measured))
+
+    async def order_of(
+        self,
+        file: ModelFile,
+        render: Callable[[Sequence[Message]], Awaitable[str]],
+        *,
+        has_tools: bool,
+        has_calls: bool,
+    ) -> TemplateOrder:
+        """Return in which order the template of `file` takes messages, beside tools or without; `render` renders
+        them as a request with these would."""
+        found: TemplateOrder = await self._once(
+            ("order", has_tools, file.chat_template),
+            lambda: measured_order(render, has_calls=has_calls, has_tools=has_tools),
+        )
+        return found
+
+    async def _once(self, key: tuple[object, ...], measure: Callable[[], Awaitable[Any]]) -> Any:
+        if key not in self._found:
+            self._found[key] = await measure()
             while len(self._found) > MAX_REMEMBERED:
                 self._found.popitem(last=False)
-        return self._found[template]
+        return self._found[key]
 
 
 class _Renderings:
@@ -116,15 +153,19 @@ class _Renderings:
         except RequestError:
             return ""
 
+    async def shows_text(self, content: object) -> bool:
+        """Return whether a question with `content` shows in the prompt as its text, not as the data of its parts."""
+        text = await self.text([_user(content)])
+        return _MARK in text and not any(f"{quote}type{quote}" in text for quote in "'\"")
+
     async def shows(self, messages: Messages, tools: Messages | None = None) -> bool:
         return _MARK in await self.text(messages, tools)
 
 
 async def _caps(renderings: _Renderings) -> TemplateCaps:
     """Return the capabilities; a template that renders not even a question is not tried any further."""
-    typed = await renderings.text(_TYPED)
     has_string = await renderings.shows([_user(_MARK)])
-    has_typed = _MARK in typed and not any(f"{quote}type{quote}" in typed for quote in "'\"")
+    has_typed = await renderings.shows_text(_PARTS)
     if not (has_string or has_typed):
         return NO_TEMPLATE_CAPS
     has_calls = await renderings.shows(_ONE_CALL, _TOOLS)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from app.protocol.chat import Message
 from app.protocol.errors import RequestError
 
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -26,8 +27,6 @@ _MOST_BUDGET = 2**31 - 1
 # The budgets of Seed-OSS, which was trained with these among others (source: its template and model card).
 _BUDGETS = {"minimal": 512, "low": 512, "medium": 4096, "high": 16384}
 _UNLIMITED = -1
-
-Message = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ class Thinking:
             return list(messages)
         first, *others = messages
         word = "/think" if self.is_wanted else "/no_think"
-        return [{**first, "content": f"{first['content'] or ''} {word}".lstrip()}, *others]
+        return [replace(first, content=f"{first.content} {word}".lstrip()), *others]
 
 
 DEFAULT_THINKING = Thinking()

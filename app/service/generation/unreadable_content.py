@@ -6,9 +6,9 @@ Owns the text of a note, and what the client is told of them. Independent of dia
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from app.protocol.chat import Message
 from app.protocol.errors import RequestError
 from app.service.models.model_file import TEXT_ONLY, Senses
 
@@ -63,10 +63,9 @@ def _called(content_type: str, name: str) -> str:
     return f"{kind} {name[:_MOST_SHOWN]}" if name else kind
 
 
-def notice_of_notes(messages: Sequence[Mapping[str, Any]], senses: Senses = TEXT_ONLY) -> str:
+def notice_of_notes(messages: Sequence[Message], senses: Senses = TEXT_ONLY) -> str:
     """Return what the client is told of the notes in `messages`, "" where there are none."""
-    texts = (message.get("content") for message in messages)
-    n_notes = sum(len(_NOTE.findall(text)) for text in texts if isinstance(text, str))
+    n_notes = sum(len(_NOTE.findall(message.content)) for message in messages)
     if not n_notes:
         return ""
     what = "A picture or file of the conversation is" if n_notes == 1 else f"{n_notes} pictures or files are"

@@ -14,7 +14,7 @@ from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import BUILT_IN, UnknownModelError
 from app.protocol.errors import RequestError
-from app.service.generation.content_forms import ContentForms
+from app.service.generation.template_caps import TemplateProbe
 from app.service.models.model_catalog import FileFacts, ModelCatalog, is_placeholder
 from app.service.models.model_file import (
     NOTHING_ATTACHED,
@@ -56,7 +56,7 @@ class ModelManager:
         self.settings = settings
         self.catalog = ModelCatalog(settings, lambda: [model.ref for model in self.opened])
         self._renderer = renderer
-        self._content_forms = ContentForms()
+        self._template_probe = TemplateProbe()
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
         self._logged_names: set[str] = set()  # placeholders, each of which is logged once
@@ -116,7 +116,7 @@ class ModelManager:
             self._renderer,
             adapters=tuple(name for _, name in attached.lora),
             can_prefill_ahead=self.settings.prefill_ahead,
-            content_forms=self._content_forms,
+            template_probe=self._template_probe,
         )
         return model
 

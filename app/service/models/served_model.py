@@ -12,7 +12,7 @@ from app.engine.request import MediaInput, Request
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import ContextOverflowError
 from app.protocol.metering import ContextLength
-from app.service.generation.content_forms import ContentForms
+from app.service.generation.template_caps import TemplateProbe
 from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import ModelFile, Senses
 from app.service.pool.background import PromptAfter
@@ -41,8 +41,8 @@ class TemplateRenderer(Protocol):
 class ServedModel:
     """A model with its engine. `ref.id` is its name for clients, `adapters` the names of those it may run with.
 
-    `keep_alive` is this name's hold on the `shared` engine. `content_forms` knows what chat templates print. `record`
-    counts the tokens of one request, whose uses set the `idle_limit`.
+    `keep_alive` is this name's hold on the `shared` engine. `template_probe` knows what chat templates take and print.
+    `record` counts the tokens of one request, whose uses set the `idle_limit`.
     """
 
     ref: ModelRef
@@ -52,7 +52,7 @@ class ServedModel:
     renderer: TemplateRenderer
     adapters: tuple[str, ...] = ()
     can_prefill_ahead: bool = True
-    content_forms: ContentForms = field(default_factory=ContentForms, compare=False)
+    template_probe: TemplateProbe = field(default_factory=TemplateProbe, compare=False)
     record: RequestRecord = field(default_factory=RequestRecord, compare=False)
     idle_limit: IdleLimit | None = field(default=None, compare=False)
 

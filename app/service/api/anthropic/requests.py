@@ -5,6 +5,7 @@ Owns field names, types of blocks, and which fields are refused because ignoring
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -13,21 +14,17 @@ from pydantic import Field, StrictStr
 
 from app.common.media_formats import MediaKind
 from app.engine.grammar.json_grammar import JsonFormat
-from app.protocol.chat import Tool
+from app.protocol.chat import Message, Tool, ToolCall
 from app.protocol.errors import RequestError
 from app.service.api.app_state import RefusedContent
 from app.service.api.fields import Body
-from app.service.api.messages import (
-    PARAGRAPH_BREAK,
-    alternate_roles,
-    refuse_unreadable_question,
-)
+from app.service.api.messages import refuse_unreadable_question
 from app.service.api.text_request import SamplingBody
 from app.service.api.thinking import TemplateVariablesBody, ThinkingOptions, asked_thinking, joined_reasoning
 from app.service.generation.chat import ChatTurn
 from app.service.generation.documents import Document
-from app.service.generation.earlier_turns import REASONING
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
+from app.service.generation.message_order import PARAGRAPH_BREAK
 from app.service.generation.thinking import Thinking
 from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, ToolOptions
@@ -39,8 +36,6 @@ CALL_ID_PREFIX = "toolu_"  # before the ids that templates use
 
 # A line of Claude Code for Anthropic's accounts; it changes with each request, so that no cached prefix would match.
 _BILLING = "x-anthropic-billing-header:"
-
-Messages = list[dict[str, Any]]
 
 
 class DocumentSource(Body):
@@ -121,16 +116,12 @@ class ContentBlock(Body):
             return _text(source.content, media)
         return source.data if source.type == "text" else ""
 
-    def call(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": self.input or {}}
-        return {"id": self.id.removeprefix(CALL_ID_PREFIX), "type": "function", "function": function}
+    def call(self) -> ToolCall:
+        arguments = json.dumps(self.input or {}, ensure_ascii=False)
+        return ToolCall(self.id.removeprefix(CALL_ID_PREFIX), self.name, arguments)
 
-    def result(self, media: PromptMedia) -> dict[str, Any]:
-        return {
-            "role": "tool",
-            "tool_call_id": self.tool_use_id.removeprefix(CALL_ID_PREFIX),
-            "content": _text(self.content, media),
-        }
+    def result(self, media: PromptMedia) -> Message:
+        return Message("tool", _text(self.content, media), call_id=self.tool_use_id.removeprefix(CALL_ID_PREFIX))
 
 
 def _text_of_search_result(block: ContentBlock, media: PromptMedia) -> str:
@@ -170,17 +161,16 @@ class AnthropicMessage(Body):
         faults = (fault for block, fault in self.faults(media) if not refused.is_known(block.model_dump_json()))
         return "tool" if is_result else self.role, tuple(faults)
 
-    def for_template(self, media: PromptMedia) -> Messages:
-        """Return messages in the form of chat templates: results of calls are messages of their own."""
+    def messages(self, media: PromptMedia) -> list[Message]:
+        """Return the message; results of calls are messages before it."""
         blocks = [] if isinstance(self.content, str) else self.content
-        calls = [block.call() for block in blocks if block.type == "tool_use"]
         results = [block.result(media) for block in blocks if block.type == "tool_result"]
-        text = _text(self.content, media)
+        calls = tuple(block.call() for block in blocks if block.type == "tool_use")
         thoughts = joined_reasoning(block.thinking for block in blocks) if self.role == "assistant" else ""
-        own = {REASONING: thoughts} if thoughts else {}
+        own = Message(self.role, _text(self.content, media), calls=calls, reasoning=thoughts)
         if calls:
-            return [{"role": self.role, "content": text or None, "tool_calls": calls, **own}]
-        return [*results, {"role": self.role, "content": text, **own}] if text or not results else results
+            return [own]
+        return [*results, own] if own.content or not results else results
 
 
 class AnthropicToolBody(Body):
@@ -271,10 +261,10 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
         """Return the chat turn, with its pictures in `media`. Raises RequestError for unsupported fields."""
-        system = [{"role": "system", "content": text}] if (text := self._system_text(media)) else []
-        messages = [message for item in self.messages for message in item.for_template(media)]
+        system = [Message("system", text)] if (text := self._system_text(media)) else []
+        messages = [message for item in self.messages for message in item.messages(media)]
         return ChatTurn(
-            messages=alternate_roles([*system, *messages]),
+            messages=[*system, *messages],
             request=self.new_request("", None, self.max_tokens),
             media=media,
             tools=self._tool_options(),

@@ -177,8 +177,8 @@ async def apply_template(request: Request, body: ChatCompletionBody) -> JsonResp
     """Messages as the prompt that a chat would make of them."""
     model = await model_of(request, body.model or "")
     turn = await turn_of(app_state(request), model, body.turn)
-    prompt = await prompt_of(model, turn)
-    return JsonResponse({"prompt": turn.media.with_public_markers(prompt.text, app_state(request).media_marker)})
+    prompt = (await prompt_of(model, turn)).prompt
+    return JsonResponse({"prompt": turn.media.with_public_markers(prompt, app_state(request).media_marker)})
 
 
 @router.post("/v1/chat/completions/control")

@@ -178,7 +178,7 @@ async def props(request: Request, model: str = "") -> JsonResponse[Props]:
             "model_alias": served.ref.id,
             "model_path": served.ref.path.name,
             "chat_template": served.file.chat_template,
-            "chat_template_caps": await app_state(request).template_probe.caps_of(served.file, served.renderer),
+            "chat_template_caps": await served.template_probe.caps_of(served.file, served.renderer),
             "bos_token": served.file.bos_token,
             "eos_token": served.file.eos_token,
             "modalities": {"vision": ready.sees, "video": False, "audio": ready.hears},

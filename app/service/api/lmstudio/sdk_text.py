@@ -220,8 +220,8 @@ async def _apply_template(context: Context, body: _ApplyBody) -> dict[str, str]:
     chat = _chat_body(body.history, fields, context.state.uploads)
     asked = with_recipe_defaults(chat, model.file.recipe)
     turn = await turn_of(context.state, model, asked.turn)
-    prompt = await prompt_of(model, turn)
-    text = turn.media.with_public_markers(prompt.text, context.state.media_marker)
+    prompt = (await prompt_of(model, turn)).prompt
+    text = turn.media.with_public_markers(prompt, context.state.media_marker)
     if body.opts.omitBosToken:
         text = text.removeprefix(model.file.bos_token)
     return {"formatted": text}

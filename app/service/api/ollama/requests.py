@@ -16,8 +16,8 @@ from app.common.media_formats import MediaKind
 from app.engine.grammar.json_grammar import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
+from app.protocol.chat import Message
 from app.protocol.errors import RequestError
-from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body
 from app.service.api.messages import (
     ChatMessage,
@@ -206,7 +206,7 @@ class OllamaChatBody(OllamaTextBody):
         messages = self.messages or ()
         refuse_unreadable_question([(message.role, message.faults(media)) for message in messages])
         return ChatTurn(
-            messages=take_back_cut_calls([message.for_template(media) for message in messages]),
+            messages=[message.message(media) for message in messages],
             request=self.request(),
             media=media,
             tools=tool_options_of(self.tools or (), None, None),
@@ -246,9 +246,9 @@ class OllamaGenerateBody(OllamaTextBody):
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
         """Return the turn of a prompt that is not raw, with its pictures in `media`. Raises RequestError as `check`."""
-        system = [{"role": "system", "content": self.system}] if self.system else []
+        system = [Message("system", self.system)] if self.system else []
         return ChatTurn(
-            messages=[*system, {"role": "user", "content": self._prompt(media)}],
+            messages=[*system, Message("user", self._prompt(media))],
             request=self.request(),
             media=media,
             json_format=self.json_format(),

@@ -14,7 +14,6 @@ from pydantic import Field, StrictBool, StrictStr
 from app.engine.grammar.json_grammar import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.protocol.errors import RequestError
-from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body, TtlBody
 from app.service.api.messages import (
     ChatMessage,
@@ -113,7 +112,7 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
         """
         refuse_unreadable_question([(message.role, message.faults(media)) for message in self.messages])
         return ChatTurn(
-            messages=take_back_cut_calls([message.for_template(media) for message in self.messages]),
+            messages=[message.message(media) for message in self.messages],
             request=self.request(),
             media=media,
             tools=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),

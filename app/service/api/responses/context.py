@@ -57,7 +57,7 @@ def _is_present(item: InputItem, present: Mapping[str, Item]) -> bool:
     if stored is None:
         return False
     compared = PromptMedia(Senses(sees=True, hears=True))  # so that two pictures differ
-    is_same = item.reference is None and parse_item(stored).for_template(compared) == item.for_template(compared)
+    is_same = item.reference is None and parse_item(stored).messages(compared) == item.messages(compared)
     return is_same or item.reference is not None
 
 

@@ -161,7 +161,7 @@ async def _stored(store: ResponseStore, items: list[InputItem]) -> list[Item]:
     referenced = await store.referenced(name for item in items if (name := item.reference))
     for item in items:
         if item.reference is None:
-            item.for_template()  # an item that no model could be given is refused now
+            item.messages()  # an item that no model could be given is refused now
         elif item.reference not in referenced:
             raise _no_item(item.reference)
     return [referenced[item.reference] if item.reference else item.for_store() for item in items]

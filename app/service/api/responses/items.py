@@ -9,20 +9,20 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 from pydantic import PrivateAttr, StrictStr, ValidationError, ValidatorFunctionWrapHandler, model_validator
 
+from app.protocol.chat import Message, ToolCall
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
-from app.service.api.messages import ChatMessage, ContentPart, ToolCallBody
-from app.service.generation.earlier_turns import REASONING
+from app.service.api.messages import ChatMessage, ContentPart
 from app.service.generation.media import NO_MEDIA, PromptMedia
+from app.service.generation.message_order import can_join, join
 
 Item: TypeAlias = dict[str, Any]
-Messages: TypeAlias = list[dict[str, Any]]
 
 _REFERENCE = "item_reference"
 _INPUT = "input"
@@ -102,8 +102,8 @@ class InputItem(RawBody):
         role = self.role or "user"
         return role, ChatMessage.model_construct(role=role, content=self.content).faults(media)
 
-    def for_template(self, media: PromptMedia = NO_MEDIA) -> Messages:
-        """Return messages in the form of chat templates, with pictures and sounds as markers of `media`.
+    def messages(self, media: PromptMedia = NO_MEDIA) -> list[Message]:
+        """Return the item as a message, if it says anything, with pictures and sounds as markers of `media`.
 
         Raises RequestError for an unsupported item.
         """
@@ -135,6 +135,17 @@ def parse_item(value: Item) -> InputItem:
         return InputItem.model_validate(value)
     except ValidationError:
         raise RequestError(f"The stored item {str(value.get('id'))[:80]!r} is invalid.", "Send it whole.") from None
+
+
+def messages_of(items: Iterable[InputItem], media: PromptMedia) -> list[Message]:
+    """Return the messages of `items`: reasoning, text and calls that follow each other are one answer."""
+    messages: list[Message] = []
+    for message in (message for item in items for message in item.messages(media)):
+        if messages and message.role == "assistant" and can_join(messages[-1], message):
+            messages[-1] = join(messages[-1], message)
+        else:
+            messages.append(message)
+    return messages
 
 
 def encode_reasoning(text: str) -> str:
@@ -179,38 +190,34 @@ _PREFIXES: Mapping[str, str] = {
 }
 
 
-def _message(item: InputItem, media: PromptMedia) -> Messages:
-    return [ChatMessage.model_construct(role=item.role or "user", content=item.content).for_template(media)]
+def _message(item: InputItem, media: PromptMedia) -> list[Message]:
+    return [ChatMessage.model_construct(role=item.role or "user", content=item.content).message(media)]
 
 
-def _call(item: InputItem, _: PromptMedia) -> Messages:
-    return [_calling(item, item.arguments)]
+def _call(item: InputItem, _: PromptMedia) -> list[Message]:
+    call = ToolCall(item.call_id or "", item.name or "", item.arguments or "{}")
+    return [Message("assistant", calls=(call,))]
 
 
-def _custom_call(item: InputItem, _: PromptMedia) -> Messages:
-    return [_calling(item, json.dumps({_INPUT: item.input}))]
+def _custom_call(item: InputItem, _: PromptMedia) -> list[Message]:
+    call = ToolCall(item.call_id or "", item.name or "", json.dumps({_INPUT: item.input}))
+    return [Message("assistant", calls=(call,))]
 
 
-def _calling(item: InputItem, arguments: str) -> dict[str, Any]:
-    function = {"name": item.name or "", "arguments": arguments}
-    call = ToolCallBody.model_validate({"id": item.call_id or "", "function": function})
-    return {"role": "assistant", "content": None, "tool_calls": [call.for_template()]}
-
-
-def _result(item: InputItem, media: PromptMedia) -> Messages:
+def _result(item: InputItem, media: PromptMedia) -> list[Message]:
     result = ChatMessage.model_construct(role="tool", content=item.output, tool_call_id=item.call_id or "")
-    return [result.for_template(media)]
+    return [result.message(media)]
 
 
-def _reasoning(item: InputItem, _: PromptMedia) -> Messages:
+def _reasoning(item: InputItem, _: PromptMedia) -> list[Message]:
     """Return the thought before an answer or a call; the template decides whether the model reads it again."""
     content = item.content if isinstance(item.content, list) else []
     text = "".join(part.text or "" for part in content) or "\n\n".join(part.text for part in item.summary or ())
     text = text or _decode_reasoning(item.encrypted_content or "")
-    return [{"role": "assistant", "content": "", REASONING: text}] if text else []
+    return [Message("assistant", reasoning=text)] if text else []
 
 
-_MESSAGES: Mapping[str, Callable[[InputItem, PromptMedia], Messages]] = {
+_MESSAGES: Mapping[str, Callable[[InputItem, PromptMedia], list[Message]]] = {
     "message": _message,
     "function_call": _call,
     "function_call_output": _result,

@@ -13,18 +13,17 @@ from pydantic import Field, StrictStr
 
 from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.request import SamplingParams
+from app.protocol.chat import Message
 from app.protocol.errors import RequestError
-from app.service.api.cut_calls import take_back_cut_calls
 from app.service.api.fields import Body
 from app.service.api.messages import (
     FunctionToolBody,
     ToolChoiceBody,
-    alternate_roles,
     refuse_unreadable_question,
     tool_options_of,
 )
 from app.service.api.openai.requests import ResponseFormat
-from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, Item, Messages, RawBody
+from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, Item, RawBody, messages_of
 from app.service.api.text_request import SamplingBody, conversation_of
 from app.service.api.thinking import TemplateVariablesBody, asked_thinking
 from app.service.generation.chat import ChatTurn
@@ -168,7 +167,7 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
         form = self.text.format if self.text else None
         options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
         return ChatTurn(
-            messages=alternate_roles(self._messages(self.items() if items is None else items, media)),
+            messages=self._messages(self.items() if items is None else items, media),
             request=self.new_request("", None, self.max_output_tokens, conversation=self._conversation(), **options),
             media=media,
             json_format=form.json_format() if form else None,
@@ -188,17 +187,15 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
     def _conversation(self) -> str:
         return ""
 
-    def _messages(self, items: Sequence[InputItem], media: PromptMedia) -> Messages:
+    def _messages(self, items: Sequence[InputItem], media: PromptMedia) -> list[Message]:
         refuse_unreadable_question([item.turn(media) for item in items])
-        messages = [message for item in items for message in item.for_template(media)]
+        messages = messages_of(items, media)
         if not messages:
             raise RequestError("The input is empty.", "Send at least one message.")
-        return take_back_cut_calls([*self._system(media), *messages])
-
-    def _system(self, media: PromptMedia) -> Messages:
-        if isinstance(self.instructions, list):
-            return [message for item in self.instructions for message in item.for_template(media)]
-        return [{"role": "system", "content": self.instructions}] if self.instructions else []
+        instructions = self.instructions
+        if isinstance(instructions, list):
+            return [*messages_of(instructions, media), *messages]
+        return [Message("system", instructions), *messages] if instructions else messages
 
     def _offered(self) -> list[ResponsesToolBody]:
         """Return the functions, those that `tool_choice` allows if it lists them."""

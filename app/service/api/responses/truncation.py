@@ -5,16 +5,13 @@ Owns which messages leave. Independent of the engine, which says by how much a p
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
+from app.protocol.chat import Message
 from app.protocol.errors import ContextOverflowError
 
 _SHARE = 0.75  # of the context, so that the answer has room and the next turns do not cut again
-_MESSAGE_CHARACTERS = 16  # what a template adds to a message, at least
-
-Message = dict[str, Any]
+_MESSAGE_CHARACTERS = 48  # what a template adds to a message, at least
 
 
 def without_oldest(messages: Sequence[Message], overflow: ContextOverflowError) -> list[Message]:
@@ -23,11 +20,17 @@ def without_oldest(messages: Sequence[Message], overflow: ContextOverflowError) 
     The number of tokens is estimated by length, so the result may be too long again, but it is shorter.
     Raises `overflow` where no turn can leave.
     """
-    n_system = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
-    starts = [index for index in range(n_system + 1, len(messages)) if messages[index]["role"] == "user"]
+    n_system = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
+    starts = [index for index in range(n_system + 1, len(messages)) if messages[index].role == "user"]
     if not starts:
         raise overflow
-    lengths = [len(json.dumps(message, ensure_ascii=False)) + _MESSAGE_CHARACTERS for message in messages]
+    lengths = [
+        len(message.content)
+        + len(message.reasoning)
+        + sum(len(call.name) + len(call.arguments) for call in message.calls)
+        + _MESSAGE_CHARACTERS
+        for message in messages
+    ]
     most = _SHARE * overflow.n_ctx * sum(lengths) / max(1, overflow.n_prompt_tokens)
     start = next((start for start in starts if sum(lengths[:n_system]) + sum(lengths[start:]) <= most), starts[-1])
     return [*messages[:n_system], *messages[start:]]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe, recipe_path, write_recipe
+from app.protocol.chat import Message
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
 
@@ -68,11 +69,11 @@ def test_a_recipe_over_another_one_changes_only_its_own_fields() -> None:
 
 
 def test_a_conversation_begins_with_the_recipe_and_a_system_prompt_of_its_own_goes_before() -> None:
-    hi = {"role": "user", "content": "Hi"}
-    assert FULL.begin(ASKED) == [{"role": "system", "content": "Be short."}, hi, *ASKED]
-    own = {"role": "system", "content": "Be long."}
-    assert FULL.begin([own, *ASKED]) == [own, hi, *ASKED]
-    assert NO_RECIPE.begin(ASKED) == ASKED
+    asked, hi = [Message("user", "Well?")], Message("user", "Hi")
+    assert FULL.begin(asked) == [Message("system", "Be short."), hi, *asked]
+    own = Message("system", "Be long.")
+    assert FULL.begin([own, *asked]) == [own, hi, *asked]
+    assert NO_RECIPE.begin(asked) == asked
     assert NO_RECIPE.begin([]) == []
 
 

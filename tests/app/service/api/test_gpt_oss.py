@@ -107,7 +107,7 @@ async def test_codex_with_oss_over_responses(service: Service) -> None:
     assert "".join(event["delta"] for event in told if "reasoning_summary_text.delta" in event["type"]) == "I look."
     kept = {key: thought[key] for key in ("type", "encrypted_content")} | {"summary": []}
     earlier = ResponsesBody.model_validate({"input": [*body["input"], kept, call]}).turn().messages
-    assert earlier[-1]["reasoning_content"] == "I look."
+    assert earlier[-1].reasoning == "I look."
 
 
 async def test_claude_code_over_messages(service: Service) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,22 +18,22 @@ from app.protocol.errors import RequestError
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.app_state import RefusedContent
 from app.service.api.lmstudio.chat_routes import StudioChatBody
-from app.service.api.messages import alternate_roles
 from app.service.api.ollama.requests import OllamaChatBody, OllamaGenerateBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.context import Context, _is_present
 from app.service.api.responses.items import parse_item
 from app.service.api.responses.requests import ResponsesBody
 from app.service.api.text_request import PromptField
-from app.service.generation.branches import branches_of
-from app.service.generation.chat import ChatTurn, prompt_of
+from app.service.generation.chat import ChatTurn, branches_of, prompt_of
 from app.service.generation.media import PromptMedia
+from app.service.generation.message_order import STRICTEST, in_order
 from app.service.models.model_file import ModelFile, Senses
 from app.service.models.served_model import ServedModel
 from app.service.pool.background import _prefill_request
 from tests.app.engine.media.files import picture_file, sound_file
 from tests.app.service.api.picture_requests import FILE, REQUESTS, URL, PictureRequest
 from tests.app.service.generation.test_chat import PLAIN, HereAndNow
+from tests.app.service.template_messages import as_dicts
 
 MARKER = "<__media_public__>"
 TURNS: dict[str, Callable[[dict[str, Any], PromptMedia], ChatTurn]] = {
@@ -56,8 +57,11 @@ async def requests_of(turn: ChatTurn, template: str = PLAIN) -> tuple[Request, .
     file = ModelFile(chat_template=template, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1)
     ref, no_engine = ModelRef("test", Path("test.gguf")), cast("Any", None)
     model = ServedModel(ref, file, no_engine, no_engine, HereAndNow())
-    prompt = await prompt_of(model, turn)
-    return turn.requests(prompt, await turn.media.inputs(prompt.text))
+    generation = await prompt_of(model, turn)
+    media = await turn.media.inputs(generation.prompt)
+    return turn.bound(replace(generation, requests=(replace(generation.requests[0], media=media),)), template).variants(
+        turn.n_answers
+    )
 
 
 def _asking(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -113,8 +117,8 @@ async def test_joined_messages_keep_the_pictures_of_both() -> None:
     part = {"type": "input_image", "image_url": URL}
     body = {"input": [{"role": "user", "content": [part, _text(word)]} for word in "ab"]}
     turn = ResponsesBody.model_validate(body).turn(None, media)
-    (message,) = alternate_roles(turn.messages)
-    assert message["content"] == f"{media.markers[0]}a\n\n{media.markers[0]}b"
+    (message,) = in_order(turn.messages, STRICTEST)
+    assert message.content == f"{media.markers[0]}a\n\n{media.markers[0]}b"
 
 
 async def test_a_template_that_drops_earlier_turns_drops_their_pictures() -> None:
@@ -200,7 +204,7 @@ async def test_a_question_with_what_cannot_be_read_is_refused(path: str, source:
             MessagesBody.model_validate(body).refuse_unreadable_question(media, refused)
         MessagesBody.model_validate(body).refuse_unreadable_question(media, refused)
         (message,) = MessagesBody.model_validate(body).turn(media).messages
-        assert message["content"] == "[image: left out, it could not be read]", "Claude Code keeps it and asks again"
+        assert message.content == "[image: left out, it could not be read]", "Claude Code keeps it and asks again"
         return
     with pytest.raises(RequestError, match=cause):
         TURNS[path](body, media)
@@ -211,8 +215,8 @@ def test_a_line_of_text_is_a_picture_for_models_that_see_alone() -> None:
     content = f"{URL}\nsee {URL}"
     body = OllamaChatBody.model_validate({"messages": [{"role": "user", "content": content}]})
     media = all_senses()
-    assert body.turn(media).messages[0]["content"] == f"{media.markers[0]}\nsee {URL}"
-    assert body.turn().messages[0]["content"] == content
+    assert body.turn(media).messages[0].content == f"{media.markers[0]}\nsee {URL}"
+    assert body.turn().messages[0].content == content
 
 
 async def test_other_prompts_leave_a_prompt_beside_its_markers_never_within_one() -> None:
@@ -223,10 +227,10 @@ async def test_other_prompts_leave_a_prompt_beside_its_markers_never_within_one(
         {"role": "user", "content": [_picture(b"three"), _text("last")]},
     ]
     turn = TURNS["/v1/chat/completions"]({"messages": messages}, media)
-    prompt = render(PLAIN, {"messages": turn.messages})
+    prompt = render(PLAIN, {"messages": as_dicts(turn.messages)})
 
     async def rendered(some: Any) -> str:
-        return render(PLAIN, {"messages": some})
+        return render(PLAIN, {"messages": as_dicts(some)})
 
     ends = await branches_of(prompt, turn.messages, rendered)
     assert [prompt[:end].endswith("<user>") for end in ends] == [True, True]

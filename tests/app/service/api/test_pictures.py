@@ -241,9 +241,9 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
 def test_an_older_picture_is_a_note_where_it_was(client: str) -> None:
     path, body = CONVERSATIONS[client]
     messages = BODIES[path].model_validate(body).turn().messages
-    notes = [message for message in messages if "not readable for this model" in (message["content"] or "")]
+    notes = [message for message in messages if "not readable for this model" in message.content]
     assert len(notes) == 1
-    assert PNG not in json.dumps(messages)
+    assert PNG not in repr(messages)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -306,13 +306,13 @@ def test_the_note_stands_between_the_texts_around_a_picture() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}, PART, {"type": "text", "text": "c"}]
     messages = [{"role": "user", "content": parts}, {"role": "user", "content": "d"}]
     turn = ChatCompletionBody.model_validate({"messages": messages}).turn()
-    assert turn.messages[0]["content"] == f"ab\n{NOTE}\nc"
+    assert turn.messages[0].content == f"ab\n{NOTE}\nc"
 
 
 def test_the_note_names_a_file() -> None:
     parts = [{"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBERi0="}}]
     body = {"messages": [{"role": "user", "content": parts}, {"role": "assistant", "content": "x"}]}
-    assert "[file a.pdf: not readable" in ChatCompletionBody.model_validate(body).turn().messages[0]["content"]
+    assert "[file a.pdf: not readable" in ChatCompletionBody.model_validate(body).turn().messages[0].content
 
 
 def test_a_document_of_text_and_a_search_result_are_text() -> None:
@@ -330,7 +330,7 @@ def test_a_document_of_text_and_a_search_result_are_text() -> None:
     ]
     body = {"max_tokens": 9, "messages": [{"role": "user", "content": blocks}]}
     (message,) = MessagesBody.model_validate(body).turn().messages
-    assert message["content"] == "Hues\ngrass\n\nsky\n\nSnow\nhttps://a.example\nwhite\n\nWhat is green?"
+    assert message.content == "Hues\ngrass\n\nsky\n\nSnow\nhttps://a.example\nwhite\n\nWhat is green?"
 
 
 def test_what_anthropics_servers_added_is_a_note() -> None:
@@ -346,8 +346,8 @@ def test_what_anthropics_servers_added_is_a_note() -> None:
         {"role": "user", "content": [{"type": "text", "text": "y"}]},
     ]
     turn = MessagesBody.model_validate({"max_tokens": 9, "messages": messages}).turn()
-    assert "web_search_tool_result" in turn.messages[1]["content"]
-    assert "So it is." in turn.messages[1]["content"]
+    assert "web_search_tool_result" in turn.messages[1].content
+    assert "So it is." in turn.messages[1].content
 
 
 def test_a_tool_that_claude_code_found_is_named() -> None:
@@ -359,7 +359,7 @@ def test_a_tool_that_claude_code_found_is_named() -> None:
         {"role": "user", "content": [result]},
     ]
     turn = MessagesBody.model_validate({"max_tokens": 9, "messages": messages}).turn()
-    assert turn.messages[-1]["content"] == "Grep"
+    assert turn.messages[-1].content == "Grep"
 
 
 @pytest.mark.parametrize(

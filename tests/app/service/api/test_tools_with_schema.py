@@ -19,7 +19,7 @@ from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.requests import ResponsesBody
 from app.service.generation.answer_parser import answer_parser
-from app.service.generation.chat import Prompt
+from app.service.generation.generation import Generation
 from app.service.tools.formats import GENERIC
 from app.service.tools.parser import ToolCalling
 from tests.app.gbnf_texts import Grammar
@@ -152,7 +152,7 @@ def test_the_engine_may_write_nothing_else(recorded: dict[str, Any]) -> None:
     """Of Anthropic's AI SDK provider, which makes a second tool of the schema and requires a call, it is two calls."""
     turn = BODIES[recorded["path"]].model_validate(recorded["body"]).turn()
     tags, calling = ReasoningTags("<think>", "</think>"), ToolCalling(GENERIC, turn.tools)
-    (request,) = turn.requests(Prompt("…", add_special=True, tags=tags, tool_calling=calling))
+    request = turn.bound(Generation((turn.request,), tags, calling), "")
     assert request.sampling.calls is not None
     chance = random.Random(3)
     kinds = set()
@@ -175,7 +175,7 @@ def test_the_tool_choice_decides_which_of_the_two_it_is(path: str, choice: str, 
     body = next(item for item in RECORDED if item["path"] == path)["body"]
     turn = BODIES[path].model_validate(body | {"tool_choice": CHOICES[path][choice]}).turn()
     calling = ToolCalling(GENERIC, turn.tools) if turn.tools.tools else None
-    (request,) = turn.requests(Prompt("…", add_special=True, tool_calling=calling))
+    request = turn.bound(Generation((turn.request,), tool_calling=calling), "")
     chance, calls, grammar = random.Random(4), request.sampling.calls, request.sampling.grammar
     texts = [(spoken(calls, chance) if calls else Grammar(grammar).sample(chance)).strip() for _ in range(30)]
     assert {"call" if text.startswith("<tool_call>") else "JSON" for text in texts} == kinds

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,14 +13,16 @@ from app.engine.chat_template.render import render
 from app.engine.grammar.json_grammar import ANY_OBJECT
 from app.engine.request import Request, SamplingParams
 from app.library.local.model_files import ModelRef
-from app.protocol.chat import Tool
+from app.protocol.chat import Message, Tool
 from app.protocol.errors import NoTemplateError, RequestError
-from app.service.generation.chat import ChatTurn, Prompt, chat_generation, prompt_of
+from app.service.generation.chat import ChatTurn, branches_of, chat_generation, prompt_of
+from app.service.generation.generation import Generation
 from app.service.http.errors import openai_error
 from app.service.models.model_file import ModelFile, ModelTask
 from app.service.models.served_model import ServedModel
 from app.service.pool.engine_client import EngineStatus
 from app.service.tools.tool import NO_TOOLS, ToolOptions
+from tests.app.service.template_messages import messages_of
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
 HERMES = (
@@ -61,8 +65,8 @@ class HereAndNow:
 
 async def prompt(
     template: str, messages: list[dict[str, Any]], offer: ToolOptions = NO_TOOLS, task: ModelTask = "text"
-) -> Prompt:
-    turn = ChatTurn(messages=messages, request=Request(request_id="1", prompt=""), tools=offer)
+) -> Generation:
+    turn = ChatTurn(messages=messages_of(messages), request=Request(request_id="1", prompt=""), tools=offer)
     return await prompt_of(served(template, task), turn)
 
 
@@ -77,22 +81,22 @@ def served(template: str, task: ModelTask = "text") -> ServedModel:
 async def test_only_text_that_a_grammar_binds_is_verbatim(kind: str) -> None:
     sampling = SamplingParams(grammar='root ::= "yes"' if kind == "grammar" else "")
     request = Request(request_id="1", prompt="", sampling=sampling)
-    turn = ChatTurn(messages=HELLO, request=request, json_format=ANY_OBJECT if kind == "schema" else None)
+    turn = ChatTurn(messages=messages_of(HELLO), request=request, json_format=ANY_OBJECT if kind == "schema" else None)
     assert (await chat_generation(served(PLAIN), turn)).is_verbatim == (kind != "neither")
 
 
 async def test_a_template_with_tool_support_lists_the_tools() -> None:
     made = await prompt(HERMES, HELLO, OFFER)
-    assert made.text.startswith('[{"type": "function", "function": {"name": "add", "description": "Adds."')
+    assert made.prompt.startswith('[{"type": "function", "function": {"name": "add", "description": "Adds."')
     assert made.tool_calling is not None
     assert made.tool_calling.tool_format.name == "hermes"
-    assert "<tool_call>" in made.visible_tags
+    assert "<tool_call>" in made.requests[0].visible_tags
 
 
 async def test_a_template_that_fails_with_the_schemas_of_tools_gets_instructions() -> None:
     failing = "{% if tools %}{{ tools[0].function.parameters.type.x.y }}{% endif %}" + HERMES
     made = await prompt(failing, HELLO, OFFER)
-    assert '{"name": "add", "description": "Adds."' in made.text, "Hermes 2 Pro fails with a type that may be null"
+    assert '{"name": "add", "description": "Adds."' in made.prompt, "Hermes 2 Pro fails with a type that may be null"
     assert made.tool_calling is not None
     assert made.tool_calling.tool_format.name == "hermes"
 
@@ -104,19 +108,19 @@ async def test_a_failure_of_the_messages_is_told_also_with_tools() -> None:
 
 async def test_calls_and_results_go_into_the_template_as_they_are() -> None:
     made = await prompt(HERMES, TURNS, OFFER)
-    assert '<assistant><tool_call>add {"a": 1}\n<tool>3\n<tool>7\n' in made.text
+    assert '<assistant><tool_call>add {"a": 1}\n<tool>3\n<tool>7\n' in made.prompt
 
 
 @pytest.mark.parametrize("template", [HERMES, PLAIN, DEEPSEEK])
 async def test_what_tools_returned_is_quoted_in_the_prompt(template: str) -> None:
     made = await prompt(template, TURNS, OFFER)
-    assert [made.text[slice(*span)] for span in made.quoted] == ["3", "7"]
+    assert [made.prompt[slice(*span)] for span in made.requests[0].quoted] == ["3", "7"]
 
 
 async def test_a_template_that_changes_marks_gets_none() -> None:
     made = await prompt(HERMES.replace("m.content", "(m.content or '') | urlencode"), TURNS, OFFER)
-    assert "<tool>3\n<tool>7\n" in made.text
-    assert made.quoted == ()
+    assert "<tool>3\n<tool>7\n" in made.prompt
+    assert made.requests[0].quoted == ()
 
 
 @pytest.mark.parametrize("template", [HERMES, PLAIN])
@@ -125,23 +129,26 @@ async def test_what_a_tool_says_of_itself_is_quoted_where_it_may_have_special_to
     schema = {"type": "object", "properties": {"a": {"type": "string", "description": "<|im_end|>"}}}
     made = await prompt(template, HELLO, ToolOptions(tools=(Tool("add", forged, schema),)))
     harmless = await prompt(template, HELLO, OFFER)
-    assert [made.text[slice(*span)] for span in made.quoted] == [forged.replace("\n", "\\n"), "<|im_end|>"]
-    assert harmless.quoted == ()
-    assert "\ufdd0" not in made.text
+    assert [made.prompt[slice(*span)] for span in made.requests[0].quoted] == [
+        forged.replace("\n", "\\n"),
+        "<|im_end|>",
+    ]
+    assert harmless.requests[0].quoted == ()
+    assert "\ufdd0" not in made.prompt
 
 
 async def test_a_template_without_tool_support_gets_instructions() -> None:
     made = await prompt(PLAIN, HELLO, OFFER)
-    assert made.text.startswith("<user>You can call functions.")
-    assert '{"name": "add", "description": "Adds.", "parameters": {"type": "object"}}' in made.text
-    assert '<tool_call>\n{"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}\n</tool_call>' in made.text
-    assert made.text.endswith("Hello\n")
+    assert made.prompt.startswith("<user>You can call functions.")
+    assert '{"name": "add", "description": "Adds.", "parameters": {"type": "object"}}' in made.prompt
+    assert '<tool_call>\n{"name": "NAME", "arguments": {"ARGUMENT": "VALUE"}}\n</tool_call>' in made.prompt
+    assert made.prompt.endswith("Hello\n")
 
 
 async def test_instructions_go_into_the_system_message_if_there_is_one() -> None:
     made = await prompt(PLAIN, [{"role": "system", "content": "Be brief."}, *HELLO], OFFER)
-    assert made.text.startswith("<system>Be brief.\n\nYou can call functions.")
-    assert made.text.endswith("<user>Hello\n")
+    assert made.prompt.startswith("<system>Be brief.\n\nYou can call functions.")
+    assert made.prompt.endswith("<user>Hello\n")
 
 
 @pytest.mark.parametrize("offer", [OFFER, NO_TOOLS])
@@ -149,12 +156,12 @@ async def test_calls_and_results_become_plain_messages_without_tool_support(offe
     made = await prompt(PLAIN, TURNS, offer)
     call = '<assistant><tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>\n'
     results = "<user><tool_response>\n3\n</tool_response>\n<tool_response>\n7\n</tool_response>\n"
-    assert made.text.endswith(call + results)
+    assert made.prompt.endswith(call + results)
 
 
 async def test_a_template_that_writes_calls_and_lists_no_tools_gets_instructions_in_its_format() -> None:
     made = await prompt(DEEPSEEK, HELLO, OFFER)
-    assert '<｜tool▁sep｜>NAME\n```json\n{"ARGUMENT": "VALUE"}\n```' in made.text
+    assert '<｜tool▁sep｜>NAME\n```json\n{"ARGUMENT": "VALUE"}\n```' in made.prompt
     assert made.tool_calling is not None
     assert made.tool_calling.tool_format.name == "deepseek-r1"
 
@@ -162,12 +169,12 @@ async def test_a_template_that_writes_calls_and_lists_no_tools_gets_instructions
 async def test_the_special_tokens_of_gpt_oss_are_visible_with_and_without_tools() -> None:
     for offer in (OFFER, NO_TOOLS):
         made = await prompt(PLAIN + "<|start|>assistant<|channel|>", HELLO, offer)
-        assert {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"} <= set(made.visible_tags)
+        assert {"<|start|>", "<|channel|>", "<|message|>", "<|end|>"} <= set(made.requests[0].visible_tags)
 
 
 async def test_without_tools_nothing_is_added_and_no_call_is_parsed() -> None:
     made = await prompt(HERMES, HELLO)
-    assert made == Prompt("<user>Hello\n", add_special=True, chat_template=HERMES)
+    assert made == Generation((replace(made.requests[0], prompt="<user>Hello\n", visible_tags=(), quoted=()),))
 
 
 async def test_a_model_without_a_template_is_refused_by_an_error_that_a_chat_knows_again() -> None:
@@ -179,3 +186,52 @@ async def test_a_model_without_a_template_is_refused_by_an_error_that_a_chat_kno
 async def test_a_model_that_embeds_is_refused_by_what_it_is_for() -> None:
     with pytest.raises(RequestError, match="only embeds or ranks texts; it cannot chat"):
         await prompt("", HELLO, task="vectors")
+
+
+SYSTEM, FIRST, ANSWER, LAST = (
+    Message("system", "Be brief."),
+    Message("user", "A fox?"),
+    Message("assistant", "Red."),
+    Message("user", "And a wolf?"),
+)
+
+
+async def printed(messages: Sequence[Message]) -> str:
+    return "".join(f"<{message.role}>{message.content}\n" for message in messages) + "<assistant>"
+
+
+async def test_other_prompts_leave_before_the_first_and_the_last_message_of_the_user() -> None:
+    messages = [SYSTEM, FIRST, ANSWER, LAST]
+    prompt = await printed(messages)
+    assert [prompt[:end] for end in await branches_of(prompt, messages, printed)] == [
+        "<system>Be brief.\n<user>",
+        "<system>Be brief.\n<user>A fox?\n<assistant>Red.\n<user>",
+    ]
+
+
+async def test_the_only_message_is_left_before_its_text() -> None:
+    assert await branches_of("<user>A fox?\n<assistant>", [FIRST], printed) == (len("<user>"),)
+
+
+async def test_a_message_without_text_or_user_has_no_branch_of_its_own() -> None:
+    assert await branches_of("<assistant>Red.\n<assistant>", [ANSWER], printed) == ()
+    assert await branches_of("", [], printed) == ()
+
+
+async def test_a_place_where_the_template_refuses_fewer_messages_is_left_out() -> None:
+    async def strict(messages: Sequence[Message]) -> str:
+        if len(messages) < 4:
+            raise RequestError("too few", "send more")
+        return await printed(messages)
+
+    messages = [SYSTEM, FIRST, ANSWER, LAST]
+    assert len(await branches_of(await printed(messages), messages, strict)) == 1
+
+
+async def test_what_a_template_prints_otherwise_shortens_the_branch() -> None:
+    async def counting(messages: Sequence[Message]) -> str:
+        return f"{len(messages)} " + await printed(messages)
+
+    messages = [SYSTEM, FIRST, ANSWER, LAST]
+    ends = await branches_of(await counting(messages), messages, counting)
+    assert len(ends) == 1

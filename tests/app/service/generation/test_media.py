@@ -9,6 +9,7 @@ import pytest
 
 from app.common.media_formats import MediaKind
 from app.engine.request import MAX_MEDIA, Request
+from app.protocol.chat import Message
 from app.protocol.errors import RequestError
 from app.service.generation.media import (
     MAX_MEDIA_BYTES,
@@ -113,7 +114,7 @@ async def test_anything_else_is_a_fault_and_in_older_turns_a_note(source: str, c
     assert not note.is_marker
     assert note.text == "[image: left out, it could not be read]"
     assert await media.inputs(note.text) == ()
-    assert "which reads text, pictures and sounds" in notice_of_notes([{"content": note.text}], BOTH)
+    assert "which reads text, pictures and sounds" in notice_of_notes([Message("user", note.text)], BOTH)
 
 
 def test_a_model_reads_only_what_its_projector_is_for() -> None:

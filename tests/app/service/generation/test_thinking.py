@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from app.engine.chat_template.render import render
+from app.protocol.chat import Message
 from app.protocol.errors import RequestError
 from app.service.generation.thinking import LEVELS, Thinking
 
@@ -122,9 +123,9 @@ def test_an_effort_is_a_budget_where_the_template_knows_none() -> None:
 
 
 def test_a_template_that_reads_a_word_gets_it_in_the_first_message() -> None:
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-    assert OFF.in_messages(messages, NEMOTRON_2)[0] == {"role": "system", "content": "Be brief. /no_think"}
-    assert ON.in_messages(messages[1:], NEMOTRON_2) == [{"role": "user", "content": "Hi /think"}]
+    messages = [Message("system", "Be brief."), Message("user", "Hi")]
+    assert OFF.in_messages(messages, NEMOTRON_2)[0] == Message("system", "Be brief. /no_think")
+    assert ON.in_messages(messages[1:], NEMOTRON_2) == [Message("user", "Hi /think")]
     assert Thinking().in_messages(messages, NEMOTRON_2) == messages
     assert OFF.in_messages(messages, QWEN3) == messages
 

@@ -15,16 +15,18 @@ from typing import Any, cast
 import pytest
 
 from app.common.answer_text import reasoning_tags_of
-from app.engine.chat_template.render import render
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef
 from app.protocol.chat import AnswerDelta, Tool, joined_deltas
 from app.service.generation.answer_parser import answer_parser
-from app.service.generation.chat import ChatTurn, Prompt, prompt_of
+from app.service.generation.chat import ChatTurn, prompt_of
+from app.service.generation.generation import Generation
 from app.service.models.model_file import ModelFile
 from app.service.models.served_model import ServedModel
 from app.service.tools.formats import tool_format_of
 from app.service.tools.tool import ToolOptions
+from tests.app.service.generation.test_chat import HereAndNow
+from tests.app.service.template_messages import messages_of
 
 HERE = Path(__file__).parent
 TEMPLATES = {path.stem: path.read_text("utf-8") for path in sorted((HERE / "family_templates").glob("*.jinja"))}
@@ -44,26 +46,16 @@ OFFER = ToolOptions(
 HELLO = {"role": "user", "content": "Hello"}
 
 
-class HereAndNow:
-    """Renders in this process."""
-
-    async def render(
-        self, template: str, messages: Any, *, add_generation_prompt: bool = True, **variables: Any
-    ) -> str:
-        return render(template, {"messages": messages, "add_generation_prompt": add_generation_prompt, **variables})
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-
-async def prompt(family: str, *messages: dict[str, Any]) -> Prompt:
+async def prompt(family: str, *messages: dict[str, Any]) -> Generation:
     file = ModelFile(chat_template=TEMPLATES[family], bos_token="", eos_token="</s>", n_ctx_train=1, n_bytes=1)
     no_engine = cast("Any", None)
     model = ServedModel(ModelRef("test", Path("test.gguf")), file, no_engine, no_engine, HereAndNow())
-    return await prompt_of(model, ChatTurn(messages=messages, request=Request(request_id="1", prompt=""), tools=OFFER))
+    return await prompt_of(
+        model, ChatTurn(messages=messages_of(messages), request=Request(request_id="1", prompt=""), tools=OFFER)
+    )
 
 
-def parsed(made: Prompt, text: str, size: int) -> AnswerDelta:
+def parsed(made: Generation, text: str, size: int) -> AnswerDelta:
     """Return the parts of `text`, coming in pieces of `size` characters."""
     parser = answer_parser(made.tags, made.tool_calling)
     parts = [parser.push(text[begin : begin + size]) for begin in range(0, len(text), size)]
@@ -100,8 +92,8 @@ async def test_an_answer_goes_back_into_the_template_as_the_model_wrote_it(line:
             {"id": f"call{number}abcd", "type": "function", "function": function}
         )
         results.append({"role": "tool", "tool_call_id": f"call{number}abcd", "content": "done"})
-    before = (await prompt(line["family"], HELLO)).text
-    after = (await prompt(line["family"], HELLO, answer, *results)).text
+    before = (await prompt(line["family"], HELLO)).prompt
+    after = (await prompt(line["family"], HELLO, answer, *results)).prompt
     if "rendered" in line:
         assert line["rendered"] in after
     else:

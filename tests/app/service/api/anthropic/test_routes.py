@@ -9,6 +9,7 @@ import pytest
 from app.engine.grammar.json_grammar import JsonFormat
 from app.service.api.anthropic.requests import MessagesBody
 from tests.app.running import RunningService
+from tests.app.service.template_messages import as_dicts
 
 ASK: dict[str, Any] = {
     "model": "tiny",
@@ -31,7 +32,7 @@ def _events(response: httpx.Response) -> list[dict[str, Any]]:
 
 
 def _messages(**fields: Any) -> list[dict[str, Any]]:
-    return list(MessagesBody.model_validate(ASK | fields).turn().messages)
+    return as_dicts(MessagesBody.model_validate(ASK | fields).turn().messages)
 
 
 def test_an_answer_in_one_piece(service: RunningService) -> None:
@@ -127,8 +128,8 @@ def test_the_system_may_speak_among_the_messages() -> None:
         {"role": "user", "content": "b"},
     ]
     assert _messages(system="Be kind.", messages=messages) == [
-        {"role": "system", "content": "Be kind.\n\nBe brief."},
-        {"role": "user", "content": "a\n\nIt is late.\n\nb"},
+        {"role": "system", "content": "Be kind."},
+        *messages,
     ]
 
 

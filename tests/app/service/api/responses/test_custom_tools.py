@@ -70,5 +70,6 @@ def test_other_arguments_reach_the_tool_as_they_are(service: RunningService, arg
 
 def test_a_call_of_a_custom_tool_is_read_again() -> None:
     call = {"type": "custom_tool_call", "call_id": "call_1", "name": "apply_patch", "input": PATCH}
-    (message,) = InputItem.model_validate(call).for_template()
-    assert message["tool_calls"][0]["function"] == {"name": "apply_patch", "arguments": {"input": PATCH}}
+    (message,) = InputItem.model_validate(call).messages()
+    (again,) = message.calls
+    assert (again.name, again.arguments_object()) == ("apply_patch", {"input": PATCH})

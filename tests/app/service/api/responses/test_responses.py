@@ -180,8 +180,8 @@ def test_a_client_that_stores_itself_sends_reasoning_back(thinker: RunningServic
     whole, _ = both(thinker, input=THOUGHT, store=False, include=["reasoning.encrypted_content"])
     reasoning = whole["output"][0]
     sent_back = {"type": "reasoning", "summary": [], "encrypted_content": reasoning["encrypted_content"]}
-    (message,) = InputItem.model_validate(sent_back).for_template()
-    assert message["reasoning_content"] == "Hm, so."
+    (message,) = InputItem.model_validate(sent_back).messages()
+    assert message.reasoning == "Hm, so."
     assert "encrypted_content" not in both(thinker, input=THOUGHT)[0]["output"][0]
 
 
@@ -210,13 +210,13 @@ def test_earlier_reasoning_reaches_the_template_however_it_comes_back(
 @pytest.mark.parametrize("text", ["", "Hm.", "Å\n\U0001f600"])
 def test_encoded_reasoning_is_read_again(text: str) -> None:
     item = InputItem.model_validate({"type": "reasoning", "encrypted_content": encode_reasoning(text)})
-    assert [message["reasoning_content"] for message in item.for_template()] == ([text] if text else [])
+    assert [message.reasoning for message in item.messages()] == ([text] if text else [])
 
 
 @pytest.mark.parametrize("foreign", ["gAAAAABo", "localllm:%", "localllm:\ud83d", "localllm:////"])
 def test_reasoning_of_another_service_is_left_out(foreign: str) -> None:
     item = InputItem.model_validate({"type": "reasoning", "encrypted_content": foreign})
-    assert all(isinstance(message["reasoning_content"], str) for message in item.for_template())
+    assert all(isinstance(message.reasoning, str) for message in item.messages())
 
 
 def test_an_item_that_is_cut_is_incomplete(service: RunningService) -> None:

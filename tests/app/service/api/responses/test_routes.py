@@ -14,6 +14,7 @@ from app.protocol.errors import RequestError
 from app.service.api.responses.requests import ResponsesBody
 from app.service.generation.thinking import Thinking
 from tests.app.running import RunningService
+from tests.app.service.template_messages import as_dicts
 
 ASK: dict[str, Any] = {"model": "tiny", "input": "hello", "max_output_tokens": 6, "temperature": 0}
 TOOL: Any = {
@@ -35,7 +36,7 @@ def _events(text: str) -> list[dict[str, Any]]:
 
 
 def _messages(**fields: Any) -> list[dict[str, Any]]:
-    return list(ResponsesBody.model_validate(ASK | fields).turn().messages)
+    return as_dicts(ResponsesBody.model_validate(ASK | fields).turn().messages)
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +110,8 @@ def test_items_become_messages_with_calls_joined_to_the_text_before_them() -> No
         call | {"call_id": "b"},
         {"type": "function_call_output", "call_id": "a", "output": "1"},
     ]
-    system, user, assistant, result = _messages(instructions="Be kind.", input=items)
-    assert system == {"role": "system", "content": "Be kind.\n\nBe brief."}
+    system, developer, user, assistant, result = _messages(instructions="Be kind.", input=items)
+    assert [system, developer] == [{"role": "system", "content": text} for text in ("Be kind.", "Be brief.")]
     assert user["content"] == "Go."
     assert assistant["content"] == "Wait."
     assert [item["id"] for item in assistant["tool_calls"]] == ["a", "b"]

@@ -8,37 +8,33 @@ from typing import Any
 
 import pytest
 
+from app.protocol.chat import Message, ToolCall
 from app.protocol.errors import ContextOverflowError
 from app.service.api.responses.truncation import without_oldest
 from tests.app.running import RunningService
 from tests.app.service.api.responses.test_stored import ask, say, texts
 
-
-def message(role: str, content: str) -> dict[str, Any]:
-    return {"role": role, "content": content}
-
-
-SYSTEM = message("system", "Be kind.")
-TURNS = [message(role, f"{role} {number} " + "x" * 100) for number in range(10) for role in ("user", "assistant")]
+SYSTEM = Message("system", "Be kind.")
+TURNS = [Message(role, f"{role} {number} " + "x" * 100) for number in range(10) for role in ("user", "assistant")]
 
 
 def test_the_newest_turns_stay_with_the_system_message() -> None:
     left = without_oldest([SYSTEM, *TURNS], ContextOverflowError(2000, 1000))
     assert left[0] == SYSTEM
     assert left[1:] == TURNS[-len(left) + 1 :]
-    assert left[1]["role"] == "user"
+    assert left[1].role == "user"
     assert 5 <= len(left) <= 9
 
 
 def test_a_result_never_comes_without_its_call() -> None:
-    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}
-    turn = [message("user", "Go."), call, {"role": "tool", "content": "y" * 500}, message("assistant", "Done.")]
+    call = Message("assistant", calls=(ToolCall("a", "f"),))
+    turn = [Message("user", "Go."), call, Message("tool", "y" * 500), Message("assistant", "Done.")]
     left = without_oldest([*turn, *turn, *turn], ContextOverflowError(10_000, 10))
     assert left == turn
 
 
-@pytest.mark.parametrize("messages", [[message("user", "a")], [SYSTEM, message("user", "a")], [SYSTEM], [*TURNS[:2]]])
-def test_the_last_question_never_leaves(messages: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("messages", [[Message("user", "a")], [SYSTEM, Message("user", "a")], [SYSTEM], [*TURNS[:2]]])
+def test_the_last_question_never_leaves(messages: list[Message]) -> None:
     with pytest.raises(ContextOverflowError):
         without_oldest(messages, ContextOverflowError(2000, 1000))
 

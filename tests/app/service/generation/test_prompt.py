@@ -1,4 +1,4 @@
-"""Templates that print content only in parts, as those of several models that see."""
+"""Messages in the form that a template reads: content in parts or as text, reasoning under its name."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any, cast
 import pytest
 
 from app.library.local.model_files import ModelRef
+from app.protocol.chat import Message, ToolCall
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.generation.chat import prompt_of
-from app.service.generation.content_forms import MAX_REMEMBERED, ContentForms, in_parts
 from app.service.generation.media import PromptMedia
+from app.service.generation.prompt import TemplateWriter, in_parts
+from app.service.generation.template_caps import TemplateProbe
 from app.service.models.model_file import ModelFile, Senses
 from app.service.models.served_model import ServedModel
 from tests.app.service.api.picture_requests import URL
@@ -64,19 +66,14 @@ def _file(template: str) -> ModelFile:
     ],
 )
 async def test_the_form_is_found_by_rendering(template: str, is_only_parts: bool) -> None:
-    assert await ContentForms().takes_only_parts(_file(template), HereAndNow()) is is_only_parts
+    assert await TemplateProbe().takes_only_parts(_file(template), HereAndNow()) is is_only_parts
 
 
-async def test_a_template_is_tried_once_and_the_memory_is_bounded() -> None:
-    forms, renderer = ContentForms(), Counting()
+async def test_a_template_is_tried_once() -> None:
+    probe, renderer = TemplateProbe(), Counting()
     for _ in range(3):
-        assert await forms.takes_only_parts(_file(SMOLVLM), renderer)
+        assert await probe.takes_only_parts(_file(SMOLVLM), renderer)
     assert renderer.n_rendered == 2
-    for number in range(MAX_REMEMBERED):
-        await forms.takes_only_parts(_file(f"{PLAIN}{number}"), renderer)
-    n_before = renderer.n_rendered
-    await forms.takes_only_parts(_file(SMOLVLM), renderer)
-    assert renderer.n_rendered == n_before + 2
 
 
 def test_only_texts_become_parts() -> None:
@@ -99,4 +96,48 @@ async def test_the_prompt_of_such_a_template_has_texts_and_pictures(template: st
     turn = ChatCompletionBody.model_validate({"messages": messages}).turn(media)
     no_engine = cast("Any", None)
     model = ServedModel(ModelRef("test", Path("test.gguf")), _file(template), no_engine, no_engine, HereAndNow())
-    assert (await prompt_of(model, turn)).text == prompt.format(media.markers[0])
+    assert (await prompt_of(model, turn)).prompt == prompt.format(media.markers[0])
+
+
+TURN, PLAIN_TURN = Message("assistant", "Yes.", reasoning="Hm."), Message("assistant", "Yes.")
+PLAIN_FIELDS: dict[str, Any] = {"role": "assistant", "content": "Yes."}
+
+
+def _fields(template: str, message: Message) -> dict[str, Any]:
+    model = ServedModel(ModelRef("test", Path("test.gguf")), _file(template), *[cast("Any", None)] * 3)
+    return TemplateWriter(model, takes_only_parts=False)._message(message)
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (
+            "{% if message.reasoning_content is string %}",
+            {**PLAIN_FIELDS, "reasoning_content": "Hm."},
+        ),  # Qwen3, GLM 4.5
+        (
+            "{{ message.get('reasoning') or message.get('reasoning_content') }}",
+            {**PLAIN_FIELDS, "reasoning_content": "Hm."},
+        ),
+        ("{% if message.thinking is defined %}", {**PLAIN_FIELDS, "thinking": "Hm."}),  # LFM2.5
+        ("{{ message.reasoning }}", {**PLAIN_FIELDS, "reasoning": "Hm."}),  # Solar Open
+        ("{{ message.content.split('</think>') }}", PLAIN_FIELDS),  # QwQ
+        (
+            "{% if block['type'] == 'thinking' %}",  # Ministral 3
+            {
+                "role": "assistant",
+                "content": [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Yes."}],
+            },
+        ),
+    ],
+)
+def test_reasoning_has_the_name_that_the_template_reads(template: str, message: dict[str, Any]) -> None:
+    assert _fields(template, TURN) == message
+    assert _fields(template, PLAIN_TURN) == PLAIN_FIELDS
+
+
+def test_gpt_oss_gets_what_was_said_before_a_call_as_thought() -> None:
+    """Its template refuses text beside reasoning and a call."""
+    calling = Message("assistant", "Wait.", calls=(ToolCall("c", "f"),), reasoning="Hm.")
+    fields = _fields("<|channel|>analysis<|message|>", calling)
+    assert (fields["content"], fields["thinking"]) == (None, "Hm.\n\nWait.")

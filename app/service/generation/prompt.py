@@ -1,0 +1,212 @@
+"""The messages and tools of a turn as the prompt of its model's chat template.
+
+Owns how the model learns of tools: by its template if that knows them and writes calls in a known form, else by
+instructions in a message, with calls and results as plain text; and under which name a template reads reasoning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from app.common.answer_text import HARMONY
+from app.common.event_log import log_event
+from app.engine.quoted import Spans
+from app.protocol.chat import Message, Tool
+from app.protocol.errors import NoTemplateError, RequestError
+from app.service.generation.message_order import PARAGRAPH_BREAK, PROBED_TOOL, in_order, with_whole_calls
+from app.service.generation.quoted_content import QuoteMarks
+from app.service.generation.thinking import DEFAULT_THINKING, Thinking
+from app.service.models.served_model import ServedModel
+from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
+from app.service.tools.tool import NO_TOOLS, ToolOptions, tool_for_template
+
+_INTRODUCTION = "You can call functions. These are described in JSON, one a line:"
+_FORM = "To call one, answer in exactly this form, with its name and its arguments:"
+_ELSE = "Call a function only where it helps; answer in plain words otherwise. The results come with the next message."
+_PROBED_TOOLS = ToolOptions(tools=(Tool(PROBED_TOOL, "", {"type": "object", "properties": {"a": {"type": "string"}}}),))
+_NO_MARKS = QuoteMarks(is_used=False)
+
+# The names of reasoning in a message; the first that a template reads counts (source: the templates of Qwen3, GLM 4.5,
+# MiniMax M2, Kimi K2; of GPT-OSS, LFM2.5; of Solar Open).
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+_REASONING_IN_PARTS = re.compile(r"""\[['"]type['"]\]\s*==\s*['"]thinking['"]""")  # Ministral 3, Magistral
+
+
+async def write_prompt(
+    model: ServedModel, messages: Sequence[Message], tools: ToolOptions, thinking: Thinking
+) -> tuple[str, Spans]:
+    """Return the prompt of `messages`, and where in it stands what tools returned. Raises RequestError where the
+    template refuses them, and NoTemplateError."""
+    if not model.file.chat_template and model.file.task != "text":
+        raise RequestError(f"{model.ref.id} only embeds or ranks texts; it cannot chat.", "Use a chat model.")
+    if not model.file.chat_template:
+        raise NoTemplateError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
+    messages = model.file.recipe.begin(messages)
+    try:
+        return await _written(model, messages, tools, thinking, QuoteMarks())
+    except ValueError:  # no known template does so; better a prompt without quotes than one with torn marks
+        log_event("service", f"{model.ref.id}: its chat template changes what tools return; it is not kept apart")
+        return await _written(model, messages, tools, thinking, _NO_MARKS)
+
+
+async def _written(
+    model: ServedModel, messages: Sequence[Message], tools: ToolOptions, thinking: Thinking, marks: QuoteMarks
+) -> tuple[str, Spans]:
+    takes_only_parts = await model.template_probe.takes_only_parts(model.file, model.renderer)
+    made = partial(TemplateWriter, model, takes_only_parts)
+    writer, probing = made(tools, thinking, marks), made(_PROBED_TOOLS if tools.tools else NO_TOOLS)
+
+    async def render(messages: Sequence[Message]) -> str:
+        return await probing.write(probing.in_known_roles(messages))
+
+    order = await model.template_probe.order_of(
+        model.file, render, has_tools=bool(tools.tools), has_calls=probing.knows_calls
+    )
+    whole = with_whole_calls(marks.marked(messages), order)
+    known = writer.in_known_roles(whole, takes_calls=order.takes_calls)
+    text = await writer.write(in_order(known, order))
+    return marks.unmarked(writer.tool_format.continued(text) if writer.knows_calls else text)
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateWriter:
+    """Writes messages with the template of `model`; of content `takes_only_parts` tells whether it prints no text."""
+
+    model: ServedModel
+    takes_only_parts: bool
+    tools: ToolOptions = NO_TOOLS
+    thinking: Thinking = DEFAULT_THINKING
+    marks: QuoteMarks = _NO_MARKS
+
+    @property
+    def template(self) -> str:
+        return self.model.file.chat_template
+
+    @property
+    def knows_calls(self) -> bool:
+        return tool_format_of(self.template) is not None
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        return tool_format_of(self.template) or GENERIC
+
+    def in_known_roles(self, messages: Sequence[Message], *, takes_calls: bool = True) -> list[Message]:
+        """Return `messages` with calls, and results where the template knows no calls or does not take them, as plain
+        text."""
+        takes_calls = takes_calls and self.knows_calls
+        if takes_calls and "tool_calls" in self.template:
+            return list(messages)
+        plain: list[Message] = []
+        for message in messages:
+            if message.calls:
+                called = self.tool_format.written(
+                    [(call.name, self.marks.marked_values(call.arguments_object() or {})) for call in message.calls]
+                )
+                if takes_calls:  # LFM2's knows results only
+                    plain.append(replace(message, content=message.content + called, calls=()))
+                else:
+                    plain.append(Message(message.role, "\n".join(filter(None, (message.content, called)))))
+            elif message.role == "tool" and not takes_calls:
+                result = f"<tool_response>\n{message.content}\n</tool_response>"
+                if plain and plain[-1].role == "user" and plain[-1].content.endswith("</tool_response>"):
+                    plain[-1] = Message("user", f"{plain[-1].content}\n{result}")
+                else:
+                    plain.append(Message("user", result))
+            else:
+                plain.append(message)
+        return plain
+
+    async def write(self, messages: Sequence[Message]) -> str:
+        """Return the prompt of `messages`, with the tools or instructions for them. Raises RequestError."""
+        messages = self.thinking.in_messages(messages, self.template)
+        if not self.tools.tools:
+            return await self._render(messages, None)
+        if self.knows_calls:
+            functions = [self.marks.marked_values(tool_for_template(tool)) for tool in self.tools.tools]
+            try:
+                text = await self._render(messages, functions)
+            except RequestError:
+                await self._render(messages, None)  # a failure of the messages is the client's to know
+                text = ""  # some fail with a schema, as Hermes 2 Pro with a type that may be null
+            if all(tool.name in text for tool in self.tools.tools):  # some templates that write calls list no tools
+                return text
+        return await self._render(self._with_instructions(messages), None)
+
+    def _with_instructions(self, messages: Sequence[Message]) -> list[Message]:
+        """Return `messages` with the tools in the system message, or else before the first message."""
+        definitions = [self.marks.marked_values(tool_for_template(tool)["function"]) for tool in self.tools.tools]
+        functions = [json.dumps(definition, ensure_ascii=False) for definition in definitions]
+        form = self.tool_format.written([("NAME", {"ARGUMENT": "VALUE"})])
+        text = PARAGRAPH_BREAK.join(["\n".join((_INTRODUCTION, *functions)), f"{_FORM}\n{form}", _ELSE])
+        first, *others = messages
+        parts = (first.content, text) if first.role == "system" else (text, first.content)
+        return [replace(first, content=PARAGRAPH_BREAK.join(filter(None, parts))), *others]
+
+    async def _render(self, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]] | None) -> str:
+        file = self.model.file
+        variables: dict[str, Any] = {"bos_token": file.bos_token, "eos_token": file.eos_token, "tools": functions}
+        sent = [self._message(message) for message in messages]
+        if self.takes_only_parts:
+            sent = in_parts(sent)
+        return await self.model.renderer.render(
+            self.template, sent, **variables, **self.thinking.for_template(self.template)
+        )
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        """Return a message as the template reads it; reasoning that it does not read is left out."""
+        template = self.template
+        if HARMONY.opens_in(template):
+            if message.calls:  # it refuses text beside reasoning and a call
+                thoughts = PARAGRAPH_BREAK.join(filter(None, (message.reasoning, message.content)))
+                message = replace(message, content="", reasoning=thoughts)
+            return template_message(message, "thinking", self.marks)
+        if _REASONING_IN_PARTS.search(template) and not _reads(_REASONING_NAMES[0], template):
+            made = template_message(message, "", self.marks)
+            if message.reasoning:
+                text = [{"type": "text", "text": message.content}] if message.content else []
+                made["content"] = [{"type": "thinking", "thinking": message.reasoning}, *text]
+            return made
+        name = next((name for name in _REASONING_NAMES if _reads(name, template)), "")
+        return template_message(message, name, self.marks)
+
+
+def template_message(
+    message: Message, reasoning_name: str = _REASONING_NAMES[0], marks: QuoteMarks = _NO_MARKS
+) -> dict[str, Any]:
+    """Return a message in the form of chat templates (source: transformers, utils/chat_template_utils.py)."""
+    made: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.calls:
+        made["content"] = message.content or None
+        made["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": marks.marked_values(call.arguments_object() or {})},
+            }
+            for call in message.calls
+        ]
+    if message.role == "tool":
+        named = {"name": message.name, "tool_call_id": message.call_id}
+        made |= {name: value for name, value in named.items() if value}
+    if reasoning_name and message.reasoning:
+        made[reasoning_name] = message.reasoning
+    return made
+
+
+def in_parts(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return `messages` with each text as a list of one part."""
+    return [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        if isinstance(message.get("content"), str)
+        else message
+        for message in messages
+    ]
+
+
+def _reads(name: str, chat_template: str) -> bool:
+    return re.search(rf"""(?:\.|['"]){name}\b""", chat_template) is not None
