@@ -28,15 +28,21 @@ from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachments import AttachmentReader, files_below
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
+from tui.chat.message_actions import MessageActions
 from tui.chat.notices import OtherQuestions, StatusLine, WaitingQuestions
 from tui.chat.settings_editor import SettingsEditor
+from tui.chat.tools.actions import ToolActions
 from tui.chat.tools.approval_panel import ApprovalPanel
-from tui.chat.tools.tool_screen import ToolScreen
+from tui.chat.tools.editor import ToolsEditor
+from tui.chat.transcript.message_view import MessageView
 from tui.chat.transcript.transcript import Transcript
+from tui.chat.view import ChatView
 from tui.commands import slash_line, unknown_command
 from tui.context import AppContext
 from tui.widgets.notifications import NotificationLine
+from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText
@@ -45,8 +51,8 @@ if TYPE_CHECKING:
 _TEMPLATE_HINT = "For a base model, which has no template of its own. It is stored with the chat."
 
 
-class ChatScreen(ToolScreen):
-    """A conversation with a model."""
+class ChatScreen(CommandScreen):
+    """A conversation with a model. Its commands are methods of this class and of its parts."""
 
     CSS_PATH = "chat.tcss"
     TABLE = CHAT_COMMANDS
@@ -59,10 +65,35 @@ class ChatScreen(ToolScreen):
 
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
+        self._connection = app_context.connection
+        self._session = app_context.session
         self._repository = app_context.repository
         self._settings_editor = SettingsEditor(self._session, app_context.settings.data_dir)
+        self._tools_editor = ToolsEditor(self._session, app_context.tools, Path.cwd())
         self._drafts = DraftAutosave(lambda error: self.inform(str(error)))
         self._shown_notices: set[str] = set()
+        self._view = ChatView(self)
+        self._messages = MessageActions(self._view)
+        self._draft = DraftActions(self._view)
+        self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._show_status)
+        self.command_targets = (self._messages, self._draft, self._tools, self)
+
+    @property
+    def transcript(self) -> Transcript:
+        return self._view.transcript
+
+    @property
+    def composer(self) -> Composer:
+        return self._view.composer
+
+    @property
+    def prompt(self) -> PromptInput:
+        return self._view.prompt
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether a question is waiting for its answer or the answer is running."""
+        return self._session.chat.is_answering
 
     def compose(self) -> ComposeResult:
         yield Transcript()
@@ -115,18 +146,72 @@ class ChatScreen(ToolScreen):
         chat = self._session.chat
         chat.unsent = self.composer.draft
         self._drafts.write(chat.draft)
-        self._forecast_later()
+        self._draft.forecast_later()
+
+    @on(AttachmentBar.Changed)
+    def _attachments_changed(self) -> None:
+        self._draft.check_senses()
+
+    @on(Composer.Attached)
+    def _attached(self, event: Composer.Attached) -> None:
+        self._draft.attached(event.attachment)
+
+    @on(Composer.Refused)
+    def _refused(self, event: Composer.Refused) -> None:
+        self.inform(str(event.error))
 
     @on(Composer.TakenBack)
     def _taken_back(self) -> None:
-        self.take_back()
+        self._messages.take_back()
+
+    @on(MessageView.Clicked)
+    def _clicked(self, event: MessageView.Clicked) -> None:
+        """Leave the keys to the prompt: a click gives letters no other meaning."""
+        event.stop()
+        self._view.focus_prompt()
+
+    @on(MessageView.Typed)
+    @on(ApprovalPanel.Typed)
+    def _typed_elsewhere(self, event: MessageView.Typed | ApprovalPanel.Typed) -> None:
+        event.stop()
+        self._view.give_to_prompt(event.text)
+
+    @on(PromptInput.Passed)
+    def _passed(self, event: PromptInput.Passed) -> None:
+        """Go to the question with Tab, where it has nothing to complete."""
+        event.stop()
+        panel = self.query_one(ApprovalPanel)
+        if panel.display:
+            self.set_focus(panel)
+
+    @on(ApprovalPanel.Decided)
+    def _decided(self, event: ApprovalPanel.Decided) -> None:
+        event.stop()
+        self._view.focus_prompt()
+        self._session.chat.approvals.answer(event.question, event.decision)
+
+    @on(ApprovalPanel.Left)
+    def _left_panel(self, event: ApprovalPanel.Left) -> None:
+        event.stop()
+        self._view.focus_prompt()
 
     def _chat_changed(self) -> None:
-        super()._chat_changed()
+        """Show the status, and the questions that wait: for the answer, or for the person. If the answer was stopped or
+        failed, those that wait for it go back to the prompt."""
+        self._show_status()
         chat = self._session.chat
+        for waiting in self.query(WaitingQuestions):
+            waiting.show([question.content for question in chat.queue])
+            if not chat.is_answering and self._view.is_open.is_set():
+                self._view.put_back(chat.take_back_all())
+        self._tools.show_questions()
         for composer in self.query(Composer):
             composer.has_waiting = bool(chat.queue)
         self._drafts.write(chat.draft)
+
+    def _show_status(self) -> None:
+        for line in self.query(StatusLine):  # none is left while the app closes
+            line.show(self._session.status)
 
     def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
         """Notify of answers that ended while another chat was shown."""
@@ -136,7 +221,7 @@ class ChatScreen(ToolScreen):
     @on(Worker.StateChanged)
     def _worked(self, event: Worker.StateChanged) -> None:
         if event.worker.group == "answer" and event.worker.is_finished and self.query(Composer):  # not while it closes
-            self._forecast_later()  # the context has an answer more
+            self._draft.forecast_later()  # the context has an answer more
 
     async def _arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
         if slash == "attach":
@@ -152,24 +237,40 @@ class ChatScreen(ToolScreen):
 
     # Command handlers
 
+    async def stop_answer(self) -> None:
+        """Hide the completions; else stop the answer and keep its text, or focus the prompt."""
+        if self.composer.dismiss():
+            return
+        if self.is_answering:
+            await self._session.chat.stop()
+        else:
+            self._view.end_edit()
+            self.transcript.mark(None)
+            self._view.focus_prompt()
+
+    async def end_thought(self) -> None:
+        """End the thought of the running answer, whose text then begins."""
+        with self.inform_on_error():
+            if not await self._session.chat.end_thought():
+                self.inform("No thought is running.")
+
     def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
         """Send `question` with its attachments. While an answer is running it waits; an edited one goes back into the
         composer."""
         content = MessageContent(role="user", content=question, attachments=attachments)
-        edited_id = self._edited_id
-        if edited_id is not None and self.is_answering:
+        edited_id = self._view.edited_id
+        if edited_id is not None and self._view.refuses_while_answering():
             self.composer.put(question, attachments)
-            self.inform("An answer is running: Esc stops it.")
             return
         edited = self._session.conversation.messages.get(edited_id) if edited_id is not None else None
-        self._end_edit()
+        self._view.end_edit()
         self.transcript.mark(None)
         if edited_id is None:
-            self._answer(lambda chat: chat.ask(content))
+            self._view.answer(lambda chat: chat.ask(content))
         elif edited is not None and edited.role == "summary":
             self.run_worker(self._edit_summary(edited.id, content), group="edit")
         else:
-            self._answer(lambda chat: chat.ask_instead(edited_id, content))
+            self._view.answer(lambda chat: chat.ask_instead(edited_id, content))
 
     async def _edit_summary(self, message_id: int, content: MessageContent) -> None:
         if content.attachments:
@@ -181,7 +282,7 @@ class ChatScreen(ToolScreen):
 
     async def ask_example(self, question: str) -> None:
         """Ask one of the questions of an empty chat; never in another one. The prompt keeps what is typed."""
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         if self.transcript.is_greeting and not self.is_answering:
             self.ask(question)
         else:
@@ -189,7 +290,7 @@ class ChatScreen(ToolScreen):
 
     async def new_chat(self) -> None:
         """Start an empty chat; the answer of this one goes on."""
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         await self._leave_draft()
         defaults = await self._defaults()
         self._session.new_chat()
@@ -200,7 +301,7 @@ class ChatScreen(ToolScreen):
     async def compare(self, name: str) -> None:
         """Answer the last question with the model `name` too; without a name, show two versions side by side, or one
         again."""
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         if not name:
             if not await self._session.chat.show_beside():
                 self.inform("There is one answer only: /compare MODEL adds another.")
@@ -214,21 +315,21 @@ class ChatScreen(ToolScreen):
         with self.warn_on_error():
             model = await resolve_model(self._connection, name)
             if chat is self._session.chat:
-                self._answer(lambda chat: chat.compare(model))
+                self._view.answer(lambda chat: chat.compare(model))
 
     async def compact(self, focus: str = "") -> None:
         """Summarise the older messages of the chat; `focus` is what to keep in mind above all."""
-        await self._is_open.wait()
-        if self.is_answering:
-            self.inform("An answer is running: Esc stops it.")
-        elif not self._session.conversation.branch:
+        await self._view.is_open.wait()
+        if self._view.refuses_while_answering():
+            return
+        if not self._session.conversation.branch:
             self.inform("There is nothing to compact yet.")
         else:
-            self._answer(lambda chat: chat.compact(focus))
+            self._view.answer(lambda chat: chat.compact(focus))
 
     async def toggle_figures(self) -> None:
         """Show the figures below each answer, or hide them."""
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         await self._session.chat.toggle_figures()
 
     def edit_in_editor(self, text: str = "") -> None:
@@ -244,14 +345,14 @@ class ChatScreen(ToolScreen):
 
     async def set_system_prompt(self, text: str) -> None:
         """Set the system prompt of this chat, or show it."""
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         await self.transcript.add_notice(self._settings_editor.set_system_prompt(text))
 
     async def edit_options(self, text: str) -> None:
         """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
         from tui.chat.options_screen import OptionsScreen
 
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         if not text:
             self.app.push_screen(OptionsScreen(self._settings_editor.settings.options, self._set_options))
             return
@@ -263,14 +364,14 @@ class ChatScreen(ToolScreen):
 
     async def set_thinking(self, text: str) -> None:
         """Set how much the model thinks before an answer, or show it."""
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         with self.warn_on_error():
             await self.transcript.add_notice(self._settings_editor.set_thinking(text))
         self._show_status()
 
     async def use_preset(self, name: str) -> None:
         """Apply a preset, or list the presets."""
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         with self.warn_on_error():
             await self.transcript.add_notice(await self._settings_editor.use_preset(name))
 
@@ -278,7 +379,7 @@ class ChatScreen(ToolScreen):
         """Use a prompt template, or ask which; a question that failed without one is answered."""
         from tui.widgets.dialogs import ChoiceDialog
 
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         if not name:
             choices = {slash: f"{slash}: {note}" for slash, note in self._settings_editor.templates()}
             self.app.push_screen(ChoiceDialog("Prompt template", _TEMPLATE_HINT, choices), self._template_chosen)
@@ -305,10 +406,10 @@ class ChatScreen(ToolScreen):
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
         """Open a stored chat, at one of its messages or at its end; the answer of the present one goes on."""
-        await self._is_open.wait()
+        await self._view.is_open.wait()
         await self._leave_draft()
         await self._open_stored(chat_id, message_id)
-        self.set_focus(self.prompt)
+        self._view.focus_prompt()
         if message_id in self._session.conversation.messages:
             await self.transcript.show(self._session.conversation.entries(), at=message_id)
         await self._open_draft()
@@ -321,7 +422,7 @@ class ChatScreen(ToolScreen):
                 self.prompt.remember(await self._repository.recent_questions())
             await self._open_draft()
         finally:
-            self._is_open.set()
+            self._view.is_open.set()
             if self._connection.state.phase != "failed":
                 self._connection.start()  # with the model of the chat
 
@@ -339,14 +440,14 @@ class ChatScreen(ToolScreen):
         self._typed()
 
     async def _leave_draft(self) -> None:
-        self._end_edit()
+        self._view.end_edit()
         self._typed()
         self._session.chat.left_unsent = self.composer.draft
         await self._drafts.close()
 
     async def _clear(self) -> None:
         """Empty prompt and transcript after another chat was opened."""
-        self._removed.clear()
+        self._view.removed.clear()
         self.composer.put("")
         await self.transcript.clear()
 
@@ -360,7 +461,7 @@ class ChatScreen(ToolScreen):
             self._settings_editor.begin(defaults)
             if chat_id is not None:
                 await self._clear()
-            await self._show_all()
+            await self._view.show_all()
             self._chat_changed()
         except StorageError as error:
             await self.transcript.add_error(error)
@@ -382,7 +483,7 @@ class ChatScreen(ToolScreen):
         if text := await self._session.replace_missing_model():
             await self.transcript.add_notice(text)
         self._show_status()
-        self._draft_may_read_otherwise()
+        self._draft.may_read_otherwise()
         state = self._connection.state
         if state.error is not None and not self.is_answering:
             await self.transcript.add_error(state.error)

@@ -32,7 +32,7 @@ _WARNING_S = 10.0
 
 class CommandScreen(Screen[None]):
     """A screen to stay in. A class with a TABLE of its own also sets `BINDINGS = TABLE.bindings()`; KEYS are the keys
-    of its widgets, for help."""
+    of its widgets, for help. A command is a method of one of its `command_targets`, the screen and its parts."""
 
     TABLE: ClassVar[CommandTable]
     KEYS: ClassVar[tuple[Binding, ...]] = ()
@@ -41,6 +41,7 @@ class CommandScreen(Screen[None]):
     def __init__(self, app_context: AppContext) -> None:
         super().__init__()
         self.app_context = app_context
+        self.command_targets: tuple[object, ...] = (self,)
 
     def on_mount(self) -> None:
         self.call_after_refresh(cast("BaseApp", self.app).notifications.draw)
@@ -65,7 +66,7 @@ class CommandScreen(Screen[None]):
     async def run_command(self, command_id: str, argument: str = "") -> None:
         """Run the command with this id; KeyError if there is none."""
         if own := self.TABLE.find(command_id):
-            outcome = own.run(self, argument)
+            outcome = own.run(next(each for each in self.command_targets if hasattr(each, own.method)), argument)
         elif app_command := APP_COMMANDS.find(command_id):
             outcome = app_command.run(self.app, argument)
         else:

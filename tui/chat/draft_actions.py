@@ -1,0 +1,239 @@
+"""What sending the draft means: its tokens, what the model does not see or hear of it, and parts of what is too long.
+
+`tui.chat.composer` owns the draft itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from textual.content import Content
+from textual.timer import Timer
+
+from app.chat.attachments.splitting import TextPart, part_of, split_text
+from app.chat.backend import ConnectionState
+from app.chat.conversation import Attachment
+from app.common.terminal import printable_line
+from app.protocol.library import LocalModel
+from quantizer.system.errors import UserError
+from tui.chat.composer.context_forecast import DraftCounter
+from tui.chat.view import ChatView
+from tui.commands import slash_line
+from tui.connection import localllm_service
+
+_PAUSE_S = 0.3
+_PART_SHARE = 0.75  # of what is free in the context
+_PARTS_HINT = "The part takes the place of the whole text. @FILE.pdf#3-5 attaches pages."
+_BEGINNING_CHARACTERS = 40
+_MAX_NAMED = 3
+
+
+class DraftActions:
+    """The methods that commands call, and what is said about a draft while it is typed."""
+
+    def __init__(self, view: ChatView) -> None:
+        self._view = view
+        self._screen = view.screen
+        self._draft_counter = DraftCounter(lambda files: view.chat.stored.media_parts(files))
+        self._forecast_timer: Timer | None = None
+        self._reader_model = ""  # a local one that reads what the present one does not
+        self._measured_for = ""  # the model that counted the attachments
+
+    def attach_file(self, name: str) -> None:
+        """Attach the file with this name or path."""
+        if name:
+            self._view.composer.attach(name.strip("'\""))
+        else:
+            self._view.prompt.put("/attach ")
+
+    async def switch_reader(self) -> None:
+        """Chat with a model that reads what is attached."""
+        if self._reader_model:
+            await self._view.connection.use_model(self._reader_model)
+        else:
+            self._screen.inform("Nothing is attached that needs another model.")
+
+    def choose_part(self, name: str = "") -> None:
+        """Attach a part of a text in its place: of the one with this name, or of the first that does not fit."""
+        attachments = {each.name: each for each in self._view.composer.attachments if each.content}
+        if not attachments:
+            self._screen.inform("No text is attached that has parts.")
+        else:
+            longest = max(attachments.values(), key=lambda each: len(each.content))
+            chosen = attachments.get(name, longest)
+            self._view.run(partial(self._choose_part, chosen), "parts", exclusive=True)
+
+    async def _choose_part(self, attachment: Attachment) -> None:
+        from tui.widgets.dialogs import ChoiceDialog
+
+        parts = await self._parts(attachment)
+        if len(parts) == 1:
+            self._screen.inform(f"{printable_line(attachment.name)} fits as it is.")
+            return
+        labels = {str(part.number): f"{part.label}: {_beginning(part.text)}" for part in parts}
+        title = f"Parts of {Content(printable_line(attachment.name)).markup}"
+        chosen = await self._screen.app.push_screen_wait(ChoiceDialog(title, _PARTS_HINT, labels, is_numbered=True))
+        if chosen is not None:
+            self._view.composer.replace(part_of(attachment, parts[int(chosen) - 1]))
+
+    async def _parts(self, attachment: Attachment) -> Sequence[TextPart]:
+        """Return parts of which each leaves a quarter of the context for the question and its answer."""
+        state, n_characters = self._view.connection.state, len(attachment.content)
+        with self._screen.inform_on_error():
+            client = await self._view.connection.client()
+            count = await self._draft_counter.count(replace(attachment, media=()), 0, client, state)
+            n_free = (state.n_ctx - self._n_tokens_before()) * _PART_SHARE
+            if count is not None and 0 < n_free < count.n_tokens:
+                n_characters = max(1, int(n_characters * n_free / count.n_tokens))
+        return split_text(attachment.content, n_characters)
+
+    def open_attachment(self, name: str = "") -> None:
+        """Open the attachment with this name, the only one, or one chosen from a list."""
+        names = [attachment.name for attachment in self._view.composer.attachments]
+        if not names:
+            self._screen.inform("Nothing is attached yet: @ attaches a file.")
+        elif name in names or len(names) == 1:
+            self._view.composer.open_attachment(name if name in names else names[0])
+        else:
+            self._view.run(partial(self._choose_attachment, names), "attachments")
+
+    async def _choose_attachment(self, names: Sequence[str]) -> None:
+        from tui.widgets.dialogs import ChoiceDialog
+
+        titles = {name: printable_line(name) for name in names}
+        chosen = await self._screen.app.push_screen_wait(
+            ChoiceDialog("Open an attachment", "", titles, is_numbered=True)
+        )
+        if chosen is not None:
+            self._view.composer.open_attachment(chosen)
+
+    # What is said about a draft
+
+    def may_read_otherwise(self) -> None:
+        """Count and check the draft again: the model may be another one."""
+        self.forecast_later()
+        self.check_senses()
+        state = self._view.connection.state
+        if state.phase == "ready" and state.model != self._measured_for:
+            self._measured_for = state.model
+            for attachment in self._view.composer.attachments:
+                self.attached(attachment)
+
+    def forecast_later(self) -> None:
+        """Say what sending the draft means for the context, once the user pauses."""
+        if self._forecast_timer is not None:
+            self._forecast_timer.stop()
+        draft = self._view.composer.draft
+        if not draft or draft.text == "/" or slash_line(draft.text) is not None:  # a command, maybe unfinished
+            self._screen.workers.cancel_group(self._screen, "forecast")
+            self._view.prompt.show_forecast()
+        else:
+            forecast = partial(self._view.run, self._forecast, "forecast", exclusive=True)
+            self._forecast_timer = self._screen.set_timer(_PAUSE_S, forecast)
+
+    async def _forecast(self) -> None:
+        state = self._view.connection.state
+        if state.phase != "ready":
+            return
+        with suppress(UserError):  # the question reports it
+            draft, client = await self._view.composer.expected_draft(), await self._view.connection.client()
+            forecast = await self._draft_counter.forecast(draft, self._n_tokens_before(), client, state)
+            self._view.prompt.show_forecast(forecast.text, is_warning=forecast.is_too_long)
+
+    def _n_tokens_before(self) -> int:
+        """Return the tokens in the context before the draft, as far as known."""
+        conversation = self._view.session.conversation
+        edited = conversation.messages.get(self._view.edited_id) if self._view.edited_id is not None else None
+        return conversation.context_size(edited.parent_id if edited else conversation.leaf_id).n_tokens
+
+    def attached(self, attachment: Attachment) -> None:
+        """Count the tokens of an attachment."""
+        self._view.run(partial(self._measure, attachment), "measure")
+
+    async def _measure(self, attachment: Attachment) -> None:
+        with suppress(UserError):  # if the model is not available, its size stays as it is
+            client = await self._view.connection.client()
+            state = self._view.connection.state
+            count = await self._draft_counter.count(attachment, self._n_tokens_before(), client, state)
+            if count is None:
+                return
+            self._view.composer.measure(attachment.name, count)
+            if count.is_too_large and attachment.content:
+                self._screen.inform(
+                    f"{printable_line(attachment.name)} does not fit: {self._key_of('part')} offers its parts."
+                )
+
+    def check_senses(self) -> None:
+        """Say at once what the model does not see or hear, and which local models do."""
+        self._view.run(self._check_senses, "senses", exclusive=True)
+
+    async def _check_senses(self) -> None:
+        state = self._view.connection.state
+        unread = unread_media(self._view.composer.attachments, state)
+        self._reader_model = ""
+        if unread is None:
+            self._view.composer.warn("")
+            return
+        self._view.composer.warn(unread.text(state.model))
+        with suppress(UserError):  # then only the first half is known
+            service = await localllm_service(self._view.connection)
+            found = models_that_read(unread, (await service.library.models()).models)
+            self._reader_model = found[0].path if found else ""
+            self._view.composer.warn(
+                unread.text(state.model, [model.id for model in found], self._key_of("switch-reader"))
+            )
+
+    def _key_of(self, command_id: str) -> str:
+        command = self._screen.TABLE.find(command_id)
+        assert command is not None
+        from tui.widgets.dialogs import format_keys
+
+        return format_keys(command.bound_keys(self._screen.app_context.settings_controller.keys))
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadMedia:
+    """That the draft has pictures or sounds that its model does not read."""
+
+    has_pictures: bool
+    has_sounds: bool
+
+    def text(self, model: str, others: Sequence[str] | None = None, key: str = "") -> str:
+        """Return a line about it: that `key` switches to the first of the `others` that read them; None is unknown."""
+        senses = (("see pictures", self.has_pictures), ("hear sounds", self.has_sounds))
+        verbs = " or ".join(verb for verb, is_unread in senses if is_unread)
+        cause = f"{model} does not {verbs}."
+        if others is None:
+            return cause
+        if not others:
+            return f"{cause} No local model does: F6 downloads one."
+        more = f" (or {', '.join(others[1:_MAX_NAMED])})" if len(others) > 1 else ""
+        return f"{cause} {key} switches to {others[0]}{more}."
+
+
+def unread_media(attachments: Iterable[Attachment], state: ConnectionState) -> UnreadMedia | None:
+    """Return what of `attachments` the model does not read; None if that is nothing, or unknown."""
+    unread = [file for attachment in attachments for file in attachment.media if not state.reads(file)]
+    if not unread:
+        return None
+    return UnreadMedia(not all(file.is_sound for file in unread), any(file.is_sound for file in unread))
+
+
+def models_that_read(unread: UnreadMedia, models: Iterable[LocalModel]) -> list[LocalModel]:
+    """Return the models that read all of it, loaded ones first."""
+    found = [
+        model
+        for model in models
+        if not model.damaged and (model.sees or not unread.has_pictures) and (model.hears or not unread.has_sounds)
+    ]
+    return sorted(found, key=lambda model: (model.state != "ready", model.n_bytes))
+
+
+def _beginning(text: str) -> str:
+    """Return how a part begins, without the mark of its page, in a line."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("[Page ")]
+    words = printable_line(lines[0]) if lines else ""
+    return words if len(words) <= _BEGINNING_CHARACTERS else f"{words[: _BEGINNING_CHARACTERS - 1]}…"
