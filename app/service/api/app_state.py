@@ -28,16 +28,23 @@ from app.service.pool.engine_pool import IdleLimit
 from app.service.shutdown_policy import ShutdownPolicy
 from app.service.threads import in_thread
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # they use this module
     from app.service.api.responses.runs import Runs
     from app.service.api.responses.store import ResponseStore
 
+Made = TypeVar("Made")
+AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)
 
-MAX_REMEMBERED = 256
+_WORDS: Mapping[str, tuple[str, str]] = {"image": ("sees pictures", "see"), "audio": ("hears sounds", "hear")}
+MAX_REMEMBERED = 256  # digests of refused content
 
 
 class RefusedContent:
-    """The digests of content that was refused, the latest last."""
+    """The digests of content that was refused, the latest last.
+
+    Some clients leave a refused picture in the conversation and put the next question into the same message: to refuse
+    it again would end the conversation for good.
+    """
 
     def __init__(self) -> None:
         self._digests: OrderedDict[bytes, None] = OrderedDict()
@@ -111,12 +118,6 @@ async def model_of(
 def planner_warnings(model: ServedModel) -> WithWarnings:
     """Return the field of an answer with the planner's warnings of `model` and the notices of the request, if any."""
     return {"warnings": list(warnings)} if (warnings := model.record.warnings) else {}
-
-
-Made = TypeVar("Made")
-AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)
-
-_WORDS: Mapping[str, tuple[str, str]] = {"image": ("sees pictures", "see"), "audio": ("hears sounds", "hear")}
 
 
 async def turn_of(state: AppState, model: ServedModel, make: Callable[[PromptMedia], Made]) -> Made:

@@ -133,15 +133,18 @@ class AccessLog:
         finally:
             if record.meter is not None and record.model_id and status >= _ERROR_STATUS and status != _NO_STATUS:
                 record.meter.add_failure()
-            self._log_ignored(scope["path"], record.ignored_text)
+            self._log_ignored(scope["path"], record)
             if self._write is not None:
                 self._write(_line(scope, status, record))
 
-    def _log_ignored(self, path: str, fields: str) -> None:
-        """Log the fields, if any, once for each path: a client sends the same ones each time."""
-        if fields and (path, fields) not in self._logged and len(self._logged) < _MOST_LOGGED:
-            self._logged.add((path, fields))
-            log_event("service", printable_line(f"{path} ignores {fields}"))
+    def _log_ignored(self, path: str, record: RequestRecord) -> None:
+        """Log the ignored fields of a request once for each path: a client sends the same ones each time."""
+        if not record.ignored or len(self._logged) >= _MOST_LOGGED:
+            return
+        ignored = (path, record.ignored_text)
+        if ignored not in self._logged:
+            self._logged.add(ignored)
+            log_event("service", printable_line(f"{path} ignores {record.ignored_text}"))
 
 
 def _line(scope: Scope, status: int, record: RequestRecord) -> str:

@@ -30,8 +30,6 @@ from quantizer.system.errors import UsageError
 from quantizer.system.process import python_command
 
 _FIRST_USE_S = 60.0  # from loading to the first use: who loads a model beforehand is about to ask it
-
-
 # Arguments of the worker. The fake engine needs no native code; its answers are random letters.
 _ENGINES: Mapping[str, tuple[str, ...]] = {
     "llama": (),

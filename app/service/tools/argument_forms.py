@@ -254,6 +254,8 @@ def raw_text(
 ) -> str:
     """Return a rule of `rules` for a text of `schema` through `before_tag` and the first `tag`, with none of `without`.
 
+    A text of limited length does not contain the first two characters of the tag in a row either, one with a pattern
+    not even the first: narrower than the schema, and never wrong.
     Raises RequestError where the schema is not of texts, or limits them in ways that no grammar has here.
     """
     limits, behind = constraints(schema), f"{before_tag}{tag}"

@@ -19,6 +19,8 @@ from app.service.tools.tagged_arguments import ElementForm, ParameterTags
 EXAMPLE_ID = "a1b2c3d4e"  # in a syntax, the part of a call's id that differs from answer to answer
 OBJECT_AHEAD = r"\s*\[?\s*(?=\{)"  # a call as an object that contains its name; several may form a list
 _JSON = JsonForm()
+_NAME = r"(?P<name>[A-Za-z0-9_.-]{1,64})"
+_M3 = "]<]minimax[>["  # the token before each tag of MiniMax M3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,10 +83,6 @@ class ToolFormat:
             for number, (name, arguments) in enumerate(calls)
         ]
         return f"{syntax.before_first}{(syntax.between or '').join(one_by_one)}{syntax.after_last}"
-
-
-_NAME = r"(?P<name>[A-Za-z0-9_.-]{1,64})"
-_M3 = "]<]minimax[>["  # the token before each tag of MiniMax M3
 
 
 def tool_format_of(chat_template: str) -> ToolFormat | None:

@@ -1,1 +1,1 @@
-"""LM Studio's dialect: /api/v0."""
+"""LM Studio's dialect: /api/v0, /api/v1 and the websockets of its SDKs."""

@@ -19,7 +19,7 @@ MAX_CHARACTERS = 64 << 20  # of Base64
 
 
 class UploadedFiles:
-    """The latest files in Base64, by identifier."""
+    """The latest files in Base64, in memory, by identifiers that nobody can guess."""
 
     def __init__(self) -> None:
         self._files: OrderedDict[str, str] = OrderedDict()

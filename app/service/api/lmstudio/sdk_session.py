@@ -100,7 +100,10 @@ class NotFoundError(UnknownModelError):
 
 
 def no_model_for(query: Mapping[str, Any], error: UserError, loaded: Sequence[str]) -> NotFoundError:
-    """Return the error for a model that was asked for by its properties."""
+    """Return the error for a model that was asked for by its properties.
+
+    For this code the Python SDK 1.5.0 raises LMStudioModelNotFoundError (source: `errorDisplayDataSchema`).
+    """
     sample = {"loadedModelsSample": list(loaded[:_N_SAMPLES]), "totalLoadedModels": len(loaded)}
     display = {"code": "generic.noModelMatchingQuery", "query": dict(query), **sample}
     return NotFoundError(error.cause, error.remedy, display)
