@@ -25,6 +25,8 @@ from app.service.models.served_model import ServedModel
 from app.settings.private_files import conversation_name
 
 AnyBody = TypeVar("AnyBody", bound=Body)
+MixedTokens: TypeAlias = list[StrictInt | StrictStr]
+Prompt: TypeAlias = str | tuple[int | str, ...]
 Bias: TypeAlias = StrictBool | float  # false bans the token
 
 NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
@@ -210,10 +212,6 @@ def _for_first(body: Body, names: tuple[str, ...], value: Any) -> dict[str, Any]
     own = [name for name in names if name in type(body).model_fields]
     is_given = any(getattr(body, name) is not None for name in own)
     return {own[0]: value} if own and not is_given else {}
-
-
-MixedTokens: TypeAlias = list[StrictInt | StrictStr]
-Prompt: TypeAlias = str | tuple[int | str, ...]
 
 
 class PromptObject(Body):

@@ -45,9 +45,14 @@ from app.service.http.streaming import EventStream, JsonResponse, while_connecte
 from app.service.infill_request import FimRequest, Snippet, fim_generation
 from app.service.models.served_model import ServedModel
 
+router = Router()
+
 MAX_ANSWERS = 8
 MAX_COMPLETIONS = 64  # of all prompts of a request
 MAX_SNIPPETS = 256
+_EUCLIDEAN = 2
+_MOST_NORM = 100
+_INT16_SCALE = 32760.0  # of the greatest number, where vectors are to fit into 16 bits
 
 
 class LlamaCppTextBody(GenerationBody):
@@ -117,9 +122,6 @@ class InfillBody(LlamaCppTextBody):
             suffix=self.input_suffix,
             snippets=tuple(item.snippet() for item in self.input_extra or ()),
         )
-
-
-router = Router()
 
 
 class ControlBody(Body):
@@ -235,10 +237,6 @@ async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: Serv
     with model.in_use() as engine:
         return await engine.detokenize(prompt)
 
-
-_EUCLIDEAN = 2
-_MOST_NORM = 100
-_INT16_SCALE = 32760.0  # of the greatest number, where vectors are to fit into 16 bits
 
 TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
 Contents = StrictStr | TokenIds | Annotated[list[StrictStr | TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]

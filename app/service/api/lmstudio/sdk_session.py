@@ -33,104 +33,10 @@ from app.service.http.routing import invalid_fields, parse_object
 from app.service.http.streaming import compact_json
 from quantizer.system.errors import UserError
 
-
-class BadMessageError(RequestError):
-    """A message that is not a JSON object within the limits; `text` is the message."""
-
-    def __init__(self, error: RequestError, text: str = "") -> None:
-        super().__init__(error.cause, error.remedy)
-        self.text = text
-
-
-class JsonSocket:
-    """The JSON objects of an accepted `websocket`."""
-
-    def __init__(self, websocket: WebSocket) -> None:
-        self._websocket = websocket
-
-    async def first(self) -> dict[str, Any] | None:
-        """Return the first object; None, closing the websocket, where it does not come in time. Raises as `receive`."""
-        try:
-            async with asyncio.timeout(FIRST_TIMEOUT_S):
-                return await self.receive()
-        except TimeoutError:
-            await self.close("The first message did not come in time.")
-            return None
-
-    async def receive(self) -> dict[str, Any] | None:
-        """Return the next object, None at the end. Raises BadMessageError."""
-        message = await self._websocket.receive()
-        if message["type"] == "websocket.disconnect":
-            return None
-        text = message.get("text")
-        if text is None:
-            raise BadMessageError(RequestError("The message is bytes.", "Send JSON as text."))
-        try:
-            return parse_object(text.encode("utf-8", "surrogatepass"))
-        except RequestError as error:
-            raise BadMessageError(error, text) from None
-
-    async def send(self, message: object) -> None:
-        """Send an object; it is dropped where the client is gone, which `receive` reports."""
-        with contextlib.suppress(WebSocketDisconnect, WebSocketDisconnected):
-            await self._websocket.send({"type": "websocket.send", "text": compact_json(message).decode()})
-
-    async def close(self, reason: str) -> None:
-        """Close the websocket for a client that does not keep to its protocol."""
-        with contextlib.suppress(WebSocketDisconnect, WebSocketDisconnected):
-            await self._websocket.close(_POLICY_VIOLATION, reason)
-
-
-class SdkError(TypedDict):
-    """An error; `cause` would be a stack of calls, which nobody needs."""
-
-    title: str
-    rootTitle: str
-    suggestion: NotRequired[str]
-    errorData: NotRequired[dict[str, Any]]
-    displayData: NotRequired[dict[str, Any]]
-
-
-class NotFoundError(UnknownModelError):
-    """A model that is not here, with the data that clients display."""
-
-    def __init__(self, cause: str, remedy: str, display: Mapping[str, Any]) -> None:
-        super().__init__(cause, remedy)
-        self.display = dict(display)
-
-
-def no_model_for(query: Mapping[str, Any], error: UserError, loaded: Sequence[str]) -> NotFoundError:
-    """Return the error for a model that was asked for by its properties.
-
-    For this code the Python SDK 1.5.0 raises LMStudioModelNotFoundError (source: `errorDisplayDataSchema`).
-    """
-    sample = {"loadedModelsSample": list(loaded[:_N_SAMPLES]), "totalLoadedModels": len(loaded)}
-    display = {"code": "generic.noModelMatchingQuery", "query": dict(query), **sample}
-    return NotFoundError(error.cause, error.remedy, display)
-
-
-def no_model_with_path(path: str, error: UserError, present: Sequence[str]) -> NotFoundError:
-    """Return the error for a model that was to be loaded."""
-    sample = {"availablePathsSample": list(present[:_N_SAMPLES]), "totalModels": len(present)}
-    return NotFoundError(error.cause, error.remedy, {"code": "generic.pathNotFound", "path": path, **sample})
-
-
-def sdk_error(error: UserError) -> SdkError:
-    """Return `error` without folders of this machine."""
-    fields = openai_error(error)["error"]
-    sent: SdkError = {"title": fields["cause"], "rootTitle": fields["cause"], "errorData": {"code": fields["code"]}}
-    if fields["remedy"]:
-        sent["suggestion"] = fields["remedy"]
-    if isinstance(error, NotFoundError):
-        sent["displayData"] = error.display
-    return sent
-
-
 FIRST_TIMEOUT_S = 15.0
 _POLICY_VIOLATION = 1008  # RFC 6455
 _N_SAMPLES = 12
 MAX_OPEN = 256  # calls and channels of one connection; the next one is read when one ends
-
 _MAX_TOLD = 256  # warnings of one connection
 _HOW_TO_AUTHENTICATE = (
     "Give a key as clientPasskey, or in the form of an API token: `localllm key --json` prints it as lmstudio_token."
@@ -400,3 +306,95 @@ def _parsed(kind: type[Any], value: object) -> Any:
 
 def _shown(error: Exception) -> UserError:
     return error if isinstance(error, UserError) else BUG
+
+
+class BadMessageError(RequestError):
+    """A message that is not a JSON object within the limits; `text` is the message."""
+
+    def __init__(self, error: RequestError, text: str = "") -> None:
+        super().__init__(error.cause, error.remedy)
+        self.text = text
+
+
+class JsonSocket:
+    """The JSON objects of an accepted `websocket`."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+
+    async def first(self) -> dict[str, Any] | None:
+        """Return the first object; None, closing the websocket, where it does not come in time. Raises as `receive`."""
+        try:
+            async with asyncio.timeout(FIRST_TIMEOUT_S):
+                return await self.receive()
+        except TimeoutError:
+            await self.close("The first message did not come in time.")
+            return None
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next object, None at the end. Raises BadMessageError."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            return None
+        text = message.get("text")
+        if text is None:
+            raise BadMessageError(RequestError("The message is bytes.", "Send JSON as text."))
+        try:
+            return parse_object(text.encode("utf-8", "surrogatepass"))
+        except RequestError as error:
+            raise BadMessageError(error, text) from None
+
+    async def send(self, message: object) -> None:
+        """Send an object; it is dropped where the client is gone, which `receive` reports."""
+        with contextlib.suppress(WebSocketDisconnect, WebSocketDisconnected):
+            await self._websocket.send({"type": "websocket.send", "text": compact_json(message).decode()})
+
+    async def close(self, reason: str) -> None:
+        """Close the websocket for a client that does not keep to its protocol."""
+        with contextlib.suppress(WebSocketDisconnect, WebSocketDisconnected):
+            await self._websocket.close(_POLICY_VIOLATION, reason)
+
+
+class SdkError(TypedDict):
+    """An error; `cause` would be a stack of calls, which nobody needs."""
+
+    title: str
+    rootTitle: str
+    suggestion: NotRequired[str]
+    errorData: NotRequired[dict[str, Any]]
+    displayData: NotRequired[dict[str, Any]]
+
+
+class NotFoundError(UnknownModelError):
+    """A model that is not here, with the data that clients display."""
+
+    def __init__(self, cause: str, remedy: str, display: Mapping[str, Any]) -> None:
+        super().__init__(cause, remedy)
+        self.display = dict(display)
+
+
+def no_model_for(query: Mapping[str, Any], error: UserError, loaded: Sequence[str]) -> NotFoundError:
+    """Return the error for a model that was asked for by its properties.
+
+    For this code the Python SDK 1.5.0 raises LMStudioModelNotFoundError (source: `errorDisplayDataSchema`).
+    """
+    sample = {"loadedModelsSample": list(loaded[:_N_SAMPLES]), "totalLoadedModels": len(loaded)}
+    display = {"code": "generic.noModelMatchingQuery", "query": dict(query), **sample}
+    return NotFoundError(error.cause, error.remedy, display)
+
+
+def no_model_with_path(path: str, error: UserError, present: Sequence[str]) -> NotFoundError:
+    """Return the error for a model that was to be loaded."""
+    sample = {"availablePathsSample": list(present[:_N_SAMPLES]), "totalModels": len(present)}
+    return NotFoundError(error.cause, error.remedy, {"code": "generic.pathNotFound", "path": path, **sample})
+
+
+def sdk_error(error: UserError) -> SdkError:
+    """Return `error` without folders of this machine."""
+    fields = openai_error(error)["error"]
+    sent: SdkError = {"title": fields["cause"], "rootTitle": fields["cause"], "errorData": {"code": fields["code"]}}
+    if fields["remedy"]:
+        sent["suggestion"] = fields["remedy"]
+    if isinstance(error, NotFoundError):
+        sent["displayData"] = error.display
+    return sent
