@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
-from app.engine.grammar.first_characters import FirstCharacters
-from app.engine.llama.grammar_samplers import Grammar, GrammarSampler
+from app.engine.llama.grammar_samplers import FirstCharacters, Grammar, GrammarSampler
 from app.engine.llama.host_memory import StepWeights
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
