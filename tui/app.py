@@ -24,8 +24,7 @@ from app.chat.repository import ChatRepository, InMemoryChatRepository
 from app.common.help_topics import read_topic
 from app.common.terminal import printable, printable_line, printable_paste
 from app.settings.settings import Settings
-from app.tools.backend import ToolBackend
-from app.tools.lazy import LazyTools
+from app.tools.backend import LazyTools, ToolBackend
 from quantizer.system.errors import UserError
 from quantizer.system.process import stop_job
 from tui.chat.screen import ChatScreen

@@ -11,8 +11,8 @@ from enum import Enum
 from typing import Literal, get_args
 
 from app.protocol.chat import ToolCall
+from app.tools.approval import NO_TOOL_SETTINGS, ToolSettings
 from app.tools.result import ToolResult
-from app.tools.tool_settings import NO_TOOL_SETTINGS, ToolSettings
 
 Role = Literal["system", "user", "assistant", "tool", "summary"]
 ROLES: frozenset[str] = frozenset(get_args(Role))

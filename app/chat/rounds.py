@@ -17,13 +17,11 @@ from app.chat.events import ApprovalNeeded, Calling, Events, Result
 from app.chat.state import ChatState
 from app.chat.turns import made_calls
 from app.protocol.chat import ToolCall
-from app.tools.approval import ApprovalQuestion
+from app.tools.approval import ApprovalQuestion, ApprovalRule
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
-from app.tools.output import MAX_CHARACTERS, characters_for
-from app.tools.result import ToolOutcome, ToolResult
+from app.tools.result import MAX_CHARACTERS, ToolOutcome, ToolResult, characters_for
 from app.tools.rounds import next_step, repeat_note
 from app.tools.tool import ToolProgress
-from app.tools.tool_settings import ApprovalRule
 from quantizer.system.errors import UserError
 
 SHOWN_AFTER_S = 0.1  # the pace of a terminal: a tool may report progress a thousand times a second

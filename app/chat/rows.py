@@ -15,8 +15,8 @@ from app.chat.conversation import Attachment, Chat, ChatSettings, MediaFile, Mes
 from app.chat.database import storable
 from app.protocol.chat import ToolCall
 from app.protocol.codec import decode, encode
+from app.tools.approval import NO_TOOL_SETTINGS
 from app.tools.result import ToolResult
-from app.tools.tool_settings import NO_TOOL_SETTINGS
 
 CHAT_COLUMNS = (
     "chats.id, chats.title, chats.created_ms, chats.updated_ms, chats.is_pinned, chats.is_archived, chats.model,"

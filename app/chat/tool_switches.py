@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from app.common.terminal import printable_line
+from app.tools.approval import ApprovalRule, ToolSettings
 from app.tools.tool import Effect, ServerStatus, ServerTool
-from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.system.errors import UsageError
 
 ALL = "all"

@@ -16,8 +16,7 @@ import click
 
 from app.common.terminal import printable_line
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.display import KEYS, decision_text, question_lines, question_title
-from app.tools.lines import LineKind, StyledLine
+from app.tools.display import KEYS, LineKind, StyledLine, decision_text, question_lines, question_title
 
 _COLORS: dict[LineKind, str] = {"added": "green", "removed": "red", "place": "cyan"}
 ARMED_S = 0.25  # keys that are on their way while a question appears do not answer it

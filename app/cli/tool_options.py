@@ -16,8 +16,8 @@ import click
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
+    from app.tools.approval import ToolSettings
     from app.tools.backend import ToolBackend
-    from app.tools.tool_settings import ToolSettings
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _COMMANDS = "commands"  # the server whose calls are allowed by their beginning only

@@ -1,4 +1,4 @@
-"""Whether a call may run: what the chat's rules say, what the person is asked, and what their answer means. Pure.
+"""The tools of one chat and whether a call may run: settings, rules, the question, and what the answer means. Pure.
 
 Nothing else allows a call: no text of a model, a tool or a file reaches these functions but as the call's arguments.
 """
@@ -11,7 +11,6 @@ from enum import Enum
 from typing import Literal, Protocol
 
 from app.tools.tool import Preview, ServerTool
-from app.tools.tool_settings import ApprovalRule
 
 
 class Verdict(Enum):
@@ -95,3 +94,44 @@ def rule_of(decision: Decision, question: ApprovalQuestion) -> ApprovalRule | No
         scope: Literal["command", "tool"] = "command" if argv else "tool"
         return ApprovalRule(scope, tool.server, tool.name, argv, fingerprint=tool.fingerprint)
     return None
+
+
+DEFAULT_MAX_ROUNDS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRule:
+    """What the person decided for all further calls of this chat.
+
+    `scope` is "tool" (of `server`), "server" (all its tools) or "command" (of that tool, whose argument list begins
+    with exactly `argv_prefix`). The rule allows such a call, or with `is_denied` refuses it. `fingerprint` is that of
+    the tool or server as the person saw it: what has become another since is not allowed by the rule.
+    """
+
+    scope: Literal["tool", "server", "command"]
+    server: str
+    tool: str = ""
+    argv_prefix: tuple[str, ...] = ()
+    is_denied: bool = False
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSettings:
+    """The tools of a chat. `enabled` has "server/tool", or "server" for all that it has; nothing is on by default.
+
+    `folders` are the absolute paths that files may be read and written in. An answer has at most `max_rounds` rounds of
+    calls and results before the person is asked to go on.
+    """
+
+    enabled: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    rules: tuple[ApprovalRule, ...] = ()
+    max_rounds: int = DEFAULT_MAX_ROUNDS
+
+    def has(self, server: str, tool: str) -> bool:
+        """Return whether a tool is switched on."""
+        return server in self.enabled or f"{server}/{tool}" in self.enabled
+
+
+NO_TOOL_SETTINGS = ToolSettings()

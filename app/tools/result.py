@@ -1,12 +1,14 @@
-"""How a tool call ended, as a chat stores it: the outcome, and what it changed on the disk. Pure.
+"""How a tool call ended: the outcome and the changes on the disk that a chat stores, and its bounded output. Pure.
 
-The text that the model reads is the content of the message that has the result.
+The text that the model reads is the content of the message that has the result; `bounded` makes it safe and short.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+
+from app.common.terminal import printable_paste
 
 
 class ToolOutcome(Enum):
@@ -57,3 +59,38 @@ class ToolResult:
     diff: str = ""
     changes: tuple[FileChange, ...] = ()
     is_undone: bool = False
+
+
+MAX_CHARACTERS = 24_000  # about 8,000 tokens
+_LEAST_CHARACTERS = 2_000
+_PART_OF_CONTEXT = 4  # a result takes a quarter of it at most
+_CHARACTERS_PER_TOKEN = 3  # of code and tables; prose has more
+_HEAD_PARTS, _PARTS = 2, 3  # of the text that is kept, this much from its beginning
+
+
+def characters_for(n_ctx: int) -> int:
+    """Return how many characters the result of one call may have in a context of `n_ctx` tokens."""
+    fitting = n_ctx // _PART_OF_CONTEXT * _CHARACTERS_PER_TOKEN
+    return max(_LEAST_CHARACTERS, min(MAX_CHARACTERS, fitting))
+
+
+def decoded(data: bytes) -> str:
+    """Return the text of a program's output; bytes that are no UTF-8 become replacement characters."""
+    return data.decode("utf-8", "replace")
+
+
+def cleaned(text: str) -> str:
+    """Return `text` without terminal sequences, control characters and bidi controls, its lines ended by newlines."""
+    return printable_paste(text)
+
+
+def bounded(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """Return `text` cleaned, and where it is longer than `max_characters` its head and tail around a line that says
+    how much was left out. Only what is kept is cleaned: the length of the text does not matter."""
+    if len(text) <= max_characters:
+        return cleaned(text)
+    n_head = max_characters * _HEAD_PARTS // _PARTS
+    n_tail = max_characters - n_head
+    head, tail = text[:n_head], text[len(text) - n_tail :]
+    n_left_out = len(text) - n_head - n_tail
+    return f"{cleaned(head)}\n[{n_left_out:,} characters were left out here]\n{cleaned(tail)}"

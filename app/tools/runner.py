@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.chat import ToolCall
-from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
+from app.tools.approval import ApprovalQuestion, ApprovalRule, Decision, ToolSettings, Verdict, rule_of, verdict
 from app.tools.argument_check import read_arguments
 from app.tools.backend import CallRequest, FinishedCall
-from app.tools.output import bounded, cleaned
-from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.result import FileChange, ToolOutcome, ToolResult, bounded, cleaned
 from app.tools.tool import (
     CallContext,
     Effect,
@@ -32,7 +31,6 @@ from app.tools.tool import (
     ToolOutput,
     ToolServer,
 )
-from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.system.errors import UserError
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from app.protocol.chat import Tool
-from app.tools.output import MAX_CHARACTERS
-from app.tools.result import FileChange
+from app.tools.result import MAX_CHARACTERS, FileChange
 
 
 class Effect(Enum):

@@ -22,8 +22,8 @@ from app.protocol.job import Job
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
 from app.service.jobs.store import JobStore
 from app.settings.settings import load_settings
+from app.tools.approval import ApprovalRule, ToolSettings
 from app.tools.result import FileChange, ToolOutcome, ToolResult
-from app.tools.tool_settings import ApprovalRule, ToolSettings
 
 __all__ = ["read", "write"]
 

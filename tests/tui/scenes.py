@@ -17,11 +17,11 @@ from app.protocol.plan import MeasuredRun
 from app.protocol.status import EngineCounters, LatencySummary, Occupancy, ServiceStatus
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
-from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Effect, Preview, ToolOutput
 from quantizer.system.errors import ErrorInfo
 from tests.app.chat.attachments.files import pdf_of
 from tests.app.client.scripted_client import COMPLETED, LOADING, PLAN, READY, ScriptedClient, ScriptedReply
+from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for
 from tui.app import LocalllmApp

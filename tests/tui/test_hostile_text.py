@@ -24,10 +24,10 @@ from app.protocol.job import Job
 from app.protocol.library import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.protocol.plan import PlanChange, PlanRemedy
 from app.settings.settings import Settings
-from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Preview, ToolOutput, ToolProgress
 from quantizer.system.errors import EngineError, ErrorInfo
 from tests.app.client.scripted_client import PLAN, READY, ScriptedClient, ScriptedReply
+from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp

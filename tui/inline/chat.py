@@ -22,8 +22,7 @@ from app.cli.output.answer import ending_note, stats_line
 from app.cli.tool_options import RequestedTools
 from app.common.help_topics import read_topic
 from app.settings.settings import Settings
-from app.tools.backend import ToolBackend
-from app.tools.lazy import LazyTools
+from app.tools.backend import LazyTools, ToolBackend
 from quantizer.system.errors import UserError
 from tui.chat.composer.attachments import AttachmentReader, pasted_paths
 from tui.chat.composer.external_programs import edit_text

@@ -16,7 +16,7 @@ from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
 from app.cli.user_interface import ChatOptions, exit_on_signals
 from app.protocol.errors import UnfitError
-from app.tools.lazy import LazyTools
+from app.tools.backend import LazyTools
 from quantizer.system.errors import UserError
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service

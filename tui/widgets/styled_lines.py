@@ -1,4 +1,5 @@
-"""Lines of a diff, arguments or an output (`app.tools.lines`), folded to the width and drawn only where they are seen.
+"""Lines of a diff, arguments or an output (`app.tools.display`), folded to the width and drawn only where they are
+seen.
 
 Owns folding and colours.
 """
@@ -16,7 +17,7 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
-from app.tools.lines import StyledLine
+from app.tools.display import StyledLine
 
 
 class StyledLines(Widget):

@@ -26,7 +26,7 @@ from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, S
 from app.chat.formats.media import ContentOf, ImportedMedia
 from app.chat.formats.tools import read_calls, read_result, read_tool_settings
 from app.protocol.codec import encode
-from app.tools.tool_settings import NO_TOOL_SETTINGS
+from app.tools.approval import NO_TOOL_SETTINGS
 
 _FORMAT = "localllm-chat"
 _VERSION = 1

@@ -10,8 +10,8 @@ import json
 
 from app.chat.formats.json_reader import FormatError, JsonField, SkippedItem
 from app.protocol.chat import ToolCall
+from app.tools.approval import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 from app.tools.result import ToolOutcome, ToolResult
-from app.tools.tool_settings import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 
 _MAX_ROUNDS = 1000
 _OUTCOMES = tuple(each.value for each in ToolOutcome)

@@ -142,7 +142,7 @@ def import_servers(*, assume_yes: bool, wants_json: bool) -> None:
 def test(name: str, *, wants_json: bool) -> None:
     """Start the server NAME, list its tools, and report how long that took."""
     from app.tools.mcp.config.file import mcp_file
-    from app.tools.mcp.servers import mcp_servers
+    from app.tools.mcp.server import mcp_servers
 
     mcp_file().servers()  # one that cannot be read is an error here
     server = next((each for each in mcp_servers() if name in (each.config.name, each.name)), None)
@@ -207,7 +207,7 @@ async def _tried(server: McpServer) -> _Trial:
 
 async def _statuses() -> dict[str, ServerStatus]:
     """Return what each server that is not disabled says, by its name in the file."""
-    from app.tools.mcp.servers import mcp_servers
+    from app.tools.mcp.server import mcp_servers
 
     servers = mcp_servers()
     trials = await asyncio.gather(*map(_tried, servers))

@@ -1,13 +1,14 @@
-"""The server of the tool that runs commands: with the rights of the person, in a folder of the chat, never unseen.
+"""The server of the tool that runs commands, with the rights of the person, in a folder of the chat.
 
-Owns what the person sees of a command before it runs, and what the model reads after. There is no shell unless the
-arguments name one. The environment is `environment`, the process `processes`.
+Owns what the person sees of a command before it runs, what the model reads after, and the environment of commands: the
+person's, without variables whose name or value looks like a secret. There is no shell unless the arguments name one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 from app.protocol.chat import Tool
 from app.tools.builtin.folders import Folders
 from app.tools.builtin.processes import Ended, run_to_end
-from app.tools.output import cleaned, decoded
+from app.tools.result import cleaned, decoded
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, ToolProgress
 from quantizer.system.errors import UsageError
 
@@ -154,3 +155,37 @@ def _program(name: str, folder: Path, environment: Mapping[str, str]) -> str:
 def _shown(argv: Sequence[str]) -> str:
     """Return a command as a shell takes it; arguments with characters that hide something are in JSON."""
     return " ".join(shlex.quote(each) if each.isprintable() else json.dumps(each) for each in argv)
+
+
+# HF_TOKEN, LOCALLLM_API_KEY, AWS_SECRET_ACCESS_KEY, PGPASSWORD; not TOKENIZERS_PARALLELISM, not SSH_AUTH_SOCK.
+_NAMES = re.compile(
+    r"(?:^|_)(?:[A-Z0-9]*(?:APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?|KEYS?|PASS|PAT|JWT|COOKIE|DSN)"
+    r"(?:_|$)|_AUTH$"
+)
+_VALUES = re.compile(
+    r"://[^/\s@]*:[^/\s@]+@"  # an address with a password
+    r"|^(?:sk-|ghp_|gho_|ghs_|github_pat_|hf_|glpat-|xox[abprs]-|AKIA)[A-Za-z0-9_-]{8}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+_ADDED = {
+    "PAGER": "cat",  # nobody turns pages
+    "GIT_PAGER": "cat",
+    "GIT_TERMINAL_PROMPT": "0",
+    "TERM": "dumb",
+    "NO_COLOR": "1",
+}
+
+
+def removed_names(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the variables that commands do not get, sorted."""
+    return tuple(sorted(name for name, value in environment.items() if _is_secret(name, value)))
+
+
+def command_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of commands, made of the person's."""
+    kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
+    return {**kept, **_ADDED}
+
+
+def _is_secret(name: str, value: str) -> bool:
+    return _NAMES.search(name.upper()) is not None or _VALUES.search(value) is not None

@@ -1,4 +1,4 @@
-"""The server of tools for files: reading, listing and searching, and writing what its preview showed.
+"""The server of tools for files: what models read about them, reading, listing, searching, and writing.
 
 Owns what a read returns of a long file, and that a write happens only to the file as its preview saw it. The rules
 about paths are in `folders`, the disk is `app.tools.file_access` and `app.tools.file_history`.
@@ -14,15 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.tools.builtin.diff import diff_of
-from app.tools.builtin.edits import edited
-from app.tools.builtin.file_tools import EDIT_FILE, FILE_TOOLS, LIST_FOLDER, READ_FILE, SEARCH_TEXT, SERVER, WRITE_FILE
-from app.tools.builtin.folder_search import Place, list_folder, search_text
+from app.protocol.chat import Tool
+from app.tools.builtin.edits import diff_of, edited
+from app.tools.builtin.folder_search import TIMEOUT_S, Place, list_folder, search_text
 from app.tools.builtin.folders import Folders, PathRefusedError
 from app.tools.builtin.text_form import NEW_TEXT, NotTextError, TextForm, read_text
 from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, open_folder
 from app.tools.file_history import FileHistory
-from app.tools.tool import CallContext, Preview, ServerStatus, ServerTool, ToolOutput
+from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput
 from quantizer.system.errors import StorageError
 from quantizer.system.files import explained
 
@@ -247,3 +246,76 @@ def _place(arguments: Mapping[str, Any], context: CallContext) -> Place:
 
 def _key(tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> str:
     return json.dumps([tool.name, dict(arguments), [str(folder) for folder in context.folders]], sort_keys=True)
+
+
+SERVER = "files"
+_TEXT = {"type": "string"}
+_PATH = {"type": "string", "description": "Path from the chat's first folder, or a whole path in one of its folders."}
+_HAS_IGNORED = {"type": "boolean", "description": "Also what .gitignore excludes. Default: false."}
+
+
+def _tool(
+    name: str, title: str, effect: Effect, description: str, required: tuple[str, ...], **arguments: Any
+) -> ServerTool:
+    parameters = {
+        "type": "object",
+        "properties": arguments,
+        "required": list(required),
+        "additionalProperties": False,
+    }
+    return ServerTool(SERVER, name, Tool(name, description, parameters), effect, title, timeout_s=TIMEOUT_S)
+
+
+READ_FILE = _tool(
+    "read_file",
+    "Read a file",
+    Effect.READ,
+    "Read a text file, or some of its lines.",
+    ("path",),
+    path=_PATH,
+    first_line={"type": "integer", "minimum": 1, "description": "Default: 1."},
+    last_line={"type": "integer", "minimum": 1, "description": "Default: the last one."},
+)
+LIST_FOLDER = _tool(
+    "list_folder",
+    "List a folder",
+    Effect.READ,
+    "List the files and folders in a folder.",
+    (),
+    path={**_PATH, "description": "Folder; default: the chat's first folder."},
+    depth={"type": "integer", "minimum": 1, "maximum": 10, "description": "Levels of folders to list. Default: 1."},
+    include_ignored=_HAS_IGNORED,
+)
+SEARCH_TEXT = _tool(
+    "search_text",
+    "Search text in files",
+    Effect.READ,
+    "Find the lines of files that contain a text or match a regular expression.",
+    ("pattern",),
+    pattern={"type": "string", "minLength": 1, "maxLength": 1000, "description": "Text to find within a line."},
+    path={**_PATH, "description": "Folder or file to search; default: the chat's first folder."},
+    glob={"type": "string", "maxLength": 200, "description": "Only files of this form, such as *.py or src/**/*.ts."},
+    is_regex={"type": "boolean", "description": "The pattern is a regular expression of Python. Default: false."},
+    ignore_case={"type": "boolean", "description": "Default: false."},
+    include_ignored=_HAS_IGNORED,
+)
+WRITE_FILE = _tool(
+    "write_file",
+    "Write a file",
+    Effect.WRITE,
+    "Write a whole text file: a new one, or in place of what it holds. To change a part of a file, use edit_file.",
+    ("path", "content"),
+    path=_PATH,
+    content=_TEXT,
+)
+EDIT_FILE = _tool(
+    "edit_file",
+    "Edit a file",
+    Effect.WRITE,
+    "Replace a text in a file by another. The old text must be in the file exactly once, with its spaces.",
+    ("path", "old_text", "new_text"),
+    path=_PATH,
+    old_text={"type": "string", "minLength": 1},
+    new_text=_TEXT,
+)
+FILE_TOOLS = (READ_FILE, LIST_FOLDER, SEARCH_TEXT, WRITE_FILE, EDIT_FILE)

@@ -1,7 +1,6 @@
 """Running one command to its end: its output as it comes, its limits, and ending all that it started.
 
-Owns the process: a group of its own without a terminal or input. What belongs to it is in
-`quantizer.system.process_tree`.
+The process has a group of its own, without a terminal or input; `quantizer.system.process_tree` ends it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.tools.builtin.output_buffer import OutputBuffer
 from quantizer.system.errors import EngineError
 from quantizer.system.process import detached_process_options
 from quantizer.system.process_tree import ProcessTree
@@ -125,3 +123,39 @@ async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher) -> Non
     await ProcessTree(transport.get_pid(), watcher.exited.done).end()
     transport.close()
     await watcher.exited
+
+
+_MAX_HEAD_BYTES, _MAX_TAIL_BYTES = 512 << 10, 512 << 10
+
+
+class OutputBuffer:
+    """Keeps the first and the last half MiB of what is added; `n_bytes` counts all of it."""
+
+    def __init__(self) -> None:
+        self.n_bytes = 0
+        self._head = bytearray()
+        self._tail = bytearray()
+
+    def add(self, data: bytes) -> None:
+        """Add more output."""
+        self.n_bytes += len(data)
+        n_fitting = _MAX_HEAD_BYTES - len(self._head)
+        self._head += data[:n_fitting]
+        self._tail += data[n_fitting:]
+        if len(self._tail) > 2 * _MAX_TAIL_BYTES:
+            del self._tail[:-_MAX_TAIL_BYTES]
+
+    @property
+    def n_left_out(self) -> int:
+        """How many bytes between head and tail are not kept."""
+        return self.n_bytes - len(self._head) - len(self._last)
+
+    @property
+    def kept(self) -> bytes:
+        """The head, and the tail after a line that says how much is missing between them."""
+        missing = f"\n[{self.n_left_out:,} bytes were left out here]\n".encode() if self.n_left_out else b""
+        return bytes(self._head) + missing + self._last
+
+    @property
+    def _last(self) -> bytes:
+        return bytes(self._tail[-_MAX_TAIL_BYTES:])

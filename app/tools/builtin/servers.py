@@ -9,8 +9,7 @@ from pathlib import Path
 
 from app.common.event_log import log_event
 from app.settings.settings import settings_file
-from app.tools.builtin.commands import CommandServer
-from app.tools.builtin.environment import command_environment, removed_names
+from app.tools.builtin.commands import CommandServer, command_environment, removed_names
 from app.tools.builtin.files import FileServer
 from app.tools.builtin.web import WebServer
 from app.tools.file_history import FOLDER_NAME, FileHistory

@@ -22,7 +22,7 @@ from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError
 from app.tools.mcp.errors import ToolError
 from app.tools.mcp.installation import check_installed
 from app.tools.mcp.listing import Prompt, Resource, ToolListing, listed_prompts, listed_resources, listed_tools
-from app.tools.mcp.transport.orphans import end_orphans
+from app.tools.mcp.transport.process import end_orphans
 from quantizer.system.errors import UserError
 
 _T = TypeVar("_T")

@@ -1,20 +1,23 @@
-"""What a server lists, made safe: its tools, prompts and resources with bounds, and why some are left out. Pure.
+"""What a server lists, made safe: its tools, prompts and resources with bounds, and unique names for models. Pure.
 
-Everything here is a stranger's text that a model will read: descriptions are cut and stripped of control characters, a
-tool whose schema is huge, deep or points elsewhere is left out, and a fingerprint tells when any of it changes.
+Everything here is untrusted text that a model will read: descriptions are cut and stripped of control characters, a
+tool whose schema is huge, deep or refers elsewhere is left out, and a fingerprint changes when any of it does.
+
+A server's name never has two underscores in a row, so the first `__` of a tool's name ends its server's: no two tools
+of two servers have the same name.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Tool
-from app.tools.mcp.names import tool_names
 from app.tools.tool import ServerTool
 
 MAX_LISTED = 200  # tools, prompts or resources of a server
@@ -240,3 +243,42 @@ def _summary(left_out: Mapping[str, Sequence[str]]) -> str:
         more = f" and {len(names) - _N_NAMED:,} more" if len(names) > _N_NAMED else ""
         parts.append(f"{', '.join(names[:_N_NAMED])}{more} ({reason})")
     return f"Tools left out: {'; '.join(parts)}." if parts else ""
+
+
+MAX_NAME_CHARACTERS = 64
+BUILT_IN_SERVERS = frozenset({"files", "commands", "web"})  # rules of a chat for these are about no other server
+_MAX_SERVER_CHARACTERS = 24
+_N_HASH_CHARACTERS = 8
+
+
+def server_names(names: Iterable[str]) -> dict[str, str]:
+    """Return, by the names in `mcp.json`, what models and the rules of chats call those servers."""
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"_{2,}", "_", re.sub(r"[^A-Za-z0-9_-]", "_", name)).strip("_")
+        short = plain[:_MAX_SERVER_CHARACTERS].strip("_") or "server"
+        found[name] = _free(short, _MAX_SERVER_CHARACTERS, {*BUILT_IN_SERVERS, *found.values()})
+    return found
+
+
+def tool_names(server: str, names: Iterable[str]) -> dict[str, str]:
+    """Return, by the names that `server` uses, what models call its tools: `server__tool`."""
+    found: dict[str, str] = {}
+    for name in names:
+        plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)
+        full = f"{server}__{plain}"
+        if len(full) > MAX_NAME_CHARACTERS:
+            digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:_N_HASH_CHARACTERS]
+            full = f"{full[: MAX_NAME_CHARACTERS - _N_HASH_CHARACTERS - 1]}_{digest}"
+        found[name] = _free(full, MAX_NAME_CHARACTERS, found.values())
+    return found
+
+
+def _free(name: str, max_characters: int, taken: Collection[str]) -> str:
+    """Return `name`, or where it is taken with the first number that makes it unique."""
+    candidate, number = name, 1
+    while candidate in taken:
+        number += 1
+        end = f"_{number}"
+        candidate = name[: max_characters - len(end)].rstrip("_") + end
+    return candidate

@@ -1,7 +1,7 @@
 """A server of `mcp.json` as a server of tools: its listing, its calls, and what it may know of a chat.
 
-What a server does is an error of the call at most, never of the chat. A tool that changed since its call was approved
-is not called. Its life is `app.tools.mcp.lifecycle`'s.
+What a server does is at most an error of the call, never of the chat. A tool that changed since its call was approved
+is not called. `app.tools.mcp.lifecycle` starts and stops it. The package `mcp` is not imported before the first start.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from typing import Any
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
 from app.tools.mcp.config.entry import ServerConfig
+from app.tools.mcp.config.file import McpFile, mcp_file
 from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
 from app.tools.mcp.content import prompt_text, resource_text, result_output
 from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
-from app.tools.mcp.listing import Prompt, Resource
+from app.tools.mcp.listing import Prompt, Resource, server_names
 from app.tools.tool import CallContext, Preview, ServerStatus, ServerTool, ToolOutput
+from quantizer.system.errors import UserError
 
 
 class McpServer:
@@ -194,3 +196,17 @@ class McpServer:
         if not self._refusals:
             return text
         return f"{text}\n[The server asked for {' and '.join(self._refusals)}, which localllm gives to no server.]"
+
+
+def mcp_servers(file: McpFile | None = None) -> tuple[McpServer, ...]:
+    """Return the servers that are not disabled; for a file that cannot be read one that failed and says why.
+
+    A name that models cannot write, or that a built-in server has, becomes another.
+    """
+    file = file or mcp_file()
+    try:
+        configs = file.servers()
+    except UserError as error:
+        configs = (ServerConfig(file.path.name, None, problem=str(error)),)
+    names = server_names(config.name for config in configs)
+    return tuple(McpServer(names[config.name], config, str(file.path)) for config in configs if not config.is_disabled)

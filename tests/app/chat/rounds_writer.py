@@ -23,11 +23,11 @@ from app.chat.conversation import ChatSettings, Message, MessageContent
 from app.chat.repository import AnswerTarget, AnswerWriter, OpenedChat, SqliteChatRepository, StoredChat
 from app.chat.session import OpenChat
 from app.protocol.chat import ToolCall
-from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
+from app.tools.approval import ToolSettings
 from app.tools.result import FileChange, ToolResult
 from app.tools.tool import Effect, ToolOutput
-from app.tools.tool_settings import ToolSettings
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
+from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tui.connection import ServiceConnection
 
 __all__ = ["call_tools"]

@@ -16,8 +16,7 @@ from app.chat.exchange import ask, ask_again, go_on
 from app.chat.repository import InMemoryChatRepository, OpenedChat
 from app.chat.state import ChatState
 from app.protocol.errors import ContextOverflowError
-from app.tools.approval import Decision
-from app.tools.tool_settings import ToolSettings
+from app.tools.approval import Decision, ToolSettings
 from quantizer.system.errors import EngineError, StorageError
 from tests.app.chat.tool_chats import TOOLS, backend_of, call, calling, roles, said, unbatched
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply

@@ -17,8 +17,8 @@ from app.chat import files as importing
 from app.chat.files import read_chats
 from app.chat.formats.json_reader import ImportedChat, SkippedItem
 from app.chat.store import ChatStore
+from app.tools.approval import ApprovalRule
 from app.tools.result import ToolOutcome
-from app.tools.tool_settings import ApprovalRule
 from quantizer.system.errors import UserError
 from tests.app.chat.attachments.files import picture_of
 

@@ -13,11 +13,9 @@ from app.chat.session import OpenChat
 from app.chat.store import ChatStore
 from app.chat.turns import NOT_RUN
 from app.protocol.status import Occupancy
-from app.tools.approval import Decision
-from app.tools.fake import ScriptedCall
+from app.tools.approval import Decision, ToolSettings
 from app.tools.result import ToolOutcome
 from app.tools.tool import ToolOutput, ToolProgress
-from app.tools.tool_settings import ToolSettings
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, StorageError
 from tests.app.chat.tool_chats import (
@@ -35,6 +33,7 @@ from tests.app.chat.tool_chats import (
     until,
 )
 from tests.app.client.scripted_client import COMPLETED, READY, ScriptedClient, ScriptedReply
+from tests.app.tools.fake import ScriptedCall
 
 __all__ = ["unbatched"]
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from app.tools.approval import Decision
+from app.tools.approval import Decision, ToolSettings
 from app.tools.builtin.servers import tool_runner
 from app.tools.result import ToolOutcome
-from app.tools.tool_settings import ToolSettings
 from tests.app.chat.tool_chats import ask, call, calling, decide, opened_chat, roles, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
 

@@ -18,10 +18,10 @@ from app.chat.repository import OpenedChat, SqliteChatRepository
 from app.chat.session import OpenChat
 from app.protocol.chat import AnswerEvent, GenerationOptions, Message, Tool
 from app.settings.settings import Settings
-from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall
+from app.tools.approval import ToolSettings
 from app.tools.tool import Effect, ServerTool, ToolOutput
-from app.tools.tool_settings import ToolSettings
 from tests.app.chat.tool_chats import ask, roles
+from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall
 from tests.quantizer.gguf_files import tiny_llama
 from tui.connection import Opener, ServiceConnection, local_service
 

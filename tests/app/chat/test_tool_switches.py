@@ -14,10 +14,10 @@ from app.chat.tool_switches import (
     without_folder,
     without_rule,
 )
-from app.tools.fake import fake_tool
+from app.tools.approval import ApprovalRule, ToolSettings
 from app.tools.tool import Effect, ServerStatus
-from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.system.errors import UsageError
+from tests.app.tools.fake import fake_tool
 
 FILES = ServerStatus(
     "files",

@@ -17,13 +17,12 @@ from app.chat.events import ApprovalNeeded, ChatEvent
 from app.chat.repository import InMemoryChatRepository, OpenedChat, SqliteChatRepository
 from app.chat.session import OpenChat
 from app.protocol.chat import ToolCall
-from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.approval import ApprovalQuestion, Decision, ToolSettings
 from app.tools.backend import ToolBackend
-from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.result import FileChange
 from app.tools.tool import Effect, ToolOutput
-from app.tools.tool_settings import ToolSettings
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
+from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tui.connection import ServiceConnection
 
 __all__ = [

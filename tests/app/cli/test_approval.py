@@ -20,8 +20,8 @@ import termios
 from app.cli import approval
 from app.cli.approval import TerminalApprover, allowing_option
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.fake import fake_tool
 from app.tools.tool import Effect, Preview
+from tests.app.tools.fake import fake_tool
 
 PROMPT = "[x] never: "
 DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\x1b[2J\n+new"

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.chat import ToolCall
-from app.tools.approval import Decision
+from app.tools.approval import Decision, ToolSettings
 from app.tools.backend import CallRequest
 from app.tools.builtin.servers import tool_runner
-from app.tools.fake import ScriptedApprover
 from app.tools.result import FileChange, ToolOutcome, ToolResult
-from app.tools.tool_settings import ToolSettings
+from tests.app.tools.fake import ScriptedApprover
 
 __all__ = ["NAMES", "Writer"]
 

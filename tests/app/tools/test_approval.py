@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from app.protocol.chat import Tool
-from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
+from app.tools.approval import ApprovalQuestion, ApprovalRule, Decision, Verdict, rule_of, verdict
 from app.tools.tool import Effect, Preview, ServerTool
-from app.tools.tool_settings import ApprovalRule
 
 WRITE = ServerTool("files", "write_file", Tool("write_file", "Write a file."), Effect.WRITE)
 RUN = ServerTool("commands", "run_command", Tool("run_command", "Run a command."), Effect.RUN)

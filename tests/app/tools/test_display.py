@@ -16,9 +16,9 @@ from app.tools.display import (
     question_title,
     result_text,
 )
-from app.tools.fake import fake_tool
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.tool import Effect, Preview, ToolProgress
+from tests.app.tools.fake import fake_tool
 
 RUN = fake_tool("run_command", Effect.RUN, "commands")
 WRITE = fake_tool("write_file", Effect.WRITE, "files")

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from app.protocol.chat import Tool, ToolCall
-from app.tools.approval import Decision
+from app.tools.approval import ApprovalRule, Decision, ToolSettings
 from app.tools.backend import CallRequest, FinishedCall
-from app.tools.fake import FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.runner import ToolRunner
 from app.tools.tool import Effect, Preview, ServerTool, ToolOutput, ToolProgress
-from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.system.errors import EngineError, UserError
+from tests.app.tools.fake import FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 
 SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 WRITE = fake_tool("write", Effect.WRITE, definition=Tool("write", "Writes.", SCHEMA))

@@ -11,11 +11,11 @@ from app.chat.conversation import MessageState
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.protocol.errors import ContextOverflowError
-from app.tools.fake import ScriptedCall
 from app.tools.tool import ToolOutput
 from quantizer.system.errors import EngineError
 from tests.app.chat.tool_chats import ask, backend_of, call, calling, opened_chat, roles, said
 from tests.app.client.scripted_client import COMPLETED, READY, ScriptedClient, ScriptedReply
+from tests.app.tools.fake import ScriptedCall
 
 SUMMARY = "The cook wants **soup** with leeks."
 

@@ -8,7 +8,7 @@ from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.repository import SqliteChatRepository
 from app.chat.store import ChatStore
 from app.protocol.errors import NoTemplateError
-from app.tools.tool_settings import ToolSettings
+from app.tools.approval import ToolSettings
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 
 BASE_MODEL = ScriptedReply(ending=NoTemplateError("base has no chat template.", "Use /v1/completions with it."))

@@ -12,10 +12,10 @@ from app.chat.repository import InMemoryChatRepository
 from app.cli.output.answer import calls_json
 from app.cli.tool_options import RequestedTools
 from app.tools.approval import Decision
-from app.tools.fake import FakeToolBackend
 from quantizer.system.errors import UsageError
 from tests.app.chat.tool_chats import backend_of, call, calling, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
+from tests.app.tools.fake import FakeToolBackend
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection
 from tui.inline.chat import InlineChat

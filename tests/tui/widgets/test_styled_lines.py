@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import App, ComposeResult
 
-from app.tools.lines import StyledLine, diff_lines, plain_lines
+from app.tools.display import StyledLine, diff_lines, plain_lines
 from tests.tui.screen_text import screen_text
 from tui.widgets.styled_lines import StyledLines
 

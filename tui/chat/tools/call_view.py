@@ -9,8 +9,7 @@ from textual.message import Message
 from textual.widgets import Static
 
 from app.chat.branches import TranscriptEntry
-from app.tools.display import call_lines, progress_text, result_text
-from app.tools.lines import plain_lines
+from app.tools.display import call_lines, plain_lines, progress_text, result_text
 from app.tools.result import ToolResult
 from tui.widgets.styled_lines import StyledLines
 

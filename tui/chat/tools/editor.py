@@ -24,9 +24,9 @@ from app.chat.tool_switches import (
     without_rule,
 )
 from app.common.terminal import printable_line
+from app.tools.approval import ToolSettings
 from app.tools.backend import ToolBackend
 from app.tools.tool import ServerStatus
-from app.tools.tool_settings import ToolSettings
 from quantizer.system.errors import UsageError, UserError
 from tui.chat.composer.attachments import files_below
 from tui.chat.session import ChatSession

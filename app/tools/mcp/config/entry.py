@@ -1,7 +1,9 @@
-"""The servers of `mcp.json`, one entry at a time: what each starts or where it is. Pure.
+"""The entries of `mcp.json`: what each server starts or where it is, and the variables in these texts. Pure.
 
-Owns the form of an entry, that of Cursor and Claude Desktop with `timeout_s` and `disabled` besides. An entry that
-makes no sense is kept with its problem: the other servers of the file work without it.
+An entry has the form of Cursor and Claude Desktop, with `timeout_s` and `disabled` besides. An invalid entry is kept
+with its problem: the other servers of the file work without it. `${NAME}` and `${env:NAME}` are environment variables,
+`${NAME:-text}` has a default, `${userHome}` is the home folder; they are replaced when a server starts, so no file has
+to hold a key.
 """
 
 from __future__ import annotations
@@ -10,9 +12,12 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
+
+from app.tools.mcp.errors import ToolError
 
 DEFAULT_TIMEOUT_S = 60.0
 _MAX_TIMEOUT_S = 86_400.0
@@ -169,3 +174,39 @@ def _timeout(entry: Mapping[str, Any]) -> float:
     if not is_number or not 0 < value <= _MAX_TIMEOUT_S:
         raise _EntryError(f"Its `timeout_s` must be a number of seconds up to {_MAX_TIMEOUT_S:,.0f}.")
     return float(value)
+
+
+_VARIABLE = re.compile(r"\$\{([^{}]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def expanded(launch: Launch, environment: Mapping[str, str]) -> Launch:
+    """Return `launch` with its variables replaced. Raises ToolError that names one that is not set or not known."""
+
+    def text(value: str) -> str:
+        return _VARIABLE.sub(lambda match: _value(match.group(1), environment), value)
+
+    def table(values: Mapping[str, str]) -> dict[str, str]:
+        return {name: text(value) for name, value in values.items()}
+
+    if isinstance(launch, HttpLaunch):
+        return replace(launch, url=text(launch.url), headers=table(launch.headers))
+    args = tuple(map(text, launch.args))
+    return StdioLaunch(text(launch.command), args, table(launch.env), text(launch.cwd))
+
+
+def _value(inside: str, environment: Mapping[str, str]) -> str:
+    if inside == "userHome":
+        return str(Path.home())
+    name, has_default, default = inside.removeprefix("env:").partition(":-")
+    if not _NAME.fullmatch(name):
+        raise ToolError(
+            f"mcp.json has ${{{inside}}}, which localllm does not know.",
+            "It knows ${NAME}, ${NAME:-text}, ${env:NAME} and ${userHome}; write the value itself otherwise.",
+        )
+    value = environment.get(name)
+    if value or (value is not None and not has_default):
+        return value
+    if has_default:
+        return default
+    raise ToolError(f"mcp.json uses ${{{inside}}}, and the environment has no {name}.", f"Set {name}.")

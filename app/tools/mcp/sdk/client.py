@@ -21,8 +21,7 @@ from pydantic import FileUrl, ValidationError
 
 from app import __version__
 from app.common.terminal import printable_line
-from app.tools.mcp.config.entry import Launch, ServerConfig, StdioLaunch
-from app.tools.mcp.config.expansion import expanded
+from app.tools.mcp.config.entry import Launch, ServerConfig, StdioLaunch, expanded
 from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, RefusedError, ServerInfo
 from app.tools.mcp.errors import ToolError
 from app.tools.mcp.listing import MAX_LISTED

@@ -20,8 +20,7 @@ from mcp.shared.message import SessionMessage
 from app.tools.mcp.config.entry import HttpLaunch, StdioLaunch
 from app.tools.mcp.sdk.watch import MAX_TEXT, Watch
 from app.tools.mcp.transport.http_client import http_client
-from app.tools.mcp.transport.orphans import OWNER_VARIABLE, owner_mark
-from app.tools.mcp.transport.process import MAX_MESSAGE_BYTES, ServerProcess
+from app.tools.mcp.transport.process import MAX_MESSAGE_BYTES, OWNER_VARIABLE, ServerProcess, owner_mark
 
 _MAX_UNREADABLE = 1_000  # lines that are no message
 # The number of a request that a line answers, at its beginning or its end: ours are numbers.

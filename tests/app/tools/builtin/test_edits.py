@@ -1,13 +1,90 @@
-"""Replacing one exact text: exactly once, everything else untouched, line endings kept."""
+"""The difference of two texts: it makes the one of the other, and stays bounded."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.builtin.edits import EditError, edited
+from app.tools.builtin.edits import MAX_CHARACTERS, EditError, diff_of, edited
 from app.tools.builtin.text_form import TextForm
+
+_NO_NEWLINE = "\\ No newline at end of file"
+
+
+def applied(before: str, diff: str) -> str:
+    """Return what `diff` makes of `before`, as patch(1) does."""
+    old, new, place = before.split("\n"), [], 0
+    lines = diff.split("\n") if diff else []
+    at = 0
+    while at < len(lines):
+        found = re.fullmatch(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@", lines[at])
+        assert found is not None, lines[at]
+        begin, n_old = int(found[1]), int(found[2] or 1)
+        n_new = int(found[4] or 1)
+        begin -= 1 if n_old else 0
+        new += old[place:begin]
+        place, at = begin + n_old, at + 1
+        while n_old or n_new or (at < len(lines) and lines[at] == _NO_NEWLINE):
+            kind, text = lines[at][0], lines[at][1:]
+            at += 1
+            if kind == "\\":
+                continue
+            n_old -= kind in " -"
+            n_new -= kind in " +"
+            if kind in " +":
+                new.append(text)
+    is_unended = diff.endswith(_NO_NEWLINE) and not diff.split("\n")[-2].startswith("-")
+    rest = old[place:]
+    return "\n".join([*new, *rest] if rest else [*new, *([] if is_unended else [""])])
+
+
+def test_a_change_is_shown_with_three_lines_around_it() -> None:
+    before = "".join(f"{number}\n" for number in range(20))
+    diff = diff_of(before, before.replace("9\n", "nine\n", 1))
+    assert diff.text == "@@ -7,7 +7,7 @@\n 6\n 7\n 8\n-9\n+nine\n 10\n 11\n 12"
+    assert diff.summary == "+1 −1 lines"
+
+
+def test_equal_texts_have_no_difference() -> None:
+    assert diff_of("a\n", "a\n").text == ""
+
+
+def test_a_new_and_an_emptied_text() -> None:
+    assert diff_of("", "a\nb\n").text == "@@ -0,0 +1,2 @@\n+a\n+b"
+    assert diff_of("a\n", "").text == "@@ -1 +0,0 @@\n-a"
+
+
+def test_a_last_line_without_newline_is_marked() -> None:
+    assert diff_of("a\n", "a").text == f"@@ -1 +1 @@\n-a\n+a\n{_NO_NEWLINE}"
+
+
+def test_what_is_left_out_of_a_large_difference_is_said() -> None:
+    diff = diff_of("", "x" * 99 + "\n" + ("y" * 99 + "\n") * 50_000)
+    assert len(diff.text) < MAX_CHARACTERS + 100
+    assert re.search(r"\[46,0\d\d more lines of this difference are not shown\]$", diff.text)
+    assert diff.n_added == 50_001
+
+
+def test_texts_that_differ_everywhere_take_no_time() -> None:
+    before, after = ("".join(f"{word} {number}\n" for number in range(100_000)) for word in ("old", "new"))
+    assert diff_of(before, after).n_added == 100_000
+
+
+def test_characters_that_are_not_shown_are_counted() -> None:
+    assert "[2 control characters come, which are not shown]" in diff_of("a\n", "a\u202e\x1b\n").text
+
+
+_LINES = st.lists(st.sampled_from("abc"), max_size=30).map(lambda lines: "".join(f"{line}\n" for line in lines))
+
+
+@given(_LINES, _LINES)
+def test_the_difference_makes_one_text_of_the_other(before: str, after: str) -> None:
+    diff = diff_of(before, after)
+    assert applied(before, diff.text) == after
+
 
 LF, CRLF = TextForm(), TextForm(newline="\r\n")
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.tools.builtin.file_tools import FILE_TOOLS
-from app.tools.builtin.files import FileServer
+from app.tools.builtin.files import FILE_TOOLS, FileServer
 from app.tools.file_history import FileHistory
 from app.tools.result import FileChange
 from app.tools.tool import CallContext, Preview, ToolOutput

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from app.protocol.chat import ToolCall
-from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.approval import ApprovalQuestion, ApprovalRule, Decision, ToolSettings
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.file_history import FileHistory
 from app.tools.mcp.config.file import McpFile
-from app.tools.mcp.servers import mcp_servers
+from app.tools.mcp.server import mcp_servers
 from app.tools.result import ToolOutcome
 from app.tools.runner import ToolRunner
-from app.tools.tool_settings import ApprovalRule, ToolSettings
 
 pytest.importorskip("mcp", reason="the optional extra")
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
+from app.tools.approval import ApprovalQuestion, Decision, ToolSettings, Verdict, rule_of, verdict
 from app.tools.file_history import FileHistory
 from app.tools.mcp.config.entry import config_of
 from app.tools.mcp.connection import ConnectionEndedError, RefusedError
@@ -20,7 +20,6 @@ from app.tools.mcp.lifecycle import Limits
 from app.tools.mcp.server import McpServer
 from app.tools.runner import ToolRunner
 from app.tools.tool import CallContext, ServerTool, ToolProgress
-from app.tools.tool_settings import ToolSettings
 from tests.app.tools.mcp.scripted import HandClock, Script, ScriptedConnection, settled, tool_entry
 
 IMPATIENT = Limits(list_s=0.05)

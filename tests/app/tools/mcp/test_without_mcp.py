@@ -41,9 +41,7 @@ def test_servers_are_added_and_starting_one_says_what_to_run(tmp_path: Path) -> 
     assert "is not installed" in listed.stdout
 
 
-@pytest.mark.parametrize(
-    "module", ["tui.run", "tui.app", "tui.inline.session", "app.tools.mcp.servers", "app.cli.main"]
-)
+@pytest.mark.parametrize("module", ["tui.run", "tui.app", "tui.inline.session", "app.tools.mcp.server", "app.cli.main"])
 def test_what_starts_the_app_imports_none_of_it(module: str) -> None:
     report = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, check=True, cwd=ROOT)

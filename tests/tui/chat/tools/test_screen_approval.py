@@ -9,10 +9,10 @@ from textual.events import Key
 
 from app.chat.repository import SqliteChatRepository
 from app.protocol.chat import ToolCall
-from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from app.tools.tool import Effect, Preview, ToolOutput, ToolProgress
 from tests.app.chat.tool_chats import calling, said
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
+from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tests.tui.conftest import QUICK_CLOCK
 from tui.chat.tools.approval_panel import ApprovalPanel
 

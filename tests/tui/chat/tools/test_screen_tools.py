@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from app.chat.repository import SqliteChatRepository
 from app.protocol.chat import ToolCall
-from app.tools.fake import ScriptedCall
 from app.tools.result import FileChange
 from app.tools.tool import Preview, ToolOutput
 from tests.app.chat.tool_chats import calling, said
 from tests.app.client.scripted_client import ScriptedClient
+from tests.app.tools.fake import ScriptedCall
 from tests.tui.chat.tools.test_screen_approval import DIFF, WRITE, backend, goes_to_the_question
 
 CHANGE = FileChange("/home/me/sum.py", "a" * 64, "b" * 64)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.tools.mcp.config.file import McpFile, mcp_file
-from app.tools.mcp.servers import mcp_servers
+from app.tools.mcp.server import mcp_servers
 from quantizer.system.errors import UsageError
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.tools.builtin.ignore import IgnoreRules, matches_glob
+from app.tools.builtin.walk import IgnoreRules, matches_glob
 
 
 def ignored(text: str, path: str, *, is_folder: bool = False, folder: str = "") -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.builtin.output_buffer import OutputBuffer
+from app.tools.builtin.processes import OutputBuffer
 
 
 def test_short_output_is_kept_whole() -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from app.protocol.chat import ToolCall
-from app.tools.approval import Decision
+from app.tools.approval import ApprovalRule, Decision, ToolSettings
 from app.tools.backend import CallRequest
-from app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.tool import Effect, ToolOutput, ToolProgress
-from app.tools.tool_settings import ApprovalRule, ToolSettings
 from quantizer.system.errors import StorageError
+from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 
 ON = ToolSettings(enabled=("fake",))
 CHANGE = FileChange("/a", "", "1")

@@ -12,12 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.protocol.chat import Tool
-from app.tools.approval import ApprovalQuestion, Decision, Verdict, rule_of, verdict
+from app.tools.approval import ApprovalQuestion, Decision, ToolSettings, Verdict, rule_of, verdict
 from app.tools.backend import CallRequest, FinishedCall
-from app.tools.output import bounded
-from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.result import FileChange, ToolOutcome, ToolResult, bounded
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, ToolProgress
-from app.tools.tool_settings import ToolSettings
 from quantizer.system.errors import StorageError, UserError
 
 
