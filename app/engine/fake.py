@@ -470,17 +470,15 @@ class FakeEmbedder:
         return vectors[0] if self.facts.pooling is Pooling.CLS else vectors[-1]
 
 
-def _fake_media_queue(wake: Callable[[], None]) -> MediaQueue:
-    """Return a queue over an encoder without native code, which keeps nothing on disk."""
-    return MediaQueue(FakeEncoder(), MediaStore(Path("no folder"), max_disk_bytes=0), wake)
-
-
 def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Load, LoadListener], LoadedEngine]:
     """Return a loader of fake models that takes `load_s`, with steps of `step_s`.
 
     With a projector, whatever file it is, they take pictures and sounds. The loader raises UnfitError if the model
     `is_unfit` and the policy is to ask, EngineError when it is cancelled.
     """
+
+    def new_media_queue(wake: Callable[[], None]) -> MediaQueue:  # keeps nothing on disk
+        return MediaQueue(FakeEncoder(), MediaStore(Path("no folder"), max_disk_bytes=0), wake)
 
     def load(message: Load, listener: LoadListener) -> LoadedEngine:
         config = message.config
@@ -502,7 +500,7 @@ def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Lo
             None,
             lambda _work, _ratios: None,
             ExitStack(),
-            new_media_queue=_fake_media_queue if has_projector else None,
+            new_media_queue=new_media_queue if has_projector else None,
         )
 
     return load

@@ -215,10 +215,11 @@ class BlockHeadSource(_HeadSource[BlockHead]):
         if not blocks:
             return [NO_DRAFT] * len(requests)
         self._cost.observe(len(requests) * self._head.n_block, self._clock() - started_s)
-        return [self._draft(block[: request.n_tokens]) for request, block in zip(requests, blocks, strict=True)]
-
-    def _draft(self, block: Many[PredictedToken]) -> Draft:
-        return Draft(tuple(item.token for item in block), tuple(item.chance for item in block), 0, self.name)
+        drafts = []
+        for request, block in zip(requests, blocks, strict=True):
+            used = block[: request.n_tokens]
+            drafts.append(Draft(tuple(item.token for item in used), tuple(item.chance for item in used), 0, self.name))
+        return drafts
 
 
 def _next_chunk(draft: GreedyDraft) -> Chunk:

@@ -218,7 +218,10 @@ class DraftModel:
         """
         started_s = self._clock()
         if not chunks or self._backend.decode(chunks) is not DecodeStatus.DONE:
-            self._drop_drafted()
+            for answer in self._answers.values():
+                if answer.sequence_id is not None:
+                    answer.n_computed = self._cache.truncate(answer.slot_id, answer.n_computed)
+                    answer.drafted = []
             return False
         row, waiting = 0, iter(jobs)
         for chunk in chunks:
@@ -228,12 +231,6 @@ class DraftModel:
         if row <= MAX_OBSERVED_TOKENS:
             self._cost.observe(row, self._clock() - started_s)
         return True
-
-    def _drop_drafted(self) -> None:
-        for answer in self._answers.values():
-            if answer.sequence_id is not None:
-                answer.n_computed = self._cache.truncate(answer.slot_id, answer.n_computed)
-                answer.drafted = []
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,11 @@ class CrossRequestLookup:
         self._readings.pop(sequence, None)
         if sequence.finish_reason is not None and sequence.n_output:
             # The cached part was indexed when it was computed; a little of it connects the new part to it.
-            self._add(sequence.tokens[max(0, sequence.n_cached - N_CONTEXT_TOKENS) :])
+            tokens = sequence.tokens[max(0, sequence.n_cached - N_CONTEXT_TOKENS) :]
+            n_max = self._max_tokens // 2
+            if not self._indexes or len(self._indexes[0]) + min(len(tokens), n_max) > n_max:
+                self._indexes = (SuffixIndex(), *self._indexes[:1])  # a suffix automaton cannot forget single texts
+            self._indexes[0].extend(tokens[-n_max:])
 
     def clear(self) -> None:
         """Drop all texts."""
@@ -103,12 +107,6 @@ class CrossRequestLookup:
                 reader.read(new)
             reading.n_read = len(sequence.tokens)
         return reading
-
-    def _add(self, tokens: Many[int]) -> None:
-        n_max = self._max_tokens // 2
-        if not self._indexes or len(self._indexes[0]) + min(len(tokens), n_max) > n_max:
-            self._indexes = (SuffixIndex(), *self._indexes[:1])
-        self._indexes[0].extend(tokens[-n_max:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +181,9 @@ class _Tracker:
         self.place += 1
         self.n_agreed += 1
         if self.uncertain is not None and self.n_agreed >= N_SURE_TOKENS:
-            self._learn(self.uncertain.change)
+            if (change := self.uncertain.change).old:  # what is only inserted has no words to be expected at
+                known = self.changes.setdefault(change.old[0], [])
+                known[:] = [change, *(other for other in known if other.old != change.old)]
             self.uncertain = None
         return True
 
@@ -206,11 +206,6 @@ class _Tracker:
                 self.place, self.left_at = place + 1, None
                 self.n_agreed = N_SURE_TOKENS if is_known else 1
                 return
-
-    def _learn(self, change: _Change) -> None:
-        if change.old:
-            known = self.changes.setdefault(change.old[0], [])
-            known[:] = [change, *(other for other in known if other.old != change.old)]
 
     def _expected_change(self, n_tokens: int) -> _Change | None:
         """Return the known change that the first `n_tokens` tokens are inside of or at the end of."""
@@ -250,17 +245,18 @@ class EditLookup:
         return int(sequence in self._trackers)
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
-        return [self._draft(request) for request in requests]
+        drafts = []
+        for request in requests:
+            tracker = self._tracker(request.sequence)
+            if tracker is None:
+                drafts.append(NO_DRAFT)
+                continue
+            tokens = tuple(tracker.ahead(request.n_tokens))
+            drafts.append(Draft(tokens, (1.0,) * len(tokens), tracker.n_agreed, self.name))
+        return drafts
 
     def release(self, sequence: Sequence) -> None:
         self._trackers.pop(sequence, None)
-
-    def _draft(self, request: DraftRequest) -> Draft:
-        tracker = self._tracker(request.sequence)
-        if tracker is None:
-            return NO_DRAFT
-        tokens = tracker.ahead(request.n_tokens)
-        return Draft(tuple(tokens), (1.0,) * len(tokens), tracker.n_agreed, self.name)
 
     def _tracker(self, sequence: Sequence) -> _Tracker | None:
         """Return the tracker of `sequence` at its newest token, None if it repeats nothing."""
