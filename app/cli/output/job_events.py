@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import click
 
-from app.library.download.downloader import Speedometer
+from app.library.download.events import Speedometer
 from quantizer.system.errors import UserError
 from quantizer.write.events import JobFailed, encode_event
 

@@ -32,7 +32,6 @@ from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.write.events import Event, JobPlanned, JobResumed, JobWarning, OutputDone
-from quantizer.write.plan_options import PlanOptions
 
 if TYPE_CHECKING:
     from quantizer.write.job import JobRequest
@@ -79,7 +78,6 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
 
 
 _GUIDE = "guide"
-_PLAN_FIELDS = {item.name for item in fields(PlanOptions)}  # an option of the same name is passed on
 _KEPT_IN_NAMES = "-_.+"
 
 
@@ -101,6 +99,7 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
     A killed run resumes when you run it again; Ctrl-C deletes its output.
     """
     from quantizer.write.job import JobRequest
+    from quantizer.write.plan_options import PlanOptions
 
     source, n_removed, n_threads = options.source, options.prune_layers, options.threads
     path = _source_path(source)
@@ -115,6 +114,7 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
     chosen = file_type_named(options.file_type or DEFAULT_FILE_TYPE)
     ending = target.label if target else f"pruned{n_removed}-{chosen.name}" if n_removed else chosen.name
     output = options.output or str(Path.cwd() / f"{_model_name(source, path)}-{ending}.gguf")
+    rows = job_rows("quantize")
     request = JobRequest(
         str(path),
         chosen.name,
@@ -122,7 +122,8 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
         n_threads or os.cpu_count() or 1,
         is_overwriting=options.overwrite,
         allow_nan=options.allow_nan,
-        **{name: getattr(options, name) for name in job_rows("quantize").keys() & _PLAN_FIELDS},
+        # what the plan has by the same name
+        **{item.name: getattr(options, item.name) for item in fields(PlanOptions) if item.name in rows},
     )
     found: dict[str, object] = {}
     if target:

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.library.download.events import Discarded, Fetching, Progress, Report, Retrying
+from app.library.download.events import Discarded, Fetching, Progress, Report, Retrying, Speedometer
 from app.library.download.http_session import (
     HttpSession,
     NoRangesError,
@@ -25,8 +24,6 @@ from app.library.download.http_session import (
 from app.library.download.partial_file import PartialFile, SequentialWriter
 from app.library.download.remote_file import Range, RemoteFile, Schedule, StreamingHash
 from app.library.hub.access import HubError
-
-_WINDOW_S = 8.0
 
 
 class RateLimit:
@@ -49,23 +46,6 @@ class RateLimit:
         """Wait for `wait_s(n_bytes)`."""
         if (wait_s := self.wait_s(n_bytes)) > 0:
             await asyncio.sleep(wait_s)
-
-
-class Speedometer:
-    """Bytes per second over the last seconds."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._seen: deque[tuple[float, int]] = deque()
-
-    def bytes_per_s(self, n_bytes: int) -> float:
-        """Record that `n_bytes` are complete now, and return the rate; 0 at first."""
-        now_s = self._now()
-        self._seen.append((now_s, n_bytes))
-        while len(self._seen) > 2 and self._seen[1][0] <= now_s - _WINDOW_S:
-            self._seen.popleft()
-        begun_s, n_begun = self._seen[0]
-        return (n_bytes - n_begun) / (now_s - begun_s) if now_s > begun_s else 0.0
 
 
 _PROGRESS_EVERY_S = 0.25

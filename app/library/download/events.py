@@ -1,12 +1,16 @@
-"""The events of a download, each one line of JSON for programs."""
+"""The events of a download, each one line of JSON for programs, and its speed. Bars import it: no HTTP client here."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias, get_args
 
 from app.protocol.codec import decode, encode
+
+_WINDOW_S = 8.0  # over which a speed is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,3 +200,20 @@ def event_text(event: Event) -> str:
         case ProjectorLeftOut():
             return f"{event.model} is complete without its projector {event.name}: {event.reason}"
     return ""
+
+
+class Speedometer:
+    """Bytes per second over the last seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def bytes_per_s(self, n_bytes: int) -> float:
+        """Record that `n_bytes` are complete now, and return the rate; 0 at first."""
+        now_s = self._now()
+        self._seen.append((now_s, n_bytes))
+        while len(self._seen) > 2 and self._seen[1][0] <= now_s - _WINDOW_S:
+            self._seen.popleft()
+        begun_s, n_begun = self._seen[0]
+        return (n_bytes - n_begun) / (now_s - begun_s) if now_s > begun_s else 0.0

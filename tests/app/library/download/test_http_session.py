@@ -6,7 +6,8 @@ from email.utils import formatdate
 import httpx
 import pytest
 
-from app.library.download.downloader import RateLimit, Speedometer
+from app.library.download.downloader import RateLimit
+from app.library.download.events import Speedometer
 from app.library.download.http_session import (
     Expected,
     Retries,
