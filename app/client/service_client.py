@@ -31,9 +31,8 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
-from app.protocol.metering import ContextLength, MeteredKey, MeteredUsage
 from app.protocol.plan import PlanReport, PlanRequest
-from app.protocol.status import ServiceStatus
+from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, ServiceStatus
 
 _ROOT = "/api/localllm"
 _JOBS = f"{_ROOT}/jobs"

@@ -27,7 +27,7 @@ from app.client.service_client import ServiceClient
 from app.launch.agents import FOLDER, KEY, Agent
 from app.launch.plan import LaunchPlan
 from app.protocol.errors import RequestError, ServiceError
-from app.protocol.metering import MeteredUsage
+from app.protocol.status import MeteredUsage
 from quantizer.system.errors import UsageError, UserError
 from quantizer.system.files import explained, open_private
 

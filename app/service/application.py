@@ -36,7 +36,7 @@ from app.service.api.openai import models as openai_models
 from app.service.api.openai import routes as openai
 from app.service.api.responses import conversations as responses_conversations
 from app.service.api.responses import routes as responses
-from app.service.api.responses.runs import Runs
+from app.service.api.responses.exchange import Runs
 from app.service.api.responses.store import ResponseStore, StoreLimits
 from app.service.generation.media import MediaFetcher
 from app.service.http.access_log import AccessLog
@@ -128,7 +128,7 @@ def create_app(
     library_service = LibraryService(models.settings)
     media_fetcher: MediaFetcher | None = None
     if models.settings.fetch_media_urls:
-        from app.service.generation.media_fetching import WebFetcher  # imports httpx
+        from app.service.generation.media import WebFetcher  # imports httpx
 
         media_fetcher = WebFetcher()
     stored, runs = ResponseStore(models.settings.data_dir, StoreLimits.of(models.settings)), Runs()

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.launch.plan import Check, LaunchPlan
     from app.launch.run import Installed, LaunchResult
-    from app.protocol.metering import MeteredUsage
-    from app.protocol.status import ServiceStatus
+    from app.protocol.status import MeteredUsage, ServiceStatus
     from app.settings.settings import Settings
 
 

@@ -14,9 +14,7 @@ from starlette.requests import HTTPConnection, Request
 from app.service.api.fields import WithWarnings
 from app.service.api.lmstudio.history import UploadedFiles
 from app.service.api.text_request import PromptField
-from app.service.generation.documents import DocumentReader
-from app.service.generation.media import MediaFetcher, PromptMedia
-from app.service.generation.unreadable_content import UnreadableError
+from app.service.generation.media import DocumentReader, MediaFetcher, PromptMedia, UnreadableError
 from app.service.http.access_log import MeteredKeys, record_of
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService
@@ -29,7 +27,7 @@ from app.service.shutdown_policy import ShutdownPolicy
 from app.service.threads import in_thread
 
 if TYPE_CHECKING:  # they use this module
-    from app.service.api.responses.runs import Runs
+    from app.service.api.responses.exchange import Runs
     from app.service.api.responses.store import ResponseStore
 
 Made = TypeVar("Made")

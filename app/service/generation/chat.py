@@ -13,11 +13,9 @@ from app.protocol.chat import Message
 from app.protocol.errors import RequestError
 from app.service.generation.generation import Answer, Generation
 from app.service.generation.harmony import HARMONY_TAGS
-from app.service.generation.media import NO_MEDIA, PromptMedia
+from app.service.generation.media import NO_MEDIA, PromptMedia, notice_of_notes
 from app.service.generation.prompt import write_prompt
-from app.service.generation.reasoning_budget import reasoning_budget
-from app.service.generation.thinking import DEFAULT_THINKING, Thinking
-from app.service.generation.unreadable_content import notice_of_notes
+from app.service.generation.thinking import DEFAULT_THINKING, Thinking, reasoning_budget
 from app.service.models.served_model import ServedModel
 from app.service.pool.background import common_prefix
 from app.service.tools.call_grammar import BoundCalls, answer_grammar, bound_calls

@@ -1,26 +1,162 @@
-"""The pictures and sounds of a turn: which of them its model reads, and the markers that stand for them in its prompt.
+"""The pictures, sounds and documents of a turn: which its model reads, and what stands for them in its prompt.
 
-Owns markers, the checks of what a client sends (Base64, data URLs, addresses), and how many bytes a prompt may have.
-A marker is made of a random number that no other turn has, so no text of a user, a tool or a file can contain one.
-Independent of dialects, templates and file formats.
+A picture or sound is a marker made of a random number that no other turn has, so no text of a user, a tool or a file
+can contain one; a document is its text; what the model does not read, or nobody could, is a note. Documents are
+remembered: clients send the whole conversation each time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import re
 import secrets
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 from urllib.parse import unquote
 
 from app.common.media_formats import MediaKind, format_of
+from app.common.public_web import FetchLimits, PublicWeb, Resolve, is_public, resolve
 from app.engine.request import MAX_MEDIA, MediaInput, Request
+from app.protocol.chat import Message
 from app.protocol.errors import RequestError
-from app.service.generation.documents import Document, ReadDocuments
-from app.service.generation.unreadable_content import UnreadableError, note_of_refused, note_of_unreadable
 from app.service.models.model_file import TEXT_ONLY, Senses
+from app.service.threads import in_thread
+from quantizer.system.errors import UserError
+
+MAX_REMEMBERED_CHARACTERS = 16 << 20
+MAX_AT_ONCE = 2
+_REMEDY = "Send its text."
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file as a client sends it: `source` is its content in Base64 or a data URL, `name` that of the file."""
+
+    name: str
+    source: str
+
+    @property
+    def shown_name(self) -> str:
+        return self.name[:_MOST_SHOWN]
+
+    def data(self) -> bytes:
+        """Return the content. Raises RequestError for invalid Base64."""
+        text = self.source.partition(",")[2] if self.source[:5].lower() == "data:" else self.source
+        try:
+            return b64decode("".join(text.split()), validate=True)
+        except ValueError:
+            raise RequestError(f"{self.shown_name} is not valid Base64.", "Send the file in Base64.") from None
+
+
+ReadDocuments: TypeAlias = Mapping[Document, str | RequestError]  # the text of each, or why it cannot be read
+
+
+class DocumentReader:
+    """Reads documents, and remembers the latest."""
+
+    def __init__(self) -> None:
+        self._texts: OrderedDict[bytes, str] = OrderedDict()
+        self._running = asyncio.Semaphore(MAX_AT_ONCE)
+
+    async def read(self, documents: Iterable[Document]) -> ReadDocuments:
+        """Return the texts of `documents`."""
+        return {document: await self._read(document) for document in documents}
+
+    async def _read(self, document: Document) -> str | RequestError:
+        try:
+            data = document.data()
+        except RequestError as error:
+            return error
+        digest = hashlib.sha256(document.name.encode("utf-8", "replace") + b"\0" + data).digest()
+        if digest not in self._texts:
+            try:
+                async with self._running:
+                    self._texts[digest] = await _text_of(data, document.shown_name)
+            except UserError as error:
+                return RequestError(error.cause, error.remedy)
+        self._texts.move_to_end(digest)
+        text = self._texts[digest]
+        while len(self._texts) > 1 and sum(map(len, self._texts.values())) > MAX_REMEMBERED_CHARACTERS:
+            self._texts.popitem(last=False)
+        return text
+
+
+@in_thread
+def _text_of(data: bytes, name: str) -> str:
+    """Return the text of a document, fenced and with its name. Raises UserError for one without text."""
+    from app.chat.attachments.prompt import compose_prompt  # documents are rare, and the service starts without them
+    from app.chat.attachments.reader import read_data
+
+    attachment = read_data(data, name).attachment
+    if not attachment.content.strip():
+        raise RequestError(f"{name} has no text that could be read.", _REMEDY)
+    return compose_prompt("", [attachment])
+
+
+# What a type of content is called in the note that replaces it; others by their type.
+_KINDS = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "audio": "audio",
+    "input_audio": "audio",
+    "video": "video",
+    "video_url": "video",
+    "input_video": "video",
+    "document": "document",
+    "file": "file",
+    "input_file": "file",
+}
+_ASKED = {"image": "a picture", "audio": "a sound", "video": "a video", "document": "a document", "file": "a file"}
+_MOST_SHOWN = 100
+_UNREAD, _REFUSED = ": not readable for this model, which reads ", ": left out, it could not be read]"
+_NOTE = re.compile(f"{re.escape(_UNREAD)}|{re.escape(_REFUSED)}")
+
+
+class UnreadableError(RequestError):
+    """The user has just sent content of a type that the model, which has `senses`, does not read."""
+
+    def __init__(self, content_type: str, senses: Senses = TEXT_ONLY, remedy: str = "Ask again in words.") -> None:
+        kind = _KINDS.get(content_type, content_type)
+        what = _ASKED.get(kind, f"content of type {content_type[:40]!r}")
+        super().__init__(f"The question has {what}, but this model reads {senses.described}.", remedy)
+        self.content_type = content_type
+        self.senses = senses
+
+    @property
+    def kind(self) -> str:
+        """What the content is: image, audio, or another type."""
+        return _KINDS.get(self.content_type, self.content_type)
+
+
+def note_of_unreadable(content_type: str, name: str = "", senses: Senses = TEXT_ONLY) -> str:
+    """Return the text that stands in a conversation for content that its model, which has `senses`, does not read."""
+    return f"[{_called(content_type, name)}{_UNREAD}{senses.described}]"
+
+
+def note_of_refused(content_type: str, name: str = "") -> str:
+    """Return the text that stands in a conversation for content that is damaged, or that may not be fetched."""
+    return f"[{_called(content_type, name)}{_REFUSED}"
+
+
+def _called(content_type: str, name: str) -> str:
+    kind = _KINDS.get(content_type, content_type[:_MOST_SHOWN])
+    return f"{kind} {name[:_MOST_SHOWN]}" if name else kind
+
+
+def notice_of_notes(messages: Sequence[Message], senses: Senses = TEXT_ONLY) -> str:
+    """Return what the client is told of the notes in `messages`, "" where there are none."""
+    n_notes = sum(len(_NOTE.findall(message.content)) for message in messages)
+    if not n_notes:
+        return ""
+    what = "A picture or file of the conversation is" if n_notes == 1 else f"{n_notes} pictures or files are"
+    reads = "text" if senses == TEXT_ONLY else senses.described
+    return f"{what} only named to the model, which reads {reads}."
+
 
 MAX_MEDIA_BYTES = 96 << 20  # Base64 of one prompt: it has to pass the worker's pipe in one message
 _ADDRESSES = ("http://", "https://")
@@ -93,7 +229,7 @@ class ContentText:
 
 
 class MediaFetcher(Protocol):
-    """Fetches pictures and sounds from the web; see `app.service.generation.media_fetching`."""
+    """Fetches pictures and sounds from the web; see `app.service.generation.media`."""
 
     async def fetch(self, address: str) -> bytes:
         """Return the file at `address`. Raises RequestError for one that may not be read, or cannot."""
@@ -239,3 +375,25 @@ def _unfetched(medium: Medium) -> RequestError:
     cause = f"The {medium.kind} is an address on the web, and localllm fetches none."
     remedy = "Send the file itself, as a data URL in Base64, or allow it: fetch_media_urls = true in the settings."
     return RequestError(cause, remedy)
+
+
+MAX_FETCHED_BYTES = 20 << 20
+_LIMITS = FetchLimits(max_bytes=MAX_FETCHED_BYTES, accept="image/*, audio/*")
+_FETCH_REMEDY = "Send the file itself, as a data URL in Base64."
+
+
+class WebFetcher:
+    """A `MediaFetcher` of the web. `resolve` and `is_allowed` decide on addresses; tests have their own."""
+
+    def __init__(self, resolve: Resolve = resolve, is_allowed: Callable[[str], bool] = is_public) -> None:
+        self._web = PublicWeb(_LIMITS, _FETCH_REMEDY, resolve, is_allowed)
+
+    async def fetch(self, address: str) -> bytes:
+        """Return the picture or sound at `address`.
+
+        Raises RequestError for an address that is not public, one that does not answer in time or with too much, and
+        for any other kind of file.
+        """
+        data = (await self._web.fetch(address)).data
+        format_of(data)
+        return data

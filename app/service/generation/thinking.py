@@ -1,7 +1,6 @@
-"""How much a model is asked to think before it answers, how its chat template is told, and in how many tokens.
+"""How much a model thinks before it answers: how its template is told, in how many tokens, and what ends a thought.
 
-Owns the levels, and a table of the variables and words by which templates take them. Independent of dialects, which
-have their own fields for it.
+Owns the levels, and tables of what each family reads. `app.engine.loop.thought` cuts the reasoning.
 """
 
 from __future__ import annotations
@@ -12,8 +11,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from app.common.answer_text import ReasoningTags
+from app.engine.request import ReasoningBudget
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
+from app.service.generation.harmony import HARMONY_BOUNDS
 
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 _OFF = ("none", "no_think", "off")  # what templates call no thought
@@ -209,3 +211,40 @@ def _levels(name: str, template: str) -> tuple[tuple[str, ...], bool]:
         return tuple(re.findall(r"['\"](\w+)['\"]", listed[1])), True
     named = (word for word in (*_OFF, *LEVELS) if f"'{word}'" in template or f'"{word}"' in template)
     return ("low", "medium", "high", *named), False
+
+
+# What Qwen's models are given (source: "Thinking budget" in Qwen's documentation, and arXiv 2505.09388, 4.6).
+_QWEN_CONCLUSION = (
+    "\n\nConsidering the limited time by the user, I have to give the solution based on the thinking directly now."
+)
+_QWEN_MARKS = ("<|im_start|>", "<think>")
+
+
+def reasoning_budget(
+    tags: ReasoningTags, chat_template: str, thinking: Thinking, *, may_call: bool = False
+) -> ReasoningBudget | None:
+    """Return the budget of an answer with `tags`, None for a model that does not reason, or no more.
+
+    A model that `may_call` tools chooses itself between a call and text, once.
+    """
+    if not tags.opening or tags.is_past:
+        return None
+    conclusion = thinking.conclusion
+    if conclusion is None:
+        conclusion = _QWEN_CONCLUSION if all(mark in chat_template for mark in _QWEN_MARKS) else ""
+    to_text = tags.closing + tags.before_text
+    return ReasoningBudget(
+        opening=tags.opening,
+        closings=HARMONY_BOUNDS if tags.has_channels else (tags.closing, *tags.stops),
+        ending=_on_own_line(tags.closing if may_call else to_text, chat_template),
+        last_ending=to_text if tags.before_text else "",
+        conclusion=conclusion,
+        is_open=tags.is_open,
+        recurs=tags.recurs or tags.has_channels,
+        max_tokens=thinking.n_most_tokens(chat_template),
+    )
+
+
+def _on_own_line(closing: str, chat_template: str) -> str:
+    """Return `closing` behind a line end where the template writes one before it."""
+    return f"\n{closing}" if f"\\n{closing}" in chat_template or f"\n{closing}" in chat_template else closing

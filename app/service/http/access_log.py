@@ -24,7 +24,7 @@ from app.common.terminal import printable_line
 from app.engine.protocol.messages import Finished
 from app.engine.request import Timings, Usage
 from app.protocol.errors import RequestError
-from app.protocol.metering import MeteredKey, MeteredUsage
+from app.protocol.status import MeteredKey, MeteredUsage
 from app.service.pool.engine_client import EngineClient
 
 _PREFIX = "llm-run-"

@@ -11,7 +11,7 @@ from app.engine.protocol.messages import BackendFacts, Embedded, EngineConfig, R
 from app.engine.request import MediaInput, Request
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import ContextOverflowError
-from app.protocol.metering import ContextLength
+from app.protocol.status import ContextLength
 from app.service.generation.template_caps import TemplateProbe
 from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import ModelFile, Senses

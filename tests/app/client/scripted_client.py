@@ -32,9 +32,8 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
-from app.protocol.metering import ContextLength, MeteredKey, MeteredUsage
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
-from app.protocol.status import ModelStatus, ServiceStatus
+from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 

@@ -26,7 +26,7 @@ from app.launch.run import (
     run_launch,
 )
 from app.protocol.errors import ServiceError
-from app.protocol.metering import MeteredKey, MeteredUsage
+from app.protocol.status import MeteredKey, MeteredUsage
 from quantizer.system.errors import UsageError
 from tests.app.client.scripted_client import ScriptedClient
 

@@ -36,10 +36,9 @@ from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.chat import Tool, ToolCallDelta, with_deltas
-from app.service.generation.answer_parser import AnswerParser, answer_parser
+from app.service.generation.generation import AnswerParser, answer_parser
 from app.service.generation.harmony import HARMONY_TAGS
-from app.service.generation.reasoning_budget import reasoning_budget
-from app.service.generation.thinking import DEFAULT_THINKING
+from app.service.generation.thinking import DEFAULT_THINKING, reasoning_budget
 from app.service.tools.call_grammar import bound_calls
 from app.service.tools.formats import ToolFormat, tool_format_of
 from app.service.tools.parser import ToolCalling

@@ -18,15 +18,27 @@ from app.protocol.chat import Message, Tool, ToolCall
 from app.protocol.errors import RequestError
 from app.service.api.app_state import RefusedContent
 from app.service.api.fields import Body
-from app.service.api.messages import refuse_unreadable_question
+from app.service.api.messages import (
+    TemplateVariablesBody,
+    ThinkingOptions,
+    asked_thinking,
+    joined_reasoning,
+    refuse_unreadable_question,
+)
 from app.service.api.text_request import SamplingBody
-from app.service.api.thinking import TemplateVariablesBody, ThinkingOptions, asked_thinking, joined_reasoning
 from app.service.generation.chat import ChatTurn
-from app.service.generation.documents import Document
-from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
+from app.service.generation.media import (
+    NO_MEDIA,
+    ContentText,
+    Document,
+    Medium,
+    PromptMedia,
+    UnreadableError,
+    joined_content,
+    note_of_unreadable,
+)
 from app.service.generation.message_order import PARAGRAPH_BREAK
 from app.service.generation.thinking import Thinking
-from app.service.generation.unreadable_content import UnreadableError, note_of_unreadable
 from app.service.tools.tool import NO_TOOLS, ToolOptions
 
 # Thoughts, calls and their results are added by themselves.

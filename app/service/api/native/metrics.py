@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse
 
 from app.engine.loop.counters import Histogram
 from app.engine.protocol.messages import EngineMetrics
-from app.protocol.metering import MeteredKey, MeteredUsage
+from app.protocol.status import MeteredKey, MeteredUsage
 from app.service.api.app_state import app_state
 from app.service.api.native.status import error_body
 from app.service.http.errors import RefusedError

@@ -14,8 +14,8 @@ from fastapi import Request
 from pydantic import AfterValidator, Field, StrictStr
 
 from app.engine.protocol.messages import EngineConfig
-from app.protocol.metering import ContextLength
 from app.protocol.plan import PlanReport, PlanRequest
+from app.protocol.status import ContextLength
 from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body
 from app.service.api.native.status import ModelId

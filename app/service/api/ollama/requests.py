@@ -22,11 +22,11 @@ from app.service.api.fields import Body
 from app.service.api.messages import (
     ChatMessage,
     FunctionToolBody,
+    asked_thinking,
     refuse_unreadable_question,
     tool_options_of,
 )
 from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
-from app.service.api.thinking import asked_thinking
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.thinking import Thinking

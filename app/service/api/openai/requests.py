@@ -17,13 +17,13 @@ from app.protocol.errors import RequestError
 from app.service.api.fields import Body, TtlBody
 from app.service.api.messages import (
     ChatMessage,
+    ChatThinkingBody,
     FunctionToolBody,
     ToolChoiceBody,
     refuse_unreadable_question,
     tool_options_of,
 )
 from app.service.api.text_request import GenerationBody, PromptField
-from app.service.api.thinking import ChatThinkingBody
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, PromptMedia
 from app.service.infill_request import FimRequest

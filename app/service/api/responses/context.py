@@ -1,15 +1,18 @@
-"""The conversation that a request of /v1/responses goes on with, and where its answer is kept.
+"""The conversation that a request of /v1/responses goes on with, where its answer is kept, and pages of its items.
 
-Owns what `previous_response_id`, `conversation`, `item_reference` and `store` mean. Independent of the model.
+Owns what `previous_response_id`, `conversation`, `item_reference` and `store` mean.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
+
+from typing_extensions import TypedDict
 
 from app.common.event_log import log_event
+from app.protocol.errors import RequestError
 from app.service.api.responses.items import InputItem, Item, parse_item
 from app.service.api.responses.requests import InputTokensBody, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
@@ -132,3 +135,58 @@ def response_of(record: Record) -> ResponseObject:
 def _unstored(response: ResponseObject, cause: str) -> ResponseObject:
     warnings = [*response.get("warnings", ()), f"The response is not stored. {cause}"]
     return {**response, "store": False, "warnings": warnings}
+
+
+_DEFAULT_LIMIT, _MOST = 20, 100  # source: openai 3.54, `InputItemListParams`
+
+
+class ItemList(TypedDict):
+    """A page of items."""
+
+    object: Literal["list"]
+    data: list[dict[str, Any]]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Which items are wanted: at most `limit`, after the one with the id `after`, the newest first or last."""
+
+    limit: int = _DEFAULT_LIMIT
+    is_ascending: bool = False
+    after: str = ""
+
+    @classmethod
+    def of(cls, limit: str, order: str, after: str) -> Page:
+        """Return the page that a query asks for. Raises RequestError for an invalid one."""
+        if order not in ("", "asc", "desc"):
+            raise RequestError(f"order is {order[:40]!r}.", "Use asc or desc.")
+        is_number = limit.isascii() and limit.isdigit() and len(limit) < 5
+        if limit and not (is_number and 1 <= int(limit) <= _MOST):
+            raise RequestError(f"limit is {limit[:40]!r}.", f"Ask for 1 to {_MOST} items.")
+        return cls(int(limit or _DEFAULT_LIMIT), order == "asc", after)
+
+
+def page_of(items: Sequence[Item], page: Page) -> ItemList:
+    """Return the page of `items`, which are in the order of the conversation. Raises RequestError for no such item."""
+    ordered = list(items) if page.is_ascending else list(reversed(items))
+    if page.after:
+        positions = [index for index, item in enumerate(ordered) if item["id"] == page.after]
+        if not positions:
+            raise RequestError(f"after is {page.after[:80]!r}, which is no item of it.", "Give the id of an item.")
+        ordered = ordered[positions[0] + 1 :]
+    shown = ordered[: page.limit]
+    return list_of(shown, has_more=len(shown) < len(ordered))
+
+
+def list_of(items: Sequence[Item], *, has_more: bool = False) -> ItemList:
+    """Return `items` as a list."""
+    return {
+        "object": "list",
+        "data": list(items),
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }

@@ -13,9 +13,8 @@ from typing_extensions import TypedDict
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
-from app.service.api.responses.context import not_found
+from app.service.api.responses.context import ItemList, Page, list_of, not_found, page_of
 from app.service.api.responses.items import InputItem, Item
-from app.service.api.responses.listing import ItemList, Page, list_of, page_of
 from app.service.api.responses.requests import Metadata
 from app.service.api.responses.store import Kind, ResponseStore
 from app.service.http.errors import RefusedError

@@ -18,14 +18,15 @@ from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.messages import (
     FunctionToolBody,
+    TemplateVariablesBody,
     ToolChoiceBody,
+    asked_thinking,
     refuse_unreadable_question,
     tool_options_of,
 )
 from app.service.api.openai.requests import ResponseFormat
 from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, Item, RawBody, messages_of
 from app.service.api.text_request import SamplingBody, conversation_of
-from app.service.api.thinking import TemplateVariablesBody, asked_thinking
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, PromptMedia
 

@@ -10,9 +10,8 @@ from typing_extensions import TypedDict
 
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, turn_of
-from app.service.api.responses.context import context_of, not_found, response_of
+from app.service.api.responses.context import ItemList, Page, context_of, not_found, page_of, response_of
 from app.service.api.responses.exchange import Exchange
-from app.service.api.responses.listing import ItemList, Page, page_of
 from app.service.api.responses.requests import InputTokensBody, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind

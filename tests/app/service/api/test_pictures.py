@@ -18,7 +18,7 @@ from app.service.api.messages import refuse_unreadable_question
 from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.requests import ResponsesBody
-from app.service.generation.unreadable_content import note_of_unreadable
+from app.service.generation.media import note_of_unreadable
 from tests.app.running import RunningService
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

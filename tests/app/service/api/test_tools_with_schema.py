@@ -18,8 +18,7 @@ from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.requests import ResponsesBody
-from app.service.generation.answer_parser import answer_parser
-from app.service.generation.generation import Generation
+from app.service.generation.generation import Generation, answer_parser
 from app.service.tools.formats import GENERIC
 from app.service.tools.parser import ToolCalling
 from tests.app.gbnf_texts import Grammar

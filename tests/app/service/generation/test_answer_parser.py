@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from app.common.answer_text import ANY_FAMILY, HARMONY, NO_REASONING, ReasoningTags
 from app.protocol.chat import AnswerDelta, with_deltas
-from app.service.generation.answer_parser import answer_parser
+from app.service.generation.generation import answer_parser
 from app.service.tools.formats import tool_format_of
 from app.service.tools.parser import ToolCalling
 from app.service.tools.tool import NO_TOOLS, ToolOptions

@@ -7,10 +7,8 @@ from base64 import b64encode
 import pytest
 
 from app.protocol.errors import RequestError
-from app.service.generation import documents
-from app.service.generation.documents import Document, DocumentReader
-from app.service.generation.media import NO_MEDIA, PromptMedia
-from app.service.generation.unreadable_content import UnreadableError
+from app.service.generation import media
+from app.service.generation.media import NO_MEDIA, Document, DocumentReader, PromptMedia, UnreadableError
 from tests.app.chat.attachments.files import pdf_of
 
 PDF = b64encode(pdf_of(["Whales are mammals.", "They breathe air."])).decode()
@@ -44,7 +42,7 @@ async def test_a_document_that_cannot_be_read_says_why(data: str, cause: str) ->
 
 
 async def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "MAX_REMEMBERED_CHARACTERS", 50)
+    monkeypatch.setattr(media, "MAX_REMEMBERED_CHARACTERS", 50)
     reader = DocumentReader()
     for letter in "abc":
         await reader.read([Document(f"{letter}.txt", b64encode(letter.encode() * 40).decode())])

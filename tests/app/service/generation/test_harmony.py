@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from app.common.answer_text import HARMONY
 from app.protocol.chat import AnswerDelta
-from app.service.generation.answer_parser import answer_parser
+from app.service.generation.generation import answer_parser
 from app.service.generation.harmony import HARMONY_TAGS, HarmonyParser
 from app.service.tools.tool import NO_TOOLS, ToolOptions
 from tests.app.call_texts import OFFER, told_by

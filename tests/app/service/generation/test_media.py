@@ -17,9 +17,10 @@ from app.service.generation.media import (
     ContentText,
     Medium,
     PromptMedia,
+    UnreadableError,
     joined_content,
+    notice_of_notes,
 )
-from app.service.generation.unreadable_content import UnreadableError, notice_of_notes
 from app.service.models.model_file import Senses
 from tests.app.engine.media.files import picture_file, sound_file
 

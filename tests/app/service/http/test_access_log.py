@@ -16,8 +16,8 @@ from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.request import Timings, Usage
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import RequestError
-from app.protocol.metering import MeteredUsage
 from app.protocol.plan import PlanChange, PlanRemedy
+from app.protocol.status import MeteredUsage
 from app.service.application import create_app
 from app.service.http import access_log
 from app.service.http.access_log import WARNING_HEADER, MeteredKeys, UsageMeter

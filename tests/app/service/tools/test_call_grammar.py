@@ -14,7 +14,7 @@ from app.engine.grammar.gbnf import GbnfRules, check_grammar, text_through, with
 from app.engine.grammar.json_grammar import JsonFormat
 from app.protocol.chat import AnswerDelta, Tool, joined_deltas
 from app.protocol.errors import RequestError
-from app.service.generation.answer_parser import answer_parser
+from app.service.generation.generation import answer_parser
 from app.service.generation.harmony import HARMONY_BOUNDS
 from app.service.tools.call_grammar import answer_grammar, bound_calls
 from app.service.tools.formats import ToolFormat, tool_format_of

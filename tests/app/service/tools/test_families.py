@@ -18,9 +18,8 @@ from app.common.answer_text import reasoning_tags_of
 from app.engine.request import Request
 from app.library.local.model_files import ModelRef
 from app.protocol.chat import AnswerDelta, Tool, joined_deltas
-from app.service.generation.answer_parser import answer_parser
 from app.service.generation.chat import ChatTurn, prompt_of
-from app.service.generation.generation import Generation
+from app.service.generation.generation import Generation, answer_parser
 from app.service.models.model_file import ModelFile
 from app.service.models.served_model import ServedModel
 from app.service.tools.formats import tool_format_of

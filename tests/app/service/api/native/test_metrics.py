@@ -13,8 +13,7 @@ from app.engine.loop.counters import Counters, Histogram
 from app.engine.protocol.messages import EngineMetrics
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
-from app.protocol.metering import MeteredKey
-from app.protocol.status import Occupancy
+from app.protocol.status import MeteredKey, Occupancy
 from app.service.api.native.metrics import prometheus_text
 from tests.app.running import RunningService
 

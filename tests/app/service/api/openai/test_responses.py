@@ -8,8 +8,7 @@ from app.common.answer_text import ReasoningTags
 from app.engine.protocol.messages import Finished, Output
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.service.api.openai.responses import ChatFormatter
-from app.service.generation.answer_parser import answer_parser
-from app.service.generation.generation import Answer
+from app.service.generation.generation import Answer, answer_parser
 
 TAGS = ReasoningTags("<think>", "</think>")
 FORMATTER = ChatFormatter(Request(request_id="id", prompt="p").variants(2), "model", n_each=2)

@@ -15,7 +15,7 @@ import httpx
 import openai
 import pytest
 
-from app.service.api.responses.runs import MAX_RUNNING
+from app.service.api.responses.exchange import MAX_RUNNING
 from app.service.api.responses.store import FILE_NAME
 from tests.app.running import RunningService
 from tests.app.service.api.responses.test_routes import CALL, TOOL, _events

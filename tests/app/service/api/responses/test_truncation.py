@@ -10,7 +10,7 @@ import pytest
 
 from app.protocol.chat import Message, ToolCall
 from app.protocol.errors import ContextOverflowError
-from app.service.api.responses.truncation import without_oldest
+from app.service.api.responses.exchange import without_oldest
 from tests.app.running import RunningService
 from tests.app.service.api.responses.test_stored import ask, say, texts
 
