@@ -116,7 +116,7 @@ def test_the_peer_gets_other_settings_as_they_are() -> None:
 
 
 def test_other_types_must_have_been_told() -> None:
-    warning = "25 of 40 tensors have rows that are no whole blocks of Q4_K and become Q5_0: token_embd.weight."
+    warning = "25 of 40 tensors use Q5_0: their row length is not a multiple of 256 (Q4_K). They are token_embd.weight."
     assert types_cell("Q4_K_M", ("F32", "Q4_K", "Q6_K"), ()) == Cell("ok")
     assert types_cell("Q4_K_M", ("F32", "Q5_0"), (warning,)) == Cell("ok: Q5_0 instead")
     assert not types_cell("Q4_K_M", ("F32", "Q5_0"), ()).is_ok

@@ -65,11 +65,12 @@ def _little_memory(findings: Findings) -> Iterator[Problem]:
     host = findings.machine.host
     if host.total_bytes < _LITTLE_BYTES and not findings.is_limited:
         yield Problem(
-            f"{format_memory(host.total_bytes)} of memory hold small models only.", "Choose models below 4B parameters."
+            f"Only small models fit into {format_memory(host.total_bytes)} of memory.",
+            "Choose models below 4B parameters.",
         )
     if host.free_bytes < _LITTLE_FREE_BYTES:
         yield Problem(
-            f"Only {format_memory(host.free_bytes)} of memory are free.", "Close programs that take much of it."
+            f"Only {format_memory(host.free_bytes)} of memory is free.", "Close programs that use a lot of memory."
         )
 
 
@@ -82,7 +83,7 @@ def _container(findings: Findings) -> Iterator[Problem]:
 def _swap(findings: Findings) -> Iterator[Problem]:
     if findings.swapped_bytes > _SWAPPED_BYTES:
         moved = format_memory(findings.swapped_bytes)
-        yield Problem(f"{moved} were moved to swap, which is slow to read.", "Close programs, or add memory.")
+        yield Problem(f"{moved} of memory is swapped out, which is slow to read.", "Close programs, or add memory.")
 
 
 def _slow_disk(findings: Findings) -> Iterator[Problem]:
@@ -90,7 +91,7 @@ def _slow_disk(findings: Findings) -> Iterator[Problem]:
     if speed is not None and speed < _SLOW_DISK_BYTES_PER_S:
         load_s = _COMMON_MODEL_BYTES / speed
         size = format_memory(_COMMON_MODEL_BYTES)
-        what = f"Models are read from disk at {speed / 1e6:,.0f} MB/s: {size} take {load_s:,.0f} s."
+        what = f"Models are read from disk at {speed / 1e6:,.0f} MB/s: {size} takes {load_s:,.0f} s."
         yield Problem(what, "Move them to a faster disk, and set LOCALLLM_DATA_DIR.")
 
 
@@ -166,7 +167,7 @@ class Bottleneck:
 def bottleneck(symptoms: Symptoms) -> Bottleneck:
     """Return the bottleneck. Memory comes first: where a model does not fit, all else follows from it."""
     if symptoms.verdict in (FitLevel.PARTIAL, FitLevel.WONT_RUN):
-        reason = "Not all of the model is where memory is fast."
+        reason = "Part of the model is in slow memory."
         return Bottleneck(Constraint.CAPACITY, reason, symptoms.remedy or "Choose a smaller model.")
     prefill_s, decode_s = symptoms.n_prefill / symptoms.prefill_tps, symptoms.n_decode / symptoms.decode_tps
     if symptoms.queue_s > max(prefill_s, decode_s):
@@ -174,20 +175,20 @@ def bottleneck(symptoms: Symptoms) -> Bottleneck:
         return Bottleneck(Constraint.QUEUE, reason, "Serve more requests at once with --parallel, or send fewer.")
     if prefill_s > decode_s:
         reason = (
-            f"Of a turn with {symptoms.n_prefill:,} tokens of prompt, {prefill_s:.1f} s go into computing them"
-            f" and {decode_s:.1f} s into {symptoms.n_decode:,} of answer."
+            f"Of one turn, {prefill_s:.1f} s is spent on the prompt ({symptoms.n_prefill:,} tokens)"
+            f" and {decode_s:.1f} s on the answer ({symptoms.n_decode:,} tokens)."
         )
-        first_step = "Start prompts alike: common prefixes are cached. `localllm tune` finds the fastest batch."
+        first_step = (
+            "Start prompts with the same text: common prefixes are cached. `localllm tune` finds the fastest batch."
+        )
         return Bottleneck(Constraint.PREFILL, reason, first_step)
     if symptoms.predicted_tps and symptoms.decode_tps < _SLOWED_DOWN * symptoms.predicted_tps:
         return _others(symptoms, symptoms.predicted_tps)
-    answers = f"{decode_s:.1f} s go into {symptoms.n_decode:,} tokens of answer"
+    answers = f"{decode_s:.1f} s is spent on the answer ({symptoms.n_decode:,} tokens)"
     pace = format_bandwidth(symptoms.read_bytes * symptoms.decode_tps)
-    reason = f"Of a turn, {answers} and {prefill_s:.1f} s into the prompt; answering reads {pace} GB/s."
+    reason = f"Of one turn, {answers} and {prefill_s:.1f} s on the prompt; decoding reads {pace} GB/s."
     if symptoms.smaller is None:
-        return Bottleneck(
-            Constraint.BANDWIDTH, reason, "Faster memory, or a GPU: there is no smaller quantization that helps."
-        )
+        return Bottleneck(Constraint.BANDWIDTH, reason, "Use faster memory or a GPU: no smaller quantization helps.")
     name, gain = symptoms.smaller
     tps = gain * symptoms.decode_tps
     first_step = (

@@ -188,12 +188,12 @@ def plan_warnings(found: Assessment, rates: Rates, n_ctx_train: int) -> Iterator
     if found.verdict is FitLevel.PARTIAL:
         yield f"{fit_summary(found)}{_what_it_costs(found)}."
     if found.verdict is FitLevel.TIGHT:
-        yield "It fits with little to spare: another program that takes memory may make loading fail."
+        yield "It barely fits: loading may fail if another program uses more memory."
     yield from _device_warnings(found, rates)
     if not found.profile.is_exact:
-        yield "This architecture keeps an index beside its cache, which is not counted: it needs more memory."
+        yield "This architecture has further caches that are not counted: it needs more memory."
     if 0 < n_ctx_train < found.profile.run_config.n_ctx:
-        yield f"It was trained on {n_ctx_train:,} tokens of context: text beyond them may make no sense."
+        yield f"It was trained on {n_ctx_train:,} tokens of context: answers beyond that may be nonsense."
 
 
 def _device_warnings(found: Assessment, rates: Rates) -> Iterator[str]:
@@ -203,13 +203,13 @@ def _device_warnings(found: Assessment, rates: Rates) -> Iterator[str]:
     host_s = pace[found.machine.host.name]
     for gpu in found.machine.gpus:
         if not gpu.total_bytes:
-            yield f"How much memory {gpu.name} has is unknown, so nothing is planned for it; set it with --vram."
+            yield f"The memory of {gpu.name} is unknown, so nothing is planned for it; set it with --vram."
         elif gpu.speed and not found.is_manual and gpu.name not in in_use and pace[gpu.name] > host_s:
             slow, fast = (format_bandwidth(1 / seconds) for seconds in (pace[gpu.name], host_s))
             yield f"{gpu.name} gets no layers: it reads weights at {slow} GB/s, the processor at {fast}."
     for share in found.shares:
         if share.device.name in in_use - rates.known:
-            unknown = f"How fast {share.device.name} reads its memory is unknown"
+            unknown = f"The memory bandwidth of {share.device.name} is unknown"
             yield f"{unknown}, so no speed is predicted; set it with @GB/s."
 
 

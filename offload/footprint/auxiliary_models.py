@@ -243,10 +243,10 @@ class PlannedProjector:
         if self.picture is not None:
             most = f" (at most {self.picture.most:,})" if self.picture.most != self.picture.typical else ""
             about = "about " if most else ""
-            parts.append(f"a picture {about}{self.picture.typical:,} tokens{most}")
+            parts.append(f"a picture into {about}{self.picture.typical:,} tokens{most}")
         if self.n_sound_tokens:
-            parts.append(f"30 seconds of sound about {self.n_sound_tokens:,} tokens")
-        return f"It makes {' and '.join(parts)}." if parts else ""
+            parts.append(f"30 seconds of sound into about {self.n_sound_tokens:,} tokens")
+        return f"It turns {' and '.join(parts)}." if parts else ""
 
     @classmethod
     def of(cls, projector: ProjectorHeader, model: Header) -> PlannedProjector:

@@ -45,7 +45,7 @@ def parse_kv_types(text: str) -> KvTypes:
     names = text.lower().split(",") if text else ["f16"]
     if len(names) > 2 or any(name not in KV_TYPES for name in names):
         remedy = f"Give TYPE or K_TYPE,V_TYPE out of {', '.join(KV_TYPES)}."
-        raise UsageError(f"{text!r} is no type of KV cache.", remedy)
+        raise UsageError(f"{text!r} is not a KV cache type.", remedy)
     return KvTypes(names[0], names[-1])
 
 
@@ -270,7 +270,7 @@ def _too_large(request: ContextRequest, n_ctx: int, n_fitting: int) -> EngineErr
     assert request.free_bytes is not None
     needed, free = (n_bytes // _MIB for n_bytes in (request.cache_bytes(n_ctx), request.free_bytes))
     return EngineError(
-        f"Not enough memory: a context of {n_ctx:,} tokens needs {needed:,} MiB of KV cache and may use {free:,} MiB.",
+        f"Not enough memory: a context of {n_ctx:,} tokens needs {needed:,} MiB of KV cache; {free:,} MiB is free.",
         f"Use a --ctx of at most {n_fitting:,}, or a smaller --kv-type such as q8_0.",
     )
 

@@ -154,9 +154,9 @@ def _check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers:
             remedy = f"Its GPUs are {', '.join(names)}." if names else "It has no GPU that can be used."
             raise UsageError(f"This machine has no GPU called {name}.", remedy)
         if count < 0:
-            raise UsageError(f"{count} layers on {name} make no sense.", "Give 0 or more.")
+            raise UsageError(f"{name} cannot have {count} layers.", "Give 0 or more.")
     if sum(gpu_layers.values()) > n_layers:
-        raise UsageError(f"{sum(gpu_layers.values())} layers are to go to GPUs.", f"This model has {n_layers}.")
+        raise UsageError(f"{sum(gpu_layers.values())} layers were assigned to GPUs.", f"This model has {n_layers}.")
 
 
 def _with_plenty(machine: Machine) -> Machine:

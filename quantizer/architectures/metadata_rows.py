@@ -89,9 +89,7 @@ def llama3_factors(config: Config) -> list[GeneratedTensor]:
     low, high = rope.optional_number("low_freq_factor") or 1.0, rope.optional_number("high_freq_factor") or 4.0
     n_original = rope.optional_number("original_max_position_embeddings") or 8192.0
     if not 0 < low <= high or factor <= 0:
-        raise CheckpointError(
-            "config.json has a rope scaling that ends before it begins.", "Check low_freq_factor and factor."
-        )
+        raise CheckpointError("config.json has an invalid llama3 rope scaling.", "Check low_freq_factor and factor.")
     size, base = head_size(config), rope_base(config)
     divisors = []
     for pair in range(0, size, 2):
@@ -152,7 +150,9 @@ LONG_ROPE = (
 def _divisors(rope: Config, name: str, n_pairs: int) -> tuple[float, ...]:
     values = rope.values.get(name)
     if not isinstance(values, list) or len(values) != n_pairs:
-        raise CheckpointError(f"The rope's {name} in config.json is not {n_pairs} numbers.", "Check config.json.")
+        raise CheckpointError(
+            f"{name} of the rope scaling in config.json must have {n_pairs} numbers.", "Check config.json."
+        )
     return tuple(Config({name: value}).number(name) for value in values)
 
 
@@ -208,7 +208,7 @@ def rotation_sections(default: tuple[int, ...]) -> Callable[[Config], Value]:
     def read(config: Config) -> Value:
         sections = rope_of(config).values.get("mrope_section", default)
         if not isinstance(sections, list | tuple) or len(sections) > 4 or not all(type(n) is int for n in sections):
-            raise CheckpointError("config.json divides its rotations into no sections.", "Check mrope_section.")
+            raise CheckpointError("config.json has no valid rope `mrope_section`.", "Check mrope_section.")
         return [*sections, 0, 0, 0, 0][:4]
 
     return read

@@ -38,7 +38,9 @@ def head_size(config: Config) -> int:
         return explicit
     n_heads = config.integer("num_attention_heads")
     if n_heads == 0 or config.integer("hidden_size") % n_heads:
-        raise CheckpointError(f"config.json spreads its hidden size over {n_heads} heads.", "Check config.json.")
+        raise CheckpointError(
+            f"hidden_size in config.json is not a multiple of its {n_heads} attention heads.", "Check config.json."
+        )
     return config.integer("hidden_size") // n_heads
 
 
@@ -58,7 +60,9 @@ def n_feed_forward(config: Config) -> int:
 def n_patches_per_side(config: Config) -> int:
     """Return the patches in a row of a tower's picture. Raises CheckpointError for patches of no size."""
     if not 0 < config.integer("patch_size") <= config.integer("image_size"):
-        raise CheckpointError("config.json has patches that no picture holds.", "Check patch_size and image_size.")
+        raise CheckpointError(
+            "patch_size in config.json is 0 or larger than image_size.", "Check patch_size and image_size."
+        )
     return config.integer("image_size") // config.integer("patch_size")
 
 

@@ -19,7 +19,7 @@ _GUIDE = Path(__file__).parents[1] / "README.md"
 _ENDING = re.compile(r"(For[A-Z]\w*|LMHeadModel|WithLMHeadModel|TextModel|ModelLM|Model|LM)$")
 _NO_WORDS = re.compile(r"[^a-z0-9]+")
 _FAMILY = re.compile(r"[a-z]+")
-_BY_DIFFUSION = "it fills in a whole text by diffusion, and answers here are written token by token"
+_BY_DIFFUSION = "it generates text by diffusion, which is not supported"
 # HF class -> why it stays out of the table
 UNCONVERTIBLE: dict[str, str] = dict.fromkeys(
     ("DreamModel", "LLaDAMoEModel", "LLaDAMoEModelLM", "LLaDAModelLM", "RND1"), _BY_DIFFUSION

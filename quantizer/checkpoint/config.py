@@ -37,7 +37,7 @@ class Config:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_INTEGER:
-            raise CheckpointError(f"config.json has {names[0]} = {value!r}.", "It should be a whole number.")
+            raise CheckpointError(f"config.json has {names[0]} = {value!r}.", "It should be an integer.")
         return value
 
     def number(self, *names: str) -> float:

@@ -85,7 +85,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} is not sound JSON.", "Download the checkpoint again.") from error
+        raise CheckpointError(f"{path.name} is not valid JSON.", "Download the checkpoint again.") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _no_safetensors(folder: Path) -> CheckpointError:
             f"{folder.name} holds PyTorch pickles; loading one runs whatever code it contains.",
             "Get the safetensors version of this model.",
         )
-    return CheckpointError(f"There are no safetensors in {folder}.", "Download the whole checkpoint.")
+    return CheckpointError(f"There are no .safetensors files in {folder}.", "Download the whole checkpoint.")
 
 
 def _indexed_names(folder: Path) -> list[str]:
@@ -133,12 +133,16 @@ def _inside(folder: Path, name: str, checkpoint: Path | None = None) -> Path:
     A link may point anywhere the hub's cache keeps its files, which lies beside the folder; the target must be a file.
     """
     if not _SHARD_NAME.fullmatch(name):
-        raise CheckpointError(f"The index names the shard {name!r}, which is no plain file name.", "Do not use it.")
+        raise CheckpointError(
+            f"The index points outside the checkpoint folder: {name!r}.", "Download the checkpoint again."
+        )
     path = folder / name
     if not path.is_file():
         raise CheckpointError(f"The shard {name} is missing.", "Download the whole checkpoint.")
     if path.is_symlink() and not _is_cache_link(path, checkpoint or folder):
-        raise CheckpointError(f"The shard {name} is a link out of its folder.", "Copy the file into the folder.")
+        raise CheckpointError(
+            f"The shard {name} is a symlink out of the checkpoint folder.", "Copy the file into the folder."
+        )
     return path
 
 
@@ -159,7 +163,7 @@ def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, File
     except ModelFileError as error:
         raise CheckpointError(error.cause, error.remedy) from error
     except (ValueError, RecursionError) as error:
-        raise _broken(path, "its header is not sound JSON") from error
+        raise _broken(path, "its header is not valid JSON") from error
     if not isinstance(header, dict):
         raise _broken(path, "its header is not an object")
     metadata = header.pop("__metadata__", None)
@@ -171,14 +175,16 @@ def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, File
 
 def _tensor(path: Path, source: ByteSource, data_start: int, name: str, row: object) -> FileTensor:
     if not name.isprintable() or not isinstance(row, dict):
-        raise _broken(path, "a tensor has no proper name or entry")
+        raise _broken(path, "a tensor has an invalid name or entry")
     stored = _stored(path, name, row.get("dtype"))
     shape, offsets = _counts(row.get("shape")), _counts(row.get("data_offsets"))
     if shape is None or offsets is None or len(offsets) != 2:
-        raise _broken(path, f"the tensor {name!r} has no proper shape or offsets")
+        raise _broken(path, f"the tensor {name!r} has an invalid shape or invalid offsets")
     n_bytes = math.prod(shape) * stored.block_bytes
     if 0 in shape or offsets[1] - offsets[0] != n_bytes or data_start + offsets[1] > source.n_bytes:
-        raise _broken(path, f"the tensor {name!r} does not fit where it claims to lie (is the file truncated?)")
+        raise _broken(
+            path, f"the tensor {name!r} has offsets that do not match its size or the file (is it truncated?)"
+        )
     return FileTensor(name, tuple(reversed(shape)) or (1,), stored, source, data_start + offsets[0])
 
 
@@ -216,9 +222,9 @@ def _parse(text: str) -> Any:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) != len(pairs):
-        raise ValueError("a key comes twice")
+        raise ValueError("a key appears twice")
     return unique
 
 
 def _broken(path: Path, what: str) -> CheckpointError:
-    return CheckpointError(f"{path.name} is not a sound safetensors file: {what}.", "Download it again.")
+    return CheckpointError(f"{path.name} is not a valid safetensors file: {what}.", "Download it again.")

@@ -56,7 +56,7 @@ def open_checkpoint(
     checkpoint = unpack_checkpoint(read_checkpoint(folder, pending))
     architecture, config = find_architecture(checkpoint.config, checkpoint.tensors)
     if base and not architecture.is_draft_head:
-        raise UsageError(f"{folder.name} is no adapter and no draft head: --base is for those.", "Leave --base out.")
+        raise UsageError(f"{folder.name} is neither an adapter nor a draft head, which --base is for.", "Omit --base.")
     target = read_target(base) if architecture.is_draft_head else None
     modules = EmbeddingModules()
     more: Mapping[str, SourceTensor] = {}
@@ -99,16 +99,16 @@ def _unknown_towers(checkpoint: Checkpoint, architecture: Architecture) -> Itera
     if not projectors_for(checkpoint.config) and any(
         name.removeprefix("model.").startswith(architecture.names.skipped_modules) for name in checkpoint.tensors
     ):
-        yield (
-            f"The model will read text only: how {architecture.hf_classes[-1]} sees or hears cannot be converted yet."
-        )
+        yield (f"The vision or audio part of {architecture.hf_classes[-1]} cannot be converted yet: text only.")
 
 
 def _shape(config: Config, architecture: Architecture) -> ModelShape:
     n_heads = config.optional_integer("num_attention_heads") or 0
     n_kv_heads = config.optional_integer("num_key_value_heads") or n_heads
     if n_heads and n_heads % n_kv_heads:
-        raise CheckpointError(f"{n_heads} attention heads cannot share {n_kv_heads}.", "Check config.json.")
+        raise CheckpointError(
+            f"{n_heads} attention heads cannot share {n_kv_heads} key-value heads.", "Check config.json."
+        )
     n_experts = config.optional_integer("num_local_experts", "num_experts", "n_routed_experts") or 0
     return ModelShape(architecture.gguf_name, n_all_layers(config), n_heads, n_kv_heads, n_experts)
 
@@ -266,7 +266,7 @@ class DraftTarget:
         """Return the config of a head of this model. Raises CheckpointError when their vocabularies differ in size."""
         if head.integer("vocab_size") != len(self.tokens):
             raise CheckpointError(
-                f"The head has {head.integer('vocab_size')} tokens, and the model of --base {len(self.tokens)}.",
+                f"The draft head has {head.integer('vocab_size')} tokens, but the model has {len(self.tokens)}.",
                 "Name the model that the head was made for.",
             )
         return Config({**head.values, "target": dict(self.settings)})

@@ -120,7 +120,9 @@ class StackedTensor:
         first = self.parts[0]
         odd = next((part for part in self.parts if (part.shape, part.stored) != (first.shape, first.stored)), None)
         if odd is not None:
-            raise CheckpointError(f"{odd.name} and {first.name} are not alike.", "Download the checkpoint again.")
+            raise CheckpointError(
+                f"{odd.name} and {first.name} differ in shape or type.", "Download the checkpoint again."
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -230,7 +232,7 @@ class MappedNumbers(RenamedTensor):
 
     def __post_init__(self) -> None:
         if self.origin.stored.name not in _WHOLE_NUMBERS or len(self.shape) != 1:
-            raise CheckpointError(f"{self.name} is no row of whole numbers.", "Download the checkpoint again.")
+            raise CheckpointError(f"{self.name} is not a row of integers.", "Download the checkpoint again.")
 
     @property
     def stored(self) -> TensorType:

@@ -61,7 +61,7 @@ def read_embedding_modules(folder: Path, config: Config, dense_names: Sequence[s
         tensors[f"{name}_out.weight"] = replace(tensor, name=f"{name}_out.weight")
     if width != config.integer("hidden_size"):
         raise CheckpointError(
-            f"The last Dense module gives {width} numbers, llama.cpp those of the hidden size.",
+            f"The last Dense module outputs {width} numbers; llama.cpp supports the hidden size only.",
             "Choose another embedding model.",
         )
     return EmbeddingModules(numbers, tensors)
@@ -74,7 +74,7 @@ def _check_kinds(kinds: Sequence[str], n_dense: int) -> None:
     odd = next((kind for kind in kinds if kind not in _KINDS and not (kind == _DENSE and is_known)), None)
     if odd is not None:
         raise CheckpointError(
-            f"The model passes its vectors through a {odd[:64]} module, which llama.cpp leaves out.",
+            f"The model has a {odd[:64]} module behind it, which llama.cpp does not support.",
             "Choose another embedding model.",
         )
 
@@ -86,7 +86,7 @@ def _dense(folder: Path, name: str, width: int) -> FileTensor:
     tensors = read_weights(folder / name, "model.safetensors", folder)
     if activation != "Identity" or set(tensors) != {_WEIGHT}:
         raise CheckpointError(
-            f"The Dense module {name} is more than one matrix, which is all that llama.cpp computes.",
+            f"The Dense module {name} has an activation or a bias, which llama.cpp does not support.",
             "Choose another embedding model.",
         )
     weight, n_out = tensors[_WEIGHT], Config(settings).integer("out_features")
@@ -111,7 +111,9 @@ def _modules(folder: Path) -> Iterator[tuple[str, str]]:
 
 def _settings(folder: Path, name: str) -> dict[str, Any]:
     if not _FOLDER.fullmatch(name):
-        raise CheckpointError(f"{_MODULES} names the folder {name[:64]!r}, which is no plain name.", "Do not use it.")
+        raise CheckpointError(
+            f"{_MODULES} points outside the checkpoint folder: {name[:64]!r}.", "Download the checkpoint again."
+        )
     return as_object(read_json(folder / name / "config.json"), f"{name}/config.json")
 
 
@@ -121,7 +123,7 @@ def _mode(settings: dict[str, Any]) -> str:
     modes = [str(named)] if named is not None else [_FLAGS.get(flag, flag) for flag in flags]
     if len(modes) != 1 or modes[0] not in _TYPES:
         raise CheckpointError(
-            f"The model pools by {' and '.join(modes)[:128] or 'nothing'}, llama.cpp by one of {', '.join(_TYPES)}.",
+            f"The model uses {' and '.join(modes)[:128] or 'no'} pooling; llama.cpp supports {', '.join(_TYPES)}.",
             "Choose another embedding model.",
         )
     return modes[0]
@@ -189,8 +191,8 @@ def yes_no_ranker(
     texts = [token.text for token in vocabulary.tokens]
     if name not in tensors or not set(_ANSWERS) <= set(texts):
         raise CheckpointError(
-            f"The model is named as one that ranks, and lacks {name} or a token for yes and no.",
-            "Rename its folder if it does not rank.",
+            f"The model is named like a reranker, but has no {name} or no tokens for yes and no.",
+            "Rename its folder if it is not a reranker.",
         )
     return YesNoRanker(
         ranking_entry(architecture),

@@ -67,22 +67,22 @@ def check_removable(model: SourceModel, n_removed: int) -> None:
     header, architecture = _hyperparameters(model), model.shape.architecture
     if architecture not in _REMOVABLE or hyperparameter(header, "n_deepstack_layers"):
         raise UsageError(
-            f"Layers of {architecture} models cannot be left out: llama.cpp tells from a layer's number what it does.",
-            "Leave --prune-layers out, or choose a model of another family.",
+            f"Layers of {architecture} models cannot be removed: a layer's number decides what it computes.",
+            "Omit --prune-layers, or choose a model of another family.",
         )
     n_layers = n_layers_of(model)
     telling = _TELLING_DEPTHS.get(architecture, ())
     if n_layers in telling or n_layers - n_removed in telling:
         raise UsageError(
-            f"llama.cpp takes a {architecture} model with {n_layers - n_removed} layers for another than one with"
+            f"llama.cpp treats a {architecture} model with {n_layers - n_removed} layers differently from one with"
             f" {n_layers}.",
             "Choose another --prune-layers, or a model of another size.",
         )
     if n_removed > (most := _n_spare(_kinds(model))):
-        one = "one layer has" if len(set(_kinds(model))) == 1 else "one layer of each kind has"
+        one = "one layer" if len(set(_kinds(model))) == 1 else "one layer of each kind"
         raise UsageError(
-            f"{n_removed} of {n_layers} layers cannot be left out: {one} to stay.",
-            f"Use at most --prune-layers {most}." if most else "Leave --prune-layers out.",
+            f"{n_removed} of {n_layers} layers cannot be removed: {one} must stay.",
+            f"Use at most --prune-layers {most}." if most else "Omit --prune-layers.",
         )
 
 
@@ -122,7 +122,7 @@ def without_layers(model: SourceModel, removed: Collection[int]) -> SourceModel:
         shape=replace(model.shape, n_layers=n_all - len(removed)),
         unquantized={new: kind for name, kind in model.unquantized.items() if (new := names.get(name))},
         shard_counts=tuple(_counts(model.shard_counts, kept)),
-        warnings=(*model.warnings, f"Left out of {n_all} layers: {layers}. `localllm eval` shows what that loses."),
+        warnings=(*model.warnings, f"Removed of {n_all} layers: {layers}. `localllm eval` measures the loss."),
     )
 
 

@@ -82,11 +82,13 @@ def _with_pretokenizer(model: SourceModel) -> SourceModel:
         return model
     name = _pretokenizer(model.shape.architecture, entries.get(_MERGES))
     if name is None:
-        what = "The file does not name its pre-tokenizer, and its merges are of no vocabulary known here"
-        return model if stored else _noted(model, f"{what}: llama.cpp splits text as a default, perhaps worse.")
+        what = "The file does not name its pre-tokenizer, and its merges match no known vocabulary"
+        return (
+            model if stored else _noted(model, f"{what}: llama.cpp uses its default, which may split text differently.")
+        )
     what = f"named {stored!r}" if stored else "missing"
     changed = replace(model, entries=(*_without(model.entries, _PRE), encode_entry(_PRE, name, "str")))
-    return _noted(changed, f"The pre-tokenizer, which was {what}, is {name!r} by its merges.")
+    return _noted(changed, f"The pre-tokenizer was {what}; its merges identify it as {name!r}.")
 
 
 def _pretokenizer(architecture: str, merges: Entry | None) -> str | None:
@@ -135,7 +137,7 @@ def _with_joined_experts(model: SourceModel) -> SourceModel:
         shard_counts=tuple(counts[shard] for shard in range(len(stops)) if counts[shard]),
     )
     n_parts = len(model.tensors) - len(plain)
-    return _noted(changed, f"{n_parts} experts, stored one by one, are joined to {len(experts)} tensors.")
+    return _noted(changed, f"{n_parts} separately stored experts are merged into {len(experts)} tensors.")
 
 
 def _joined(name: str, parts: dict[int, SourceTensor], n_experts: int) -> SourceTensor:
@@ -144,7 +146,7 @@ def _joined(name: str, parts: dict[int, SourceTensor], n_experts: int) -> Source
     is_alike = all((part.shape, part.stored) == (first.shape, first.stored) for part in parts.values())
     if numbers != list(range(n_experts or len(parts))) or not is_alike:
         raise ModelFileError(
-            f"The experts of {name} are {len(parts)} of {n_experts}, or of several types.",
+            f"{name} has {len(parts)} of {n_experts} experts, or experts of different types.",
             "Convert the model again from its checkpoint.",
         )
     return StackedTensor(name, tuple(parts[number] for number in numbers))
@@ -162,7 +164,7 @@ def _with_plain_rows(model: SourceModel) -> SourceModel:
     n_changed = sum(isinstance(tensor, InterleavedTensor) for tensor in tensors)
     return _noted(
         replace(model, tensors=tensors),
-        f"{n_changed} tensors in {' and '.join(names)}, which llama.cpp gave up, are read as Q4_0 without loss.",
+        f"{n_changed} tensors in {' and '.join(names)}, which llama.cpp no longer supports, become Q4_0 without loss.",
     )
 
 
@@ -177,7 +179,9 @@ class InterleavedTensor(RenamedTensor):
     def __post_init__(self) -> None:
         n_rows, _ = INTERLEAVED_ROWS[self.origin.stored.name]
         if len(self.shape) < 2 or self.shape[1] % n_rows:
-            raise ModelFileError(f"The rows of {self.name} are no groups of {n_rows}.", "Download the file again.")
+            raise ModelFileError(
+                f"The number of rows of {self.name} is not a multiple of {n_rows}.", "Download the file again."
+            )
 
     @property
     def stored(self) -> TensorType:
@@ -219,7 +223,7 @@ def _with_cached_latents(model: SourceModel) -> SourceModel:
     n_heads, key, value, rope = (_number(entries.get(name)) for name in _HEADS)
     latent, n_rows = fused[0].shape[0], n_heads * (key - rope + value)
     if not 0 < rope < key or not value or any(tensor.shape != (latent, n_rows) for tensor in fused):
-        raise ModelFileError(f"The shape of {fused[0].name} is not as the file says.", "Download it again.")
+        raise ModelFileError(f"The shape of {fused[0].name} contradicts the file's metadata.", "Download it again.")
     lengths = {
         "attention.head_count_kv": 1,
         "attention.key_length": latent + rope,
@@ -248,7 +252,7 @@ def _with_cached_latents(model: SourceModel) -> SourceModel:
             tensors=tensors,
             shard_counts=(),  # files of other lengths: one, unless a size is asked for
         ),
-        f"The keys and values of {len(fused)} layers, one matrix each, become two: the cache takes a fraction.",
+        f"The fused keys and values of {len(fused)} layers are split, which makes the KV cache much smaller.",
     )
 
 

@@ -37,13 +37,13 @@ _SIDES = {".lora_A.weight": "a", ".lora_B.weight": "b", ".lora_embedding_A": "a"
 _UNSUPPORTED = {
     "use_dora": "DoRA",
     "modules_to_save": "whole modules beside its matrices (modules_to_save)",
-    "lora_bias": "biases of its own (lora_bias)",
-    "alpha_pattern": "an alpha for each module (alpha_pattern)",
-    "fan_in_fan_out": "matrices that lie transposed (fan_in_fan_out)",
-    "layer_replication": "layers that come several times (layer_replication)",
+    "lora_bias": "its own biases (lora_bias)",
+    "alpha_pattern": "different alphas per module (alpha_pattern)",
+    "fan_in_fan_out": "transposed matrices (fan_in_fan_out)",
+    "layer_replication": "repeated layers (layer_replication)",
     "target_parameters": "matrices for whole parameters (target_parameters)",
-    "trainable_token_indices": "tokens of its own (trainable_token_indices)",
-    "alora_invocation_tokens": "tokens that switch it on (aLoRA)",
+    "trainable_token_indices": "its own tokens (trainable_token_indices)",
+    "alora_invocation_tokens": "tokens that activate it (aLoRA)",
 }
 
 
@@ -59,7 +59,7 @@ def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> Source
     without it, the one that the adapter names, if that is a local folder. Raises UserError with the obstacle.
     """
     if file_type.base.is_quantized:
-        raise UsageError(f"An adapter is not quantized to {file_type.name}.", "Choose F16, BF16 or F32.")
+        raise UsageError(f"An adapter cannot be quantized to {file_type.name}.", "Choose F16, BF16 or F32.")
     settings = _settings(folder)
     model = _open_base(base or _named_base(settings))
     tensors = list(_pairs(folder, model))
@@ -85,14 +85,14 @@ def _settings(folder: Path) -> Config:
     if settings.values.get("bias") not in (None, "none"):
         raise _unsupported("changes biases")
     if settings.flag("use_rslora") and settings.values.get("rank_pattern"):
-        raise _unsupported("scales ranks of several sizes by their roots (use_rslora with rank_pattern)")
+        raise _unsupported("combines use_rslora with rank_pattern")
     return settings
 
 
 def _named_base(settings: Config) -> Path:
     name = settings.text("base_model_name_or_path") or ""
     if not name or "\0" in name or not Path(name).is_dir():
-        cause = f"The adapter is for {name[:128] or 'a model that it does not name'}, which is no local folder."
+        cause = f"The adapter is for {name[:128] or 'an unnamed model'}, which is not a local folder."
         raise UsageError(cause, "Name the model's folder or GGUF with --base.")
     return Path(name)
 
@@ -105,7 +105,7 @@ def _pairs(folder: Path, base: _BaseModel) -> Iterator[SourceTensor]:
         if name not in base.shapes:
             raise _unsupported(f"changes {name}, which its base model does not have")
         if re.sub(r"^blk\.\d+\.", "", name) in base.architecture.unadapted:
-            raise _unsupported(f"changes {name}, which llama.cpp computes without its adapters")
+            raise _unsupported(f"changes {name}, to which llama.cpp applies no adapters")
         a = TransposedTensor(inputs[name], name) if name == _EMBEDDING else inputs[name]
         if not fits(name, base.shapes[name], a.shape, output.shape):
             raise _unsupported(f"has matrices for {name} of other shapes than its base model")
@@ -119,7 +119,7 @@ def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, File
     for name, tensor in read_weights(folder, _WEIGHTS).items():
         ending = next((ending for ending in _SIDES if name.endswith(ending)), None)
         if ending is None:
-            raise _unsupported(f"holds {name[:128]!r}, which is no matrix of a pair")
+            raise _unsupported(f"contains {name[:128]!r}, which is not a LoRA matrix")
         weight = name.removeprefix(_PREFIX).removesuffix(ending) + ".weight"
         weight = weight.replace("language_model.", "", 1) if architecture.names.skipped_modules else weight
         if weight in sides[_SIDES[ending]]:
@@ -127,7 +127,7 @@ def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, File
         sides[_SIDES[ending]][weight] = tensor
     odd = sorted(sides["a"].keys() ^ sides["b"].keys())
     if odd or not sides["a"]:
-        raise _unsupported(f"has one matrix of two for {odd[0][:128]!r}" if odd else "changes nothing")
+        raise _unsupported(f"lacks one of the two matrices for {odd[0][:128]!r}" if odd else "changes nothing")
     return sides
 
 
@@ -160,7 +160,7 @@ def _entries(folder: Path, settings: Config, architecture: Architecture) -> Iter
 
 
 def _unsupported(what: str) -> CheckpointError:
-    return CheckpointError(f"The adapter {what}.", "Merge it into its model with PEFT, and convert the whole.")
+    return CheckpointError(f"The adapter {what}.", "Merge it into its model with PEFT, and convert that.")
 
 
 # config.json's name -> GGUF's, of settings that rearranging a weight needs

@@ -87,7 +87,9 @@ def _token_rows(checkpoint: Checkpoint, config: Config, projector: Projector) ->
     rows = {}
     for name, text in projector.token_rows.items():
         if table is None or len(table.shape) != 2 or not ids.get(text, table.shape[1]) < table.shape[1]:
-            raise CheckpointError(f"The checkpoint has no embedding of {text}.", "Download the whole checkpoint.")
+            raise CheckpointError(
+                f"The checkpoint has no embedding for the token {text}.", "Download the whole checkpoint."
+            )
         rows[name] = replace(table.rows(ids[text], ids[text] + 1), name=name, shape=table.shape[:1])
     return rows
 
@@ -121,7 +123,7 @@ def _read_processor(folder: Path) -> dict[str, Any]:
     found = [name for name in _PROCESSOR_FILES if (folder / name).exists()]
     if not found:
         raise CheckpointError(
-            f"There is no {_PROCESSOR_FILES[0]}, which says how pictures and sounds are prepared.",
+            f"{_PROCESSOR_FILES[0]} is missing, which describes how images and audio are prepared.",
             "Download the whole checkpoint.",
         )
     settings: dict[str, Any] = {}

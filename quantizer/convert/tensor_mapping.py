@@ -129,9 +129,11 @@ def _stacked(tensors: Mapping[str, _Origin], stack: Stack, config: Config) -> di
 def _stack(name: str, parts: Mapping[int, FileTensor], n_parts: int) -> StackedTensor:
     missing = next((i for i in range(n_parts) if i not in parts), None)
     if missing is not None:
-        raise CheckpointError(f"The checkpoint lacks number {missing} of {name}.", "Download the whole checkpoint.")
+        raise CheckpointError(f"Part {missing} of {name} is missing.", "Download the whole checkpoint.")
     if len(parts) > n_parts:
-        raise CheckpointError(f"Of {name} there are {len(parts)}, in config.json {n_parts}.", "Check config.json.")
+        raise CheckpointError(
+            f"{name} has {len(parts)} parts, but config.json implies {n_parts}.", "Check config.json."
+        )
     return StackedTensor(name, tuple(parts[i] for i in range(n_parts)))
 
 
@@ -178,7 +180,7 @@ def _find(name: str, names: Mapping[str, tuple[str, str]], endings: Iterable[str
         if name.endswith(ending) and name.removesuffix(ending) in names:
             kind, new_name = names[name.removesuffix(ending)]
             return kind, new_name + ending
-    raise CheckpointError(f"The tensor {name[:128]!r} has no place in this architecture.", "Report the model.")
+    raise CheckpointError(f"gguf has no name for the tensor {name[:128]!r} in this architecture.", "Report the model.")
 
 
 def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
@@ -217,19 +219,18 @@ def _check_shapes(
     """Raise CheckpointError unless every needed tensor is there in its shape, and none is larger than ggml allows."""
     missing = [name for name in needed if name not in tensors]
     if missing:
-        raise CheckpointError(
-            f"The checkpoint lacks {len(missing)} tensors, {missing[0]} among them.", "Download the whole checkpoint."
-        )
+        others = f" and {len(missing) - 1} more tensors" if len(missing) > 1 else ""
+        raise CheckpointError(f"The checkpoint lacks {missing[0]}{others}.", "Download the whole checkpoint.")
     for name, tensor in tensors.items():
         if len(tensor.shape) > _MAX_DIMENSIONS:
             cause = (
-                f"The tensor {name} has {len(tensor.shape)} dimensions, where llama.cpp has at most {_MAX_DIMENSIONS}."
+                f"The tensor {name} has {len(tensor.shape)} dimensions; llama.cpp supports at most {_MAX_DIMENSIONS}."
             )
             raise CheckpointError(cause, "Download the checkpoint again.")
     for name, shape in {**optional, **needed}.items():
         if name in tensors and tensors[name].shape != shape:
             raise CheckpointError(
-                f"The tensor {name} is {_times(tensors[name].shape)}, where config.json implies {_times(shape)}.",
+                f"The tensor {name} is {_times(tensors[name].shape)}, but config.json implies {_times(shape)}.",
                 "Download the checkpoint again.",
             )
 

@@ -107,7 +107,7 @@ class ArrayRef:
 
 def invalid_gguf(name: str, what: str) -> ModelFileError:
     """Return the error for a file that breaks the format; `what` is a clause without a full stop."""
-    return ModelFileError(f"{name} is not a sound GGUF file: {what}.", "Download it again, or convert the model again.")
+    return ModelFileError(f"{name} is not a valid GGUF file: {what}.", "Download it again, or convert the model again.")
 
 
 class Cursor:

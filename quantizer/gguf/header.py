@@ -227,7 +227,7 @@ def _read_fields(cursor: Cursor, count: int) -> dict[str, Field]:
     for _ in range(count):
         key = _name(cursor, _MAX_KEY_BYTES, "metadata key")
         if key in fields:
-            raise cursor.invalid(f"the metadata key {key!r} comes twice")
+            raise cursor.invalid(f"the metadata key {key!r} appears twice")
         fields[key] = _read_field(cursor, key)
     return fields
 
@@ -274,7 +274,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInf
     for _ in range(count):
         tensor = _read_tensor(cursor)
         if tensor.name in tensors:
-            raise cursor.invalid(f"the tensor {tensor.name!r} comes twice")
+            raise cursor.invalid(f"the tensor {tensor.name!r} appears twice")
         # llama.cpp takes only tables without gaps, which rules out overlaps too
         if tensor.offset != expected_offset:
             raise cursor.invalid(f"the tensor {tensor.name!r} starts at {tensor.offset}, not at {expected_offset}")
@@ -296,7 +296,9 @@ def _read_tensor(cursor: Cursor) -> TensorInfo:
     if kind is None:
         raise cursor.invalid(f"the tensor {name!r} has the unknown type {type_id}")
     if not kind.fits(shape[0] if shape else 1):
-        raise cursor.invalid(f"the tensor {name!r} has rows that are no whole blocks of {kind.name}")
+        raise cursor.invalid(
+            f"the tensor {name!r} has rows of a length that is not a multiple of {kind.block_size} ({kind.name})"
+        )
     return TensorInfo(name, shape, type_id, offset, kind.tensor_bytes(shape))
 
 
@@ -362,7 +364,7 @@ def encode_entry(key: str, value: object, type_name: str) -> Entry:
             return Entry(key, STRING, _string(value))
         return Entry(key, type_id, struct.pack(SCALAR_FORMATS[type_id], bool(value) if type_id == BOOL else value))
     except (struct.error, OverflowError) as error:
-        cause = f"{key} would have a number that no GGUF holds as {type_name}."
+        cause = f"{key} has a value that does not fit the type {type_name}."
         raise CheckpointError(cause, "Check config.json and the tokenizer's files.") from error
 
 

@@ -70,16 +70,16 @@ def hyperparameter_faults(header: Header) -> Iterator[str]:
     if used > count or (count > 0 and used == 0):
         yield f"it uses {used} of {count} experts"
     if groups and groups >= count:
-        yield f"it puts {count} experts into {groups} groups"
+        yield f"it divides {count} experts into {groups} groups"
     if groups > 1 and (count % groups or not 0 < groups_used < groups):
         yield f"it uses {groups_used} of {groups} groups of {count} experts"
     n_layers = header.integer(f"{header.architecture}.block_count")
     if n_layers is not None and hyperparameter(header, "nextn_predict_layers") > n_layers:
-        yield "it predicts with more layers than it has"
+        yield "it has more prediction layers than layers"
     yield from _attention_faults(header)
     n_deepstack = hyperparameter(header, "n_deepstack_layers")
     if n_deepstack >= (hyperparameter(header, "block_count") or _MAX_LAYERS):  # the last layer takes outputs alone
-        yield f"it adds what it sees after {n_deepstack} layers, not all of which come before its last"
+        yield f"its {n_deepstack} deepstack layers do not all come before its last layer"
 
 
 def per_layer(header: Header, suffix: str) -> list[float]:
@@ -111,7 +111,7 @@ def _value_faults(header: Header, suffix: str, types: tuple[type, ...], low: flo
     key = f"{header.architecture}.{suffix}"
     field = header.fields.get(key)
     if field is not None and not isinstance(field.value, types):
-        yield f"{key} is {str(field.value)[:32]!r}, which is no number of its kind"
+        yield f"{key} is {str(field.value)[:32]!r}, which is not a number of the expected type"
     for value in per_layer(header, suffix):
         if not low <= value <= high:  # false for NaN too
             yield f"{key} is {value}, outside {low} to {high}"
@@ -133,4 +133,4 @@ def _attention_faults(header: Header) -> Iterator[str]:
     if heads[0] and header.integer(f"{header.architecture}.attention.key_length") is None and width < heads[0]:
         yield f"its {heads[0]} attention heads do not fit an embedding of {width}"
     if hyperparameter(header, "rope.dimension_count") % 2:
-        yield "its rope dimensions are an odd number"
+        yield "its number of rope dimensions is odd"

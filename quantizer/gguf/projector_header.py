@@ -140,7 +140,7 @@ def parse_projector(header: Header) -> ProjectorHeader:
         raise ModelFileError(f"{path.name} is not a projector.", _REMEDY)
     vision, audio = _encoder(header, "vision"), _encoder(header, "audio")
     if vision is None and audio is None:
-        raise ModelFileError(f"{path.name} is a projector that neither sees nor hears.", _REMEDY)
+        raise ModelFileError(f"{path.name} is a projector without a vision or audio encoder.", _REMEDY)
     return ProjectorHeader(header, vision, audio)
 
 
@@ -148,11 +148,11 @@ def mismatch(projector: ProjectorHeader, model: Header) -> str:
     """Return why `projector` was made for other models than `model`; empty where its embeddings have the width."""
     widths = {encoder.width for encoder in projector.encoders}
     if len(widths) > 1:
-        return f"its embeddings of pictures and of sounds differ in width: {' and '.join(map(str, sorted(widths)))}"
+        return f"its image and audio embeddings differ in width: {' and '.join(map(str, sorted(widths)))}"
     (width,), expected = widths, input_width(model)
     if not width:
-        return "it does not say how wide its embeddings are"
-    return "" if width == expected else f"its embeddings have {width} numbers, and the model takes {expected}"
+        return "it does not state the width of its embeddings"
+    return "" if width == expected else f"its embeddings are {width} wide, but the model takes {expected}"
 
 
 def input_width(model: Header) -> int:

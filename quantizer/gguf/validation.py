@@ -57,7 +57,7 @@ def header_faults(header: Header) -> Iterator[str]:
 def check_weights(header: Header, later: Sequence[Header]) -> None:
     """Raise ModelFileError for a model without tensors; `later` are its other files, and the first may have none."""
     if not any(part.tensors for part in (header, *later)):
-        raise ModelFileError(f"{header.path.name} holds no weights.", "Name a model file.")
+        raise ModelFileError(f"{header.path.name} contains no weights.", "Name a model file.")
 
 
 def shard_paths(header: Header) -> list[Path]:
@@ -89,14 +89,14 @@ def _identity_faults(header: Header) -> Iterator[str]:
     if not header.architecture:
         yield "it does not name its architecture"
     elif not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", header.architecture):
-        yield f"its architecture {header.architecture[:64]!r} is not a name"
+        yield f"its architecture name {header.architecture[:64]!r} is invalid"
 
 
 def _tensor_faults(header: Header) -> Iterator[str]:
     for tensor in header.tensors:
         stored = TENSOR_TYPES[tensor.type_id].name
         if stored not in WEIGHT_TYPES and stored not in INTERLEAVED_ROWS and not _INTEGER_TENSORS.search(tensor.name):
-            yield f"the tensor {tensor.name!r} has a type that no weight has"
+            yield f"the tensor {tensor.name!r} has a type that is not for weights"
         if stored != "F32" and _ELEMENTWISE.search(tensor.name):
             yield f"the tensor {tensor.name!r} is not in F32"
     embedding = next((tensor for tensor in header.tensors if tensor.name == "token_embd.weight"), None)
@@ -138,11 +138,11 @@ def _check_current(header: Header) -> None:
         stored = TENSOR_TYPES[tensor.type_id].name
         is_separate = SEPARATE_EXPERT.fullmatch(tensor.name)
         if stored in INTERLEAVED_ROWS or is_separate:
-            what = "has its experts one by one" if is_separate else f"is in {stored}"
+            what = "stores its experts separately" if is_separate else f"is in {stored}"
             same = "the type that it has" if is_separate else "Q4_0, which loses nothing"
             raise ModelFileError(
                 f"{header.path.name} {what}, which llama.cpp no longer reads.",
-                f"Write it anew with `localllm quantize` as {same}.",
+                f"Write it again with `localllm quantize` as {same}.",
             )
 
 

@@ -37,7 +37,7 @@ def vocabulary_faults(header: Header) -> Iterator[str]:
     if _TOKENS not in header.fields:
         return
     if not header.text(_MODEL):  # llama.cpp loads no vocabulary of an unnamed kind
-        yield "it lists tokens and does not name their tokenizer"
+        yield "it has tokens but does not name their tokenizer"
         return
     if not isinstance(header.fields[_TOKENS].value, ArrayRef) or header.array_ref(_TOKENS).element_type != STRING:
         yield "its vocabulary is not a list of strings"
@@ -116,10 +116,10 @@ def _byte_faults(header: Header, tokens: StringArray, model: str) -> Iterator[st
         return
     kinds = header.numbers("tokenizer.ggml.token_type")
     if _BYTE_TYPE in kinds and model in _WITHOUT_BYTES:
-        yield "its tokenizer has no bytes, and some of its tokens are bytes"
+        yield "some of its tokens are bytes, which its tokenizer does not support"
     elif _BYTE_TYPE in kinds:
         named = tokens.select([index for index, kind in enumerate(kinds) if kind == _BYTE_TYPE])
-        yield from (f"the token {token[:32]!r} is no byte" for token in named if token not in _BYTE_TOKENS)
+        yield from (f"the byte token {token[:32]!r} is invalid" for token in named if token not in _BYTE_TOKENS)
 
 
 def _merge_faults(header: Header) -> Iterator[str]:
@@ -148,11 +148,13 @@ def _character_map_faults(header: Header) -> tuple[str, ...]:
     try:
         ref = header.array_ref(_MAP_KEY)
     except KeyError:
-        return ("its map of characters is no list",)
+        return ("its precompiled_charsmap is not a list",)
     if ref.element_type not in _BYTE_TYPES or ref.count > _MAX_MAP_BYTES:
-        return ("its map of characters is no list of bytes, or too long",)
+        return ("its precompiled_charsmap is not a list of bytes, or too long",)
     return (
-        () if is_sound_map(header.source.read(ref.start, ref.stop)) else ("its map of characters leads beyond its end",)
+        ()
+        if is_sound_map(header.source.read(ref.start, ref.stop))
+        else ("its precompiled_charsmap points beyond its end",)
     )
 
 
@@ -219,4 +221,4 @@ def _frame_faults(header: Header, n_tokens: int) -> Iterator[str]:
         stored = header.integer(f"tokenizer.ggml.{place.key}_token_id")
         ids = (token_id for token_id in (stored, place.default) if token_id is not None)
         if not any(0 <= token_id < n_tokens for token_id in ids):
-            yield f"its tokenizer puts a {place.key} token around texts and has none"
+            yield f"its tokenizer adds a {place.key} token to prompts but defines none"

@@ -171,7 +171,7 @@ def save_imatrix(matrix: ImportanceMatrix, path: Path) -> None:
 def read_imatrix(path: Path) -> ImportanceMatrix:
     """Read the matrix at `path`, ours or llama-imatrix's. Raises ModelFileError for anything else."""
     if open_local(path).read(0, 4) != b"GGUF":
-        raise ModelFileError(f"{path.name} is no importance matrix: it is not a GGUF file.", _LEGACY)
+        raise ModelFileError(f"{path.name} is not an importance matrix: it is not a GGUF file.", _LEGACY)
     header = read_header(path)
     if header.text("general.type") != "imatrix":
         raise ModelFileError(
@@ -236,4 +236,4 @@ def _metadata(matrix: ImportanceMatrix) -> list[Entry]:
 
 
 def _unsound(path: Path, what: str) -> ModelFileError:
-    return ModelFileError(f"{path.name} is no sound importance matrix: {what}.", "Compute it again.")
+    return ModelFileError(f"{path.name} is not a valid importance matrix: {what}.", "Compute it again.")

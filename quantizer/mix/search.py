@@ -218,7 +218,7 @@ class MixSearch:
         ]
         self.free = {tensor.name: tensor.shape for tensor in ours if tensor.name in sensitivities}
         if not self.free:
-            raise UsageError("There is no tensor left to choose a type for.", "Set fewer of them with --tensor.")
+            raise UsageError("All tensors have a type set by hand.", "Set fewer with --tensor.")
         self._unmeasured = {tensor.name: _UNMEASURED for tensor in ours if tensor.name not in sensitivities}
         self._frontier = Frontier([_choices(shape, sensitivities[name]) for name, shape in self.free.items()])
         self.smallest = self._mix(self._frontier.within_bytes(self._frontier.least_bytes))
@@ -285,7 +285,7 @@ def check_unquantized(model: SourceModel) -> None:
     for tensor in model.tensors:
         if tensor.stored.is_quantized and tensor.stored.name != _FINE and _is_quantizable(tensor, model):
             raise UsageError(
-                f"{model.name} is quantized already, {tensor.name} to {tensor.stored.name}.",
+                f"{model.name} is already quantized, {tensor.name} to {tensor.stored.name}.",
                 "Name the checkpoint, or its F16, BF16 or Q8_0 file.",
             )
 

@@ -78,7 +78,7 @@ def parse_override(text: str) -> TensorOverride:
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError) as error:
-        cause = f"{pattern!r} is no regular expression: {error}."
+        cause = f"{pattern!r} is not a valid regular expression: {error}."
         raise UsageError(cause, "Put a backslash before ( [ * +.") from error
     return TensorOverride(pattern, weight_type_named(name))
 

@@ -64,7 +64,7 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
         kind = str(files.model.get("type", "BPE"))
         if kind not in _READERS:
             raise CheckpointError(
-                f"llama.cpp has no tokenizer of the kind {kind[:32]}.", "Look for a GGUF of this model."
+                f"llama.cpp does not support tokenizers of the kind {kind[:32]}.", "Look for a GGUF of this model."
             )
         falls_back_to_bytes = kind == "BPE" and files.model.get("byte_fallback")
         reader = read_sentence_bpe if falls_back_to_bytes else _READERS[kind]
@@ -77,7 +77,7 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
         if model.algorithm is Algorithm.UNIGRAM:
             return unigram_alphabet(model, pieces.name)
         raise CheckpointError(
-            f"{pieces.name} cuts text into {model.algorithm.name.lower()}s, which llama.cpp does not.",
+            f"{pieces.name} splits text into {model.algorithm.name.lower()}s, which llama.cpp does not support.",
             "Look for a GGUF.",
         )
     if words is not None:

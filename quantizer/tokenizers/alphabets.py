@@ -63,7 +63,9 @@ def _pair(merge: object) -> tuple[str, str]:
     """Return one pair, which older files write as a string and newer ones as a list."""
     parts = merge.split(" ") if isinstance(merge, str) else merge
     if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
-        raise CheckpointError(f"tokenizer.json has the odd merge {str(merge)[:64]!r}.", "Download it again.")
+        raise CheckpointError(
+            f"tokenizer.json contains an invalid merge rule: {str(merge)[:64]!r}.", "Download it again."
+        )
     return parts[0], parts[1]
 
 
@@ -100,7 +102,7 @@ def alphabet_of_pieces(model: PieceModel, name: str) -> Alphabet:
     """Return the vocabulary of the tokenizer.model called `name`, alone. Raises as `read_sentence_bpe` does."""
     if model.charsmap or model.removes_extra_spaces or model.has_space_suffix:
         raise CheckpointError(
-            f"{name} rewrites text or drops spaces, which llama.cpp does not do for this kind of tokenizer.",
+            f"{name} rewrites text or drops spaces, which llama.cpp does not support for this kind of tokenizer.",
             "Look for a GGUF of this model.",
         )
     tokens = dict(enumerate(model.pieces))
@@ -167,7 +169,7 @@ def read_wordpiece(folder: TokenizerFolder) -> Alphabet:
     if found != _AS_BERT:
         raise found.refusal()
     if folder.model.get("continuing_subword_prefix", _GOES_ON) != _GOES_ON:
-        raise CheckpointError("The tokenizer does not mark its pieces as BERT does.", "Look for a GGUF of this model.")
+        raise CheckpointError("The tokenizer's continuing_subword_prefix is not ##.", "Look for a GGUF of this model.")
     options = as_object(folder.tokenizer["normalizer"], "the normalizer in tokenizer.json")
     return _wordpiece_alphabet(token_ids(folder.model), options.get("lowercase", True), options.get("strip_accents"))
 
@@ -176,7 +178,9 @@ def read_word_list(folder: TokenizerFolder, path: Path) -> Alphabet:
     """Read vocab.txt, one token a line. Raises CheckpointError when it is not sound or Chinese is not split."""
     settings = folder.settings
     if settings.flag("tokenize_chinese_chars") is False:
-        raise CheckpointError("The tokenizer keeps Chinese words whole, llama.cpp does not.", "Look for a GGUF of it.")
+        raise CheckpointError(
+            "The tokenizer does not split Chinese characters, llama.cpp does.", "Look for a GGUF of it."
+        )
     words = read_text(path, _MAX_LIST_BYTES).removesuffix("\n").split("\n")
     ids = {word.removesuffix("\r"): i for i, word in enumerate(words)}
     if len(ids) != len(words):
@@ -238,7 +242,9 @@ def read_unigram(folder: TokenizerFolder) -> Alphabet:
 def unigram_alphabet(model: PieceModel, name: str) -> Alphabet:
     """Return the vocabulary of the tokenizer.model called `name`, alone. Raises CheckpointError like `read_unigram`."""
     if model.has_space_suffix:
-        raise CheckpointError(f"{name} writes spaces behind words, which llama.cpp does not.", "Look for a GGUF of it.")
+        raise CheckpointError(
+            f"{name} puts spaces after words, which llama.cpp does not support.", "Look for a GGUF of it."
+        )
     if any(piece.type is TokenType.BYTE for piece in model.pieces):
         raise _no_byte_fallback(name)
     tokens = dict(enumerate(model.pieces))
@@ -292,6 +298,6 @@ def _charsmap(normalizer: object) -> bytes:
 
 def _no_byte_fallback(name: str) -> CheckpointError:
     return CheckpointError(
-        f"{name} spells unknown text in bytes, which llama.cpp does not do for unigram tokenizers.",
+        f"{name} falls back to bytes, which llama.cpp does not support for unigram tokenizers.",
         "Look for a GGUF of this model.",
     )

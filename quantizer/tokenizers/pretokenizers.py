@@ -30,7 +30,7 @@ class Preparation:
     def refusal(self) -> CheckpointError:
         """Return the error for a preparation that llama.cpp does not have; it lists the steps."""
         return CheckpointError(
-            f"The tokenizer prepares text in a way that llama.cpp has no name for "
+            f"The tokenizer prepares text in a way that llama.cpp does not support "
             f"(rewriting: {_shown(self.rewriting)}; splits: {_shown(self.cuts)}).",
             "Look for a GGUF of this model.",
         )
@@ -172,7 +172,7 @@ def pretokenizer_name(cuts: tuple[str, ...], ignore_merges: bool) -> str:
     if name is None:
         shown = "; ".join(cuts) or "none"
         raise CheckpointError(
-            f"The tokenizer splits text in a way that llama.cpp has no name for (splits: {shown}; "
+            f"The tokenizer splits text in a way that llama.cpp does not support (splits: {shown}; "
             f"ignore_merges: {str(ignore_merges).lower()}).",
             "Look for a GGUF of this model.",
         )

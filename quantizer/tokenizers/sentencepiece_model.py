@@ -67,7 +67,7 @@ def parse_piece_model(data: bytes, name: str) -> PieceModel:
     except (_WireError, UnicodeDecodeError, ValueError) as error:
         raise unsound(name) from error
     if not model.pieces:
-        raise CheckpointError(f"{name} holds no pieces.", "Download the checkpoint again.")
+        raise CheckpointError(f"{name} contains no pieces.", "Download the checkpoint again.")
     return model
 
 
@@ -81,7 +81,7 @@ def _add_piece(model: PieceModel, message: memoryview) -> None:
         elif number == 3:
             kind = TokenType(_number(value))
     if len(model.pieces) >= MAX_TOKENS or not math.isfinite(score):
-        raise _WireError("too many pieces, or a score that is no number")
+        raise _WireError("too many pieces, or a score that is not a number")
     model.pieces.append(Token(text, kind, score))
 
 

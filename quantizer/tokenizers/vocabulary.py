@@ -63,7 +63,7 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 def unsound(noun: str) -> CheckpointError:
     """Return the error for data that is not sound."""
-    return CheckpointError(f"{noun} is not sound.", "Download the checkpoint again.")
+    return CheckpointError(f"{noun} is invalid.", "Download the checkpoint again.")
 
 
 def _optional_object(path: Path) -> dict[str, Any]:
@@ -186,7 +186,8 @@ def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, To
         raise CheckpointError(f"config.json has vocab_size = {n_rows}.", "Check config.json.")
     if alphabet and max(alphabet) >= n_rows:
         raise CheckpointError(
-            f"The tokenizer's {len(alphabet)} tokens do not fit the model's {n_rows}.", "Download the checkpoint again."
+            f"The tokenizer's {len(alphabet)} tokens do not fit into the model's vocabulary of {n_rows}.",
+            "Download the checkpoint again.",
         )
     tokens = [Token(f"[PAD{i}]", TokenType.UNUSED, _PADDING_SCORE) for i in range(n_rows)]
     for token_id, token in alphabet.items():
@@ -207,7 +208,9 @@ def _check_distinct(tokens: Sequence[Token]) -> None:
     for token in tokens:
         text = token.text.partition("\0")[0]
         if text and text in seen:
-            raise CheckpointError(f"Two tokens of the vocabulary read {text[:64]!r}.", "Download the checkpoint again.")
+            raise CheckpointError(
+                f"Two tokens of the vocabulary are equal: {text[:64]!r}.", "Download the checkpoint again."
+            )
         seen.add(text)
 
 

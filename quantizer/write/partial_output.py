@@ -208,7 +208,7 @@ class PartialOutput:
         free = shutil.disk_usage(self._output.parent).free
         if free < n_missing + _SPARE_BYTES:
             raise StorageError(
-                f"The output takes {n_missing / 1e9:.3f} GB and {self._output.parent} has {free / 1e9:.3f} GB free.",
+                f"The output needs {n_missing / 1e9:.3f} GB, and {free / 1e9:.3f} GB is free in {self._output.parent}.",
                 "Free some space, make it smaller, or write to another disk.",
             )
 

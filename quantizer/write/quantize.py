@@ -58,7 +58,7 @@ def without_existing(plan: QuantizePlan, n_threads: int) -> QuantizePlan:
     *others, last = plan.shards
     if last.path != plan.projector or not _holds(last, n_threads):
         return plan
-    text = f"{last.path.name} is there already and stays: it is what would be written."
+    text = f"{last.path.name} already exists with the same content and is kept."
     return replace(plan, shards=tuple(others), existing=(last,), warnings=(*plan.warnings, text))
 
 

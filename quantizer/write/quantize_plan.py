@@ -28,7 +28,7 @@ from quantizer.gguf.file_names import (
     split_by_bytes,
 )
 from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, padding, planned_header
-from quantizer.gguf.tensor_types import FILE_TYPES, FileType, TensorType, file_type_named
+from quantizer.gguf.tensor_types import FILE_TYPES, FileType, TensorType, file_type_named, tensor_type_named
 from quantizer.gguf.validation import header_faults
 from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, imatrix_entries, read_imatrix
 from quantizer.mix.type_rules import Assignment, MixTensor, Overrides, assign, with_unweighted
@@ -115,9 +115,9 @@ def plan(
     base = Path(options.base) if options.base else None
     if is_adapter(source):
         if options.projector:
-            raise UsageError(f"{source.name} is an adapter: it has no projector.", "Leave --projector out.")
+            raise UsageError(f"{source.name} is an adapter, which has no projector.", "Omit --projector.")
         if options.removed_layers:
-            raise UsageError(f"{source.name} is an adapter: it has no layers of its own.", "Leave --prune-layers out.")
+            raise UsageError(f"{source.name} is an adapter, which has no layers of its own.", "Omit --prune-layers.")
         return plan_model(open_adapter(source, base, file_type), file_type, output, options)
     planned = plan_model(open_source(source, pending, base), file_type, output, options)
     if source.is_dir():  # a GGUF was checked when it was read
@@ -144,7 +144,7 @@ def plan_projector(
     found = _open_projector(source, pending)
     if found is None:
         if wanted:
-            raise UsageError(f"{source.name} has no projector that can be converted.", "Leave --projector out.")
+            raise UsageError(f"{source.name} has no projector that can be converted.", "Omit --projector.")
         return None
     kind = file_type_named(wanted or PROJECTOR_TYPES[0])
     path = output.with_name(projector_name(output.name, kind.name))
@@ -160,7 +160,7 @@ def _open_projector(source: Path, pending: Mapping[str, PendingFile]) -> SourceM
     try:
         return open_projector(source, pending)
     except CheckpointError as error:
-        remedy = f"{error.remedy} With --projector {NO_PROJECTOR} the text model alone is converted."
+        remedy = f"{error.remedy} Use --projector {NO_PROJECTOR} to convert the text model alone."
         raise CheckpointError(f"The projector cannot be converted. {error.cause}", remedy) from error
 
 
@@ -228,7 +228,7 @@ def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING, b
     if source.suffix.lower() == ".safetensors":
         raise CheckpointError(f"{source.name} is one file of a checkpoint.", "Name its folder.")
     if base:
-        raise UsageError(f"{source.name} is a GGUF: --base is for adapters and draft heads.", "Leave --base out.")
+        raise UsageError(f"{source.name} is a GGUF: --base is for adapters and draft heads.", "Omit --base.")
     from quantizer.convert.old_gguf import upgraded
     from quantizer.convert.source_model import open_gguf
 
@@ -296,7 +296,7 @@ def _warnings(
     kinds = [(tensor.source.stored, tensor.output.kind) for tensor in tensors]
     n_again = sum(stored.is_quantized and stored != kind for stored, kind in kinds)
     if n_again:
-        yield f"{n_again} tensors are quantized already; quantizing them again loses more than from the original."
+        yield f"{n_again} tensors are already quantized; doing it again loses more than starting from the original."
     # a sentence for each pair of wanted and given type; the same tensor of several layers is named once
     by_types: dict[tuple[str, str], list[str]] = defaultdict(list)
     for name, verdict in verdicts.items():
@@ -305,8 +305,8 @@ def _warnings(
     for (wanted, target), names in by_types.items():
         distinct = dict.fromkeys(re.sub(r"^((?:v\.)?blk)\.\d+\.", r"\1.*.", name) for name in names)
         yield (
-            f"{len(names)} of {len(verdicts)} tensors have rows that are no whole blocks of {wanted}"
-            f" and become {target}: {', '.join(distinct)}."
+            f"{len(names)} of {len(verdicts)} tensors use {target}: their row length is not a multiple of"
+            f" {tensor_type_named(wanted).block_size} ({wanted}). They are {', '.join(distinct)}."
         )
     for option in options.overrides().unused(list(verdicts)):
         yield f"{option} matches no tensor of this model."

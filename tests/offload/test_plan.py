@@ -163,7 +163,7 @@ def test_a_gpu_that_does_not_tell_its_memory_gets_nothing_and_a_sentence() -> No
     silent = replace(machine.gpus[0], name="Vulkan0", total_bytes=0, free_bytes=0)
     found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (silent,)))
     assert found.assessment.shares[0].n_layers == 0
-    assert any("How much memory Vulkan0 has is unknown" in warning for warning in found.warnings)
+    assert any("The memory of Vulkan0 is unknown" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def _sum_of(*names: str) -> Callable[[Config], Value]:
 def _gating(config: Config) -> Value:
     name = config.text("scoring_func") or ""
     if name not in _GATING:
-        raise CheckpointError(f"Experts chosen by {name[:32]!r} are not supported.", "Choose another model.")
+        raise CheckpointError(f"The expert scoring function {name[:32]!r} is not supported.", "Choose another model.")
     return _GATING[name]
 
 
@@ -240,7 +240,7 @@ def _run_indexers(config: Config) -> list[bool]:
         first = config.integer("index_skip_topk_offset") - 1
         return [max(i - first, 0) % every == 0 for i in range(n_layers)]
     if not isinstance(listed, list) or len(listed) < n_layers or listed[0] != "full":
-        raise CheckpointError("config.json does not list which layers choose tokens.", "Check indexer_types.")
+        raise CheckpointError("config.json has an invalid list of indexer layers.", "Check indexer_types.")
     return [kind == "full" for kind in listed[:n_layers]]
 
 

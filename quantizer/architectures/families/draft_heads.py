@@ -58,7 +58,9 @@ def _drafted_tokens(steps: npt.NDArray[np.int64], config: Config) -> npt.NDArray
     """Return the model's numbers of the tokens that a head drafts, stored as how far each is from its own number."""
     tokens = steps + np.arange(len(steps))
     if tokens.min() < 0 or tokens.max() >= config.integer("vocab_size") or len(np.unique(tokens)) != len(tokens):
-        raise CheckpointError("d2t leads out of the vocabulary, or twice to one token.", "Download the head again.")
+        raise CheckpointError(
+            "The tensor d2t maps outside the vocabulary, or twice to one token.", "Download the head again."
+        )
     return tokens
 
 
@@ -166,7 +168,9 @@ def _dflash_layers(config: Config) -> list[int]:
     named = _layers(config, "aux_hidden_state_layer_ids")
     layers = named or [layer + 1 for layer in _layers(config, "target_layer_ids")]
     if not layers:
-        raise CheckpointError("config.json names no layers that the head reads.", "Download the whole checkpoint.")
+        raise CheckpointError(
+            "config.json doesn't list the target layers of this draft head.", "Download the whole checkpoint."
+        )
     return layers
 
 

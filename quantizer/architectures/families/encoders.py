@@ -81,7 +81,7 @@ def _labels(config: Config) -> Value:
     labels = config.section("id2label").values
     names = [labels.get(str(i)) for i in range(len(labels))]
     if not all(isinstance(name, str) for name in names):
-        raise CheckpointError("config.json does not number its labels from 0 on.", "Check id2label.")
+        raise CheckpointError("id2label in config.json is not numbered from 0.", "Check id2label.")
     return [str(name) for name in names]
 
 

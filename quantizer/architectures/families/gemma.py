@@ -280,7 +280,7 @@ def _kinds(config: Config) -> list[str]:
         return [*windows_but_every(6)(config)[:-1], "full_attention"]
     n_layers = config.integer("num_hidden_layers")
     if not isinstance(kinds, list) or len(kinds) != n_layers or set(kinds) - {"sliding_attention", "full_attention"}:
-        cause = f"config.json does not list which of {n_layers} layers have windows."
+        cause = f"config.json does not state which of {n_layers} layers have a sliding window."
         raise CheckpointError(cause, "Check layer_types.")
     return kinds
 
@@ -378,7 +378,9 @@ def _frequency_divisors(config: Config) -> list[GeneratedTensor]:
     n_rotated = int((1.0 if share is None else share) * _full_head(config) // 2)
     factor = rope.optional_number("factor") or 1.0
     if not 0 <= n_rotated <= n_pairs or factor <= 0:
-        raise CheckpointError("config.json has a rope that rotates no heads.", "Check partial_rotary_factor.")
+        raise CheckpointError(
+            "config.json has an invalid partial rotation or rope factor.", "Check partial_rotary_factor."
+        )
     return [GeneratedTensor("rope_freqs.weight", (factor,) * n_rotated + (1e30,) * (n_pairs - n_rotated))]
 
 

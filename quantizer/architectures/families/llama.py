@@ -209,7 +209,7 @@ def _attends(config: Config, i: int) -> bool:
     if kinds is None:
         return False
     if not isinstance(kinds, list) or len(kinds) < config.integer("num_hidden_layers"):
-        raise CheckpointError("config.json does not list the kinds of all layers.", "Check layer_types.")
+        raise CheckpointError("layer_types in config.json is too short.", "Check layer_types.")
     return kinds[i] in ("attention", "full_attention")
 
 
@@ -353,7 +353,7 @@ def _bases(config: Config) -> list[float]:
     if listed is None:
         return [rope_base(config)] * n_layers
     if not isinstance(listed, list) or len(listed) < n_layers:
-        raise CheckpointError("config.json does not list the bases of all layers.", "Check layer_rope_theta.")
+        raise CheckpointError("layer_rope_theta in config.json is too short.", "Check layer_rope_theta.")
     return [Config({"layer_rope_theta": base}).number("layer_rope_theta") for base in listed[:n_layers]]
 
 
@@ -361,7 +361,9 @@ def _one_base(config: Config) -> float:
     """Return the base of all layers that have positions. Raises CheckpointError where they differ."""
     bases = {base for base in _bases(config) if base} or {rope_base(config)}
     if len(bases) > 1:
-        raise CheckpointError("config.json has several bases of frequencies.", "Choose another model.")
+        raise CheckpointError(
+            "config.json has several rope_theta, and llama.cpp supports one here.", "Choose another model."
+        )
     return bases.pop()
 
 
@@ -372,7 +374,7 @@ def _windows(config: Config) -> Value:
     if not isinstance(kinds, list):
         return [i % 4 != 0 for i in range(n_layers)]
     if len(kinds) < n_layers:
-        raise CheckpointError("config.json does not list the kinds of all layers.", "Check layer_types.")
+        raise CheckpointError("layer_types in config.json is too short.", "Check layer_types.")
     return [kind == "sliding_attention" for kind in kinds[:n_layers]]
 
 

@@ -70,7 +70,9 @@ def _halves(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
     """
     size, n_rotated = head_size(config), partly_rotated(1.0)(config)
     if not isinstance(n_rotated, int) or not 0 <= n_rotated <= size or n_rotated % 2 or n_rows % size:
-        raise CheckpointError(f"{n_rows} rows do not split into heads with pairs to rotate.", "Check config.json.")
+        raise CheckpointError(
+            f"{n_rows} rows do not split into heads with an even number of rotated dimensions.", "Check config.json."
+        )
     rotated = np.arange(n_rotated).reshape(-1, 2).T.reshape(-1)
     order = np.concatenate([rotated, np.arange(n_rotated, size)])
     rows: npt.NDArray[np.intp] = np.arange(0, n_rows, size)[:, None] + order

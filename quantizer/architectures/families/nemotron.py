@@ -71,7 +71,7 @@ def _kinds(config: Config) -> list[str]:
     kinds = [_KINDS.get(kind, kind) for kind in listed] if isinstance(listed, str | list) else []
     odd = next((kind for kind in kinds if kind not in _KINDS.values()), None)
     if len(kinds) != config.integer("num_hidden_layers") or odd is not None:
-        raise CheckpointError("config.json does not list what each layer is.", "Check layers_block_type.")
+        raise CheckpointError("layers_block_type in config.json is missing or invalid.", "Check layers_block_type.")
     if {"mlp", "moe"} <= set(kinds):
         raise CheckpointError(
             "Some layers have experts and others a feed-forward, which llama.cpp does not support for this"

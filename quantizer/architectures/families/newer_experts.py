@@ -61,7 +61,7 @@ def _listed(config: Config, name: str) -> list[Any]:
     values = config.values.get(name) or []
     n_layers = config.integer("num_hidden_layers")
     if not isinstance(values, list) or 0 < len(values) < n_layers:
-        raise CheckpointError(f"config.json has no {name} for each layer.", "Check config.json.")
+        raise CheckpointError(f"{name} in config.json is shorter than the number of layers.", "Check config.json.")
     return values[:n_layers]
 
 
@@ -162,7 +162,7 @@ def _cohere_layer(config: Config, i: int) -> Dimensions:
 def _gating(config: Config) -> Value:
     name = config.text("expert_selection_fn") or "softmax"
     if name not in _GATING:
-        raise CheckpointError(f"config.json chooses experts by {name[:32]}.", "Choose another model.")
+        raise CheckpointError(f"The expert scoring function {name[:32]!r} is not supported.", "Choose another model.")
     return _GATING[name]
 
 
@@ -229,7 +229,7 @@ def _heads(config: Config) -> list[int]:
     listed = config.sizes("num_attention_heads_per_layer")
     heads = list(listed[:n_layers]) if listed else [config.integer("num_attention_heads")] * n_layers
     if len(heads) < n_layers:
-        raise CheckpointError("config.json does not list the heads of all layers.", "Check config.json.")
+        raise CheckpointError("num_attention_heads_per_layer in config.json is too short.", "Check config.json.")
     return heads
 
 
@@ -312,7 +312,7 @@ def _stretched_base(config: Config) -> float:
         return rope_base(config)
     size = head_size(config)
     if size <= 2 or not 1 <= alpha <= _MAX_ALPHA:
-        raise CheckpointError(f"config.json stretches its rotations by {alpha}.", "Check rope_parameters.")
+        raise CheckpointError(f"config.json has an invalid rope scaling: alpha = {alpha}.", "Check rope_parameters.")
     return rope_base(config) * math.pow(alpha, size / (size - 2))
 
 
@@ -332,7 +332,10 @@ def _experts_per_token(config: Config) -> int:
     if not isinstance(of_layers, list):
         return config.integer("moe_topk", "num_experts_per_tok")
     if len(set(map(str, of_layers))) != 1:
-        raise CheckpointError("config.json has layers with other numbers of experts.", "Choose another model.")
+        raise CheckpointError(
+            "config.json has layers with different numbers of experts, which llama.cpp does not support.",
+            "Choose another model.",
+        )
     return Config({"moe_topk": of_layers[0]}).integer("moe_topk")
 
 

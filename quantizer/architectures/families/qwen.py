@@ -155,7 +155,9 @@ def _has_state(config: Config, i: int) -> bool:
     if kinds is None:
         return (i + 1) % (config.optional_integer("full_attention_interval") or 4) != 0
     if not isinstance(kinds, list) or len(kinds) != n_layers or set(kinds) - {"linear_attention", "full_attention"}:
-        raise CheckpointError(f"config.json does not list which of {n_layers} layers attend.", "Check layer_types.")
+        raise CheckpointError(
+            f"config.json does not state which of {n_layers} layers are full attention.", "Check layer_types."
+        )
     return bool(kinds[i] == "linear_attention")
 
 
@@ -176,7 +178,7 @@ def _parts_of_heads(first: int, last: int) -> RowOrder:
         shared = n_values // max(1, n_keys) * config.integer("linear_value_head_dim")
         ends = np.cumsum([0, size, size, shared, shared])
         if n_keys == 0 or n_values % n_keys or n_rows != n_keys * ends[-1]:
-            raise CheckpointError(f"{n_rows} rows do not split into {n_keys} heads of keys.", "Check config.json.")
+            raise CheckpointError(f"{n_rows} rows do not split into {n_keys} key heads.", "Check config.json.")
         heads = np.arange(n_rows).reshape(n_keys, -1)
         return np.concatenate([heads[:, ends[i] : ends[i + 1]].reshape(-1) for i in range(first, last)])
 
@@ -194,7 +196,7 @@ def _tiled(rows_per_head: Callable[[Config], int]) -> RowOrder:
         n_keys, n_values = config.integer("linear_num_key_heads"), config.integer("linear_num_value_heads")
         n_tiled = n_values * rows_per_head(config)
         if n_keys == 0 or n_values % n_keys or not 0 < n_tiled <= n_rows:
-            raise CheckpointError(f"{n_rows} rows do not split into {n_values} heads of values.", "Check config.json.")
+            raise CheckpointError(f"{n_rows} rows do not split into {n_values} value heads.", "Check config.json.")
         heads = np.arange(n_rows - n_tiled, n_rows).reshape(n_keys, n_values // n_keys, -1)
         return np.concatenate([np.arange(n_rows - n_tiled), heads.swapaxes(0, 1).reshape(-1)])
 

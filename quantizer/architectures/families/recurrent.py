@@ -214,7 +214,7 @@ def _attends(config: Config, i: int) -> bool:
         chosen = config.values.get("full_attn_idxs")
         return not isinstance(chosen, list) or i in chosen
     if not isinstance(kinds, list) or len(kinds) < config.integer("num_hidden_layers"):
-        raise CheckpointError("config.json does not list the kinds of all layers.", "Check layer_types.")
+        raise CheckpointError("layer_types in config.json is too short.", "Check layer_types.")
     return kinds[i] not in _CONVOLUTION
 
 

@@ -149,7 +149,7 @@ class _Waves:
 def _positions(config: Config) -> Sequence[SourceTensor]:
     width = config.integer("hidden_size")
     if width % 2 or width < 4:
-        raise CheckpointError(f"config.json makes waves of {width} numbers.", "It should be an even number above 2.")
+        raise CheckpointError(f"config.json has a hidden size of {width}.", "It should be an even number above 2.")
     return [_Waves("a.position_embd.weight", width)]
 
 

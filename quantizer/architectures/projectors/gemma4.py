@@ -42,7 +42,7 @@ _MATRICES: Dimensions = {
 def _number(bound: FileTensor, name: str, _config: Config) -> MappedTensor:
     """Return a number that is stored without dimensions as libmtmd reads it. Raises CheckpointError for several."""
     if bound.shape not in ((), (1,)):
-        raise CheckpointError(f"{bound.name} is not one number.", "Download the checkpoint again.")
+        raise CheckpointError(f"{bound.name} is not a single number.", "Download the checkpoint again.")
     return MappedTensor(replace(bound, shape=(1,)), name, lambda values: values)
 
 

@@ -42,7 +42,7 @@ def _side(name: str, value: Any) -> Any:
     if not isinstance(value, list):
         return value
     if len(value) != 2 or value[0] != value[1]:
-        raise CheckpointError(f"config.json has {name} = {str(value)[:64]}, which is no square.", "Check config.json.")
+        raise CheckpointError(f"config.json has {name} = {str(value)[:64]}, which is not square.", "Check config.json.")
     return value[0]
 
 

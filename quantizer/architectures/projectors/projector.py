@@ -74,7 +74,7 @@ def colours_apart(kernel: FileTensor, name: str, config: Config) -> RearrangedTe
     """
     side, n_numbers = config.integer("patch_size"), math.prod(kernel.shape)
     if len(kernel.shape) != 2 or kernel.shape[0] != 3 * side**2:
-        raise CheckpointError(f"{kernel.name} is not for patches of {side} pixels.", "Check patch_size.")
+        raise CheckpointError(f"{kernel.name} does not match patches of {side} pixels.", "Check patch_size.")
     order = np.arange(n_numbers).reshape(-1, side, side, 3).transpose(0, 3, 1, 2).reshape(-1)
     one_in_a_row = replace(kernel, shape=(1, n_numbers))
     return RearrangedTensor(one_in_a_row, name, (side, side, 3, kernel.shape[1]), order)
@@ -93,7 +93,7 @@ def _three_numbers(name: str) -> Callable[[Config], Value]:
                 f"preprocessor_config.json has {name} = {str(values)[:64]}.", "It should be three numbers."
             )
         if name == "image_std" and 0 in values:
-            raise CheckpointError("preprocessor_config.json divides by an image_std of 0.", "Check the file.")
+            raise CheckpointError("preprocessor_config.json has an image_std of 0.", "Check the file.")
         return list(map(float, values))
 
     return read
@@ -125,7 +125,7 @@ def _n_bands(config: Config) -> int:
     n_bands = config.integer("num_mel_bins")
     if (processor_of(config).optional_integer("feature_size") or n_bands) != n_bands:
         raise CheckpointError(
-            f"The tower hears {n_bands} bands, preprocessor_config.json gives it others.", "Check the file."
+            f"config.json has {n_bands} mel bands, preprocessor_config.json another number.", "Check the file."
         )
     return n_bands
 

@@ -94,7 +94,7 @@ def _full_attention(config: Config) -> Value:
     every = next((n for n in range(1, n_layers + 1) if layers == list(range(n - 1, n_layers, n))), None)
     if every is None:
         raise CheckpointError(
-            f"config.json has fullatt_block_indexes = {str(layers)[:64]}, not every n-th of the layers.",
+            f"config.json has fullatt_block_indexes = {str(layers)[:64]}, which is not every n-th layer.",
             "Choose another model.",
         )
     return every
@@ -137,7 +137,9 @@ def _side_of_positions(config: Config) -> dict[str, Any]:
     n_positions = config.integer("num_position_embeddings")
     side = math.isqrt(n_positions)
     if side * side != n_positions:
-        raise CheckpointError(f"config.json has {n_positions} positions, which are no square.", "Check the file.")
+        raise CheckpointError(
+            f"config.json has num_position_embeddings = {n_positions}, which is not a square number.", "Check the file."
+        )
     return {"image_size": side * config.integer("patch_size")}
 
 

@@ -42,7 +42,7 @@ def _pooled(config: Config) -> Value:
     n_vectors = math.isqrt(config.section("model").optional_integer("mm_tokens_per_image") or 256)
     if n_vectors == 0 or n_patches % n_vectors:
         raise CheckpointError(
-            f"config.json makes {n_vectors} vectors of {n_patches} patches in a row.", "Check mm_tokens_per_image."
+            f"{n_patches} patches in a row cannot be divided into {n_vectors} vectors.", "Check mm_tokens_per_image."
         )
     return n_patches // n_vectors
 
@@ -76,7 +76,9 @@ def _of_the_whole(config: Config) -> dict[str, Any]:
     n_patches = config.integer("num_patches")
     side = math.isqrt(n_patches)
     if side * side != n_patches:
-        raise CheckpointError(f"config.json has num_patches = {n_patches}, which are no square.", "Check config.json.")
+        raise CheckpointError(
+            f"config.json has num_patches = {n_patches}, which is not a square number.", "Check config.json."
+        )
     names = ("projector_hidden_act", "projector_bias", "vision_feature_layer")
     return {name: whole.get(name) for name in names} | {"image_size": side * config.integer("patch_size")}
 
@@ -90,7 +92,7 @@ def _longest_edge(config: Config) -> Value:
     piece = processor.section("max_image_size").optional_integer("longest_edge") or seen
     if piece != seen:
         raise CheckpointError(
-            f"preprocessor_config.json cuts pieces of {piece} pixels, where the tower sees {seen}.",
+            f"preprocessor_config.json cuts pieces of {piece} pixels, but the vision tower takes {seen}.",
             "Choose another model.",
         )
     return processor.section("size").optional_integer("longest_edge") or seen

@@ -143,7 +143,7 @@ def _gptq_weight(name: str, config: Config, zero_offset: int, parts: Parts) -> F
     group_size = n_columns if size in (None, -1) else config.integer("group_size")
     is_sound = not rest and dims(scales)[1] == n_rows and group_size > 0 and n_rows * n_bits % WORD_BITS == 0
     if not is_sound or -(-n_columns // group_size) != n_groups:
-        raise malformed(f"The tensor {scales.name!r} is not one number for each group of {n_rows} rows")
+        raise malformed(f"The tensor {scales.name!r} does not have one number for each group of {n_rows} rows")
     zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_rows * n_bits // WORD_BITS))
     groups = parts.optional(f"{name}.g_idx", ("I32",), (n_columns,))
     weight = _GptqWeight(words, zeros, scales, groups, group_size, n_bits, zero_offset)
@@ -163,7 +163,9 @@ def unpack_awq(config: Config, parts: Parts) -> Iterator[FileTensor]:
         if _differs(config) and f"{name}.scales" in parts.left:
             group_size = n_columns // math.prod(parts.left[f"{name}.scales"].shape[1:])
         if not group_size or n_columns % group_size:
-            raise malformed(f"The tensor {words.name!r} has {n_columns} inputs, no groups of {group_size}")
+            raise malformed(
+                f"The tensor {words.name!r} has {n_columns} inputs, not a multiple of the group size {group_size}"
+            )
         n_groups = n_columns // group_size
         zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_words))
         scales = parts.take(f"{name}.scales", FLOATS, (n_groups, n_rows))

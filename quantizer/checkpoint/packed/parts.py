@@ -300,7 +300,7 @@ def block_scales(stored: FileTensor, shape: Dims, block: Dims) -> BlockScales:
     Raises CheckpointError naming them when they are not one for each block.
     """
     if len(shape) != len(block) or _trimmed(dims(stored)) != _trimmed(block_counts(shape, block)):
-        raise malformed(f"The tensor {stored.name!r} is not one number for each block of its weight")
+        raise malformed(f"The tensor {stored.name!r} does not have one number for each block of its weight")
     return BlockScales(stored, shape, block)
 
 
@@ -321,7 +321,7 @@ def column_groups(stored: FileTensor, n_groups: int) -> npt.NDArray[np.intp]:
     """Return the group of each column, as activation order leaves it. Raises CheckpointError for an unknown group."""
     groups = array(stored)
     if groups.max() >= n_groups:
-        raise malformed(f"The tensor {stored.name!r} names groups beyond the {n_groups} that there are")
+        raise malformed(f"The tensor {stored.name!r} refers to groups beyond the {n_groups} that exist")
     return groups.astype(np.intp)
 
 

@@ -292,7 +292,7 @@ def weight_of_rows(name: str, codes: FileTensor, exponents: FileTensor) -> FileT
     *leading, n_bytes = dims(codes)
     n_blocks, rest = divmod(n_bytes, _MXFP4_BLOCK // 2)
     if not leading or rest or dims(exponents) != (*leading, n_blocks):
-        raise malformed(f"The tensor {exponents.name!r} is not one number for each {_MXFP4_BLOCK} weights")
+        raise malformed(f"The tensor {exponents.name!r} does not have one number for each {_MXFP4_BLOCK} weights")
     shape = (*leading, n_blocks * _MXFP4_BLOCK)
     if "expert" not in name:
         scales = BlockScales(viewed(exponents, "F8_E8M0"), shape, (1,) * len(leading) + (_MXFP4_BLOCK,))

@@ -61,7 +61,7 @@ def unpack_torchao(config: Config, parts: Parts) -> Iterator[FileTensor]:
     """
     del config  # the metadata describe each tensor
     if "tensor_names" not in parts.metadata:
-        raise malformed("The checkpoint is torchao's, but its safetensors do not describe their tensors")
+        raise malformed("The safetensors of this torchao checkpoint lack the metadata that describes their tensors")
     for name, text in parts.metadata.items():
         kind, settings = _described(name, text)
         if kind == "Tensor":
@@ -85,7 +85,7 @@ def _described(name: str, text: str) -> tuple[str, Config]:
         return "Tensor", Config({})
     attributes = value.get("_data")
     if value["_type"] != "Tensor" and not isinstance(attributes, dict):
-        raise malformed(f"The metadata of {name[:64]!r} have no attributes")
+        raise malformed(f"The metadata of {name[:64]!r} has no attributes")
     return value["_type"], Config(attributes if isinstance(attributes, dict) else {})
 
 
@@ -286,7 +286,7 @@ def _four_bits(name: str, stored_state: FileTensor, parts: Parts) -> FileTensor:
     state = _state(stored_state)
     shape, block = state.sizes("shape") or (), state.integer("blocksize")
     if len(shape) != 2 or not block:
-        raise malformed(f"The tensor {stored_state.name!r} describes no matrix")
+        raise malformed(f"The tensor {stored_state.name!r} does not describe a matrix")
     n_bytes, n_blocks = -(-math.prod(shape) // 2), -(-math.prod(shape) // block)
     codes = parts.take(name, ("U8",), (n_bytes, 1))
     table = parts.take(f"{name}.quant_map", ("F32",), (16,))
@@ -314,7 +314,7 @@ def _state(stored: FileTensor) -> Config:
     try:
         state = json.loads(array(stored).tobytes())
     except (ValueError, RecursionError) as error:
-        raise malformed(f"The tensor {stored.name!r} is not sound JSON") from error
+        raise malformed(f"The tensor {stored.name!r} is not valid JSON") from error
     if not isinstance(state, dict):
         raise malformed(f"The tensor {stored.name!r} is not an object")
     return Config(state)
@@ -406,7 +406,7 @@ def _layout(name: str, shape: Dims, axis: int, stored_size: FileTensor | None) -
     size = None if stored_size is None else _number(stored_size)
     n = math.prod(shape)
     if min(shape) < 1 or (size is not None and (size < 1 or n % size)):
-        raise malformed(f"The layer {name!r} is {shape[0]} × {shape[1]}, no groups of {size}")
+        raise malformed(f"The layer {name!r} is {shape[0]} × {shape[1]}, not a multiple of the group size {size}")
     if size is None:
         return shape
     return (n // size, size) if axis else (size, n // size)

@@ -92,7 +92,7 @@ def refusal_cell(architecture: str, error: str) -> Cell:
 
 def types_cell(type_name: str, found: Iterable[str], warnings: Iterable[str]) -> Cell:
     """Whether the tensors of a file have the types of `type_name`, or those that a warning said they get instead."""
-    said = {name for text in warnings for name in re.findall(r"become (\w+)", text)}
+    said = {name for text in warnings for name in re.findall(r"use (\w+):", text)}
     others = set(found) - BLOCKS[type_name] - _KEPT
     silent = sorted(others - said)
     if silent:

@@ -41,8 +41,8 @@ def test_a_gpu_that_this_build_cannot_use_comes_first_with_the_command_that_mend
         (replace(HEALTHY, machine=Machine(replace(HOST, total_bytes=4 * GIB))), "4.0 GiB of memory"),
         (replace(HEALTHY, machine=Machine(replace(HOST, free_bytes=GIB))), "Only 1.0 GiB"),
         (replace(HEALTHY, is_limited=True), "container"),
-        (replace(HEALTHY, swapped_bytes=2 * GIB), "2.0 GiB were moved to swap"),
-        (replace(HEALTHY, disk_bytes_per_s=100e6), "100 MB/s: 5.0 GiB take 54 s"),
+        (replace(HEALTHY, swapped_bytes=2 * GIB), "2.0 GiB of memory is swapped out"),
+        (replace(HEALTHY, disk_bytes_per_s=100e6), "100 MB/s: 5.0 GiB takes 54 s"),
         (replace(HEALTHY, has_avx2=False), "no AVX2"),
         (replace(HEALTHY, repacking_is_safe=False), "repacks"),
     ],
@@ -71,7 +71,7 @@ GOOD = Symptoms(
 def test_an_answer_that_takes_most_of_a_turn_is_bound_by_reading() -> None:
     found = bottleneck(GOOD)
     assert found.constraint is Constraint.BANDWIDTH
-    assert "12.5 s go into 250 tokens" in found.reason
+    assert "12.5 s is spent on the answer (250 tokens)" in found.reason
     assert "16 GB/s" in found.reason
     assert found.first_step == "Quantize to Q4_K_M: 30 tok/s predicted instead of 20."
 

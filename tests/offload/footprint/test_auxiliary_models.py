@@ -94,7 +94,7 @@ def test_a_model_with_deepstack_layers_takes_wider_embeddings(tmp_path: Path) ->
     model = tiny_llama(tmp_path / "m.gguf", lambda writer: writer.add_uint32("llama.n_deepstack_layers", 3))
     assert mismatch(read_projector(tiny_projector(tmp_path / "wide.gguf", n_embd=256)), read_header(model)) == ""
     reason = mismatch(read_projector(tiny_projector(tmp_path / "p.gguf", n_embd=64)), read_header(model))
-    assert reason == "its embeddings have 64 numbers, and the model takes 256"
+    assert reason == "its embeddings are 64 wide, but the model takes 256"
 
 
 def planned_model(folder: Path, *, is_on_host: bool = False, least: int = 0) -> tuple[PlannedModel, PlannedProjector]:
@@ -109,7 +109,7 @@ def test_a_plan_counts_weights_and_compute_buffers_of_a_projector(tmp_path: Path
     [extra] = model.profile(RunConfig(n_ctx=64, n_cells=64)).extras
     assert (extra.weight_bytes, extra.compute_bytes) == (projector.n_bytes, projector.compute_bytes)
     assert extra.host_bytes == projector.host_bytes
-    assert "It makes a picture 4 tokens." in projector.tokens_text
+    assert "It turns a picture into 4 tokens." in projector.tokens_text
 
 
 def test_a_projector_on_the_processor_takes_nothing_of_a_gpu(tmp_path: Path) -> None:

@@ -76,25 +76,25 @@ def test_any_tensor_that_a_layer_lacks_is_noticed(name: str) -> None:
     # OLMo's norms have no weights
     needed = next(filter(NORM_OF_FIRST_LAYER.search, names), "model.layers.0.self_attn.q_proj.weight")
     rest = {tensor: shape for tensor, shape in outline["tensors"].items() if tensor != needed}
-    with pytest.raises(CheckpointError, match=r"lacks 1 tensors, ((enc|dec)\.)?blk\.0\.|lacks number 0 of"):
+    with pytest.raises(CheckpointError, match=r"lacks ((enc|dec)\.)?blk\.0\.|Part 0 of"):
         converted(outline | {"tensors": rest})
 
 
 def test_a_missing_expert_is_named() -> None:
     outline = OUTLINES["qwen3moe"]
     rest = {name: shape for name, shape in outline["tensors"].items() if ".experts.2.up_proj" not in name}
-    with pytest.raises(CheckpointError, match=r"lacks number 2 of model\.layers\.0\.mlp\.experts\.up_proj"):
+    with pytest.raises(CheckpointError, match=r"Part 2 of model\.layers\.0\.mlp\.experts\.up_proj"):
         converted(outline | {"tensors": rest})
 
 
 def test_an_expert_too_many_is_named() -> None:
     outline = OUTLINES["mixtral"]
-    with pytest.raises(CheckpointError, match=r"Of .*experts.* there are 4, in config\.json 3"):
+    with pytest.raises(CheckpointError, match=r"experts.* has 4 parts, but config\.json implies 3"):
         converted(outline | {"config": changed("mixtral", num_local_experts=3)})
 
 
 def test_absurdly_many_experts_are_refused_at_once() -> None:
-    with pytest.raises(CheckpointError, match="lacks number 4 of"):
+    with pytest.raises(CheckpointError, match="Part 4 of"):
         converted(OUTLINES["mixtral"] | {"config": changed("mixtral", num_local_experts=(1 << 31) - 1)})
 
 
@@ -108,7 +108,9 @@ def test_two_tensors_for_one_place_are_noticed() -> None:
 def test_experts_of_different_shapes_are_named() -> None:
     outline = OUTLINES["mixtral"]
     odd = outline["tensors"] | {"model.layers.0.block_sparse_moe.experts.1.w2.weight": [64, 95]}
-    with pytest.raises(CheckpointError, match=r"experts\.1\.w2\.weight and .*experts\.0\.w2\.weight are not alike"):
+    with pytest.raises(
+        CheckpointError, match=r"experts\.1\.w2\.weight and .*experts\.0\.w2\.weight differ in shape or type"
+    ):
         converted(outline | {"tensors": odd})
 
 
@@ -155,7 +157,7 @@ def test_one_layer_that_predicts_further_is_the_last_of_the_file(name: str) -> N
 def test_a_layer_that_predicts_further_and_lacks_a_tensor_is_noticed() -> None:
     outline = OUTLINES["qwen35-predicting"]
     rest = {name: shape for name, shape in outline["tensors"].items() if name != "mtp.pre_fc_norm_hidden.weight"}
-    with pytest.raises(CheckpointError, match=r"lacks 1 tensors, blk\.\d\.nextn\.hnorm\.weight"):
+    with pytest.raises(CheckpointError, match=r"lacks blk\.\d\.nextn\.hnorm\.weight"):
         converted(outline | {"tensors": rest})
 
 
@@ -284,7 +286,7 @@ def test_a_vision_gemma_gets_the_defaults_of_its_class() -> None:
 def test_longrope_factors_of_another_number_are_refused() -> None:
     rope = OUTLINES["phi-long"]["config"]["rope_parameters"]
     architecture, config = find_architecture(changed("phi-long", rope_parameters=rope | {"short_factor": [1.0, 2.0]}))
-    with pytest.raises(CheckpointError, match=r"short_factor in config\.json is not 8 numbers"):
+    with pytest.raises(CheckpointError, match=r"short_factor .* must have 8 numbers"):
         generated_tensors(architecture, config)
 
 
@@ -369,7 +371,7 @@ def test_time_steps_without_a_limit_are_followed(limit: list[Any]) -> None:
 def test_a_reshaped_tensor_with_other_numbers_is_refused() -> None:
     outline = OUTLINES["mamba2"]
     odd = outline["tensors"] | {"backbone.layers.0.mixer.norm.weight": [96]}
-    with pytest.raises(CheckpointError, match=r"ssm_norm\.weight is 96, where config\.json implies 2 × 64"):
+    with pytest.raises(CheckpointError, match=r"ssm_norm\.weight is 96, but config\.json implies 2 × 64"):
         converted(outline | {"tensors": odd})
 
 

@@ -88,7 +88,7 @@ def test_experts_as_wide_as_config_json_repeats_for_every_layer_are_known() -> N
 
 
 def test_layers_with_different_numbers_of_experts_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="layers with other numbers of experts"):
+    with pytest.raises(CheckpointError, match="layers with different numbers of experts"):
         rows("hunyuan-moe", moe_topk=[2, 1])
 
 
@@ -101,7 +101,7 @@ def test_a_fixed_factor_stretches_the_base_of_rotations() -> None:
 
 @pytest.mark.parametrize("changes", [{"alpha": -3.0}, {"alpha": 1e300}])
 def test_an_absurd_factor_is_refused(changes: dict[str, float]) -> None:
-    with pytest.raises(CheckpointError, match="stretches its rotations by"):
+    with pytest.raises(CheckpointError, match="alpha = "):
         rows("hunyuan", rope_parameters={"rope_type": "dynamic"} | changes)
 
 

@@ -72,7 +72,7 @@ def test_columns_in_another_order_are_so_in_every_row(kind: str) -> None:
 
 
 def test_parts_of_different_types_do_not_stack() -> None:
-    with pytest.raises(CheckpointError, match="b and a are not alike"):
+    with pytest.raises(CheckpointError, match="b and a differ in shape or type"):
         StackedTensor("s", (tensor(np.ones((2, 3)), "a"), tensor(np.ones((2, 3)), "b", "F16")))
 
 

@@ -110,7 +110,7 @@ def test_the_layers_that_change_least_go_but_never_the_last_of_a_kind(write: Wri
     kv_heads, more = [0, 2, 0, 0], {1: ("attn_k.weight",)}
     model = open_gguf(write("lfm2", 4, {"attention.head_count_kv": kv_heads, "shortconv.l_cache": 3}, more))
     assert layers_to_remove(model, [0.4, 0.1, 0.2, 0.3], 2) == (2, 3)
-    with pytest.raises(UsageError, match="one layer of each kind has to stay") as refused:
+    with pytest.raises(UsageError, match="one layer of each kind must stay") as refused:
         check_removable(model, 3)
     assert "--prune-layers 2" in refused.value.remedy
 
@@ -118,10 +118,10 @@ def test_the_layers_that_change_least_go_but_never_the_last_of_a_kind(write: Wri
 @pytest.mark.parametrize(
     ("architecture", "n_layers", "n_removed", "cause"),
     [
-        ("llama", 2, 2, "one layer has to stay"),
-        ("llama4", 8, 1, "Layers of llama4 models cannot be left out"),
-        ("gemma3", 62, 1, "takes a gemma3 model with 61 layers for another"),
-        ("deepseek2", 28, 1, "takes a deepseek2 model with 27 layers for another"),
+        ("llama", 2, 2, "one layer must stay"),
+        ("llama4", 8, 1, "Layers of llama4 models cannot be removed"),
+        ("gemma3", 62, 1, "treats a gemma3 model with 61 layers differently"),
+        ("deepseek2", 28, 1, "treats a deepseek2 model with 27 layers differently"),
     ],
 )
 def test_layers_that_must_stay_are_refused_with_the_reason(

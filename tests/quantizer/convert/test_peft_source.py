@@ -144,7 +144,7 @@ def deepseek_plan(folder: Path, module: str, n_in: int, n_out: int) -> QuantizeP
 
 
 def test_weights_that_llama_cpp_never_adapts_are_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"blk\.0\.attn_q_a\.weight, which llama\.cpp computes without"):
+    with pytest.raises(CheckpointError, match=r"blk\.0\.attn_q_a\.weight, to which llama\.cpp applies no adapters"):
         deepseek_plan(tmp_path, "q_a_proj", 64, 24)
 
 
@@ -189,7 +189,7 @@ A, B = (f"base_model.model.{LAYER}.self_attn.q_proj.lora_{side}.weight" for side
     ("tensors", "named"),
     [
         ({}, "changes nothing"),
-        ({A: np.ones((4, 64))}, "one matrix of two for .*q_proj"),
+        ({A: np.ones((4, 64))}, "lacks one of the two matrices for .*q_proj"),
         (
             {
                 name: np.ones((4, 272))
@@ -202,9 +202,9 @@ A, B = (f"base_model.model.{LAYER}.self_attn.q_proj.lora_{side}.weight" for side
         ),
         ({A: np.ones((4, 32)), B: np.ones((64, 4))}, r"blk\.1\.attn_q\.weight of other shapes"),
         ({A: np.ones((4, 64)), B: np.ones((64, 8))}, r"blk\.1\.attn_q\.weight of other shapes"),
-        (pair("model.layers.7.self_attn.q_proj", 64, 64), "no place in this architecture"),
-        (pair("vision_tower.q_proj", 64, 64), "no place in this architecture"),
-        ({"base_model.model.model.norm.weight": np.ones(64)}, "no matrix of a pair"),
+        (pair("model.layers.7.self_attn.q_proj", 64, 64), "no name for the tensor"),
+        (pair("vision_tower.q_proj", 64, 64), "no name for the tensor"),
+        ({"base_model.model.model.norm.weight": np.ones(64)}, "not a LoRA matrix"),
     ],
 )
 def test_matrices_that_fit_nothing_are_named(
@@ -232,10 +232,10 @@ def test_pickled_adapters_are_refused(tmp_path: Path, base: Path) -> None:
 def test_adapters_and_models_are_distinguished(tmp_path: Path, base: Path) -> None:
     folder = write_peft(tmp_path / "adapter", PAIRS, base_model_name_or_path="some/model")
     wrong: list[tuple[str, Path, str, Path | None]] = [
-        ("not quantized to Q4_K_M", folder, "Q4_K_M", base),
-        ("for some/model, which is no local folder", folder, "F16", None),
+        ("cannot be quantized to Q4_K_M", folder, "Q4_K_M", base),
+        ("for some/model, which is not a local folder", folder, "F16", None),
         ("no model", folder, "F16", tmp_path / "nowhere"),
-        ("no adapter and no draft head", base, "F16", base),
+        ("neither an adapter nor a draft head", base, "F16", base),
     ]
     for named, source, file_type, of in wrong:
         with pytest.raises(UserError, match=named):

@@ -123,7 +123,7 @@ def test_the_same_projector_stays_when_another_type_is_made(seeing: Path) -> Non
     run(seeing, "Q8_0")
     projector = seeing.with_name("mmproj-m-F16.gguf")
     before = projector.stat()
-    assert any("is there already and stays" in text for text in run(seeing, "F16"))
+    assert any("already exists with the same content" in text for text in run(seeing, "F16"))
     assert (projector.stat().st_ino, projector.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert seeing.with_name("m-F16.gguf").exists()
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_whose_tower_was_left_out_becomes_text(tmp_path: Path) -> N
 
 def test_without_its_preprocessor_the_text_model_alone_is_offered(seeing: Path) -> None:
     (seeing / "preprocessor_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"There is no preprocessor_config\.json") as caught:
+    with pytest.raises(CheckpointError, match=r"preprocessor_config\.json is missing") as caught:
         planned(seeing)
     assert "--projector none" in caught.value.remedy
     assert planned(seeing, "none").projector is None
@@ -182,7 +182,7 @@ def test_a_model_whose_tower_is_unknown_reads_text_only(seeing: Path, monkeypatc
     monkeypatch.setattr("quantizer.architectures.projectors.PROJECTORS", {})
     found = planned(seeing)
     assert found.projector is None
-    assert [text for text in found.warnings if "will read text only" in text]
+    assert [text for text in found.warnings if "cannot be converted yet: text only" in text]
 
 
 def test_the_row_of_a_token_comes_from_the_language_model(tmp_path: Path) -> None:
@@ -199,5 +199,5 @@ def test_a_token_that_is_missing_is_named(tmp_path: Path) -> None:
     tokens = json.loads((folder / "tokenizer.json").read_text())
     tokens["added_tokens"].pop()
     (folder / "tokenizer.json").write_text(json.dumps(tokens))
-    with pytest.raises(CheckpointError, match=r"no embedding of \[IMG_BREAK\]"):
+    with pytest.raises(CheckpointError, match=r"no embedding for the token \[IMG_BREAK\]"):
         planned(folder)

@@ -108,7 +108,7 @@ def test_version_2_is_read() -> None:
 
 
 MALFORMED = {
-    "comes twice": raw_gguf([text_field(b"k", b"v")] * 2, []),
+    "appears twice": raw_gguf([text_field(b"k", b"v")] * 2, []),
     "version 1": raw_gguf([], [], version=1),
     "version 9": raw_gguf([], [], version=9),
     "big-endian": raw_gguf([], [], version=0x03000000),
@@ -118,13 +118,13 @@ MALFORMED = {
     "elements of the unknown type 9": raw_gguf([raw_string(b"k") + struct.pack("<IIQ", 9, 9, 1)], []),
     "power of two": raw_gguf([raw_string(b"general.alignment") + struct.pack("<II", 4, 48)], []),
     "the unknown type 4": raw_gguf([], [tensor_row(b"t", (32,), type_id=4)], bytes(128)),
-    "no whole blocks": raw_gguf([], [tensor_row(b"t", (100,), type_id=12)], bytes(128)),
+    "not a multiple of": raw_gguf([], [tensor_row(b"t", (100,), type_id=12)], bytes(128)),
     "has 5 dimensions": raw_gguf([], [tensor_row(b"t", (1, 1, 1, 1, 1))], bytes(128)),
     "impossible shape": raw_gguf([], [tensor_row(b"t", (1 << 40, 1 << 40))], bytes(128)),
     "impossible shape (0": raw_gguf([], [tensor_row(b"t", (0, 4))], bytes(128)),
     "starts at 4": raw_gguf([], [tensor_row(b"t", (4,), offset=4)], bytes(128)),
     "starts at 0, not at 32": raw_gguf([], [tensor_row(b"t", (4,)), tensor_row(b"u", (4,))], bytes(128)),
-    "tensor 't' comes twice": raw_gguf([], [tensor_row(b"t", (4,)), tensor_row(b"t", (4,), offset=32)], bytes(128)),
+    "tensor 't' appears twice": raw_gguf([], [tensor_row(b"t", (4,)), tensor_row(b"t", (4,), offset=32)], bytes(128)),
     "is truncated": raw_gguf([], [tensor_row(b"t", (64,))], bytes(128)),
     "claims 9223372036854775807 tensors": struct.pack("<4sIQQ", b"GGUF", 3, (1 << 63) - 1, 0),
     "claims 9223372036854775807 metadata": struct.pack("<4sIQQ", b"GGUF", 3, 0, (1 << 63) - 1),

@@ -41,16 +41,16 @@ FAULTS = {
     ),
     "token_type has 271 entries": replaced("tokenizer.ggml.token_type", [1] * 271, lambda w: w.add_token_types),
     "is not a pair": replaced("tokenizer.ggml.merges", ["th"], lambda w: w.add_token_merges),
-    "is no byte": replaced("tokenizer.ggml.token_type", [6] * 272, lambda w: w.add_token_types),
+    "' is invalid": replaced("tokenizer.ggml.token_type", [6] * 272, lambda w: w.add_token_types),
 }
 ADDITIONS: dict[str, Callable[[gguf.GGUFWriter], None]] = {
     "rope scaling 'dynamic' is unknown": lambda w: w.add_string("llama.rope.scaling.type", "dynamic"),
     "2 of 0 experts": lambda w: w.add_expert_used_count(2),
     "expert_count is 2048": lambda w: w.add_expert_count(2048),
     "scale_linear is inf": lambda w: w.add_float32("llama.rope.scale_linear", float("inf")),
-    "rope dimensions are an odd": lambda w: w.add_rope_dimension_count(15),
-    "more layers than it has": lambda w: w.add_uint32("llama.nextn_predict_layers", 3),
-    "sees after 2 layers": lambda w: w.add_uint32("llama.n_deepstack_layers", 2),
+    "number of rope dimensions is odd": lambda w: w.add_rope_dimension_count(15),
+    "more prediction layers": lambda w: w.add_uint32("llama.nextn_predict_layers", 3),
+    "2 deepstack layers": lambda w: w.add_uint32("llama.n_deepstack_layers", 2),
     "8 experts into 8 groups": lambda w: add_expert_groups(w, 8),
 }
 
@@ -84,7 +84,7 @@ def test_a_norm_that_is_not_f32_is_refused(tmp_path: Path) -> None:
 
 def test_a_weight_of_integers_is_refused(tmp_path: Path) -> None:
     weights = tiny_weights() | {"blk.0.attn_q.weight": np.ones((64, 64), np.int32)}
-    with pytest.raises(ModelFileError, match="type that no weight has"):
+    with pytest.raises(ModelFileError, match="type that is not for weights"):
         validate_gguf(tiny_llama(tmp_path / "m.gguf", tensors=weights))
 
 
@@ -100,7 +100,7 @@ def test_a_vocabulary_of_no_named_tokenizer_is_refused_as_no_engine_could_load_i
 
 
 def test_a_file_without_weights_is_refused_as_nothing_can_be_done_with_it(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="holds no weights"):
+    with pytest.raises(ModelFileError, match="contains no weights"):
         validate_gguf(tiny_llama(tmp_path / "m.gguf", tensors={}))
 
 
@@ -161,7 +161,7 @@ def test_the_first_shard_alone_may_be_without_weights(tmp_path: Path) -> None:
     split_part(tmp_path / "m-00002-of-00002.gguf", 1, 2)
     validate_gguf(first)
     split_part(tmp_path / "m-00002-of-00002.gguf", 1, 2, {})
-    with pytest.raises(ModelFileError, match="holds no weights"):
+    with pytest.raises(ModelFileError, match="contains no weights"):
         validate_gguf(first)
 
 

@@ -139,7 +139,7 @@ def vocabulary(model: str, *, byte_type: int = 1, **entries: int | bool) -> Edit
 def test_a_token_around_texts_that_the_vocabulary_lacks_would_abort_llama_cpp(
     tmp_path: Path, edit: Edit, place: str
 ) -> None:
-    with pytest.raises(ModelFileError, match=f"puts a {place} token around texts and has none"):
+    with pytest.raises(ModelFileError, match=f"adds a {place} token to prompts but defines none"):
         validate_gguf(tiny_llama(tmp_path / "m.gguf", edit))
 
 
@@ -159,5 +159,5 @@ def test_a_token_that_is_there_or_that_llama_cpp_has_a_default_for_is_honest(tmp
 
 
 def test_a_byte_of_a_tokenizer_without_bytes_would_abort_llama_cpp(tmp_path: Path) -> None:
-    with pytest.raises(ModelFileError, match="its tokenizer has no bytes"):
+    with pytest.raises(ModelFileError, match="which its tokenizer does not support"):
         validate_gguf(tiny_llama(tmp_path / "m.gguf", vocabulary("bert", byte_type=6)))

@@ -164,7 +164,7 @@ def test_a_type_that_does_not_fit_falls_back_with_a_warning(tmp_path: Path) -> N
     plan_ = plan(source, file_type_named("F16"), tmp_path / "m.gguf", options)
     assert types(plan_)["blk.0.ffn_up.weight"] == "Q8_0"
     assert plan_.warnings == (
-        "1 of 12 tensors have rows that are no whole blocks of Q6_K and become Q8_0: blk.*.ffn_up.weight.",
+        "1 of 12 tensors use Q8_0: their row length is not a multiple of 256 (Q6_K). They are blk.*.ffn_up.weight.",
     )
 
 
@@ -189,8 +189,8 @@ def test_every_type_of_ggml_can_be_requested(tmp_path: Path, kind: str) -> None:
         ("=Q8_0", "not of the form REGEX=TYPE"),
         ("ffn_up=Q4_K_M", "no tensor type 'Q4_K_M'"),
         ("ffn_up=I32", "no tensor type 'I32'"),
-        ("ffn(=Q8_0", "no regular expression"),
-        ("a{1,99999999999}=Q8_0", "no regular expression"),
+        ("ffn(=Q8_0", "not a valid regular expression"),
+        ("a{1,99999999999}=Q8_0", "not a valid regular expression"),
         ("x" * 2000 + "=Q8_0", "too long"),
     ],
 )

@@ -40,16 +40,16 @@ def test_an_added_token_that_the_model_has_no_row_for_is_left_out(tmp_path: Path
 
 
 BAD: dict[str, Edit] = {
-    "no tokenizer of the kind WordLevel": lambda parsed, _: parsed["model"].update(type="WordLevel"),
+    "tokenizers of the kind WordLevel": lambda parsed, _: parsed["model"].update(type="WordLevel"),
     "rewriting: Lowercase": lambda parsed, _: parsed.update(normalizer={"type": "Lowercase"}),
     "no merges": lambda parsed, _: parsed["model"].pop("merges"),
-    "odd merge": lambda parsed, _: parsed["model"]["merges"].append(["a", "b", "c"]),
-    "added token 'y' is not sound": lambda parsed, _: parsed["added_tokens"].append({"id": "x", "content": "y"}),
-    "list of added tokens in tokenizer.json is not sound": lambda parsed, _: parsed.update(added_tokens=["x"]),
-    "vocabulary in tokenizer.json is not sound": lambda parsed, _: parsed["model"]["vocab"].update(x=-1),
-    "The vocabulary in tokenizer.json is not": lambda parsed, _: parsed["model"]["vocab"].update(x=5),
-    "do not fit the model's 272": lambda parsed, _: parsed["model"]["vocab"].update(x=272),
-    "Two tokens of the vocabulary read 'th'": lambda parsed, _: parsed["added_tokens"].append(
+    "invalid merge rule": lambda parsed, _: parsed["model"]["merges"].append(["a", "b", "c"]),
+    "added token 'y' is invalid": lambda parsed, _: parsed["added_tokens"].append({"id": "x", "content": "y"}),
+    "list of added tokens in tokenizer.json is invalid": lambda parsed, _: parsed.update(added_tokens=["x"]),
+    "vocabulary in tokenizer.json is invalid": lambda parsed, _: parsed["model"]["vocab"].update(x=-1),
+    "The vocabulary in tokenizer.json is invalid": lambda parsed, _: parsed["model"]["vocab"].update(x=5),
+    "vocabulary of 272": lambda parsed, _: parsed["model"]["vocab"].update(x=272),
+    "Two tokens of the vocabulary are equal: 'th'": lambda parsed, _: parsed["added_tokens"].append(
         {"id": 270, "content": "th"}
     ),
     "is not an object": lambda parsed, _: parsed.update(model=[]),

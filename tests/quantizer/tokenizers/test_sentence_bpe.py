@@ -102,11 +102,11 @@ def test_a_model_without_bytes_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_pieces_that_read_the_same_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="Two tokens of the vocabulary read '▁a'"):
+    with pytest.raises(CheckpointError, match="Two tokens of the vocabulary are equal: '▁a'"):
         from_model(tmp_path, pieces=[*PIECES, *WORDS, WORDS[0]])
 
 
 def test_a_model_of_whole_words_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.model").write_bytes(piece_model(PIECES, [(3, 3)], KEEPING))
-    with pytest.raises(CheckpointError, match="cuts text into words"):
+    with pytest.raises(CheckpointError, match="splits text into words"):
         read_vocabulary(tmp_path, CONFIG)

@@ -48,7 +48,7 @@ def test_the_map_of_characters_is_kept_as_it_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("charsmap", [b"\0\0", b"\xff\0\0\0abc\0", CHARSMAP[:-1]], ids=["short", "long", "cut"])
 def test_a_map_of_characters_that_lies_about_its_size_is_refused(tmp_path: Path, charsmap: bytes) -> None:
-    with pytest.raises(CheckpointError, match="map of characters is not sound"):
+    with pytest.raises(CheckpointError, match="map of characters is invalid"):
         read(tmp_path, precompiled(charsmap))
 
 
@@ -61,13 +61,13 @@ def test_a_spiece_model_is_read_alone(tmp_path: Path) -> None:
 
 
 BAD = {
-    "llama.cpp does not do for unigram": lambda parsed, _: parsed["model"].update(byte_fallback=True),
+    "llama.cpp does not support for unigram": lambda parsed, _: parsed["model"].update(byte_fallback=True),
     "rewriting: NFKC": lambda parsed, _: parsed.update(normalizer={"type": "NFKC"}),
     "rewriting: none; splits: WhitespaceSplit": lambda parsed, _: parsed.update(normalizer=None),
     "splits: none": lambda parsed, _: parsed.update(pre_tokenizer=None),
-    "vocabulary in tokenizer.json is not sound": lambda parsed, _: parsed["model"].update(vocab=[["a"]]),
-    "token 'b' is not sound": lambda parsed, _: parsed["model"]["vocab"].append(["b", float("inf")]),
-    "do not fit the model's 16": lambda parsed, _: parsed["model"]["vocab"].extend([[f"x{i}", -9.0] for i in range(9)]),
+    "vocabulary in tokenizer.json is invalid": lambda parsed, _: parsed["model"].update(vocab=[["a"]]),
+    "token 'b' is invalid": lambda parsed, _: parsed["model"]["vocab"].append(["b", float("inf")]),
+    "vocabulary of 16": lambda parsed, _: parsed["model"]["vocab"].extend([[f"x{i}", -9.0] for i in range(9)]),
 }
 
 

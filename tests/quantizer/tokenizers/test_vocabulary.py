@@ -84,13 +84,13 @@ def test_each_template_has_its_key_and_the_named_ones_are_listed(tmp_path: Path)
 
 @pytest.mark.parametrize("template", [7, ["x"], [{"name": "a"}], {"default": 7}])
 def test_templates_without_text_are_refused(tmp_path: Path, template: object) -> None:
-    with pytest.raises(CheckpointError, match="not sound"):
+    with pytest.raises(CheckpointError, match="is invalid"):
         vocabulary_of(tmp_path, lambda _parsed, settings: settings.update(chat_template=template))
 
 
 def test_a_template_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff\xfe")
-    with pytest.raises(CheckpointError, match=r"chat_template\.jinja is not sound"):
+    with pytest.raises(CheckpointError, match=r"chat_template\.jinja is invalid"):
         vocabulary_of(tmp_path)
 
 

@@ -60,7 +60,7 @@ def test_a_list_of_words_is_read_with_berts_names(tmp_path: Path) -> None:
 
 
 def test_a_list_with_a_word_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"vocab\.txt is not sound"):
+    with pytest.raises(CheckpointError, match=r"vocab\.txt is invalid"):
         from_list(tmp_path, "a\na\n")
 
 
@@ -69,8 +69,8 @@ BAD = {
         handle_chinese_chars=False
     ),
     "splits: Whitespace": lambda parsed, _: parsed.update(pre_tokenizer={"type": "Whitespace"}),
-    "does not mark its pieces as BERT does": lambda parsed, _: parsed["model"].update(continuing_subword_prefix="@@"),
-    "Two tokens of the vocabulary read 'llo'": lambda parsed, _: parsed["added_tokens"].append(
+    "continuing_subword_prefix is not ##": lambda parsed, _: parsed["model"].update(continuing_subword_prefix="@@"),
+    "Two tokens of the vocabulary are equal: 'llo'": lambda parsed, _: parsed["added_tokens"].append(
         {"id": 17, "content": "llo"}
     ),
 }

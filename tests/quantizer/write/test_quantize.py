@@ -81,7 +81,7 @@ def test_slabs_and_threads_change_no_byte(tmp_path: Path, checkpoint: Path, monk
 def test_a_quantized_source_is_read_back_and_warned_about(tmp_path: Path, checkpoint: Path) -> None:
     written(checkpoint, "Q8_0", tmp_path / "q8.gguf")
     planned = written(tmp_path / "q8.gguf", "Q4_0", tmp_path / "q4.gguf")
-    assert any("quantized already" in text for text in planned.warnings)
+    assert any("already quantized" in text for text in planned.warnings)
     assert validate_gguf(tmp_path / "q4.gguf").file_bytes == planned.n_bytes
 
 
@@ -89,10 +89,10 @@ def test_shapes_that_do_not_fit_are_counted_in_a_warning(tmp_path: Path) -> None
     source = Skeleton(n_embd=96, n_ff=160, n_layers=1, n_heads=4, n_kv_heads=4).write(tmp_path / "s.gguf")
     planned = plan(source, file_type_named("Q4_K_M"), tmp_path / "m.gguf")
     assert planned.warnings == (
-        "6 of 12 tensors have rows that are no whole blocks of Q4_K and become Q5_0: token_embd.weight,"
+        "6 of 12 tensors use Q5_0: their row length is not a multiple of 256 (Q4_K). They are token_embd.weight,"
         " blk.*.attn_k.weight, blk.*.attn_output.weight, blk.*.attn_q.weight, blk.*.ffn_gate.weight,"
         " blk.*.ffn_up.weight.",
-        "2 of 12 tensors have rows that are no whole blocks of Q6_K and become Q8_0: blk.*.attn_v.weight,"
+        "2 of 12 tensors use Q8_0: their row length is not a multiple of 256 (Q6_K). They are blk.*.attn_v.weight,"
         " blk.*.ffn_down.weight.",
     )
 
@@ -140,7 +140,7 @@ def test_a_full_disk_is_reported_before_the_first_byte(
     tmp_path: Path, llama_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: DiskUsage(100, 90, 10))
-    with pytest.raises(StorageError, match="GB free"):
+    with pytest.raises(StorageError, match="GB is free"):
         written(llama_gguf, "Q8_0", tmp_path / "m.gguf")
     assert not list(tmp_path.iterdir())
 

@@ -87,7 +87,7 @@ def test_the_projector_beside_a_model_is_counted_with_its_tokens_unless_none_is_
     for none in (("--projector", "none"), ("--mmproj", "none")):
         assert json.loads(plan(environment, str(model), *machine, *none).stdout)["extras"] == []
     text = plan(environment, str(model), "--ram", "16GiB@60GB/s").stdout
-    assert "It makes a picture 4 tokens." in text
+    assert "It turns a picture into 4 tokens." in text
 
 
 def _with_setting(

@@ -54,7 +54,7 @@ def test_why_a_projector_was_passed_over_is_shown(localllm: Run, models: Path) -
     (models / "me" / "x").mkdir(parents=True)
     tiny_llama(models / "me" / "x" / "m.gguf")
     tiny_projector(models / "me" / "x" / "mmproj-m.gguf", n_embd=96)
-    assert "its embeddings have 96 numbers" in localllm("show", "m").out
+    assert "its embeddings are 96 wide" in localllm("show", "m").out
 
 
 @pytest.mark.parametrize("options", [(), ("--copy",)])

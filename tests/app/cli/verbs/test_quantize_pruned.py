@@ -56,7 +56,7 @@ def test_layers_are_a_table_for_people_and_measured_once(tmp_path: Path, environ
 @pytest.mark.parametrize(
     ("arguments", "cause"),
     [
-        (("--prune-layers", 2), "2 of 2 layers cannot be left out: one layer has to stay"),
+        (("--prune-layers", 2), "2 of 2 layers cannot be removed: one layer must stay"),
         (("--prune-layers", 0), "--prune-layers"),
         (("--prune-layers", 1, "--size", "1MB"), "--prune-layers works with a TYPE only"),
         (("--prune-layers", 1, "--list"), "--prune-layers works with a TYPE only"),

@@ -72,7 +72,7 @@ def test_a_projector_that_was_found_and_does_not_belong_is_left_out_with_the_rea
     wrong = str(tiny_projector(tmp_path / "mmproj-F16.gguf", n_embd=96))
     config, reason = with_sound_projector(EngineConfig(projector_path=wrong), header)
     assert config.projector_path == ""
-    assert "its embeddings have 96 numbers" in reason
+    assert "its embeddings are 96 wide" in reason
     chosen = EngineConfig(projector_path=wrong, has_chosen_projector=True)
     assert with_sound_projector(chosen, header) == (chosen, "")
 

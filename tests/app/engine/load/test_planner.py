@@ -239,7 +239,7 @@ def test_a_context_beyond_the_memory_of_this_machine_is_an_error_before_loading(
 
 def test_requested_cache_types_are_validated() -> None:
     assert size_context(EngineConfig(kv_type="Q8_0"), GUIDE, is_on_host=True)[0].kv_type == "q8_0"
-    with pytest.raises(UsageError, match="no type"):
+    with pytest.raises(UsageError, match="is not a KV cache type"):
         size_context(EngineConfig(kv_type="q3"), GUIDE, is_on_host=True)
 
 

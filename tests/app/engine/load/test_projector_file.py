@@ -23,7 +23,7 @@ def test_a_projector_of_the_model_is_valid(tmp_path: Path, model: Header, kind: 
 
 
 def test_a_projector_of_another_width_is_refused(tmp_path: Path, model: Header) -> None:
-    with pytest.raises(ModelFileError, match="its embeddings have 32 numbers, and the model takes 64"):
+    with pytest.raises(ModelFileError, match="its embeddings are 32 wide, but the model takes 64"):
         validate_projector(tiny_projector(tmp_path / "mmproj.gguf", 32), model)
 
 

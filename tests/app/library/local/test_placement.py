@@ -179,7 +179,7 @@ def test_a_copy_for_which_there_is_no_room_is_refused_with_the_numbers(
 ) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
     planned = plan_import(_ref(small_model(tmp_path / "m.gguf")), "", models)
-    with pytest.raises(StorageError, match=r"0\.000 GB free"):
+    with pytest.raises(StorageError, match=r"0\.000 GB is free"):
         copy_model(planned, index, lambda _: None)
     assert list(models.rglob("*")) == []
 

@@ -66,7 +66,7 @@ def test_a_projector_of_another_width_is_passed_over_with_the_reason(tmp_path: P
     result = find_projector(read_header(model))
     assert result.projector is None
     [reason] = result.passed_over
-    assert reason == "mmproj-m.gguf does not belong to m.gguf: its embeddings have 96 numbers, and the model takes 64."
+    assert reason == "mmproj-m.gguf does not belong to m.gguf: its embeddings are 96 wide, but the model takes 64."
 
 
 @pytest.mark.parametrize("content", [b"", b"GGUF", b"GGUF" + 40 * b"\xff", b"<html>"])
@@ -80,7 +80,7 @@ def test_a_damaged_projector_leaves_the_model_as_it_is(tmp_path: Path, content: 
 def test_a_chosen_projector_that_does_not_belong_is_an_error(tmp_path: Path) -> None:
     header = read_header(tiny_llama(tmp_path / "m.gguf"))
     wrong = tiny_projector(tmp_path / "other" / "wrong.gguf", n_embd=96)
-    with pytest.raises(ModelFileError, match="its embeddings have 96 numbers"):
+    with pytest.raises(ModelFileError, match="its embeddings are 96 wide"):
         choose_projector(header, str(wrong))
     with pytest.raises(ModelFileError, match="is not a projector"):
         choose_projector(header, str(tmp_path / "m.gguf"))

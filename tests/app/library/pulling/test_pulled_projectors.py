@@ -121,7 +121,7 @@ async def test_a_projector_of_another_model_is_left_out_with_the_reason(
     await library.pull()
     assert library.files == [MODEL]
     assert isinstance(left := library.said[-1], ProjectorLeftOut)
-    assert "its embeddings have 96 numbers" in left.reason
+    assert "its embeddings are 96 wide" in left.reason
 
 
 async def test_the_projector_that_names_the_model_comes_before_a_better_type(

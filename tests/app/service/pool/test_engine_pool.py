@@ -168,7 +168,7 @@ async def test_why_a_projector_was_passed_over_goes_to_the_worker(tmp_path: Path
     tiny_projector(tmp_path / "mmproj-m.gguf", n_embd=96)
     config = pool.engine_for(model, read_model_file(model), NOTHING_ATTACHED, None).engine.config
     assert config.projector_path == ""
-    assert "its embeddings have 96 numbers" in config.passed_over[0]
+    assert "its embeddings are 96 wide" in config.passed_over[0]
 
 
 @pytest.mark.parametrize("saves", [True, False])

@@ -163,7 +163,7 @@ def test_a_projector_that_was_found_and_does_not_belong_counts_nothing(tmp_path:
     wrong = tiny_projector(tmp_path / "mmproj-m.gguf", n_embd=96)
     config = replace(CONFIG, projector_path=str(wrong))
     assert _memory(tmp_path).demand(model, config)(host_with(4 * GIB)) > 0
-    with pytest.raises(ModelFileError, match="its embeddings have 96 numbers"):
+    with pytest.raises(ModelFileError, match="its embeddings are 96 wide"):
         _memory(tmp_path).demand(model, replace(config, has_chosen_projector=True))
 
 

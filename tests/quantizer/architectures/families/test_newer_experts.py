@@ -71,16 +71,16 @@ def test_layers_without_positions_are_told_and_the_others_share_a_base() -> None
     found = rows("granite-swa", layer_rope_theta=[0, 1e5])
     assert (found["attention.rope_pattern"], found["rope.freq_base"]) == ([False, True], 1e5)
     assert "attention.rope_pattern" not in rows("granite-swa", layer_rope_theta=[1e5, 1e5])
-    with pytest.raises(CheckpointError, match="several bases"):
+    with pytest.raises(CheckpointError, match="several rope_theta"):
         rows("granite-swa", layer_rope_theta=[1e4, 1e5])
 
 
 @pytest.mark.parametrize("setting", ["layer_types", "mlp_layer_types", "num_attention_heads_per_layer"])
 def test_a_list_that_is_too_short_is_refused(setting: str) -> None:
-    with pytest.raises(CheckpointError, match=r"each layer|all layers"):
+    with pytest.raises(CheckpointError, match=r"shorter than|too short"):
         rows("laguna", **{setting: [4] if setting.startswith("num") else ["dense"]})
 
 
 def test_an_unknown_choice_of_experts_is_refused() -> None:
-    with pytest.raises(CheckpointError, match="chooses experts by"):
+    with pytest.raises(CheckpointError, match="expert scoring function"):
         rows("cohere2moe", expert_selection_fn="sinkhorn")

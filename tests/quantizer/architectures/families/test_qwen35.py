@@ -69,9 +69,9 @@ def test_every_fourth_layer_attends() -> None:
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"layer_types": ["full_attention"]}, "which of 4 layers attend"),
-        ({"rope_parameters": {"mrope_section": "all"}}, "no sections"),
-        ({"linear_num_key_heads": 4}, "do not split into 6 heads"),
+        ({"layer_types": ["full_attention"]}, "which of 4 layers are full attention"),
+        ({"rope_parameters": {"mrope_section": "all"}}, "mrope_section"),
+        ({"linear_num_key_heads": 4}, "do not split into 6 value heads"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], named: str) -> None:

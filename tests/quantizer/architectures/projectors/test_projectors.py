@@ -89,7 +89,7 @@ def test_any_tensor_that_a_layer_lacks_is_noticed(name: str) -> None:
     outline = PROJECTOR_OUTLINES[name]
     norm = next(tensor for tensor in outline["tensors"] if NORM_OF_FIRST_LAYER.search(tensor))
     rest = {tensor: shape for tensor, shape in outline["tensors"].items() if tensor != norm}
-    with pytest.raises(CheckpointError, match=r"lacks 1 tensors, [av]\.blk\.0\."):
+    with pytest.raises(CheckpointError, match=r"lacks [av]\.blk\.0\."):
         converted(outline | {"tensors": rest})
 
 
@@ -189,7 +189,7 @@ def test_sounds_that_are_prepared_otherwise_are_refused(settings: dict[str, Any]
 
 
 def test_a_spectrogram_has_the_bands_that_the_tower_hears() -> None:
-    with pytest.raises(CheckpointError, match="hears 128 bands"):
+    with pytest.raises(CheckpointError, match="128 mel bands"):
         metadata(PROJECTOR_OUTLINES["qwen2audio"], feature_size=80)
 
 
@@ -201,7 +201,7 @@ def test_a_projector_without_biases_is_refused() -> None:
 
 @pytest.mark.parametrize("width", [2, 33])
 def test_waves_are_pairs_of_sines_and_cosines(width: int) -> None:
-    with pytest.raises(CheckpointError, match=f"makes waves of {width} numbers"):
+    with pytest.raises(CheckpointError, match=f"a hidden size of {width}"):
         converted(changed("qwen3asr", d_model=width, hidden_size=width))
 
 
@@ -239,7 +239,7 @@ def test_a_factor_may_have_fewer_digits() -> None:
         ("image_mean", [0.5, 0.5], "should be three numbers"),
         ("image_mean", [0.5, 0.5, "x"], "should be three numbers"),
         ("image_mean", [0.5, 0.5, float("nan")], "should be three numbers"),
-        ("image_std", [0.5, 0, 0.5], "divides by an image_std of 0"),
+        ("image_std", [0.5, 0, 0.5], "has an image_std of 0"),
     ],
 )
 def test_colours_that_make_no_sense_are_refused(name: str, value: object, message: str) -> None:
@@ -250,19 +250,19 @@ def test_colours_that_make_no_sense_are_refused(name: str, value: object, messag
 
 @pytest.mark.parametrize("settings", [{"patch_size": 0}, {"patch_size": 99}])
 def test_patches_that_no_picture_holds_are_refused(settings: dict[str, int]) -> None:
-    with pytest.raises(CheckpointError, match="patches that no picture holds"):
+    with pytest.raises(CheckpointError, match="patch_size in config"):
         metadata(changed("gemma3-seeing", **settings))
 
 
 @pytest.mark.parametrize("n_vectors", [0, 9, 400])
 def test_squares_of_patches_that_leave_some_over_are_refused(n_vectors: int) -> None:
     outline = PROJECTOR_OUTLINES["gemma3-seeing"]
-    with pytest.raises(CheckpointError, match="vectors of 4 patches in a row"):
+    with pytest.raises(CheckpointError, match="4 patches in a row cannot be divided"):
         metadata(outline | {"config": outline["config"] | {"mm_tokens_per_image": n_vectors}})
 
 
 def test_pieces_of_a_picture_are_as_large_as_the_tower_sees() -> None:
-    with pytest.raises(CheckpointError, match="pieces of 28 pixels, where the tower sees 56"):
+    with pytest.raises(CheckpointError, match="pieces of 28 pixels, but the vision tower takes 56"):
         metadata(PROJECTOR_OUTLINES["idefics3"], max_image_size={"longest_edge": 28})
 
 
@@ -274,7 +274,7 @@ def test_a_class_without_a_known_tower_has_no_entry() -> None:
 
 @pytest.mark.parametrize("layers", [[0, 3], [1], [3, 1], [1, 3, 5], [], 2])
 def test_whole_pictures_are_attended_to_in_every_nth_layer(layers: object) -> None:
-    with pytest.raises(CheckpointError, match="not every n-th of the layers"):
+    with pytest.raises(CheckpointError, match="not every n-th layer"):
         metadata(changed("qwen25vl", fullatt_block_indexes=layers))
 
 
@@ -315,7 +315,7 @@ def test_queries_that_are_no_third_are_noticed() -> None:
 
 
 def test_positions_that_are_no_square_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="17 positions, which are no square"):
+    with pytest.raises(CheckpointError, match="num_position_embeddings = 17, which is not a square number"):
         found(changed("qwen3vl", num_position_embeddings=17))
 
 
@@ -361,7 +361,7 @@ def test_the_tower_that_llama_cpp_knows_by_its_size_is_refused() -> None:
 
 @pytest.mark.parametrize("size", [[56, 28], [56], []])
 def test_pictures_that_are_no_square_are_refused(size: list[int]) -> None:
-    with pytest.raises(CheckpointError, match=r"image_size = .*, which is no square"):
+    with pytest.raises(CheckpointError, match=r"image_size = .*, which is not square"):
         found(changed("internvl", image_size=size))
 
 
@@ -395,12 +395,12 @@ def test_a_matrix_of_patches_becomes_a_kernel_with_colours_apart() -> None:
 def test_a_matrix_of_other_patches_is_refused(shape: list[int]) -> None:
     outline = PROJECTOR_OUTLINES["lfm2-seeing"]
     name = next(tensor for tensor in outline["tensors"] if tensor.endswith("patch_embedding.weight"))
-    with pytest.raises(CheckpointError, match="is not for patches of 16 pixels"):
+    with pytest.raises(CheckpointError, match="does not match patches of 16 pixels"):
         converted(outline | {"tensors": outline["tensors"] | {name: shape}})
 
 
 def test_patches_of_a_tower_that_are_no_square_are_refused() -> None:
-    with pytest.raises(CheckpointError, match="num_patches = 255, which are no square"):
+    with pytest.raises(CheckpointError, match="num_patches = 255, which is not a square number"):
         found(changed("lfm2-seeing", num_patches=255))
 
 
@@ -423,7 +423,7 @@ def test_bounds_of_matrices_are_numbers_of_their_own() -> None:
 def test_a_bound_of_several_numbers_is_refused() -> None:
     outline = PROJECTOR_OUTLINES["gemma4-seeing"]
     name = next(tensor for tensor in outline["tensors"] if tensor.endswith(".input_min"))
-    with pytest.raises(CheckpointError, match="is not one number"):
+    with pytest.raises(CheckpointError, match="is not a single number"):
         converted(outline | {"tensors": outline["tensors"] | {name: [2]}})
 
 
