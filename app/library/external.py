@@ -98,16 +98,14 @@ def _ollama_models(home: Path, environment: Mapping[str, str]) -> Iterator[Model
     chosen = environment.get("OLLAMA_MODELS")
     for folder in [Path(chosen)] if chosen else [home / ".ollama" / "models", _OLLAMA_SYSTEM_FOLDER]:
         for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
-            digest = _digest_of(manifest)
-            blob = folder / "blobs" / f"sha256-{digest}"
-            if digest and blob.is_file():
-                yield ModelRef(_name(manifest), blob, _repo(manifest), "Ollama")
-
-
-def _digest_of(manifest: Path) -> str:
-    """Return the hash of the one model in a manifest; empty for none, several or an unreadable manifest."""
-    digests = [digest for kind, digest in _layers_of(manifest) if kind == _MODEL_LAYER]
-    return digests[0] if len(digests) == 1 else ""
+            digests = [digest for kind, digest in _layers_of(manifest) if kind == _MODEL_LAYER]
+            if len(digests) != 1 or not (blob := folder / "blobs" / f"sha256-{digests[0]}").is_file():
+                continue
+            host, namespace, model, tag = manifest.parts[-4:]
+            parts = (namespace, model) if host == _OWN_HOST else (host, namespace, model)
+            name = "/".join(parts).removeprefix(f"{_OWN_NAMESPACE}/")
+            is_own = (host, namespace) == (_OWN_HOST, _OWN_NAMESPACE)
+            yield ModelRef(f"{name}:{tag}", blob, f"{'ollama' if is_own else namespace}/{model}", "Ollama")
 
 
 def _layers_of(manifest: Path) -> tuple[tuple[str, str], ...]:
@@ -151,20 +149,7 @@ def ollama_projectors(blob: Path) -> tuple[Path, ...]:
 def snapshot_folders(folder: Path) -> tuple[Path, ...]:
     """Return the folders above `folder` up to its commit in a cache of huggingface-hub; none for any other folder."""
     above = (folder, *folder.parents)
-    commits = [i for i, each in enumerate(above) if each.parent.name == "snapshots" and _is_repo(each.parent.parent)]
-    return above[1 : commits[0] + 1] if commits else ()
-
-
-def _is_repo(folder: Path) -> bool:
-    return folder.name.startswith("models--")
-
-
-def _name(manifest: Path) -> str:
-    host, namespace, model, tag = manifest.parts[-4:]
-    parts = (host, namespace, model) if host != _OWN_HOST else (namespace, model)
-    return "/".join(parts).removeprefix(f"{_OWN_NAMESPACE}/") + f":{tag}"
-
-
-def _repo(manifest: Path) -> str:
-    host, namespace, model, _ = manifest.parts[-4:]
-    return f"ollama/{model}" if (host, namespace) == (_OWN_HOST, _OWN_NAMESPACE) else f"{namespace}/{model}"
+    for index, each in enumerate(above):
+        if each.parent.name == "snapshots" and each.parent.parent.name.startswith("models--"):
+            return above[1 : index + 1]
+    return ()

@@ -118,18 +118,14 @@ async def read_up_to(stop: int, source: RangeSource, head: RemoteHeader, file: R
                     head.append(piece, source.mark)
                     retries.progressed()
         except TransientError as fault:
-            await asyncio.sleep(_wait_s(fault, source, retries, file))
+            try:
+                source.adapt(fault)
+                wait_s = retries.wait_s(fault)
+            except NoRangesError as error:
+                cause = f"The server of {file.name} does not support ranges."
+                raise HubError(cause, "Download the file, and give its path.") from error
+            except TransientError as last:
+                raise unreachable_error(file.url, f"{file.name} could not be read, {last}") from last
+            await asyncio.sleep(wait_s)
         except RemoteChangedError as error:
             raise HubError(f"{file.name} changed while it was read.", "Try again.") from error
-
-
-def _wait_s(fault: TransientError, source: RangeSource, retries: Retries, file: RemoteFile) -> float:
-    try:
-        source.adapt(fault)
-        return retries.wait_s(fault)
-    except NoRangesError as error:
-        raise HubError(
-            f"The server of {file.name} does not support ranges.", "Download the file, and give its path."
-        ) from error
-    except TransientError as last:
-        raise unreachable_error(file.url, f"{file.name} could not be read, {last}") from last

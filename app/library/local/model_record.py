@@ -91,8 +91,10 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         *_info_rows(info),
         ("template's base", _comparison(header, base)),
         *_projector_rows(described, found),
-        *_record_rows(described),
+        ("tuned", _speeds(described.tuned) if described.tuned else ""),
     )
+    for path, sha256 in zip(described.files, described.sha256, strict=True):
+        rows = (*rows, ("file", path), ("sha256", sha256 or "unknown until `localllm verify`"))
     return replace(described, rows=tuple((label, text) for label, text in rows if text))
 
 
@@ -159,13 +161,6 @@ def _info_rows(info: ModelInfo) -> list[tuple[str, str]]:
         ("fill in the middle", "yes" if info.has_fim else "no"),
         ("licence", info.licence),
     ]
-
-
-def _record_rows(described: ModelDescription) -> list[tuple[str, str]]:
-    rows = [("tuned", _speeds(described.tuned))] if described.tuned else []
-    for path, sha256 in zip(described.files, described.sha256, strict=True):
-        rows += [("file", path), ("sha256", sha256 or "unknown until `localllm verify`")]
-    return rows
 
 
 def _with_projector(described: ModelDescription, found: FoundProjector, header: Header) -> ModelDescription:

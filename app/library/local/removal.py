@@ -52,7 +52,10 @@ def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()
         raise UsageError(f"{ref.path} is not in the library itself.", "Delete the file where it is.")
     files = (*parts_of(ref.path), recipe_path(ref.path), *_heads_without(ref.path, leaving))
     paths = tuple(path for path in files if os.path.lexists(path))
-    return RemovalResult(ref.id, tuple(map(str, paths)), sum(map(_n_bytes_freed, paths)))
+    # A link, and a file that has other names, frees nothing.
+    statuses = [path.lstat() for path in paths]
+    freed = [each.st_size for each in statuses if stat.S_ISREG(each.st_mode) and each.st_nlink == 1]
+    return RemovalResult(ref.id, tuple(map(str, paths)), sum(freed))
 
 
 def _heads_without(model: Path, leaving: Collection[Path]) -> list[Path]:
@@ -91,12 +94,6 @@ def remove_empty_folders(repo: Path) -> None:
             folder.rmdir()
         except OSError:  # not empty
             return
-
-
-def _n_bytes_freed(path: Path) -> int:
-    """Return the bytes that removing this name frees: none for a link or a file with other names."""
-    status = path.lstat()
-    return status.st_size if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 else 0
 
 
 FETCHING = ".fetching"  # a repo's folder of incomplete downloads
@@ -190,7 +187,8 @@ def _interrupted_downloads(models_dir: Path) -> Iterator[StaleFiles]:
 def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -> Iterator[StaleFiles]:
     """Yield the fetched files of checkpoints whose conversion was interrupted and not resumed for a week.
 
-    A complete checkpoint was kept on purpose, and files that the user put beside it are not ours."""
+    A complete checkpoint was kept on purpose, and files that the user put beside it stay.
+    """
     for fetching in sorted(folder.glob(f"*/*/{FETCHING}")):
         repo = fetching.parent
         files = [path for path in sorted(repo.rglob("*")) if not path.is_dir()]

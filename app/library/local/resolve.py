@@ -52,7 +52,11 @@ class UnknownModelError(ModelFileError):
 
 def available(settings: Settings) -> tuple[ModelRef, ...]:
     """Return every model of localllm: the guide first, if it is installed, then the library sorted by name."""
-    return (*_guide(), *_library(settings.models_dir))
+    path, models_dir = Path(str(files("assets") / "guide" / _GUIDE_FILE)), settings.models_dir
+    guide = (ModelRef(GUIDE, path, place=BUILT_IN),) if path.is_file() else ()
+    repos = {path: repo_of(path, models_dir) for path in model_paths(models_dir)}
+    ids = ids_of(repos.items(), added_at_ns, {GUIDE})
+    return (*guide, *(ModelRef(id=ids[path], path=path, repo=repo) for path, repo in repos.items()))
 
 
 def resolve(name: str, settings: Settings) -> ModelRef:
@@ -66,8 +70,10 @@ def resolve(name: str, settings: Settings) -> ModelRef:
         here = available(settings)
         if _matching(name, here):
             return find_by_name(name, here)
-        if heads := _heads_called(name, settings.models_dir):
-            return heads[0]
+        for head in head_paths(settings.models_dir):
+            ref = ModelRef(id_of(head.name), head, repo_of(head, settings.models_dir))
+            if name.lower() in (ref.id.lower(), *_file_names(head)):
+                return ref
         if not _exists(Path(name)):
             others = tuple({ref.id: ref for ref in reversed(external_models())}.values())  # of one id, the first
             if _matching(name, others):
@@ -89,16 +95,11 @@ def find_by_name(name: str, here: Sequence[ModelRef]) -> ModelRef:
     if found:
         raise UnknownModelError(f"{name!r} matches {len(found)} models.", f"Name one of them: {_listed(found)}.")
     remedy = f"Models: {_listed(here)}." if here else "No model is installed: name a path to a GGUF file."
-    likely = " or ".join(_likely(name, here))
-    raise UnknownModelError(f"There is no model {name!r}.", f"Did you mean {likely}? {remedy}" if likely else remedy)
-
-
-def _likely(name: str, here: Sequence[ModelRef]) -> list[str]:
-    """Return the ids of the models whose names are most like `name`, at most three."""
     wanted = name.lower()[:_MAX_COMPARED].removesuffix(":latest")
     names = {form.lower(): ref.id for ref in reversed(here) for form in (ref.path.stem, ref.id)}
-    found = get_close_matches(wanted, names, n=_MAX_LIKELY, cutoff=_LIKENESS)
-    return list(dict.fromkeys(names[form] for form in found))
+    similar = get_close_matches(wanted, names, n=_MAX_LIKELY, cutoff=_LIKENESS)
+    likely = " or ".join(dict.fromkeys(names[form] for form in similar))
+    raise UnknownModelError(f"There is no model {name!r}.", f"Did you mean {likely}? {remedy}" if likely else remedy)
 
 
 def portable(name: str) -> str:
@@ -164,24 +165,6 @@ def _file_names(path: Path) -> tuple[str, str, str]:
 
 def _whole_stem(path: Path) -> str:
     return unsplit_name(path.name).lower().removesuffix(".gguf")
-
-
-def _guide() -> tuple[ModelRef, ...]:
-    path = Path(str(files("assets") / "guide" / _GUIDE_FILE))
-    return (ModelRef(GUIDE, path, place=BUILT_IN),) if path.is_file() else ()
-
-
-def _library(models_dir: Path) -> list[ModelRef]:
-    paths = model_paths(models_dir)
-    repos = {path: repo_of(path, models_dir) for path in paths}
-    ids = ids_of(repos.items(), added_at_ns, {GUIDE})
-    return [ModelRef(id=ids[path], path=path, repo=repos[path]) for path in paths]
-
-
-def _heads_called(name: str, models_dir: Path) -> list[ModelRef]:
-    """Return the draft heads beside models that are called `name`; lists do not show them."""
-    refs = [ModelRef(id_of(path.name), path, repo_of(path, models_dir)) for path in head_paths(models_dir)]
-    return [ref for ref in refs if name.lower() in (ref.id.lower(), *_file_names(ref.path))]
 
 
 def _exists(path: Path) -> bool:

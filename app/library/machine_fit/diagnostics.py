@@ -30,6 +30,8 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
     """
     import psutil
 
+    paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
+    largest = max(filter(Path.is_file, paths), key=lambda path: path.stat().st_size, default=None)
     return Findings(
         machine=found.machine,
         engine_version=metadata.version("llama-cpp-python"),
@@ -38,7 +40,7 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
         has_avx2=has_avx2(),
         swapped_bytes=psutil.swap_memory().used,
         repacking_is_safe=run_self_test(settings.cache_dir).is_safe,
-        disk_bytes_per_s=_disk_speed(settings, model),
+        disk_bytes_per_s=measure_disk_read(largest) if largest else None,
     )
 
 
@@ -57,26 +59,15 @@ def describe_machine(findings: Findings) -> MachineReport:
 
 def machine_rows(findings: Findings) -> list[tuple[str, str]]:
     """Return a label and a text for each part of the machine."""
-    machine = findings.machine
+    machine, disk = findings.machine, findings.disk_bytes_per_s
     gpus = [(gpu.name, f"{gpu.description}, {_memory(gpu)}{_link(gpu)}") for gpu in machine.gpus]
     return [
         ("processor", f"{cpu_model()}, {default_threads()} cores"),
         ("memory", _memory(machine.host)),
         *(gpus or [("GPU", "none that this build of llama.cpp can use")]),
-        ("models", _disk(findings.disk_bytes_per_s)),
+        ("models", f"read from disk at {disk / 1e6:,.0f} MB/s" if disk else "disk speed unknown"),
         ("engine", f"llama-cpp-python {findings.engine_version}"),
     ]
-
-
-def _disk_speed(settings: Settings, model: str | None) -> float | None:
-    """Return the reading speed of `model`, or of the largest local model; None where unknown."""
-    paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
-    largest = max(filter(Path.is_file, paths), key=lambda path: path.stat().st_size, default=None)
-    return measure_disk_read(largest) if largest else None
-
-
-def _disk(bytes_per_s: float | None) -> str:
-    return f"read from disk at {bytes_per_s / 1e6:,.0f} MB/s" if bytes_per_s else "disk speed unknown"
 
 
 def _link(gpu: Device) -> str:

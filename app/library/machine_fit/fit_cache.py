@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 _LOOK_S = 2.0  # of all processors together, before their load is known well enough
-_NOTABLE = 0.05
+_NOTABLE = 0.05  # relative difference of rates that a person notices in predictions
 
 
 class FitCache:
@@ -126,8 +127,12 @@ class FitCache:
 
         Raises EngineError if the machine cannot be surveyed.
         """
-        here = self.here()
-        self._fits[entry.ref.path] = (entry.disk.stamp, _fit(entry.ref.path, here))
+        from offload.footprint.model import PlannedModel
+
+        here, fit = self.here(), None
+        with suppress(UserError):  # damaged meanwhile, or an unsupported cache type: loading reports that
+            fit = here.fit(PlannedModel.read(entry.ref.path))
+        self._fits[entry.ref.path] = (entry.disk.stamp, fit)
 
 
 def _differ(one: Rates, other: Rates) -> bool:
@@ -135,12 +140,3 @@ def _differ(one: Rates, other: Rates) -> bool:
     pairs = [(one.seconds_per_byte[name], other.seconds_per_byte[name]) for name in other.seconds_per_byte]
     pairs += [(one.attention_seconds_per_byte, other.attention_seconds_per_byte), (one.fixed_s, other.fixed_s)]
     return abs(one.uncertainty - other.uncertainty) > _NOTABLE or any(abs(a / b - 1) > _NOTABLE for a, b in pairs)
-
-
-def _fit(path: Path, here: PlanningContext) -> ModelFit | None:
-    from offload.footprint.model import PlannedModel
-
-    try:
-        return here.fit(PlannedModel.read(path))
-    except UserError:  # damaged meanwhile, or an unsupported cache type: loading reports that
-        return None

@@ -94,16 +94,20 @@ async def fetch_shard_headers(
     """
     limit = asyncio.Semaphore(_N_AT_ONCE)
 
-    async def shard(file: RemoteFile) -> PendingShard:
+    async def prepare(file: RemoteFile) -> PendingShard:
         async with limit:
             path, whole = staging.prepared_path(f"{file.name}.{file.digest.hex[:16]}.head"), staging.target(file.name)
             if not path.exists():
-                header = _read(whole) if whole.exists() else await _fetch_header(session, file, policy)
+                if whole.exists():
+                    shard = open_local(whole)
+                    header = shard.read(0, _header_bytes(shard.read(0, _LENGTH_BYTES), shard.n_bytes, whole.name))
+                else:
+                    header = await _fetch_header(session, file, policy)
                 with explained(f"{path.name} could not be written", "Free some space."):
                     write_atomically(path, header, sync=False)
             return PendingShard(file.name, file.n_bytes, file.fingerprint, str(path))
 
-    return tuple(await asyncio.gather(*map(shard, files)))
+    return tuple(await asyncio.gather(*map(prepare, files)))
 
 
 async def _fetch_header(session: HttpSession, file: RemoteFile, policy: RetryPolicy) -> bytes:
@@ -112,11 +116,6 @@ async def _fetch_header(session: HttpSession, file: RemoteFile, policy: RetryPol
     n_bytes = _header_bytes(bytes(head.data[:_LENGTH_BYTES]), file.n_bytes, file.name)
     await read_up_to(n_bytes, source, head, file, policy)
     return bytes(head.data[:n_bytes])
-
-
-def _read(path: Path) -> bytes:
-    shard = open_local(path)
-    return shard.read(0, _header_bytes(shard.read(0, _LENGTH_BYTES), shard.n_bytes, path.name))
 
 
 def _header_bytes(length: bytes, file_bytes: int, name: str) -> int:
@@ -243,7 +242,9 @@ class ShardStream:
     async def _fetch(self, job: RunningQuantization) -> None:
         while True:
             async with self._changed:
-                await self._changed.wait_for(lambda: self._next() or self._has_all())
+                await self._changed.wait_for(
+                    lambda: self._next() or (self._window is not None and not self._left(self._window))
+                )
                 name = self._next()
             if not name:
                 return
@@ -259,9 +260,6 @@ class ShardStream:
         left = self._left(self._window)
         fetchable = self._window.fetchable(self._n_tensors) if self._is_removing else left
         return next((name for name in left if name in fetchable), "")
-
-    def _has_all(self) -> bool:
-        return self._window is not None and not self._left(self._window)
 
     def _left(self, window: ShardWindow) -> list[str]:
         """Return the shards that still have to be fetched, in the order of their first use."""

@@ -196,7 +196,7 @@ class Puller:
         added: type[HeadAdded | ProjectorAdded],
         left_out: type[HeadLeftOut | ProjectorLeftOut],
     ) -> None:
-        """Fetch what belongs to a complete model, and report why if that fails: the model is there all the same."""
+        """Fetch what belongs to a complete model, or report why that failed: the model stays in any case."""
         try:
             path, hashes, is_new = await self._fetch(session, plan)
         except (UserError, RemoteChangedError) as error:
@@ -240,7 +240,7 @@ class Puller:
             if not path.exists() or self.is_overwriting:
                 return None
             known = self.index.sha256(path)
-            found = known or await asyncio.to_thread(_hash_of, path, file)
+            found = known or await asyncio.to_thread(_hash_of, path, file)  # by the algorithm of the file's digest
             is_comparable = file.digest.hex or not file.mark or self.index.origin(path) == file.fingerprint
             if path.stat().st_size == file.n_bytes and file.digest.is_met_by(found) and is_comparable:
                 hashes.append(found)
@@ -253,7 +253,6 @@ class Puller:
 
 
 def _hash_of(path: Path, file: RemoteFile) -> str:
-    """Hash the file at `path` with the algorithm of the digest of `file`."""
     n_bytes = path.stat().st_size
     with StreamingHash(path, n_bytes, file.digest.hasher(n_bytes)) as streaming:
         streaming.advance(n_bytes)
