@@ -31,6 +31,11 @@ from app.engine.protocol.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.system.errors import EngineError, UserError
 
+_LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
+_N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
+_STATUSES = {status.value: status for status in DecodeStatus}
+_MROPE_TYPES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
+
 
 class LlamaAdapters:
     """LoRA adapters of one model by key, active by the batch, and a control vector, always active.
@@ -71,12 +76,6 @@ class LlamaAdapters:
         pointers = (lib.llama_adapter_lora_p_ctypes * n_adapters)(*(self._adapters[key] for key, _ in adapters))
         scales = (ctypes.c_float * n_adapters)(*(scale for _, scale in adapters))
         lib.llama_set_adapters_lora(context, pointers, n_adapters, scales)
-
-
-_LARGE_VOCABULARY = 32_768  # with a smaller one llama.cpp's way takes no longer
-_N_POSITIONS = 4  # of a state, where positions have several dimensions (M-RoPE)
-_STATUSES = {status.value: status for status in DecodeStatus}
-_MROPE_TYPES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,10 @@ _N_PASSES = 5
 _MOST_S = 0.4  # of the passes of a graph; what the first pass compiles is not counted
 _LINK_BYTES = 4 << 20  # 34 ms on a link of a gigabit; llama.cpp sends no more than a hash of 10 MiB and above
 _N_REPEATS = 5
+_FIELDS = {"model": "weight_bytes", "KV": "cache_bytes", "RS": "cache_bytes", "compute": "compute_bytes"}
+_REMOTE = "RPC"
+_DISCRETE, _INTEGRATED = _GPU_KINDS = (1, 2)  # of ggml_backend_dev_type@0.3.36
+_ANSWER_TIMEOUT_S = 10.0
 
 
 class _InitParams(ctypes.Structure):
@@ -159,12 +163,6 @@ def measure_rpc_link(device: int) -> tuple[float, float]:
             for n_bytes in (1, _LINK_BYTES)
         )
     return latency_s, _LINK_BYTES / max(whole_s - latency_s, 1e-9)
-
-
-_FIELDS = {"model": "weight_bytes", "KV": "cache_bytes", "RS": "cache_bytes", "compute": "compute_bytes"}
-_REMOTE = "RPC"
-_DISCRETE, _INTEGRATED = _GPU_KINDS = (1, 2)  # of ggml_backend_dev_type@0.3.36
-_ANSWER_TIMEOUT_S = 10.0
 
 
 class _Properties(ctypes.Structure):

@@ -24,6 +24,9 @@ _N_DIMS, _N_OP_PARAMS, _NAME_BYTES = 4, 16, 64
 _MIN_ROWS = 16  # smaller products are left out, as llama-imatrix leaves them out
 _F32 = 0  # ggml_type@0.3.36
 _MAX_OPS = 64  # those of interest come among the first
+# llama.cpp's names of the first layer's input: the last of them computed before the first layer's output is the input.
+_INPUT_NAMES = frozenset([b"embd", b"inpL", b"inp_norm", b"inp_scaled"])
+_OUTPUT_NAME = b"l_out-"
 
 
 class Tensor(ctypes.Structure):
@@ -119,11 +122,6 @@ class ActivationRecorder(_Recorder):
         w3, w2 = weight.ne[3], weight.ne[2]
         grouped = rows.reshape(n3 // w3, w3, n2 // w2, w2, n_rows, n_columns).transpose(1, 3, 0, 2, 4, 5)
         self._collector.add(name, grouped.reshape(w3 * w2, -1, n_columns))
-
-
-# llama.cpp's names of the first layer's input: the last of them computed before the first layer's output is the input.
-_INPUT_NAMES = frozenset([b"embd", b"inpL", b"inp_norm", b"inp_scaled"])
-_OUTPUT_NAME = b"l_out-"
 
 
 class HiddenStateRecorder(_Recorder):

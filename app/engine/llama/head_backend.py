@@ -33,6 +33,7 @@ _ANSWER_SHARE = 2
 _MAX_ANSWER_BATCHES = 4
 # Of a head's saved state: `begin`, `n_computed`, tokens that wait, bytes of their rows and of the last computed row.
 _HEADER = struct.Struct("<QQQQQ")
+_LENGTH = struct.Struct("<Q")  # of the model's own part of a state, which comes first
 
 
 @dataclass(slots=True)
@@ -208,9 +209,6 @@ class HeadContext(LlamaBackend):
             if followed is not None and followed.tokens and n_left:
                 yield WaitingTokens(sequence_id, followed.n_computed, followed.tokens[:n_left], followed.rows[:n_left])
                 n_left -= min(n_left, len(followed.tokens))
-
-
-_LENGTH = struct.Struct("<Q")  # of the model's own part of a state, which comes first
 
 
 class HeadBackend(LlamaBackend):

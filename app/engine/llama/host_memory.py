@@ -29,6 +29,8 @@ Range = tuple[int, int]  # addresses: the first one, and the first one behind it
 _BLOCK_BYTES = 1 << 20
 _LEAST_BYTES = 8 << 20  # of a mapping: smaller ones are neither caches nor weights worth the look
 _PRIVATE = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw-p 00000000 00:00 0 *$", re.MULTILINE)
+_REPACKED = frozenset({b"CPU_REPACK", b"CPU_KLEIDIAI"})  # the processor's buffer types; AMX's is made for large steps
+_USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 
 
 class HugePages:
@@ -107,10 +109,6 @@ def _c_library() -> Any:
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     library.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     return library
-
-
-_REPACKED = frozenset({b"CPU_REPACK", b"CPU_KLEIDIAI"})  # the processor's buffer types; AMX's is made for large steps
-_USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 
 
 class RepackedTensors:

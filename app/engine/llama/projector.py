@@ -33,6 +33,9 @@ from quantizer.system.errors import EngineError
 
 _PIECE_NODES = 32  # of a graph, computed before it can be interrupted: a transformer's layer or two
 _I32 = 26  # ggml_type@0.3.36
+_N_LAYOUTS = 4  # whose decoded content stays in memory
+_REMEDY = "See `localllm show`, or name another projector with --projector."
+_NO_TOKENS = "The picture or sound is too small: it becomes no tokens.", "Send a larger picture or a longer sound."
 
 
 class EncodingGuard:
@@ -112,11 +115,6 @@ def _is_contiguous(tensor: Tensor) -> bool:
             return False
         n_bytes *= length
     return True
-
-
-_N_LAYOUTS = 4  # whose decoded content stays in memory
-_REMEDY = "See `localllm show`, or name another projector with --projector."
-_NO_TOKENS = "The picture or sound is too small: it becomes no tokens.", "Send a larger picture or a longer sound."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

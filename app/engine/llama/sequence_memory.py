@@ -23,6 +23,8 @@ from app.engine.protocol.messages import Truncation
 
 _COUNTS = struct.Struct("<II")  # of pictures, and of the sequence's tokens
 _SPAN = struct.Struct("<IIII")
+_MAX_SPARE = 2  # checkpoints of a turn: the end that a sequence leaves, and the end of the prompt
+_MAX_SPARE_BYTES = 64 << 20
 
 
 class _Span(NamedTuple):
@@ -334,10 +336,6 @@ class StateMemory:
             self._memory.remove(held.copy_id)
             self._positions.forget(held.copy_id)
             self._free_ids.append(held.copy_id)
-
-
-_MAX_SPARE = 2  # checkpoints of a turn: the end that a sequence leaves, and the end of the prompt
-_MAX_SPARE_BYTES = 64 << 20
 
 
 class StateBuffers:

@@ -43,6 +43,22 @@ _WITH_OUTPUT = {
     ),
     _DFLASH: frozenset(["mimo2", "nemotron_h", "nemotron_h_moe"]),
 }
+_NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
+_EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+_SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
+_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
+_GATED_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_q_norm", "attn_k_norm", "post_attention_norm")
+_LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
+# Tensors of the layer by architecture. Left out: those with a window, and those that llama.cpp loads and never runs.
+_NEEDED: dict[str, tuple[str, ...]] = {
+    "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),
+    "hy_v3": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, "attn_q_norm", "attn_k_norm", "ffn_norm"),
+    "qwen35": (*_NEXT, *_GATED_ATTENTION, *_FEED_FORWARD),
+    "qwen35moe": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
+    "qwen3next": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
+    "deepseek2": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, *_LATENT, "ffn_norm"),
+}
+_LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama.cpp reads without latent queries
 
 
 def is_head(header: Header) -> bool:
@@ -202,24 +218,6 @@ def _n_tokens(header: Header) -> int:
 def _flag(head: Header, suffix: str, *, default: bool) -> bool:
     value = head.metadata.get(f"{head.architecture}.{suffix}")
     return value if isinstance(value, bool) else default
-
-
-_NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
-_EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
-_SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
-_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
-_GATED_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_q_norm", "attn_k_norm", "post_attention_norm")
-_LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
-# Tensors of the layer by architecture. Left out: those with a window, and those that llama.cpp loads and never runs.
-_NEEDED: dict[str, tuple[str, ...]] = {
-    "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),
-    "hy_v3": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, "attn_q_norm", "attn_k_norm", "ffn_norm"),
-    "qwen35": (*_NEXT, *_GATED_ATTENTION, *_FEED_FORWARD),
-    "qwen35moe": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
-    "qwen3next": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
-    "deepseek2": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, *_LATENT, "ffn_norm"),
-}
-_LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama.cpp reads without latent queries
 
 
 def has_mtp_layers(header: Header) -> bool:

@@ -60,6 +60,8 @@ from quantizer.gguf.validation import shard_paths, tensors_of
 from quantizer.system.errors import EngineError
 
 _MAX_REMEDIES = 3
+_STEP_DOWN = 0.85  # share of the GPUs' free memory to plan with after a load that failed
+Loaded = TypeVar("Loaded")
 
 
 def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> tuple[EngineConfig, str]:
@@ -128,10 +130,6 @@ def requested_run(config: EngineConfig, *, is_fused: bool) -> RunConfig:
         is_fused=is_fused,
         gpu_layers=config.gpu_layers,
     )
-
-
-_STEP_DOWN = 0.85  # share of the GPUs' free memory to plan with after a load that failed
-Loaded = TypeVar("Loaded")
 
 
 @dataclass(frozen=True, slots=True)

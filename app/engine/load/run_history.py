@@ -33,6 +33,9 @@ _MAX_BYTES = 1 << 18  # some 500 runs
 _LOCK_TIMEOUT_S = 0.2
 _LEAST_HOST_SHARE = 0.05  # of the bytes read; with less on the processors their load slows little
 _DEPTH_STEP = 256
+_MIN_OUTPUT_TOKENS = 24  # the time of a shorter answer depends on its begin and end
+_MIN_PREFILL_TOKENS = 128
+_MAX_PENDING = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,11 +153,6 @@ def fitted_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates
     """Return the rates of `machine`, this one, fitted to its run history for `n_threads` (0: physical cores)."""
     records = RunHistory(cache_dir).records(machine_key(machine))
     return fit_rates(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))
-
-
-_MIN_OUTPUT_TOKENS = 24  # the time of a shorter answer depends on its begin and end
-_MIN_PREFILL_TOKENS = 128
-_MAX_PENDING = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ Embeddings: TypeAlias = NDArray[np.float32]  # of a chunk, shape (n_tokens, n_em
 
 _FIRST_PLACEHOLDER = -(1 << 31)  # the range below -2^30: the prefix cache has small negative numbers of its own
 _PLACEHOLDER_RANGE = 1 << 30
+MAX_SIDE = 4096  # pixels of a decoded picture; larger ones are scaled down, for projectors take far fewer
+MAX_SOUND_S = 30 * 60
+MIN_SOUND_S = 0.1  # libmtmd ends the process for a single sample, and reads past the end of a few
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,11 +112,6 @@ def placeholder_tokens(chunk: MediaChunk) -> list[int]:
     digest = hashlib.shake_256(f"{chunk.content_id}/{chunk.n_tokens}".encode()).digest(4 * chunk.n_tokens)
     numbers = np.frombuffer(digest, "<u4") % _PLACEHOLDER_RANGE
     return [_FIRST_PLACEHOLDER + int(number) for number in numbers]
-
-
-MAX_SIDE = 4096  # pixels of a decoded picture; larger ones are scaled down, for projectors take far fewer
-MAX_SOUND_S = 30 * 60
-MIN_SOUND_S = 0.1  # libmtmd ends the process for a single sample, and reads past the end of a few
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,6 +28,10 @@ MAX_MEMORY_BYTES = 1 << 30
 _BLOCK_FRAMES = 16_384
 _WHITE = (255, 255, 255)
 _ORIENTATION = 0x0112  # of EXIF
+_MP3_KBPS_1 = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # layer III of MPEG 1
+_MP3_KBPS_2 = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # of MPEG 2 and 2.5
+_MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
+_N_SAMPLED_FRAMES = 200
 
 
 def decode_picture(data: bytes) -> Picture:
@@ -146,12 +150,6 @@ def _check_length(length_s: float) -> None:
         known = f"{length_s / 60:,.0f} minutes" if math.isfinite(length_s) and length_s > MAX_SOUND_S + 1 else "more"
         cause = f"A sound is longer than {MAX_SOUND_S // 60} minutes ({known})."
         raise RequestError(cause, "Send it in shorter parts.")
-
-
-_MP3_KBPS_1 = (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320)  # layer III of MPEG 1
-_MP3_KBPS_2 = (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160)  # of MPEG 2 and 2.5
-_MP3_RATES = {3: (44_100, 48_000, 32_000), 2: (22_050, 24_000, 16_000), 0: (11_025, 12_000, 8_000)}
-_N_SAMPLED_FRAMES = 200
 
 
 def _mp3_s(data: bytes) -> float:

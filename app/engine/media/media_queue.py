@@ -29,6 +29,7 @@ _MAX_LAYOUTS = 1024
 _NICE = 5  # of the thread, so that answers that run meanwhile keep most of the processor
 
 OnPrepared: TypeAlias = Callable[[tuple[MediaLayout, ...] | UserError], None]
+_Message: TypeAlias = Request | Tokenize
 
 
 @dataclass(slots=True)
@@ -259,9 +260,6 @@ class MediaQueue:
             return self._encoder.encode(chunk)
         except KeyError as error:  # a saved layout that is not this projector's any more
             raise EngineError("A picture or sound has another layout than before.", "Send it again.") from error
-
-
-_Message: TypeAlias = Request | Tokenize
 
 
 @dataclass(frozen=True, slots=True)

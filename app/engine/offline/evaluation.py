@@ -29,6 +29,7 @@ Floats = NDArray[np.float64]
 Logits = NDArray[np.float32]
 
 _Z = 1.959963984540054  # 95 % of a normal distribution lie within so many deviations
+_QUICK_SPEED = TuningEffort(n_repeats=5, n_prefill=64, depths=(0,), step_sizes=(1,), limit_s=2.0, has_answers=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +182,6 @@ def _divergence(log_q: Floats, log_p: Floats) -> Floats:
     terms[np.isneginf(log_q)] = 0.0
     divergence: Floats = terms.sum(axis=1)
     return divergence
-
-
-_QUICK_SPEED = TuningEffort(n_repeats=5, n_prefill=64, depths=(0,), step_sizes=(1,), limit_s=2.0, has_answers=False)
 
 
 @dataclass(frozen=True, slots=True)

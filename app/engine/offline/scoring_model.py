@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 MIN_WINDOW = 16  # tokens; a second half of fewer shows nothing
 _MAX_BLOCK_ELEMENTS = 1 << 21  # 8 MiB of logits at a time
 _MIN_CELLS = 128  # speeds are measured with as many
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +168,6 @@ def load_scoring_model(
         trained = backend.facts.n_ctx_train
         raise UsageError(f"{path.name} was trained on {trained} tokens.", f"Use at most --ctx {trained}.")
     return ScoringModel(backend, setting, model.vocabulary().begin)
-
-
-_Result = TypeVar("_Result")
 
 
 def cached_results(

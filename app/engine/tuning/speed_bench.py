@@ -21,6 +21,8 @@ _SEED_TOKENS = 64  # one sequence of at least these, restored again and again, f
 _MIN_REPEATS = 2
 
 Clock = Callable[[], float]
+_STEP_SIZES = (2, 4, 8, 15, 16, 17, 31, 32)
+_N_DRAFTED = 8  # tokens of the step whose change of size is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,6 @@ class TuningEffort:
     n_settling: int = 0
 
 
-_STEP_SIZES = (2, 4, 8, 15, 16, 17, 31, 32)
 THOROUGH = TuningEffort(n_repeats=8, n_prefill=512, depths=(0, 512, 1792), step_sizes=_STEP_SIZES, limit_s=2.0)
 QUICK = TuningEffort(n_repeats=8, n_prefill=96, depths=(0, 512, 1792), step_sizes=(4, 16), limit_s=1.0)
 _STEPS = TuningEffort(
@@ -49,7 +50,6 @@ _STEPS = TuningEffort(
     has_answers=False,
     n_settling=N_SETTLING,
 )
-_N_DRAFTED = 8  # tokens of the step whose change of size is measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,8 @@ _X86 = ("x86_64", "amd64")
 # Earlier versions measured one setting after the other, while the machine grew faster or slower: six settings of a
 # Gemma 3 1B changed places each time. And of models with states they timed steps in memory that was new.
 _METHOD = "in turns with the default"
+_NOT_MEASURED = "not measured yet"
+_NO_ROOM = "too little free memory for both"
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +226,6 @@ def measured_step_cost(header: Header, cache_dir: Path) -> StepCost | None:
     if best is None:
         return None
     return StepCost.from_measured(TuneFile(cache_dir).step_ratios(tune_key(header)) or dict(best.step_ratios))
-
-
-_NOT_MEASURED = "not measured yet"
-_NO_ROOM = "too little free memory for both"
 
 
 @dataclass(frozen=True, slots=True)

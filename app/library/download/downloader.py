@@ -25,6 +25,9 @@ from app.library.download.partial_file import PartialFile, SequentialWriter
 from app.library.download.remote_file import Range, RemoteFile, Schedule, StreamingHash
 from app.library.hub.access import HubError
 
+_PROGRESS_EVERY_S = 0.25
+_N_DOWNLOADS = 2  # of a file with a wrong hash
+
 
 class RateLimit:
     """Limits all readers together to `bytes_per_s`; 0 is no limit."""
@@ -46,10 +49,6 @@ class RateLimit:
         """Wait for `wait_s(n_bytes)`."""
         if (wait_s := self.wait_s(n_bytes)) > 0:
             await asyncio.sleep(wait_s)
-
-
-_PROGRESS_EVERY_S = 0.25
-_N_DOWNLOADS = 2  # of a file with a wrong hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,11 @@ _REDIRECTS = {301, 302, 303, 307, 308}
 _CERTIFICATE_REMEDY = (
     "Check the clock of this machine. Behind an intercepting proxy, set SSL_CERT_FILE to its certificate."
 )
+_PART = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
+_SLOW_DOWN = {408, 425, 429, 500, 502, 503, 504}
+_MAX_DIGITS = 6
+_MAX_MARK_CHARS = 256
+_SETTLED_S = 60.0  # a file that changed within the same second keeps its Last-Modified; clocks may differ
 
 
 class NoRangesError(Exception):
@@ -153,13 +158,6 @@ class RangeSource:
     @property
     def _has_ranges(self) -> bool:
         return self._n_refused_ranges < _N_REFUSED_RANGES
-
-
-_PART = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
-_SLOW_DOWN = {408, 425, 429, 500, 502, 503, 504}
-_MAX_DIGITS = 6
-_MAX_MARK_CHARS = 256
-_SETTLED_S = 60.0  # a file that changed within the same second keeps its Last-Modified; clocks may differ
 
 
 class TransientError(Exception):

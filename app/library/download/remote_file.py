@@ -16,6 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+_SMALLEST_BYTES = 4 << 20
+_LARGEST_BYTES = 32 << 20
+_LENGTHS = {"sha256": 64, "git": 40}
+_BUFFER_BYTES = 1 << 20
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Range:
@@ -63,10 +68,6 @@ class Ranges:
         return self._ends[0] if self._begins[:1] == [0] else 0
 
 
-_SMALLEST_BYTES = 4 << 20
-_LARGEST_BYTES = 32 << 20
-
-
 class Schedule:
     """The queue of the `missing` parts of a file, for `n_connections` workers.
 
@@ -91,9 +92,6 @@ class Schedule:
             self._waiting.appendleft(Range(part.end, whole.end))
         self._n_bytes -= part.n_bytes
         return part
-
-
-_LENGTHS = {"sha256": 64, "git": 40}
 
 
 class Hasher(Protocol):
@@ -147,9 +145,6 @@ class RemoteFile:
         """A text that changes with the content; empty if the content cannot be identified."""
         mark = self.digest.hex or self.mark
         return f"{self.digest.kind} {mark} {self.n_bytes}" if mark else ""
-
-
-_BUFFER_BYTES = 1 << 20
 
 
 class StreamingHash:

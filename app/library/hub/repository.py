@@ -58,6 +58,9 @@ _DENSE_MODULE = re.compile(r"\d{1,2}_Dense/model\.safetensors")  # of sentence-t
 _SETTINGS = (".json", ".jinja", ".txt", ".model", ".md")
 _MAX_SETTINGS_BYTES = 256 << 20
 _MAX_DEPTH = 2
+_MAX_BODY_BYTES = 32 << 20
+_TOTAL = re.compile(r"bytes 0-0/(\d{1,15})")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +236,6 @@ def _is_small(file: RepoFile) -> bool:
     """Return whether a file has settings, a tokenizer or the weights of a small module."""
     is_wanted = file.path.endswith(_SETTINGS) or _DENSE_MODULE.fullmatch(file.path) is not None
     return is_wanted and file.path.count("/") < _MAX_DEPTH and file.n_bytes <= _MAX_SETTINGS_BYTES
-
-
-_MAX_BODY_BYTES = 32 << 20
-_TOTAL = re.compile(r"bytes 0-0/(\d{1,15})")
-_Result = TypeVar("_Result")
 
 
 async def fetch_repository(session: HttpSession, repo: str, revision: str, policy: RetryPolicy) -> Repository:

@@ -42,6 +42,10 @@ _REMEDIES = {
 }
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
+_N_TOGETHER = 6
+_LONGEST_S = 90.0  # for one repository: a very slow hub counts as stalled
+_MOST_FAMILIES = 3  # of which headers are read; some repositories hold dozens of models
+_CONVERTED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M")
 
 
 def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool = False) -> tuple[HubRepository, ...]:
@@ -128,12 +132,6 @@ def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
         if n_bytes > _MAX_BODY_BYTES:
             raise HubError("The hub's response to the search is too large.", "Try again later.")
         yield piece
-
-
-_N_TOGETHER = 6
-_LONGEST_S = 90.0  # for one repository: a very slow hub counts as stalled
-_MOST_FAMILIES = 3  # of which headers are read; some repositories hold dozens of models
-_CONVERTED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M")
 
 
 async def inspect_repos(

@@ -50,6 +50,20 @@ _MAX_LISTED = 24
 _DYNAMIC = "UD-"  # Unsloth's quants, whose types follow measured importance
 _SEPARATORS = re.compile(r"[-._]+")
 _SPELLINGS = {"F16": ("F16", "FP16"), "F32": ("F32", "FP32")}
+# Tokens a second that a model should reach: completions must keep up with typing, a small model must gain speed, and
+# texts are embedded and ranked by the hundred.
+_PACES_TPS = {
+    Role.CHAT: COMFORTABLE_TPS,
+    Role.MOE: COMFORTABLE_TPS,
+    Role.CODE: 25.0,
+    Role.SMALL: 25.0,
+    Role.THINKING: COMFORTABLE_TPS,
+    Role.TOOLS: COMFORTABLE_TPS,
+    Role.VISION: COMFORTABLE_TPS,
+    Role.EMBEDDING: 50.0,
+    Role.RERANKING: 50.0,
+}
+_SAME_SIZE = 1.4  # models are of one size class when neither has more times the parameters of the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,22 +229,6 @@ async def _files_at(session: HttpSession, reference: UrlReference) -> list[Remot
     names = [shard_path(Path(reference.name), index, shard[1]).name for index in range(shard[1])]
     urls = [urlunsplit(parts._replace(path=f"{folder}/{quote(name)}")) for name in names]
     return [await fetch_file_info(session, url, name, QUICK_RETRIES) for name, url in zip(names, urls, strict=True)]
-
-
-# Tokens a second that a model should reach: completions must keep up with typing, a small model must gain speed, and
-# texts are embedded and ranked by the hundred.
-_PACES_TPS = {
-    Role.CHAT: COMFORTABLE_TPS,
-    Role.MOE: COMFORTABLE_TPS,
-    Role.CODE: 25.0,
-    Role.SMALL: 25.0,
-    Role.THINKING: COMFORTABLE_TPS,
-    Role.TOOLS: COMFORTABLE_TPS,
-    Role.VISION: COMFORTABLE_TPS,
-    Role.EMBEDDING: 50.0,
-    Role.RERANKING: 50.0,
-}
-_SAME_SIZE = 1.4  # models are of one size class when neither has more times the parameters of the other
 
 
 @dataclass(frozen=True, slots=True)

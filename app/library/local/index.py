@@ -44,6 +44,8 @@ _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS origins (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
     origin TEXT NOT NULL) WITHOUT ROWID""",
 )
+_BLOB = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
+_READ_BYTES = 4 << 20
 
 
 def read_facts(path: Path) -> ModelFacts:
@@ -323,10 +325,6 @@ def forget_missing(models_dir: Path, index: Index) -> int:
     gone = [path for path in index.paths() if not (os.path.lexists(path) or (is_unmounted and path.startswith(root)))]
     index.forget(gone)
     return len(gone)
-
-
-_BLOB = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
-_READ_BYTES = 4 << 20
 
 
 def expected_sha256(path: Path, index: Index) -> str:

@@ -36,6 +36,12 @@ from quantizer.system.files import explained, try_lock, writer_of
 from quantizer.system.process import is_process_alive
 from quantizer.write.partial_output import lock_path
 
+FETCHING = ".fetching"  # a repo's folder of incomplete downloads
+_PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|lock|\d+\.partial)")
+_DAY_S = 24 * 3600.0
+_IDLE_S = _DAY_S
+_CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command resumes it, and fetching may have taken a night
+
 
 def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()) -> RemovalResult:
     """Return what removing `ref` after the models `leaving` would remove: with the last of a folder its draft heads
@@ -94,13 +100,6 @@ def remove_empty_folders(repo: Path) -> None:
             folder.rmdir()
         except OSError:  # not empty
             return
-
-
-FETCHING = ".fetching"  # a repo's folder of incomplete downloads
-_PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|lock|\d+\.partial)")
-_DAY_S = 24 * 3600.0
-_IDLE_S = _DAY_S
-_CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command resumes it, and fetching may have taken a night
 
 
 @dataclass(frozen=True, slots=True)

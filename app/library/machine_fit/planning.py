@@ -33,6 +33,12 @@ from quantizer.system.errors import UsageError
 from quantizer.write.quantize_plan import header_of_plan, size_table
 
 _MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each cell, whatever the planned machine has
+COMFORTABLE_TPS = 12.0  # faster than most people read
+_GOOD_BITS = 4.2  # IQ4_XS and MXFP4; below it the loss of quality outweighs the gain of speed
+_MOST_BITS = 9.0  # above Q8_0 nothing noticeable is gained
+NEARLY_AS_FAST = 0.85
+_HOW = "Write it like --vram GPU0=8GiB@900GB/s, or --vram 'RTX 3060=12GiB'."
+_PER_SECOND = "/s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +116,6 @@ def plan_of_absent(model: PlannedModel, notice: str, context: PlanningContext) -
     return replace(found, warnings=(*found.warnings, f"{notice} {formula}"))
 
 
-COMFORTABLE_TPS = 12.0  # faster than most people read
-_GOOD_BITS = 4.2  # IQ4_XS and MXFP4; below it the loss of quality outweighs the gain of speed
-_MOST_BITS = 9.0  # above Q8_0 nothing noticeable is gained
-NEARLY_AS_FAST = 0.85
-
-
 def choose_quant(quants: Sequence[Quant], n_parameters: int, pace_tps: float = COMFORTABLE_TPS) -> Quant | None:
     """Return the best quant of a model with `n_parameters`, None if none runs.
 
@@ -152,10 +152,6 @@ def speed_of(quant: Quant) -> float:
 def keeps_pace(quant: Quant, pace_tps: float) -> bool:
     """Return whether `quant` fits and reaches `pace_tps`, or its speed is unknown."""
     return quant.fit.runs_well and (quant.fit.decode_tps is None or quant.fit.decode_tps >= pace_tps)
-
-
-_HOW = "Write it like --vram GPU0=8GiB@900GB/s, or --vram 'RTX 3060=12GiB'."
-_PER_SECOND = "/s"
 
 
 def parse_machine(here: Callable[[], Machine], vram: Sequence[str], ram: str | None) -> Machine:

@@ -34,6 +34,8 @@ _FIRST_BYTES = 64 << 10  # usually enough
 _LENGTH_BYTES = 8
 _MOST_BYTES = 100_000_000  # the limit of the safetensors library itself
 _N_AT_ONCE = 4
+_SPARE_BYTES = 64 << 20
+_WEIGHTS = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +125,6 @@ def _header_bytes(length: bytes, file_bytes: int, name: str) -> int:
     if n_bytes > min(_MOST_BYTES, file_bytes):
         raise CheckpointError(f"{name} is not a valid safetensors file.", "Look for another checkpoint.")
     return n_bytes
-
-
-_SPARE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,9 +291,6 @@ class ShardStream:
     def _report_progress(self) -> None:
         name = Path(self._request.output).name
         self._report(Converting(name, self._n_planned_bytes, self._n_written_bytes, self._peak_bytes))
-
-
-_WEIGHTS = ".safetensors"
 
 
 @dataclass(slots=True)

@@ -48,6 +48,7 @@ from quantizer.system.errors import StorageError, UserError
 from quantizer.system.files import explained, remove_lock, sync_folder, try_lock
 
 _N_CHANGES = 3
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +262,6 @@ def _hash_of(path: Path, file: RemoteFile) -> str:
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
-
-
-_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
