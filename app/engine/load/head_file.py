@@ -49,7 +49,7 @@ _SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
 _FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
 _GATED_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_q_norm", "attn_k_norm", "post_attention_norm")
 _LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
-# Tensors of the layer by architecture. Left out: those with a window, and those that llama.cpp loads and never runs.
+# Tensors of an MTP layer by architecture. Left out: those with a window, and those that llama.cpp loads and never runs.
 _NEEDED: dict[str, tuple[str, ...]] = {
     "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),
     "hy_v3": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, "attn_q_norm", "attn_k_norm", "ffn_norm"),

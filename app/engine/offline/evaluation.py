@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from app.engine.offline.scoring_model import ScoringModel, load_scoring_model, predictions, windows
+from app.engine.offline.scoring_model import load_scoring_model, predictions, windows
 from app.engine.tuning.speed_bench import SpeedBench, TuningEffort
 from quantizer.system.errors import EngineError, UsageError
 
@@ -250,16 +250,14 @@ def evaluate(request: EvalRequest) -> Iterator[EvalProgress | EvalResult]:
             for block in predictions(backends, window):
                 accumulator.add(block.targets, *block.logits)
             yield EvalProgress(index, len(todo), accumulator.perplexity, accumulator.mean_kld)
-        sizes = tuple(_figures(model) for model in models)
-        yield EvalResult(len(todo), accumulator.statistics(), sizes)
-
-
-def _figures(model: ScoringModel) -> ModelFigures:
-    model.backend.truncate(0, 0)
-    with closing(SpeedBench(model.backend, model.setting, _QUICK_SPEED)) as bench:
-        speeds = bench.measure()
-    facts = model.backend.facts
-    return ModelFigures(facts.model_bytes, facts.n_parameters, speeds.prefill, speeds.decode[0][1])
+        sizes = []
+        for model in models:
+            model.backend.truncate(0, 0)
+            with closing(SpeedBench(model.backend, model.setting, _QUICK_SPEED)) as bench:
+                speeds = bench.measure()
+            facts = model.backend.facts
+            sizes.append(ModelFigures(facts.model_bytes, facts.n_parameters, speeds.prefill, speeds.decode[0][1]))
+        yield EvalResult(len(todo), accumulator.statistics(), tuple(sizes))
 
 
 if __name__ == "__main__":

@@ -139,9 +139,9 @@ def _bench(model: LlamaModel, setting: RuntimeSettings, effort: TuningEffort) ->
 def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
     """Yield the speeds of each setting worth measuring, stored at once, and the progress."""
     path, settings = Path(request.path), load_settings()
-    header, devices = read_header(path), _devices(settings)
-    tuned, key, shape = _tune_file(header, settings.cache_dir), tune_key(header), kv_shape_of(header)
-    first = _first(header, request.n_threads, devices, settings.cache_dir)
+    header = read_header(path)
+    key, shape = tune_key(header), kv_shape_of(header)
+    devices, tuned, first = _prepare(header, request.n_threads, settings)
     n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
     measured: list[SpeedMeasurement] = []
 
@@ -183,10 +183,8 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
     needed_bytes = 2 * (profile.weight_bytes + profile.cache_bytes + profile.compute_bytes)
     if psutil.virtual_memory().available < needed_bytes:
         return 0
-    devices = _devices(settings)
-    tuned, key = _tune_file(header, settings.cache_dir), tune_key(header)
-    first = _first(header, n_threads, devices, settings.cache_dir)
-    default = first[0]
+    devices, tuned, first = _prepare(header, n_threads, settings)
+    key, default = tune_key(header), first[0]
     if devices.has_gpu:
         if not devices.attempt(header, _CONFIG, default).is_all_on_gpus:
             return 0
@@ -205,18 +203,11 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
     return DISTURBED if missing else 0
 
 
-def _devices(settings: Settings) -> LoadDevices:
-    return LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), settings.cache_dir)
-
-
-def _tune_file(header: Header, cache_dir: Path) -> TuneFile:
-    """Return the measurements of this machine, without those of this model that were made in another way."""
-    tuned = TuneFile(cache_dir)
-    tuned.drop(model_key(header.path))
-    return tuned
-
-
-def _first(header: Header, n_threads: int, devices: LoadDevices, cache_dir: Path) -> list[RuntimeSettings]:
+def _prepare(header: Header, n_threads: int, settings: Settings) -> tuple[LoadDevices, TuneFile, list[RuntimeSettings]]:
+    """Return the devices, the measurements of this machine, and the first settings to compare, the default first."""
+    cache_dir = settings.cache_dir
+    devices, tuned = LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), cache_dir), TuneFile(cache_dir)
+    tuned.drop(model_key(header.path))  # the key of earlier versions, which measured in another way
     is_safe, plain_from = run_self_test(cache_dir).is_safe, plain_from_of(header)
     default = default_setting(
         n_threads or default_threads(),
@@ -224,7 +215,7 @@ def _first(header: Header, n_threads: int, devices: LoadDevices, cache_dir: Path
         extra_buffers_are_safe=is_safe,
         plain_from=plain_from,
     )
-    return first_settings(default, extra_buffers_are_safe=is_safe, plain_from=plain_from)
+    return devices, tuned, first_settings(default, extra_buffers_are_safe=is_safe, plain_from=plain_from)
 
 
 def _possible(settings: list[RuntimeSettings], shape: KvShape) -> list[RuntimeSettings]:
