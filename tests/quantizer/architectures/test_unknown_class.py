@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import quantizer
-from quantizer.architectures import ARCHITECTURES, find_architecture
-from quantizer.architectures.unknown_class import UNCONVERTIBLE, nearest_classes
+from quantizer.architectures import ARCHITECTURES, UNCONVERTIBLE, find_architecture, nearest_classes
 from quantizer.checkpoint.config import CheckpointError
 
 
