@@ -107,7 +107,7 @@ def test_a_picture_with_more_positions_than_the_projector_has_is_refused(tmp_pat
     found = run(*converted(tmp_path, "gemma4-seeing"), {"small": picture_file(), "large": picture_file(4000, 100)})
     assert found["small"]["shapes"]
     assert found["large"]["error"] == "RequestError"
-    assert "no place for so large a picture" in found["large"]["message"]
+    assert "too large for this projector" in found["large"]["message"]
 
 
 @pytest.mark.slow
