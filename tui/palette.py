@@ -15,7 +15,7 @@ from textual.markup import escape
 from textual.style import Style
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import StoreThread
+from app.chat.store.chat_store import StoreThread
 from app.common.terminal import printable_line
 from app.settings.settings import SETTINGS
 from quantizer.system.errors import StorageError, UserError

@@ -203,7 +203,7 @@ async def _tidy(settings: Settings) -> list[str]:
 
 
 def _deleted_keys(settings: Settings) -> list[str]:
-    from app.chat.store import FILE_NAME, ChatStore
+    from app.chat.store.chat_store import FILE_NAME, ChatStore
 
     if not (settings.data_dir / FILE_NAME).exists():
         return []

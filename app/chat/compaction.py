@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from app.chat.attachments.prompt import compose_prompt
-from app.chat.attachments.splitting import split_text
+from app.chat.attachments.prompt import compose_prompt, split_text
 from app.chat.context_tokens import message_tokens
 from app.chat.conversation import Message, MessageState
 from app.common.terminal import printable_line

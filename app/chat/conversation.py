@@ -5,10 +5,11 @@ An edited question is a sibling of the question, a regenerated answer a sibling 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from app.protocol.chat import ToolCall
 from app.tools.approval import NO_TOOL_SETTINGS, ToolSettings
@@ -60,28 +61,18 @@ class Attachment:
         return f"{self.name}, {self.detail or f'{len(self.content):,} characters'}"
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """The text and attachments of a message that is not sent yet."""
-
-    text: str = ""
-    attachments: tuple[Attachment, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.text or self.attachments)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageContent:
-    """A message without its place in a chat. `created_ms` is since 1970, UTC; 0 is unknown.
+    """A message without its place in a chat, also a question that is not sent yet. `created_ms` is since 1970, UTC; 0
+    is unknown.
 
     `stats` are the statistics of an answer under the client's names, `calls` the tools that it calls. A message of role
     "tool" answers one of them: `content` is what the model reads, `result` how the call ended. A summary stands for
     what was before it on its branch, but for the last `n_kept` messages there.
     """
 
-    role: Role
-    content: str
+    role: Role = "user"
+    content: str = ""
     reasoning: str = ""
     attachments: tuple[Attachment, ...] = ()
     model: str = ""
@@ -91,6 +82,11 @@ class MessageContent:
     calls: tuple[ToolCall, ...] = ()
     result: ToolResult | None = None
     n_kept: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to send: no text and no attachment."""
+        return not (self.content or self.attachments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,3 +194,35 @@ def provisional_title(text: str) -> str:
     """Return the first title of a chat that begins with `text`: at most 60 characters."""
     words = " ".join(text.split())
     return words if len(words) <= _TITLE_CHARACTERS else f"{words[: _TITLE_CHARACTERS - 1].rstrip()}…"
+
+
+def arguments_of(call: ToolCall) -> Mapping[str, Any] | None:
+    """Return the arguments of a call by name; None where its text is no JSON object."""
+    try:
+        arguments = json.loads(call.arguments) if call.arguments.strip() else {}
+    except (ValueError, RecursionError):
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def call_text(call: ToolCall) -> str:
+    """Return the name of a call's tool and its arguments, a line each: "path: notes.txt"; not safe for a terminal.
+
+    Texts are without the escapes of JSON, values in lists and objects each have a line.
+    """
+    arguments = arguments_of(call)
+    lines = [call.arguments] if arguments is None else [f"{name}: {value}" for name, value in _leaves(arguments)]
+    return "\n".join([call.name, *lines])
+
+
+def _leaves(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the values that are neither list nor object, each with the name of what has it."""
+    waiting = [("", arguments)]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [(key, value[key]) for key in reversed(value)]
+        elif isinstance(value, list):
+            waiting += [(name, item) for item in reversed(value)]
+        else:
+            yield name, value if isinstance(value, str) else json.dumps(value)

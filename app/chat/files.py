@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import NoReturn
 
 from app.chat.conversation import Transcript
-from app.chat.formats.chatgpt import is_chatgpt, read_chatgpt
-from app.chat.formats.html_page import page
-from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem
+from app.chat.formats.documents import markdown, page
+from app.chat.formats.json_reader import ContentOf, FormatError, ImportedChat, JsonField, SkippedItem
 from app.chat.formats.localllm import is_localllm, localllm_json, read_localllm
-from app.chat.formats.markdown import markdown
-from app.chat.formats.media import ContentOf
-from app.chat.formats.open_webui import is_open_webui, read_open_webui
-from app.chat.formats.plain_messages import is_plain_messages, read_plain_messages
-from app.chat.store import ChatStore
+from app.chat.formats.other_apps import (
+    is_chatgpt,
+    is_open_webui,
+    is_plain_messages,
+    read_chatgpt,
+    read_open_webui,
+    read_plain_messages,
+)
+from app.chat.store.chat_store import ChatStore
 from quantizer.system.errors import StorageError, UsageError, UserError
 from quantizer.system.files import PRIVATE_FILE, explained, write_atomically
 

@@ -15,15 +15,15 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from app.chat.attachment_files import encode_media
 from app.chat.branches import UNSAVED_ID, Conversation, RemovedMessages
-from app.chat.conversation import Draft, MediaFile, Message, MessageContent, MessageState, placed, provisional_title
+from app.chat.conversation import MediaFile, Message, MessageContent, MessageState, placed, provisional_title
+from app.chat.store.attachment_files import encode_media
 from app.protocol.chat import MediaPart
 from quantizer.system.errors import StorageError
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat, ChatSettings, Transcript
-    from app.chat.store import AnswerRecorder, ChatStore, StoreThread
+    from app.chat.store.chat_store import AnswerRecorder, ChatStore, StoreThread
     from app.tools.result import ToolResult
 
 
@@ -44,7 +44,7 @@ class AnswerTarget:
 
 
 class AnswerWriter(Protocol):
-    """A running answer; see `app.chat.store.AnswerRecorder`. `message` is the answer so far."""
+    """A running answer; see `app.chat.store.chat_store.AnswerRecorder`. `message` is the answer so far."""
 
     message: Message
 
@@ -92,10 +92,10 @@ class StoredChat(Protocol):
     async def set_title(self, question: str, title: str) -> None:
         """Store a generated title, unless the title is no longer the one that `question` gave."""
 
-    async def draft(self) -> Draft:
+    async def draft(self) -> MessageContent:
         """Return the unsent text of this chat."""
 
-    async def save_draft(self, draft: Draft) -> None:
+    async def save_draft(self, draft: MessageContent) -> None:
         """Store the unsent text of this chat."""
 
     async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
@@ -185,10 +185,10 @@ class InMemoryChat:
 
     async def set_title(self, question: str, title: str) -> None: ...
 
-    async def draft(self) -> Draft:
-        return Draft()
+    async def draft(self) -> MessageContent:
+        return MessageContent()
 
-    async def save_draft(self, draft: Draft) -> None: ...
+    async def save_draft(self, draft: MessageContent) -> None: ...
 
     async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
         return {file.sha256: encode_media(file, self._contents[file.sha256]) for file in files}
@@ -259,7 +259,7 @@ class SqliteChatRepository:
     @property
     def thread(self) -> StoreThread:
         """The thread of the database, opened on first use."""
-        from app.chat.store import StoreThread
+        from app.chat.store.chat_store import StoreThread
 
         self._opened = self._opened or StoreThread(self._data_dir)
         return self._opened
@@ -297,7 +297,7 @@ class SqliteChat:
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
-        from app.chat.store import AnswerRecorder
+        from app.chat.store.chat_store import AnswerRecorder
 
         place = (self._prepared_id, target.parent_id, target.model, target.continued)
         recorder = AnswerRecorder(self._thread, *place)
@@ -319,11 +319,11 @@ class SqliteChat:
         chat_id, former = self._prepared_id, provisional_title(question)
         await self._thread.do(lambda store: store.chats.set_title(chat_id, title, former=former))
 
-    async def draft(self) -> Draft:
+    async def draft(self) -> MessageContent:
         chat_id = self.id
         return await self._thread.do(lambda store: store.drafts.get(chat_id))
 
-    async def save_draft(self, draft: Draft) -> None:
+    async def save_draft(self, draft: MessageContent) -> None:
         async with self._repository.prepare_lock:
             chat_id = self.id
             await self._thread.do(lambda store: store.drafts.save(chat_id, draft))
@@ -371,18 +371,20 @@ class DraftAutosave:
     def __init__(self, on_error: Callable[[StorageError], None]) -> None:
         self._stored: StoredChat | None = None
         self._on_error = on_error
-        self._draft = Draft()
-        self._saved: Draft | None = None  # None while no chat is open: nothing may take the place of an unread draft
+        self._draft = MessageContent()
+        self._saved: MessageContent | None = (
+            None  # None while no chat is open: nothing may take the place of an unread draft
+        )
         self._saving: asyncio.Task[None] | None = None
         self._has_failed = False
 
-    async def open(self, stored: StoredChat) -> Draft:
+    async def open(self, stored: StoredChat) -> MessageContent:
         """Return the stored draft of the chat just opened. Raises StorageError."""
         self._stored = stored
         self._saved = await stored.draft()
         return self._saved
 
-    def write(self, draft: Draft) -> None:
+    def write(self, draft: MessageContent) -> None:
         """Replace the draft. Never waits."""
         self._draft = draft
         if self._saving is None or self._saving.done():

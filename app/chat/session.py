@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING
 
-from app.chat.backend import ChatConnection
+from app.chat.backend import ChatBackend, ChatConnection
 from app.chat.branches import UNSAVED_ID, RemovedMessages
 from app.chat.compaction import TOKENS_AFTER, AutoCompaction
 from app.chat.context_tokens import estimated_tokens
-from app.chat.conversation import Draft, Message, MessageContent, provisional_title
+from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
 from app.chat.events import Changed, ChatEvent, Events
 from app.chat.exchange import ask, ask_again, exchange, go_on, remove
 from app.chat.figures import Clock
@@ -23,13 +24,25 @@ from app.chat.repository import AnswerTarget, OpenedChat
 from app.chat.sampling_options import template_of
 from app.chat.state import ChatState
 from app.chat.steps import StepHistory, UndoneStep
+from app.chat.stream import with_cache_key
 from app.chat.summaries import is_near, make_room, make_room_now
-from app.chat.titles import generate_title, needs_title
+from app.common.terminal import printable_line
+from app.protocol.chat import AnswerDelta, GenerationOptions, Tool
+from app.protocol.chat import Message as ChatMessage
 from app.protocol.errors import NoTemplateError
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import StorageError, UserError
 
+if TYPE_CHECKING:
+    from app.protocol.status import ModelStatus
+
+
 Draw = Callable[[ChatEvent], Awaitable[None]]
+
+_TITLE_REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
+_TITLE_TOKENS = 32
+_GUIDE = "guide"  # only answers questions about localllm
+_TRIMMED = " \t#*_`\"'“”‘’«»."
 
 
 class OpenChat(ChatState):
@@ -58,7 +71,7 @@ class OpenChat(ChatState):
             on_approvals=lambda: on_change(self),
         )
         self.view: Draw | None = None
-        self.unsent = self.left_unsent = Draft()
+        self.unsent = self.left_unsent = MessageContent()
         self.queue: tuple[MessageContent, ...] = ()
         self._on_change = on_change
         self._steps = StepHistory(self.stored, self.conversation, tools)
@@ -165,27 +178,27 @@ class OpenChat(ChatState):
 
     # Questions that wait
 
-    def take_back(self) -> Draft | None:
+    def take_back(self) -> MessageContent | None:
         """Remove the last waiting question and return it; None if none waits."""
         if not self.queue:
             return None
         *others, last = self.queue
         self.queue = tuple(others)
         self._on_change(self)
-        return Draft(last.content, last.attachments)
+        return last
 
-    def take_back_all(self) -> Draft | None:
+    def take_back_all(self) -> MessageContent | None:
         """Remove all waiting questions and return them as one text; None if none waits."""
         if not self.queue:
             return None
         questions, self.queue = self.queue, ()
         self._on_change(self)
-        return joined(*(Draft(question.content, question.attachments) for question in questions))
+        return joined(*questions)
 
     @property
-    def draft(self) -> Draft:
+    def draft(self) -> MessageContent:
         """Everything in this chat that is not sent yet: waiting questions, then the text in the prompt."""
-        return joined(*(Draft(question.content, question.attachments) for question in self.queue), self.unsent)
+        return joined(*self.queue, self.unsent)
 
     # What is shown
 
@@ -335,7 +348,53 @@ class OpenChat(ChatState):
             await self.view(event)
 
 
-def joined(*drafts: Draft) -> Draft:
-    """Return several unsent texts as one."""
-    texts = (draft.text for draft in drafts)
-    return Draft("\n\n".join(filter(None, texts)), tuple(each for draft in drafts for each in draft.attachments))
+def joined(*drafts: MessageContent) -> MessageContent:
+    """Return several unsent questions as one."""
+    text = "\n\n".join(filter(None, (draft.content for draft in drafts)))
+    return MessageContent(content=text, attachments=tuple(each for draft in drafts for each in draft.attachments))
+
+
+def needs_title(branch: Sequence[Message]) -> bool:
+    """Return whether the chat has exactly one question and its finished answer, with whatever that called."""
+    if not branch or [message.role for message in branch].count("user") != 1 or branch[0].role != "user":
+        return False
+    answer = branch[-1]
+    is_answered = answer.role == "assistant" and not answer.calls
+    return is_answered and answer.state is MessageState.FINISHED and bool(answer.content)
+
+
+def is_idle(model: ModelStatus | None) -> bool:
+    """Return whether `model` can generate titles and has no other requests."""
+    if model is None or model.id == _GUIDE or model.occupancy is None:
+        return False
+    return model.occupancy.n_running == model.occupancy.n_waiting == 0
+
+
+async def generate_title(
+    client: ChatBackend,
+    model: str,
+    turns: Sequence[ChatMessage],
+    prompt_cache_key: str | None = "",
+    tools: Sequence[Tool] = (),
+) -> str:
+    """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError.
+
+    The same `tools` as for the answer keep the prompt the same, which is cached; a call is no title.
+    """
+    if not is_idle((await client.status()).model(model)):
+        return ""
+    messages = [*turns, ChatMessage("user", _TITLE_REQUEST)]
+    options = GenerationOptions(temperature=0.0, max_tokens=_TITLE_TOKENS, tools=tuple(tools))
+    options = with_cache_key(options, prompt_cache_key)
+    async with aclosing(client.chat(messages, model=model, options=options)) as events:
+        parts = [event.text async for event in events if isinstance(event, AnswerDelta)]
+    return parse_title("".join(parts))
+
+
+def parse_title(answer: str) -> str:
+    """Return the title in a model's response: its first line of words without quotes or markup, shortened."""
+    lines = (printable_line(line).strip(_TRIMMED) for line in answer.splitlines())
+    line = next(filter(None, lines), "")
+    label, colon, rest = line.partition(":")
+    title = rest if colon and label.strip(_TRIMMED).casefold() == "title" else line
+    return provisional_title(title.strip(_TRIMMED))

@@ -5,12 +5,12 @@ The generators of this room (`exchange`, `answer`, `rounds`, `summaries`) take i
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from app.chat.approvals import ApprovalQueue
 from app.chat.backend import ChatBackend, ChatConnection
 from app.chat.compaction import AutoCompaction
 from app.chat.events import Failed
@@ -21,6 +21,7 @@ from app.common.terminal import printable
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.chat import Tool
 from app.protocol.errors import NoTemplateError
+from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
 
@@ -109,3 +110,50 @@ class ChatState:
         remedied = NoTemplateError(error.cause, _NO_TEMPLATE) if isinstance(error, NoTemplateError) else error
         self.conversation.errors[message_id] = remedied
         return Failed(error)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    question: ApprovalQuestion
+    answer: asyncio.Future[Decision]
+
+
+class ApprovalQueue:
+    """Implements `app.tools.approval.Approver`. Calls `on_change` when a question comes or goes; `news` is set when one
+    comes."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        self.news = asyncio.Event()
+        self._on_change = on_change
+        self._waiting: tuple[_Waiting, ...] = ()
+
+    @property
+    def questions(self) -> tuple[ApprovalQuestion, ...]:
+        """The questions that wait, the next one first."""
+        return tuple(each.question for each in self._waiting)
+
+    async def ask(self, question: ApprovalQuestion) -> Decision:
+        """Return what the person decides. Cancelling it withdraws the question."""
+        asked = _Waiting(question, asyncio.get_running_loop().create_future())
+        self._waiting = (*self._waiting, asked)
+        self.news.set()
+        self._on_change()
+        try:
+            return await asked.answer
+        finally:
+            self._remove(asked)
+
+    def answer(self, question: ApprovalQuestion, decision: Decision) -> bool:
+        """Answer this very question; return False, and decide nothing, if it does not wait any more or does not take
+        that decision."""
+        asked = next((each for each in self._waiting if each.question is question), None)
+        if asked is None or asked.answer.done() or decision not in question.decisions:
+            return False
+        asked.answer.set_result(decision)
+        self._remove(asked)  # now, so that the next one is shown before the next key
+        return True
+
+    def _remove(self, asked: _Waiting) -> None:
+        if asked in self._waiting:
+            self._waiting = tuple(each for each in self._waiting if each is not asked)
+            self._on_change()

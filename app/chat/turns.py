@@ -12,8 +12,7 @@ from itertools import groupby
 
 from app.chat.attachments.prompt import compose_prompt, media_of
 from app.chat.compaction import sent_branch, summary_turn
-from app.chat.conversation import MediaFile, Message, MessageState
-from app.chat.tool_calls import arguments_of
+from app.chat.conversation import MediaFile, Message, MessageState, arguments_of
 from app.protocol.chat import MediaPart, ToolCall
 from app.protocol.chat import Message as ChatMessage
 from app.tools.result import ToolOutcome

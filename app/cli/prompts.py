@@ -16,7 +16,7 @@ from quantizer.system.errors import UsageError
 from quantizer.system.files import read_at_most
 
 if TYPE_CHECKING:
-    from app.chat.attachments.page_choice import PageChoice
+    from app.chat.attachments.parsing import PageChoice
 
 
 _FENCE = '"""'
@@ -99,7 +99,7 @@ def read_attached(names: Sequence[str], piped: bytes = b"") -> AttachedFiles:
 
 def _chosen(name: str) -> tuple[Path, str, PageChoice]:
     """Return the path of a file, its name and the pages chosen of it; a file may have a number sign in its name."""
-    from app.chat.attachments.page_choice import ALL_PAGES, split_page_choice
+    from app.chat.attachments.parsing import ALL_PAGES, split_page_choice
 
     if Path(name).exists():
         return Path(name), Path(name).name, ALL_PAGES

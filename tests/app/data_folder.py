@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from app.chat.conversation import Attachment, ChatSettings, Draft, MessageContent, MessageState
-from app.chat.presets import Presets
-from app.chat.prompt_library import PromptLibrary
-from app.chat.store import ChatStore
+from app.chat.conversation import Attachment, ChatSettings, MessageContent, MessageState
+from app.chat.presets import Presets, PromptLibrary
+from app.chat.store.chat_store import ChatStore
 from app.common.keys import KeyFile, KeyScope
 from app.protocol.chat import ToolCall
 from app.protocol.codec import encode
@@ -67,7 +66,7 @@ def _write_chats(store: ChatStore) -> None:
         )
         store.messages.add(chat.id, question.id, answer)
     store.chats.pin(chat.id, is_pinned=True)
-    store.drafts.save(chat.id, Draft("And the next?", (Attachment("map.txt", "x"),)))
+    store.drafts.save(chat.id, MessageContent(content="And the next?", attachments=(Attachment("map.txt", "x"),)))
     _write_tools(store)
     archived = store.chats.create(title="Old")
     store.chats.archive(archived.id, is_archived=True)

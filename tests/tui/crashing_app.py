@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import httpx
 
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.settings.settings import load_settings
 from quantizer.system.errors import UserError
 from tui import __main__

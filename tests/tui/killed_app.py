@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from app.chat.store import FILE_NAME
+from app.chat.store.chat_store import FILE_NAME
 from tests.tui.app_at_terminal import AppAtTerminal, Glance, letters_of
 from tests.tui.user_actions import LONG_PRESET, USER_ACTIONS
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Chat, Message, Transcript
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import Tool, ToolCall
 from app.protocol.errors import ContextOverflowError
 from app.protocol.job import Job

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.conversation import Attachment, Draft, MessageContent
+from app.chat.conversation import Attachment, MessageContent
 from app.chat.repository import SqliteChat, SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from quantizer.system.errors import StorageError
 from tests.app.client.scripted_client import ScriptedClient
 
 
 def _draft(data_dir: Path, chat_id: int | None = None) -> str:
     with ChatStore(data_dir) as store:
-        return store.drafts.get(chat_id).text
+        return store.drafts.get(chat_id).content
 
 
 def _prompt(user) -> str:
@@ -59,7 +59,7 @@ async def test_attachments_of_a_draft_are_restored_after_quitting_and_sent(open_
         await user.no_longer_sees("tokens ×]")
     assert "19. Buy milk." in client.requests[0][0].content
     with ChatStore(tmp_path) as store:
-        assert not store.drafts.get(1)
+        assert store.drafts.get(1).is_empty
 
 
 async def test_attachments_of_a_draft_stay_with_its_chat_until_removed(open_app, tmp_path):
@@ -77,7 +77,7 @@ async def test_attachments_of_a_draft_stay_with_its_chat_until_removed(open_app,
         await user.presses("ctrl+q")
         await user.leaves()
     with ChatStore(tmp_path) as store:
-        assert not store.drafts.get(1)
+        assert store.drafts.get(1).is_empty
 
 
 async def test_each_chat_has_its_own_draft(open_app, tmp_path):
@@ -125,11 +125,13 @@ async def test_a_question_of_another_day_is_recalled(open_app, tmp_path):
 
 async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_recalled(open_app, tmp_path, monkeypatch):
     with ChatStore(tmp_path) as store:
-        store.drafts.save(None, Draft("from yesterday", (Attachment("notes.md", "Buy milk."),)))
+        store.drafts.save(
+            None, MessageContent(content="from yesterday", attachments=(Attachment("notes.md", "Buy milk."),))
+        )
     async with SqliteChatRepository(tmp_path) as repository:
         read, has_typed = SqliteChat.draft, asyncio.Event()
 
-        async def read_late(chat: SqliteChat) -> Draft:
+        async def read_late(chat: SqliteChat) -> MessageContent:
             await has_typed.wait()
             return await read(chat)
 

@@ -17,7 +17,7 @@ from textual.drivers.headless_driver import HeadlessDriver
 
 from app.chat.conversation import Attachment, Chat, Message, Transcript
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.common.terminal import printable
 from app.protocol.chat import Tool, ToolCall
 from app.protocol.job import Job

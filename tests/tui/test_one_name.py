@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from tests.app.cli.in_process import run_localllm

@@ -12,7 +12,7 @@ import pytest
 from textual.pilot import Pilot
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError

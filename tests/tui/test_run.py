@@ -14,7 +14,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from tests.tui.crashing_app import FAULTS, REFUSAL
 from tests.tui.hostile import controls_in, letters, sequences
 from tests.tui.pseudo_terminal import PseudoTerminal

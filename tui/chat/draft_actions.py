@@ -13,7 +13,7 @@ from functools import partial
 from textual.content import Content
 from textual.timer import Timer
 
-from app.chat.attachments.splitting import TextPart, part_of, split_text
+from app.chat.attachments.prompt import TextPart, part_of, split_text
 from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment
 from app.common.terminal import printable_line
@@ -127,7 +127,9 @@ class DraftActions:
         if self._forecast_timer is not None:
             self._forecast_timer.stop()
         draft = self._view.composer.draft
-        if not draft or draft.text == "/" or slash_line(draft.text) is not None:  # a command, maybe unfinished
+        if (
+            draft.is_empty or draft.content == "/" or slash_line(draft.content) is not None
+        ):  # a command, maybe unfinished
             self._screen.workers.cancel_group(self._screen, "forecast")
             self._view.prompt.show_forecast()
         else:

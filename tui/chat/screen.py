@@ -17,7 +17,7 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.worker import Worker
 
-from app.chat.conversation import Attachment, ChatSettings, MessageContent
+from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.events import Added, ChatEvent, Note, Written
 from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
@@ -131,13 +131,14 @@ class ChatScreen(CommandScreen):
 
     @on(Composer.Submitted)
     async def _submitted(self, event: Composer.Submitted) -> None:
-        line = slash_line(event.text)
+        text = event.question.content
+        line = slash_line(text)
         if line is None:
-            self.ask(event.text, event.attachments)
+            self.ask(event.question)
         elif command := self.command_of_word(line[0]):
             await self.run_command(command.id, line[1])
         else:
-            self.prompt.put(event.text)
+            self.prompt.put(text)
             self.inform(unknown_command(line[0], self.all_commands(), "F1 lists the commands."))
 
     @on(TextArea.Changed)
@@ -254,23 +255,21 @@ class ChatScreen(CommandScreen):
             if not await self._session.chat.end_thought():
                 self.inform("No thought is running.")
 
-    def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
-        """Send `question` with its attachments. While an answer is running it waits; an edited one goes back into the
-        composer."""
-        content = MessageContent(role="user", content=question, attachments=attachments)
+    def ask(self, question: MessageContent) -> None:
+        """Send `question`. While an answer is running it waits; an edited one goes back into the composer."""
         edited_id = self._view.edited_id
         if edited_id is not None and self._view.refuses_while_answering():
-            self.composer.put(question, attachments)
+            self.composer.put(question.content, question.attachments)
             return
         edited = self._session.conversation.messages.get(edited_id) if edited_id is not None else None
         self._view.end_edit()
         self.transcript.mark(None)
         if edited_id is None:
-            self._view.answer(lambda chat: chat.ask(content))
+            self._view.answer(lambda chat: chat.ask(question))
         elif edited is not None and edited.role == "summary":
-            self.run_worker(self._edit_summary(edited.id, content), group="edit")
+            self.run_worker(self._edit_summary(edited.id, question), group="edit")
         else:
-            self._view.answer(lambda chat: chat.ask_instead(edited_id, content))
+            self._view.answer(lambda chat: chat.ask_instead(edited_id, question))
 
     async def _edit_summary(self, message_id: int, content: MessageContent) -> None:
         if content.attachments:
@@ -284,7 +283,7 @@ class ChatScreen(CommandScreen):
         """Ask one of the questions of an empty chat; never in another one. The prompt keeps what is typed."""
         await self._view.is_open.wait()
         if self.transcript.is_greeting and not self.is_answering:
-            self.ask(question)
+            self.ask(MessageContent(content=question))
         else:
             self.inform("The examples are for an empty chat: Ctrl+N.")
 
@@ -433,10 +432,10 @@ class ChatScreen(CommandScreen):
             stored = await self._drafts.open(chat.stored)
             draft = chat.left_unsent if chat.queue else stored  # with questions that wait
             if self.prompt.text:
-                self.prompt.push_recall(draft.text)
+                self.prompt.push_recall(draft.content)
                 self.composer.add(draft.attachments)
             else:
-                self.composer.put(draft.text, (*draft.attachments, *self.composer.attachments))
+                self.composer.put(draft.content, (*draft.attachments, *self.composer.attachments))
         self._typed()
 
     async def _leave_draft(self) -> None:

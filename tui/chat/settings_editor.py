@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.chat.conversation import ChatSettings, Scalar
-from app.chat.presets import Presets
-from app.chat.prompt_library import PromptLibrary, read_text
+from app.chat.presets import Presets, PromptLibrary, read_text
 from app.chat.prompt_templates import TEMPLATE_MEANINGS
 from app.chat.sampling_options import (
     FILE_OPTIONS,

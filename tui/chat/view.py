@@ -14,7 +14,7 @@ from textual.events import Paste
 from textual.worker import Worker
 
 from app.chat.branches import RemovedMessages
-from app.chat.conversation import Draft
+from app.chat.conversation import MessageContent
 from app.chat.session import OpenChat, joined
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
@@ -98,10 +98,10 @@ class ChatView:
         self.focus_prompt()
         self.prompt.post_message(Paste(text))
 
-    def put_back(self, draft: Draft | None) -> bool:
+    def put_back(self, draft: MessageContent | None) -> bool:
         """Put unsent text before that in the prompt; return whether there is any."""
         if draft is None:
             return False
         whole = joined(draft, self.composer.draft)
-        self.composer.put(whole.text, whole.attachments)
+        self.composer.put(whole.content, whole.attachments)
         return True

@@ -25,10 +25,10 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Select
 from textual.widgets.option_list import Option
 
-from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
-from app.chat.search import ChatFilter, Snippet
-from app.chat.store import ChatStore, StoreThread
+from app.chat.store.chat_store import ChatStore, StoreThread
+from app.chat.store.search import ChatFilter, Snippet
+from app.chat.store.tables import PAGE_SIZE
 from app.common.terminal import printable, printable_line
 
 # What the choice of ages offers, in days; 1 is today.

@@ -12,12 +12,12 @@ from textual import on, work
 from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 
-from app.chat.chats import PAGE_SIZE
 from app.chat.conversation import Chat
 from app.chat.files import ImportResult, export_of, export_to, import_file
 from app.chat.prefixes import delete_prefixes
 from app.chat.session import OpenChat
-from app.chat.store import ChatStore, StoreThread
+from app.chat.store.chat_store import ChatStore, StoreThread
+from app.chat.store.tables import PAGE_SIZE
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError

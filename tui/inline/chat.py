@@ -414,7 +414,7 @@ class InlineChat:
         except asyncio.CancelledError:
             self._scrollback.end("stopped")
             if waiting := self._session.chat.take_back_all():
-                self.held_back = waiting.text
+                self.held_back = waiting.content
                 self.dropped = (*self.dropped, *waiting.attachments)
             raise
 

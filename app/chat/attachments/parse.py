@@ -13,9 +13,8 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from app.chat.attachments.page_choice import PageChoice
-from app.chat.attachments.parsed import MAX_CHARACTERS, ParsedFile, RefusedFileError
 from app.chat.attachments.parser_process import MAX_GROWTH_BYTES
+from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError
 from quantizer.system.memory_limit import limit_growth
 
 _RECURSION_LIMIT = 2_000  # documents nest deeper than programs call; a stack of 8 MiB has room for it

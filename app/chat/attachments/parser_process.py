@@ -14,8 +14,7 @@ from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from app.chat.attachments.kinds import FileKind
-from app.chat.attachments.page_choice import PageChoice
-from app.chat.attachments.parsed import MAX_CHARACTERS, MAX_PICTURES, ParsedFile
+from app.chat.attachments.parsing import MAX_CHARACTERS, MAX_PICTURES, PageChoice, ParsedFile
 from quantizer.system.errors import EngineError, UsageError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
 from quantizer.system.process import child_environment, python_command

@@ -1,11 +1,14 @@
 """Attachments of a message → what a model gets: a text that names each one, and before it pictures and sounds. Pure.
 
-A message gives the same text each time: what an engine has cached of an old chat stays valid.
+A message gives the same text each time: what an engine has cached of an old chat stays valid. A text that is too long
+for a context is split where pages, sections or paragraphs begin.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from app.chat.conversation import Attachment, MediaFile
 
@@ -56,3 +59,84 @@ def _fenced(attachment: Attachment) -> str:
     while fence in attachment.content:
         fence += "`"
     return f"{attachment.name}:\n{fence}\n{attachment.content.rstrip()}\n{fence}"
+
+
+_PAGE = re.compile(r"^\[Page ([0-9]{1,6})\]$", re.MULTILINE)
+# Where a text may be cut, the best place first: before a page, before a heading, after a blank line, a line, a blank.
+_BORDERS = (
+    _PAGE,
+    re.compile(r"^#{1,6} ", re.MULTILINE),
+    re.compile(r"(?<=\n\n)(?=[^\n])"),
+    re.compile(r"(?<=\n)"),
+    re.compile(r"(?<=[ \t])"),
+)
+_LEAST_SHARE = 0.5  # of a part: a better place to cut is not taken where the part would be shorter
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """The part `number` of `n_parts`, from 1 on; its pages are None in a text without any."""
+
+    text: str
+    number: int
+    n_parts: int
+    first_page: int | None = None
+    last_page: int | None = None
+
+    @property
+    def label(self) -> str:
+        """Which part it is: "part 2 of 5, pages 4–7"."""
+        label = f"part {self.number} of {self.n_parts}"
+        if self.first_page is None:
+            return label
+        if self.first_page == self.last_page:
+            return f"{label}, page {self.first_page}"
+        return f"{label}, pages {self.first_page}–{self.last_page}"
+
+
+def split_text(text: str, max_characters: int) -> tuple[TextPart, ...]:
+    """Return `text` in parts of at most `max_characters`, at least 1; one part if all of it fits."""
+    assert max_characters > 0, "a part holds something"
+    pieces = list(_pieces(text, max_characters))
+    pages = _pages(pieces)
+    return tuple(
+        TextPart(piece, number, len(pieces), *pages[number - 1]) for number, piece in enumerate(pieces, start=1)
+    )
+
+
+def part_of(attachment: Attachment, part: TextPart) -> Attachment:
+    """Return a part of an attachment's text as an attachment; its pictures go with the first part."""
+    media = attachment.media if part.number == 1 else ()
+    return replace(attachment, content=part.text, detail=part.label, media=media)
+
+
+def _pieces(text: str, max_characters: int) -> Iterator[str]:
+    begin = 0
+    while len(text) - begin > max_characters:
+        end = _cut(text, begin, begin + max_characters)
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]
+
+
+def _cut(text: str, begin: int, limit: int) -> int:
+    """Return the last best place to cut in the later half of a part, or its limit where there is none."""
+    least = begin + max(1, int((limit - begin) * _LEAST_SHARE))
+    for border in _BORDERS:
+        places = [match.start() for match in border.finditer(text, least, limit + 1) if match.start() <= limit]
+        if places:
+            return places[-1]
+    return limit
+
+
+def _pages(pieces: Sequence[str]) -> list[tuple[int | None, int | None]]:
+    """Return the first and the last page of each piece; a page that is cut belongs to both."""
+    pages: list[tuple[int | None, int | None]] = []
+    current: int | None = None
+    for piece in pieces:
+        marks = list(_PAGE.finditer(piece))
+        begins_with_page = bool(marks) and not piece[: marks[0].start()].strip()
+        first = int(marks[0][1]) if marks and (begins_with_page or current is None) else current
+        current = int(marks[-1][1]) if marks else current
+        pages.append((first, current))
+    return pages

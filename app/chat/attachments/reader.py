@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.chat.attachments.kinds import MAX_FILE_BYTES, FileKind, Form, kind_of
-from app.chat.attachments.page_choice import ALL_PAGES, PageChoice
-from app.chat.attachments.parsed import ParsedFile
 from app.chat.attachments.parser_process import parse
+from app.chat.attachments.parsing import ALL_PAGES, PageChoice, ParsedFile
 from app.chat.conversation import Attachment, MediaFile
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.system.files import read_at_most

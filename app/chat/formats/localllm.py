@@ -1,7 +1,7 @@
 """localllm's own format, which imports without loss: a JSON object with format and version.
 
 Owns its keys. Every branch, statistic and setting is kept, pictures and sounds in Base64; newer versions are rejected.
-What a file may not say about tools is `app.chat.formats.tools`'s.
+What a file may not say about tools is `app.chat.formats.json_reader`'s.
 """
 
 from __future__ import annotations
@@ -22,9 +22,19 @@ from app.chat.conversation import (
     Scalar,
     Transcript,
 )
-from app.chat.formats.json_reader import FormatError, ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
-from app.chat.formats.media import ContentOf, ImportedMedia
-from app.chat.formats.tools import read_calls, read_result, read_tool_settings
+from app.chat.formats.json_reader import (
+    ContentOf,
+    FormatError,
+    ImportedChat,
+    ImportedMedia,
+    JsonField,
+    SkippedItem,
+    TreeNode,
+    import_tree,
+    read_calls,
+    read_result,
+    read_tool_settings,
+)
 from app.protocol.codec import encode
 from app.tools.approval import NO_TOOL_SETTINGS
 

@@ -25,7 +25,7 @@ _N_OFFERED = 20
 
 def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """Return the latest chats."""
-    from app.chat.store import ChatStore
+    from app.chat.store.chat_store import ChatStore
 
     with ChatStore(load_settings().data_dir) as store:
         page = store.chats.page(limit=_N_OFFERED)

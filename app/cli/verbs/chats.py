@@ -20,7 +20,7 @@ from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat
-    from app.chat.store import ChatStore
+    from app.chat.store.chat_store import ChatStore
 
 
 _DAY = click.DateTime(["%Y-%m-%d"])
@@ -54,8 +54,8 @@ def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
 @options("wants_json")
 def show(chat_id: int, wants_json: bool) -> None:
     """Print a chat as Markdown, or with all its branches as JSON."""
+    from app.chat.formats.documents import markdown
     from app.chat.formats.localllm import localllm_json
-    from app.chat.formats.markdown import markdown
 
     with _store() as store:
         transcript = store.transcripts.read(chat_id)
@@ -80,7 +80,7 @@ def search(
     wants_json: bool,
 ) -> None:
     """Search titles and messages for all WORDS; the last one may be a prefix."""
-    from app.chat.search import ChatFilter
+    from app.chat.store.search import ChatFilter
 
     until_ms = _moment_ms(until + timedelta(days=1)) if until else None
     chat_filter = ChatFilter(model=model, since_ms=_moment_ms(since) if since else None, until_ms=until_ms)
@@ -168,7 +168,7 @@ async def _delete_prefixes(keys: list[str]) -> None:
 
 
 def _store() -> ChatStore:
-    from app.chat.store import ChatStore
+    from app.chat.store.chat_store import ChatStore
 
     return ChatStore(load_settings().data_dir)
 

@@ -76,7 +76,7 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
 def _unused_attachments(data_dir: Path) -> tuple[StaleFiles, ...]:
     """Return the pictures and sounds that no chat and no draft has, and the contents of files that no chat can restore;
     none where there are no chats."""
-    from app.chat.store import FILE_NAME, ChatStore
+    from app.chat.store.chat_store import FILE_NAME, ChatStore
     from app.library.local.removal import StaleFiles
 
     if not (data_dir / FILE_NAME).exists():
@@ -91,7 +91,7 @@ def _unused_attachments(data_dir: Path) -> tuple[StaleFiles, ...]:
 
 def _remove_unused_attachments(data_dir: Path) -> None:
     """Remove them, but for those that a chat took up meanwhile."""
-    from app.chat.store import ChatStore
+    from app.chat.store.chat_store import ChatStore
 
     with ChatStore(data_dir) as store:
         store.files.remove_unused()

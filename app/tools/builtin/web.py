@@ -113,8 +113,8 @@ def _check(address: str) -> None:
 def _text_of(found: FetchedFile) -> str:
     """Return a file as text: a page or PDF by its parser, a text in its encoding. Raises UsageError for others."""
     from app.chat.attachments.kinds import kind_of
-    from app.chat.attachments.page_choice import ALL_PAGES
     from app.chat.attachments.parser_process import parse
+    from app.chat.attachments.parsing import ALL_PAGES
 
     kind, charset = _type_of(found.content_type)
     name = found.address.partition("?")[0][:120]

@@ -13,10 +13,9 @@ import random
 import sys
 from pathlib import Path
 
-from app.chat import attachment_files
-from app.chat.chats import now_ms
 from app.chat.conversation import Attachment, MediaFile, MessageContent
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore, attachment_files
+from app.chat.store.database import now_ms
 from quantizer.system.errors import StorageError
 
 __all__ = ["content_of", "write"]

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.chat.conversation import MessageContent, MessageState
-from app.chat.store import AnswerRecorder, StoreThread
+from app.chat.store.chat_store import AnswerRecorder, StoreThread
 
 __all__ = ["talk"]
 

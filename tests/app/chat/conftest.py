@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 from app.chat.conversation import Message, MessageState
 from app.chat.rounds import pending_calls
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.chat.turns import CUT_OFF, turns_of
 from app.tools.result import ToolOutcome
 from tests.app.chat.killed_writer import Trial, kill_a_writer

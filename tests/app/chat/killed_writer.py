@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Message, MessageState
-from app.chat.store import FILE_NAME, ChatStore
+from app.chat.store.chat_store import FILE_NAME, ChatStore
 from quantizer.system.process import child_environment
 
 __all__ = ["MAX_LOST_S", "Trial", "kill_a_writer"]

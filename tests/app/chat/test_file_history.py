@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from app.chat.chats import PURGE_AFTER_MS
 from app.chat.conversation import MessageContent
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
+from app.chat.store.tables import PURGE_AFTER_MS
 from app.tools.file_access import NO_FILE
 from app.tools.file_history import FOLDER_NAME
 from app.tools.result import FileChange, ToolOutcome, ToolResult
@@ -37,7 +37,7 @@ def test_the_contents_of_a_purged_chat_go_and_those_of_others_stay(
     store.chats.delete(doomed)
     assert store.purge_deleted() == 0
     assert store.messages.contents_of_changes() == {change.after for change in changes}, "it can be restored"
-    monkeypatch.setattr("app.chat.store.now_ms", lambda: (1 << 50) + PURGE_AFTER_MS)
+    monkeypatch.setattr("app.chat.store.chat_store.now_ms", lambda: (1 << 50) + PURGE_AFTER_MS)
     assert store.purge_deleted() == 1
     assert store.messages.contents_of_changes() == {changes[0].after}
     assert [path.read_bytes() for path in (tmp_path / FOLDER_NAME).glob("??/*")] == [b"kept"]

@@ -24,9 +24,9 @@ from app.chat.conversation import (
     Transcript,
 )
 from app.chat.files import EXPORTS, export_of, export_to, import_file, read_chats
+from app.chat.formats.documents import closed, markdown
 from app.chat.formats.json_reader import ImportedChat
-from app.chat.formats.markdown import closed, markdown
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from quantizer.system.errors import StorageError, UsageError

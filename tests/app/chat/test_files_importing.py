@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.chat import files as importing
 from app.chat.files import read_chats
 from app.chat.formats.json_reader import ImportedChat, SkippedItem
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.tools.approval import ApprovalRule
 from app.tools.result import ToolOutcome
 from quantizer.system.errors import UserError

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.chat.conversation import ChatSettings
-from app.chat.database import storable
 from app.chat.presets import Presets
+from app.chat.store.database import storable
 from quantizer.system.errors import StorageError, UsageError
 
 PRECISE = ChatSettings(system='Say "yes"\nor no.', options={"temperature": 0.0, "top_k": 1})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.prompt_library import MAX_PROMPT_BYTES, PromptLibrary
+from app.chat.presets import MAX_PROMPT_BYTES, PromptLibrary
 from quantizer.system.errors import StorageError, UsageError
 
 

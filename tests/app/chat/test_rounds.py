@@ -10,7 +10,7 @@ from app.chat.conversation import ChatSettings, Message, MessageContent, Message
 from app.chat.events import ChatEvent
 from app.chat.rounds import RoundLimitError
 from app.chat.session import OpenChat
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.chat.turns import NOT_RUN
 from app.protocol.status import Occupancy
 from app.tools.approval import Decision, ToolSettings

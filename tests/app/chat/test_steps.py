@@ -8,7 +8,7 @@ import pytest
 
 from app.chat.conversation import Message
 from app.chat.steps import last_step
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.tools.approval import Decision
 from quantizer.system.errors import StorageError
 from tests.app.chat.tool_chats import (

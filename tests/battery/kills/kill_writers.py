@@ -29,7 +29,7 @@ from pathlib import Path
 
 from app.chat.conversation import MessageContent
 from app.chat.files import EXPORTS, export_to
-from app.chat.store import FILE_NAME, ChatStore
+from app.chat.store.chat_store import FILE_NAME, ChatStore
 from app.engine.cache.state_store import read_state, states_in
 from app.service.api.responses.store import FILE_NAME as RESPONSES
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import MessageContent
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from tests.battery.machine.jumping_clock import JumpingClock, jumping_clock
 from tests.battery.tally import finish
 from tests.bench.served import Served, serve

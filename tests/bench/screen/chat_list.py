@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 
 from textual.pilot import Pilot
 
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.settings.settings import Settings
 from tests.app.client.scripted_client import ScriptedClient
 from tests.bench.screen.search_chats import fill

@@ -22,7 +22,7 @@ from textual.pilot import Pilot
 
 from app.chat.conversation import MessageContent
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.settings.settings import Settings
 from tests.app.client.scripted_client import ScriptedClient
 from tests.bench.screen.paced_engine import ANSWER, PacedEngine

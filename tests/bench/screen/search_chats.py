@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from app.chat.conversation import Chat, Message, Transcript
-from app.chat.search import ANYTHING, ChatFilter
-from app.chat.store import FILE_NAME, ChatStore
+from app.chat.store.chat_store import FILE_NAME, ChatStore
+from app.chat.store.search import ANYTHING, ChatFilter
 from app.cli.resources import shipped
 
 _LIMIT_MS = 100.0

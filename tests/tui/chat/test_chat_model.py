@@ -9,7 +9,7 @@ import pytest
 
 from app.chat.conversation import MessageContent
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import Message
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError

@@ -9,7 +9,7 @@ import pytest
 
 from app.chat.conversation import MessageState
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.errors import ContextOverflowError
 from app.tools.tool import ToolOutput
 from quantizer.system.errors import EngineError

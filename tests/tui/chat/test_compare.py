@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import ToolCall
 from quantizer.system.errors import EngineError
 from tests.app.chat.tool_chats import backend_of, calling

@@ -8,7 +8,7 @@ from pathlib import Path
 from app.chat import repository as repository_module
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.repository import AnswerTarget, SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from quantizer.system.errors import StorageError
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 

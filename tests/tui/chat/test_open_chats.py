@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.chat.conversation import MessageState
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from quantizer.system.errors import EngineError
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tui.chat.commands import EXAMPLES
@@ -99,7 +99,7 @@ async def test_waiting_questions_survive_a_kill_as_unsent_text(open_app, tmp_pat
 
         def draft() -> str:
             with ChatStore(tmp_path) as store:
-                return store.drafts.get(1).text
+                return store.drafts.get(1).content
 
         await user.until(lambda: draft() == "second\n\nthird", "the waiting question was not saved")
 

@@ -6,7 +6,7 @@ from app.chat.conversation import ChatSettings
 from app.chat.presets import Presets
 from app.chat.repository import SqliteChatRepository
 from app.chat.sampling_options import CHAT_OPTIONS
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import GenerationOptions
 from app.protocol.errors import RequestError
 from tests.app.client.scripted_client import ScriptedClient

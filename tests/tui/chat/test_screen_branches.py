@@ -8,7 +8,7 @@ import pytest
 from textual.events import Key
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from quantizer.system.errors import EngineError
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 

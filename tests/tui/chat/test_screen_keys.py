@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.tui.model_scenes import client_with_models
 from tui.chat.commands import EXAMPLES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.errors import NoTemplateError
 from app.tools.approval import ToolSettings
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import GenerationOptions
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 

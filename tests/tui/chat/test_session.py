@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
-from app.chat.titles import parse_title
+from app.chat.session import parse_title
+from app.chat.store.chat_store import ChatStore
 from app.common.terminal import printable_line
 from app.protocol.status import Occupancy
 from quantizer.system.errors import EngineError

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from app.chat.conversation import Chat, MessageContent
-from app.chat.search import Snippet
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
+from app.chat.store.search import Snippet
 from tui.history.chat_list import ChatQuery, ChatRowVisual, HistoryRow, query_rows, row_text
 
 CHAT = Chat(id=1, title="A title of some words that does not fit into few cells", created_ms=1, updated_ms=1)

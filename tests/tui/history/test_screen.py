@@ -13,7 +13,7 @@ from textual.events import Key
 
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from tests.app.client.scripted_client import ScriptedClient
 
 DAY_MS = 24 * 3600 * 1000

@@ -17,7 +17,7 @@ import pytest
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageState
 from app.chat.presets import Presets
 from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import GenerationOptions, MediaPart
 from app.protocol.errors import NoTemplateError, RequestError
 from app.settings.settings import Settings

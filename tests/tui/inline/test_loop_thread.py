@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from quantizer.system.errors import UsageError
-from tui.inline.loop_thread import LoopThread
+from tui.inline.session import LoopThread
 
 
 async def _interrupting(ended: list[str], *, cleanup_s: float = 0.0) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from app.chat.conversation import Message, MessageState
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from quantizer.system.process import python_command
 from tests.quantizer.gguf_files import tiny_llama
 from tests.tui.far_engine import FarEngine

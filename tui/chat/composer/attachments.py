@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from app.chat.attachments.page_choice import ALL_PAGES, PageChoice
+from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.conversation import Attachment
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.widgets import OptionList, Static, TextArea
 from textual.worker import Worker
 
-from app.chat.conversation import Attachment, Draft
+from app.chat.conversation import Attachment, MessageContent
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UsageError, UserError
 from tui.chat.composer.attachment_bar import (
@@ -62,10 +62,9 @@ class Composer(Vertical):
 
     @dataclass
     class Submitted(Message):
-        """The user sent `text`, a question with `attachments` or a command."""
+        """The user sent a question with its attachments, or a command."""
 
-        text: str
-        attachments: tuple[Attachment, ...]
+        question: MessageContent
 
     @dataclass
     class Attached(Message):
@@ -115,16 +114,16 @@ class Composer(Vertical):
         return self.query_one(AttachmentBar).attachments
 
     @property
-    def draft(self) -> Draft:
+    def draft(self) -> MessageContent:
         """The unsent text and attachments."""
-        return Draft(self.prompt.text, self.attachments)
+        return MessageContent(content=self.prompt.text, attachments=self.attachments)
 
-    async def expected_draft(self) -> Draft:
+    async def expected_draft(self) -> MessageContent:
         """Return the draft as it would be sent: with the files that it mentions."""
         text, attachments = self.prompt.text, self.attachments
         names = {attachment.name for attachment in attachments}
         mentioned = await self._mention_reader.find(text, names, is_typed=self.prompt.is_typed)
-        return Draft(text, (*attachments, *mentioned.attachments))
+        return MessageContent(content=text, attachments=(*attachments, *mentioned.attachments))
 
     def put(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
         """Replace text and attachments."""
@@ -233,7 +232,7 @@ class Composer(Vertical):
     def _submitted(self, event: PromptInput.Submitted) -> None:
         event.stop()
         if slash_line(event.text) is not None:  # attachments wait for the question
-            self.post_message(self.Submitted(event.text, ()))
+            self.post_message(self.Submitted(MessageContent(content=event.text)))
             return
         self.workers.cancel_group(self, "attach")  # a file still being read is read again with its mention
         attachments = self._taken_attachments()
@@ -241,7 +240,7 @@ class Composer(Vertical):
         if pasted_files or has_mention(event.text):
             self.run_worker(self._send_when_read(event, attachments, pasted_files), group="send")
         else:
-            self.post_message(self.Submitted(event.text, attachments))
+            self.post_message(self.Submitted(MessageContent(content=event.text, attachments=attachments)))
 
     async def _send_when_read(
         self, event: PromptInput.Submitted, attachments: tuple[Attachment, ...], pasted_files: Sequence[Worker[bool]]
@@ -258,7 +257,8 @@ class Composer(Vertical):
             self.post_message(self.Refused(error))
             return
         if all(are_read):
-            self.post_message(self.Submitted(event.text, (*attachments, *mentioned)))
+            question = MessageContent(content=event.text, attachments=(*attachments, *mentioned))
+            self.post_message(self.Submitted(question))
         else:
             self._put_back(event.text, attachments)
 

@@ -13,7 +13,7 @@ from functools import partial
 from app.chat.attachments.prompt import compose_prompt
 from app.chat.backend import ChatBackend, ConnectionState
 from app.chat.context_tokens import estimated_tokens
-from app.chat.conversation import Attachment, Draft, MediaFile
+from app.chat.conversation import Attachment, MediaFile, MessageContent
 from app.protocol.chat import MediaPart
 from app.protocol.errors import RequestError
 
@@ -85,10 +85,10 @@ class DraftCounter:
         return TokenCount(n_tokens, state.n_ctx, counts[0].is_estimated, is_too_large)
 
     async def forecast(
-        self, draft: Draft, n_before: int, client: ChatBackend, state: ConnectionState
+        self, draft: MessageContent, n_before: int, client: ChatBackend, state: ConnectionState
     ) -> ContextForecast:
         """Return what the context is once `draft` is sent after `n_before` tokens of chat. Raises UserError."""
-        marks = compose_prompt(draft.text, [replace(each, content="") for each in draft.attachments])
+        marks = compose_prompt(draft.content, [replace(each, content="") for each in draft.attachments])
         counts = [await self.count(each, n_before, client, state) for each in draft.attachments]
         n_attached = sum(count.n_tokens for count in counts if count is not None)
         n_draft = (await _count_text(marks, client, state)).n_tokens

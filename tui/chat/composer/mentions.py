@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.chat.attachments.page_choice import ALL_PAGES, PageChoice, split_page_choice
+from app.chat.attachments.parsing import ALL_PAGES, PageChoice, split_page_choice
 from app.chat.conversation import Attachment
 from quantizer.system.errors import UsageError, UserError
 from tui.chat.composer.attachments import AttachmentReader, path_of

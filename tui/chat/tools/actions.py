@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from app.chat.conversation import Draft
 from app.chat.session import OpenChat
 from app.chat.steps import undone_text
 from quantizer.system.errors import StorageError
@@ -77,7 +76,7 @@ class ToolActions:
                 step = await self._view.chat.undo_step()
                 await self._view.transcript.add_notice(undone_text(step) if step else "There is nothing to take back.")
                 if step is not None and step.question is not None:
-                    self._view.put_back(Draft(step.question.content, step.question.attachments))
+                    self._view.put_back(step.question)
 
     async def redo_step(self) -> None:
         """Do again what was taken back last."""

@@ -9,9 +9,8 @@ import io
 import zipfile
 from collections.abc import Callable
 
-from app.chat.attachments.page_choice import PageChoice
-from app.chat.attachments.parsed import ParsedFile, RefusedFileError
 from app.chat.attachments.parsers import html
+from app.chat.attachments.parsing import PageChoice, ParsedFile, RefusedFileError
 
 MAX_PART_BYTES = 32 << 20  # of XML
 _MAX_PARTS = 20_000

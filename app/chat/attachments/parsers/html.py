@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from app.chat.attachments.page_choice import PageChoice
-from app.chat.attachments.parsed import ParsedFile, RefusedFileError
+from app.chat.attachments.parsing import PageChoice, ParsedFile, RefusedFileError
 
 _HIDDEN = [
     "title",

@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from app.chat.attachments.page_choice import PageChoice
-from app.chat.attachments.parsed import ParsedFile, RefusedFileError
+from app.chat.attachments.parsing import PageChoice, ParsedFile, RefusedFileError
 
 _COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _MAX_OUTPUT_CHARACTERS = 4_000  # of one cell

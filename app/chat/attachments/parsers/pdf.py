@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
-from app.chat.attachments.page_choice import ALL_PAGES, PageChoice
-from app.chat.attachments.parsed import MAX_CHARACTERS, MAX_PICTURES, ParsedFile, RefusedFileError
+from app.chat.attachments.parsing import (
+    ALL_PAGES,
+    MAX_CHARACTERS,
+    MAX_PICTURES,
+    PageChoice,
+    ParsedFile,
+    RefusedFileError,
+)
 
 MAX_PAGES = 5_000
 MAX_SIDE = 1_568  # pixels of a page's longer side; models scale to less

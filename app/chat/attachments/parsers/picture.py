@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from app.chat.attachments.page_choice import PageChoice
-from app.chat.attachments.parsed import ParsedFile, RefusedFileError
+from app.chat.attachments.parsing import PageChoice, ParsedFile, RefusedFileError
 
 MAX_PIXELS = 100_000_000
 MAX_RATIO = 200  # of the sides; models cut a picture into squares

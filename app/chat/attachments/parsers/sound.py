@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from app.chat.attachments.page_choice import PageChoice
-from app.chat.attachments.parsed import ParsedFile, RefusedFileError
+from app.chat.attachments.parsing import PageChoice, ParsedFile, RefusedFileError
 
 MAX_SOUND_S = 30 * 60
 

@@ -7,8 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from app.chat.attachments.page_choice import PageChoice
-from app.chat.attachments.parsed import MAX_CHARACTERS, ParsedFile, RefusedFileError
+from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError
 
 _DELIMITERS = ",;\t|"
 _MAX_COLUMNS = 1_000

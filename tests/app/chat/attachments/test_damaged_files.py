@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from app.chat.attachments.page_choice import ALL_PAGES, PageChoice
+from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.attachments.reader import read_data
 from quantizer.system.errors import EngineError, UserError
 from tests.app.chat.attachments.files import docx_of, notebook_of, paragraph, pdf_of, picture_of, wav_of

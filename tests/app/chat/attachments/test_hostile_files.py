@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from app.chat.attachments import parser_process
-from app.chat.attachments.page_choice import PageChoice
+from app.chat.attachments.parsing import PageChoice
 from app.chat.attachments.reader import read_data
 from quantizer.system.errors import UsageError
 from tests.app.chat.attachments.files import pdf_of, picture_of

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.attachments.page_choice import ALL_PAGES, PageChoice, split_page_choice
+from app.chat.attachments.parsing import ALL_PAGES, PageChoice, split_page_choice
 from quantizer.system.errors import UsageError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from app.chat.attachments.page_choice import PageChoice
+from app.chat.attachments.parsing import PageChoice
 from app.chat.attachments.reader import ReadAttachment, read_data, read_file
 from app.chat.conversation import Attachment
 from quantizer.system.errors import StorageError, UsageError

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.chat.attachments.splitting import part_of, split_text
+from app.chat.attachments.prompt import part_of, split_text
 from app.chat.conversation import Attachment, MediaFile
 
 _PAGES = "\n\n".join(f"[Page {number}]\n\n{'word ' * 20}".rstrip() for number in range(1, 13))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.chat.conversation import ChatSettings
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.cli.main import main
 from app.cli.user_interface import ChatOptions, UserInterface
 from app.settings.settings import Settings

@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from app.chat.conversation import MessageContent
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.settings.private_files import conversation_name
 from tests.app.cli.in_process import run_localllm
 

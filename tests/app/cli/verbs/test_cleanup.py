@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from app.chat.conversation import Attachment, MediaFile, MessageContent
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.library.local.index import Index
 from app.settings.private_files import mark_in_use
 from app.settings.settings import Settings

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from app.chat.backend import ConnectionState
-from app.chat.conversation import Attachment, Draft
+from app.chat.conversation import Attachment, MessageContent
 from app.protocol.errors import RequestError
 from tests.app.client.scripted_client import ScriptedClient
 from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
@@ -41,19 +41,21 @@ BOOK = Attachment("book.txt", "word " * 50)
 
 async def test_draft_attachments_and_chat_are_added_up_and_an_attachment_is_counted_once():
     client, counter = CountingClient(), DraftCounter(no_parts)
-    first = await counter.forecast(Draft("Sum it", (BOOK,)), 20, client, STATE)
+    first = await counter.forecast(MessageContent(content="Sum it", attachments=(BOOK,)), 20, client, STATE)
     assert first == ContextForecast(20 + 50 + 5 + 8, 100)  # with its name and its fences, and the template
     assert (first.text, first.is_too_long) == ("after sending: ≈83/100 tokens", False)
-    longer = await counter.forecast(Draft("word " * 20, (BOOK,)), 20, client, STATE)
+    longer = await counter.forecast(MessageContent(content="word " * 20, attachments=(BOOK,)), 20, client, STATE)
     assert (longer.text, longer.is_too_long) == ("too long: ≈101/100 tokens", True)
     assert client.counted.count(BOOK.content) == 1
-    await counter.forecast(Draft("Sum it", (BOOK,)), 20, client, replace(STATE, model="other"))
+    await counter.forecast(
+        MessageContent(content="Sum it", attachments=(BOOK,)), 20, client, replace(STATE, model="other")
+    )
     assert client.counted.count(BOOK.content) == 2
 
 
 async def test_an_engine_that_counts_nothing_is_estimated_and_its_limit_may_be_unknown():
     state = ConnectionState(phase="ready", model="far")
-    forecast = await DraftCounter(no_parts).forecast(Draft("x" * 400), 0, MuteClient(), state)
+    forecast = await DraftCounter(no_parts).forecast(MessageContent(content="x" * 400), 0, MuteClient(), state)
     assert (forecast.text, forecast.is_too_long) == ("after sending: ≈108 tokens", False)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from app.chat.conversation import Chat, Message, MessageState, Transcript
 from app.chat.repository import SqliteChatRepository
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from tests.app.client.scripted_client import ScriptedClient

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.chat.conversation import Attachment, MessageContent, MessageState
-from app.chat.database import storable
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
+from app.chat.store.database import storable
 from app.protocol.chat import ToolCall
 from app.tools.result import FileChange, ToolOutcome, ToolResult
 from quantizer.system.errors import StorageError

@@ -16,13 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.chat import attachment_files
-from app.chat.attachment_files import FOLDER_NAME, KEPT_FOR_MS
-from app.chat.chats import now_ms
-from app.chat.conversation import Attachment, Draft, MediaFile, Message, MessageContent
-from app.chat.database import STEPS, migrate
-from app.chat.rows import attachments_of
-from app.chat.store import FILE_NAME, ChatStore
+from app.chat.conversation import Attachment, MediaFile, Message, MessageContent
+from app.chat.store.attachment_files import FOLDER_NAME, KEPT_FOR_MS
+from app.chat.store.chat_store import FILE_NAME, ChatStore, attachment_files
+from app.chat.store.database import STEPS, attachments_of, migrate, now_ms
 from app.protocol.chat import MediaPart
 from quantizer.system.errors import StorageError
 
@@ -105,7 +102,7 @@ def test_a_file_stays_while_any_chat_or_draft_uses_it(store: ChatStore, tmp_path
     first, second = store.chats.create(), store.chats.create()
     ask(store, first.id, b"PNG")
     ask(store, second.id, b"PNG")
-    store.drafts.save(None, Draft("", (attached(b"PNG"),)))
+    store.drafts.save(None, MessageContent(content="", attachments=(attached(b"PNG"),)))
     for doomed in (first, second):
         store.chats.delete(doomed.id)
         store.chats.purge_deleted(1 << 60)
@@ -118,7 +115,7 @@ def test_the_last_chat_takes_its_files_along(store: ChatStore, tmp_path: Path, m
     chat = store.chats.create()
     ask(store, chat.id, b"PNG")
     store.chats.delete(chat.id)
-    for module in ("app.chat.attachment_files.now_ms", "app.chat.store.now_ms"):
+    for module in ("app.chat.store.attachment_files.now_ms", "app.chat.store.chat_store.now_ms"):
         monkeypatch.setattr(module, lambda: now_ms() + 8 * KEPT_FOR_MS)
     keep(store, b"JPG")  # attached just now, and not sent yet
     assert store.purge_deleted() == 1
@@ -248,7 +245,7 @@ def take_step(store: ChatStore, step: str, place: int, content: bytes) -> None:
 
 def save_draft(store: ChatStore, chat_id: int | None, content: bytes) -> None:
     keep(store, content)
-    store.drafts.save(chat_id, Draft("", (attached(content),)))
+    store.drafts.save(chat_id, MessageContent(content="", attachments=(attached(content),)))
 
 
 def ask_anew(store: ChatStore, chat_id: int | None, content: bytes) -> None:

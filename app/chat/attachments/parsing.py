@@ -1,4 +1,4 @@
-"""Which pages of a document are read, and in what form: the end of a name such as paper.pdf#3-5."""
+"""What a parser is asked (the pages of a document, as in paper.pdf#3-5) and what it answers, with the limits on it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,28 @@ import re
 from dataclasses import dataclass
 
 from quantizer.system.errors import UsageError
+
+MAX_CHARACTERS = 4 << 20  # of a document: a million tokens, more than any context
+MAX_PICTURES = 20  # pages of a document as pictures
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedFile:
+    """What a file says: its text, how much it is ("12 pages"), and its pages as PNG."""
+
+    text: str = ""
+    detail: str = ""
+    pictures: tuple[bytes, ...] = ()
+
+
+class RefusedFileError(Exception):
+    """A file that cannot be read; `cause` continues a sentence that begins with its name."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.remedy = remedy
+
 
 _PAGES = re.compile(r"([0-9]{1,6})(-([0-9]{1,6})?)?")
 _PICTURES = "pictures"

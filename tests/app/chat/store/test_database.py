@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import MessageContent
-from app.chat.database import STEPS, migrate
-from app.chat.store import FILE_NAME, ChatStore
+from app.chat.store.chat_store import FILE_NAME, ChatStore
+from app.chat.store.database import STEPS, migrate
 from quantizer.system.errors import StorageError
 from quantizer.system.process import child_environment
 
@@ -19,7 +19,7 @@ _WRITER = """
 import sys
 from pathlib import Path
 from app.chat.conversation import MessageContent
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
 with ChatStore(Path(sys.argv[1])) as store:
     chat = store.chats.create(title=sys.argv[2])
     for number in range(20):
@@ -44,7 +44,7 @@ def test_several_processes_begin_and_write_one_store_at_once(tmp_path: Path) -> 
 
 
 def test_what_two_stores_of_a_process_keep_stays_when_another_process_has_looked(tmp_path: Path) -> None:
-    look = "import sys\nfrom pathlib import Path\nfrom app.chat.store import ChatStore\n"
+    look = "import sys\nfrom pathlib import Path\nfrom app.chat.store.chat_store import ChatStore\n"
     look += "with ChatStore(Path(sys.argv[1])) as store: print(*(chat.title for chat in store.chats.page()))"
     command = [sys.executable, "-c", look, str(tmp_path)]
     environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))

@@ -15,13 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from app.chat.attachment_files import FOLDER_NAME, AttachmentFiles, use_in_draft
-from app.chat.chats import PURGE_AFTER_MS, Chats, now_ms, touch
-from app.chat.conversation import Chat, Draft, Message, MessageContent, MessageState, Transcript
-from app.chat.database import open_chats, storable
-from app.chat.messages import Messages, insert_message
-from app.chat.rows import attachments_json, attachments_of, chat_columns, insert
-from app.chat.search import Search
+from app.chat.conversation import Chat, Message, MessageContent, MessageState, Transcript
+from app.chat.store.attachment_files import FOLDER_NAME, AttachmentFiles, use_in_draft
+from app.chat.store.database import attachments_json, attachments_of, chat_columns, insert, now_ms, open_chats, storable
+from app.chat.store.search import Search
+from app.chat.store.tables import PURGE_AFTER_MS, Chats, Messages, insert_message, touch
 from app.common.database import Database
 from app.common.event_log import log_event
 from app.tools import file_history
@@ -30,7 +28,7 @@ from quantizer.system.errors import StorageError
 
 FILE_NAME = "chats.db"
 _NO_CHAT = 0  # the row of the draft of a new chat: ids begin with 1
-_NO_DRAFT = Draft()
+_NO_DRAFT = MessageContent()
 _Result = TypeVar("_Result")
 
 
@@ -73,22 +71,24 @@ class Drafts:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def get(self, chat_id: int | None) -> Draft:
+    def get(self, chat_id: int | None) -> MessageContent:
         """Return the draft of a chat, which may be empty."""
         values = (chat_id or _NO_CHAT,)
         with self._database.reading() as connection:
             text = connection.execute("SELECT content FROM drafts WHERE chat_id = ?", values).fetchone()
             attachments = _attachments(connection, values[0])
-        return Draft(str(text["content"]) if text else "", attachments_of(attachments) if attachments else ())
+        return MessageContent(
+            content=str(text["content"]) if text else "", attachments=attachments_of(attachments) if attachments else ()
+        )
 
-    def save(self, chat_id: int | None, draft: Draft = _NO_DRAFT) -> None:
+    def save(self, chat_id: int | None, draft: MessageContent = _NO_DRAFT) -> None:
         """Store the draft of a chat, or delete it if it is empty. Attachments are written only if they changed."""
         row_id = chat_id or _NO_CHAT
         attachments = attachments_json(draft.attachments) if draft.attachments else ""
         with self._database.writing() as connection:
             connection.execute("DELETE FROM drafts WHERE chat_id = ?", (row_id,))
-            if draft.text:
-                values = (row_id, storable(draft.text))
+            if draft.content:
+                values = (row_id, storable(draft.content))
                 connection.execute("INSERT INTO drafts (chat_id, content) VALUES (?, ?)", values)
             if attachments != _attachments(connection, row_id):
                 connection.execute("DELETE FROM draft_attachments WHERE chat_id = ?", (row_id,))

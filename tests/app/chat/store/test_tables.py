@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.chats import PAGE_SIZE, UnknownChatError
 from app.chat.conversation import Chat, ChatSettings, MessageContent
-from app.chat.search import ChatFilter
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
+from app.chat.store.search import ChatFilter
+from app.chat.store.tables import PAGE_SIZE, UnknownChatError
 
 
 def test_a_chat_comes_back_as_it_was_made(store: ChatStore) -> None:
@@ -140,7 +140,7 @@ def test_the_chat_that_was_used_last_is_the_first_though_the_clock_was_put_back(
     store: ChatStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now_ns = 10**18
-    monkeypatch.setattr("app.chat.chats.time.time_ns", lambda: now_ns)
+    monkeypatch.setattr("app.chat.store.database.time.time_ns", lambda: now_ns)
     first, second = store.chats.create(title="first"), store.chats.create(title="second")
     now_ns -= 3600 * 10**9
     third = store.chats.create(title="third")

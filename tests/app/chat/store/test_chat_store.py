@@ -3,62 +3,66 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
-from app.chat.conversation import Attachment, Draft, MessageContent
-from app.chat.database import STEPS, migrate
-from app.chat.store import FILE_NAME, ChatStore
+from app.chat.conversation import Attachment, MessageContent
+from app.chat.store.chat_store import FILE_NAME, ChatStore
+from app.chat.store.database import STEPS, migrate
 
 
 def test_each_chat_has_a_draft_of_its_own(store: ChatStore) -> None:
     first, second = store.chats.create(), store.chats.create()
-    store.drafts.save(first.id, Draft("half a question"))
-    store.drafts.save(None, Draft("a new chat begins with"))
+    store.drafts.save(first.id, MessageContent(content="half a question"))
+    store.drafts.save(None, MessageContent(content="a new chat begins with"))
     assert [store.drafts.get(chat_id) for chat_id in (first.id, second.id, None)] == [
-        Draft("half a question"),
-        Draft(),
-        Draft("a new chat begins with"),
+        MessageContent(content="half a question"),
+        MessageContent(),
+        MessageContent(content="a new chat begins with"),
     ]
 
 
 def test_a_draft_is_replaced_and_forgotten_when_it_is_empty(store: ChatStore) -> None:
     chat = store.chats.create()
     for typed in ("a", "ab", ""):
-        store.drafts.save(chat.id, Draft(typed))
-        assert store.drafts.get(chat.id) == Draft(typed)
+        store.drafts.save(chat.id, MessageContent(content=typed))
+        assert store.drafts.get(chat.id) == MessageContent(content=typed)
 
 
 def test_what_goes_with_a_draft_is_kept_and_forgotten_with_it(store: ChatStore) -> None:
     chat = store.chats.create()
     notes = Attachment("notes.md", "Buy \ud800 milk.\n\x1b[2J")  # as a file may hold it, a lone surrogate too
     kept = Attachment("notes.md", "Buy \ufffd milk.\n\x1b[2J")
-    for draft in (Draft("read", (notes,)), Draft("read it", (notes,)), Draft("", (notes,))):
+    for draft in (
+        MessageContent(content="read", attachments=(notes,)),
+        MessageContent(content="read it", attachments=(notes,)),
+        MessageContent(content="", attachments=(notes,)),
+    ):
         store.drafts.save(chat.id, draft)
-        assert store.drafts.get(chat.id) == Draft(draft.text, (kept,))
-    store.drafts.save(chat.id, Draft("alone"))
-    assert store.drafts.get(chat.id) == Draft("alone")
-    store.drafts.save(None, Draft("", (notes,)))
+        assert store.drafts.get(chat.id) == MessageContent(content=draft.content, attachments=(kept,))
+    store.drafts.save(chat.id, MessageContent(content="alone"))
+    assert store.drafts.get(chat.id) == MessageContent(content="alone")
+    store.drafts.save(None, MessageContent(content="", attachments=(notes,)))
     store.drafts.save(None)
-    assert store.drafts.get(None) == Draft()
+    assert store.drafts.get(None) == MessageContent()
 
 
 def test_what_goes_with_a_draft_is_not_written_again_for_every_key(store: ChatStore, tmp_path: Path) -> None:
     large = Attachment("large", "x" * 1_000_000)
     for length in range(1, 20):
-        store.drafts.save(None, Draft("y" * length, (large,)))
+        store.drafts.save(None, MessageContent(content="y" * length, attachments=(large,)))
     assert (tmp_path / f"{FILE_NAME}-wal").stat().st_size < 2_000_000
 
 
 def test_a_draft_stays_with_a_deleted_chat_and_goes_when_that_is_swept(store: ChatStore) -> None:
     chat = store.chats.create()
-    store.drafts.save(chat.id, Draft("typed"))
+    store.drafts.save(chat.id, MessageContent(content="typed"))
     store.chats.delete(chat.id)
-    assert store.drafts.get(chat.id) == Draft("typed")
+    assert store.drafts.get(chat.id) == MessageContent(content="typed")
     store.chats.purge_deleted(1 << 60)
-    assert store.drafts.get(chat.id) == Draft()
+    assert store.drafts.get(chat.id) == MessageContent()
 
 
 def test_a_draft_changes_nothing_of_its_chat(store: ChatStore) -> None:
     chat = store.chats.create(title="as it was")
-    store.drafts.save(chat.id, Draft("typed"))
+    store.drafts.save(chat.id, MessageContent(content="typed"))
     assert store.chats.get(chat.id) == chat
 
 
@@ -69,8 +73,8 @@ def test_chats_that_were_kept_before_there_were_drafts_are_brought_up_to_date(tm
     connection.close()
     with ChatStore(tmp_path) as store:
         old = store.chats.page()[0]
-        store.drafts.save(old.id, Draft("typed"))
-        assert (old.title, store.drafts.get(old.id)) == ("old", Draft("typed"))
+        store.drafts.save(old.id, MessageContent(content="typed"))
+        assert (old.title, store.drafts.get(old.id)) == ("old", MessageContent(content="typed"))
 
 
 def test_questions_of_all_chats_are_remembered_once_each_and_the_latest_last(store: ChatStore) -> None:

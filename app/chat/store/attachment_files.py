@@ -14,9 +14,8 @@ import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from app.chat.chats import now_ms
 from app.chat.conversation import Attachment, MediaFile
-from app.chat.database import storable
+from app.chat.store.database import now_ms, storable
 from app.common.database import Database
 from app.protocol.chat import MediaPart
 from quantizer.system.errors import StorageError

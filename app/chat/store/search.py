@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import islice, takewhile
 
 from app.chat.conversation import Chat
-from app.chat.database import MATCH_BEGIN, MATCH_END, storable
-from app.chat.rows import CHAT_COLUMNS, chat_of
+from app.chat.store.database import CHAT_COLUMNS, MATCH_BEGIN, MATCH_END, chat_of, storable
 from app.common.database import Database
 
 MAX_QUERY_CHARACTERS = 500

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.conversation import MessageContent, MessageState
-from app.chat.database import MATCH_BEGIN, MATCH_END, storable
-from app.chat.search import ChatFilter, match_expression, snippet_of
-from app.chat.store import ChatStore
+from app.chat.store.chat_store import ChatStore
+from app.chat.store.database import MATCH_BEGIN, MATCH_END, storable
+from app.chat.store.search import ChatFilter, match_expression, snippet_of
 from app.protocol.chat import ToolCall
 from app.tools.result import ToolOutcome, ToolResult
 

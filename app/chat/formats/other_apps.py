@@ -1,7 +1,8 @@
-"""Open WebUI's export.
+"""Chats of other apps: exports of Open WebUI and ChatGPT, and lists of messages as requests to Ollama and OpenAI have.
 
-Owns where it stores the tree, the system prompt, the reasoning, calls of tools with their results (within the text of
-an answer), and pictures (data URLs); other files are elsewhere.
+Open WebUI has calls of tools, their results and the reasoning within the text of an answer, and pictures as data URLs.
+ChatGPT's conversations.json has internal nodes (hidden system messages, browsing), which are dropped, and no pictures
+and files, which are reported as skipped. A list of messages has no branches and no times.
 """
 
 from __future__ import annotations
@@ -13,8 +14,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from app.chat.conversation import Attachment, Chat, ChatSettings, MessageContent, Role
-from app.chat.formats.json_reader import ImportedChat, JsonField, SkippedItem, TreeNode, import_tree
-from app.chat.formats.media import ImportedMedia
+from app.chat.formats.json_reader import (
+    CallMatcher,
+    FormatError,
+    ImportedChat,
+    ImportedMedia,
+    JsonField,
+    SkippedItem,
+    TreeNode,
+    import_tree,
+)
 from app.protocol.chat import ToolCall
 from app.tools.result import ToolOutcome, ToolResult
 
@@ -159,3 +168,120 @@ def _split_reasoning(content: str) -> tuple[str, str]:
         return "", content
     lines = html.unescape(quoted).strip().splitlines()
     return "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines), answer.lstrip("\n")
+
+
+def is_plain_messages(chat: JsonField) -> bool:
+    """Return whether this is such a list."""
+    return isinstance(chat.at("messages").value, list)
+
+
+def read_plain_messages(chat: JsonField) -> ImportedChat:
+    """Return the chat; a system message at the beginning is its system prompt. Raises FormatError."""
+    media, calls = ImportedMedia(), CallMatcher()
+    messages = [_message(message, media, calls) for message in chat.at("messages").items()]
+    system = messages.pop(0).content if messages and messages[0].role == "system" else ""
+    nodes = {str(index): TreeNode(str(index - 1), message) for index, message in enumerate(messages)}
+    header = Chat(id=1, title=chat.at("title").text(), model=chat.at("model").text(), settings=ChatSettings(system))
+    transcript, _ = import_tree(header, nodes, "", chat.place)
+    return ImportedChat(transcript, tuple(media.skipped), media.contents)
+
+
+def _message(message: JsonField, media: ImportedMedia, calls: CallMatcher) -> MessageContent:
+    role = _ROLES.get(message.at("role").text())
+    if role is None:
+        raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(_ROLES))}")
+    content, attached = _content(message.at("content"), media)
+    pictures = [each for picture in message.at("images").items() for each in media.attachment(picture)]
+    return MessageContent(
+        role=role,
+        content=content,
+        attachments=(*pictures, *attached),
+        reasoning=message.at("thinking").text() or message.at("reasoning_content").text(),
+        calls=calls.calls(message.at("tool_calls")) if role == "assistant" else (),
+        result=calls.result(message) if role == "tool" else None,
+    )
+
+
+def _content(content: JsonField, media: ImportedMedia) -> tuple[str, list[Attachment]]:
+    """Return the text of a content or of its parts, and the pictures and sounds among them."""
+    if not isinstance(content.value, list):
+        return content.text(), []
+    texts: list[str] = []
+    attached: list[Attachment] = []
+    for part in content.items():
+        url = part.at("image_url")
+        fields = (url.at("url") if isinstance(url.value, dict) else url, part.at("input_audio").at("data"))
+        held = next((field for field in fields if field.is_given), None)
+        if held is not None:
+            attached += media.attachment(held)
+        elif part.at("text").is_given:
+            texts.append(part.at("text").text())
+        else:
+            media.skipped.append(SkippedItem(part.place, "is a part without text, which is not imported"))
+    return "\n".join(texts), attached
+
+
+_CHATGPT_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "tool": "tool"}
+
+
+def is_chatgpt(chat: JsonField) -> bool:
+    """Return whether this is a chat of such an export."""
+    return chat.at("mapping").is_given
+
+
+def read_chatgpt(chat: JsonField) -> ImportedChat:
+    """Return the chat. Raises FormatError for an invalid value."""
+    skipped: list[SkippedItem] = []
+    nodes = {key: _chatgpt_node(node, skipped) for key, node in chat.at("mapping").entries()}
+    header = Chat(
+        id=1,
+        title=chat.at("title").text(),
+        model=chat.at("default_model_slug").text(),
+        created_ms=chat.at("create_time").moment_ms(),
+        updated_ms=chat.at("update_time").moment_ms(),
+        is_archived=chat.at("is_archived").flag(),
+    )
+    transcript, unreached = import_tree(header, nodes, chat.at("current_node").text(), chat.place)
+    skipped += [SkippedItem(f"{chat.place}.mapping.{key}", "belongs to no branch") for key in unreached]
+    return ImportedChat(transcript, tuple(skipped))
+
+
+def _chatgpt_node(node: JsonField, skipped: list[SkippedItem]) -> TreeNode:
+    parent = node.at("parent").text() or None
+    message = node.at("message")
+    metadata, content = message.at("metadata"), message.at("content")
+    role = _CHATGPT_ROLES.get(message.at("author").at("role").text())
+    if role is None or metadata.at("is_visually_hidden_from_conversation").flag():
+        return TreeNode(parent, None)
+    if content.at("content_type").text() == "thoughts":
+        return TreeNode(
+            parent, None, "".join(f"{item.at('content').text()}\n\n" for item in content.at("thoughts").items())
+        )
+    text = _chatgpt_text(content, skipped)
+    if not text.strip():
+        return TreeNode(parent, None)
+    model = metadata.at("model_slug").text() if role == "assistant" else ""
+    created_ms = message.at("create_time").moment_ms()
+    return TreeNode(parent, MessageContent(role=role, content=text, model=model, created_ms=created_ms))
+
+
+def _chatgpt_text(content: JsonField, skipped: list[SkippedItem]) -> str:
+    kind = content.at("content_type").text()
+    if kind == "code":
+        return f"```{content.at('language').text()}\n{content.at('text').text()}\n```"
+    if kind == "execution_output":
+        return content.at("text").text()
+    if kind in ("text", "multimodal_text"):
+        return "\n".join(filter(None, (_part(part, skipped) for part in content.at("parts").items())))
+    if kind not in ("", "reasoning_recap", "model_editable_context", "user_editable_context"):
+        skipped.append(SkippedItem(content.place, f"has an unknown content type: {kind}"))
+    return ""
+
+
+def _part(part: JsonField, skipped: list[SkippedItem]) -> str:
+    if isinstance(part.value, dict):
+        if part.at("content_type").text() == "audio_transcription":
+            return part.at("text").text()
+        skipped.append(SkippedItem(part.place, "is a picture, a sound or a file, which the export does not contain"))
+        return ""
+    return part.text()

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from app.chat.approvals import ApprovalQueue
+from app.chat.state import ApprovalQueue
 from app.protocol.chat import Tool
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.tool import Effect, Preview, ServerTool
