@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import unicodedata
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from textual.events import Paste
+from textual.app import App
+from textual.events import Key, Paste
+from textual.keys import REPLACED_KEYS, _character_to_key, _get_unicode_name_from_key
 from textual.pilot import Pilot
 
 from app.chat.figures import Clock
@@ -36,8 +39,26 @@ async def wait_until(pilot: Pilot[None], predicate: Callable[[], bool], what: Ca
     deadline_s = time.monotonic() + PATIENCE_S
     while not predicate():
         assert time.monotonic() < deadline_s, what()
-        await pilot.pause()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.02)
+        await _handle_events(pilot)
+
+
+async def _handle_events(pilot: Pilot[None]) -> None:
+    """Let every widget handle its queue, and draw. `Pilot.pause` waits 20 ms more for the process to idle."""
+    await pilot._wait_for_screen()
+    pilot.app.screen._on_timer_update()
+
+
+def _key_event(app: App[Any], key: str) -> Key:
+    """Return the event of a key, as Textual's `App._press_keys` makes it."""
+    name = _character_to_key(key) if len(key) == 1 and not key.isalnum() else key
+    try:
+        character = unicodedata.lookup(_get_unicode_name_from_key(REPLACED_KEYS.get(name, name)))
+    except KeyError:
+        character = name if len(name) == 1 else None
+    event = Key(name, character)
+    event.set_sender(app)
+    return event
 
 
 class User:
@@ -56,8 +77,13 @@ class User:
         await self.pilot.press(*keys)
 
     async def types(self, text: str) -> None:
+        """Type fast: a letter comes once the one before is handled, where `Pilot.press` waits 40 ms after each."""
         names = {" ": "space", "/": "slash", "?": "question_mark", "\n": "ctrl+j", ".": "full_stop", ",": "comma"}
-        await self.pilot.press(*(names.get(character, character) for character in text))
+        *letters, last = (names.get(character, character) for character in text)
+        for letter in letters:
+            self.app._driver.send_message(_key_event(self.app, letter))
+            await _handle_events(self.pilot)
+        await self.pilot.press(last)
 
     async def pastes(self, text: str) -> None:
         self.app.post_message(Paste(text))
