@@ -145,8 +145,10 @@ async def _start_unless_running(settings: Settings) -> tuple[OwnedProcess, str] 
             return None
         with _open_log(settings.cache_dir) as log:
             n_logged_bytes = log.tell()
+            # As environment variables, which `ps` does not show to other users.
+            variables = {environment_variable(name): format_value(value) for name, value in asdict(settings).items()}
             with reported_shortage("command"):
-                process = await OwnedProcess.start(_COMMAND, _variables(settings), log)
+                process = await OwnedProcess.start(_COMMAND, variables, log)
         try:
             return process, await _ready_url(process, settings.cache_dir / LOG_NAME, n_logged_bytes)
         except BaseException:
@@ -245,11 +247,6 @@ def _parsed(line: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return greeting if isinstance(greeting, dict) else {}
-
-
-def _variables(settings: Settings) -> dict[str, str]:
-    """Return every setting as an environment variable, which `ps` does not show to other users."""
-    return {environment_variable(name): format_value(value) for name, value in asdict(settings).items()}
 
 
 def _open_log(cache_dir: Path) -> BinaryIO:

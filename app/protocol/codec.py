@@ -8,7 +8,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -57,7 +57,11 @@ def decode(kind: type[_Value], data: Any) -> _Value:
 @cache
 def _dataclass_decoder(kind: type[Any]) -> _Decoder:
     hints = typing.get_type_hints(kind)
-    parts = [(item.name, _is_required(item), _decoder(hints[item.name])) for item in fields(kind) if item.init]
+    parts = [
+        (item.name, item.default is MISSING and item.default_factory is MISSING, _decoder(hints[item.name]))
+        for item in fields(kind)
+        if item.init
+    ]
 
     def build(data: Any) -> Any:
         values = {}
@@ -68,10 +72,6 @@ def _dataclass_decoder(kind: type[Any]) -> _Decoder:
         return kind(**values)
 
     return build
-
-
-def _is_required(item: Field[Any]) -> bool:
-    return item.default is MISSING and item.default_factory is MISSING
 
 
 @cache

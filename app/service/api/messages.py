@@ -334,7 +334,8 @@ class ChatMessage(Body):
 
     def _reasoning(self) -> str:
         """Return the reasoning before an earlier answer, under whichever name it comes back."""
-        named = next(filter(None, map(_text_or_none, (self.reasoning_content, self.reasoning, self.thinking))), "")
+        fields = (self.reasoning_content, self.reasoning, self.thinking)
+        named = next((field for field in fields if isinstance(field, str) and field), "")
         parts = self.content if isinstance(self.content, list) else ()
         return named or joined_reasoning(part.thinking or part.text for part in parts if part.is_thought)
 
@@ -342,7 +343,3 @@ class ChatMessage(Body):
         if isinstance(self.content, list):
             return joined_content(_content_texts(self.content, media), "\n")
         return self.content or ""
-
-
-def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None

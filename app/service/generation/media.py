@@ -342,7 +342,11 @@ class PromptMedia:
 
     def _found_fault(self, medium: Medium) -> RequestError | None:
         if medium.is_address:
-            return None if self._fetcher else _unfetched(medium)
+            if self._fetcher:
+                return None
+            cause = f"The {medium.kind} is an address on the web, and localllm fetches none."
+            allow = "or allow it: fetch_media_urls = true in the settings."
+            return RequestError(cause, f"Send the file itself, as a data URL in Base64, {allow}")
         try:
             self._files[medium] = medium.base64()
         except RequestError as error:
@@ -369,12 +373,6 @@ def joined_content(parts: Iterable[ContentText], separator: str) -> str:
             text += separator + part.text if follows_text and not part.is_marker else part.text
             follows_text = not part.is_marker
     return text
-
-
-def _unfetched(medium: Medium) -> RequestError:
-    cause = f"The {medium.kind} is an address on the web, and localllm fetches none."
-    remedy = "Send the file itself, as a data URL in Base64, or allow it: fetch_media_urls = true in the settings."
-    return RequestError(cause, remedy)
 
 
 MAX_FETCHED_BYTES = 20 << 20

@@ -73,12 +73,20 @@ _ROLES: Mapping[str, Role] = {"S": "system", "U": "user", "T": "tool"}
 PROBED_TOOL = "localllm_probe"
 
 
+def is_plain(messages: Sequence[Message]) -> bool:
+    """Return whether `messages` are what every template is made for: questions and answers in turn, after a system
+    message or none."""
+    spoken = messages[1:] if messages[:1] and messages[0].role == "system" else messages
+    roles = [message.role for message in spoken if not message.calls]
+    return len(roles) == len(spoken) > 0 and roles == [("user", "assistant")[index % 2] for index in range(len(roles))]
+
+
 async def measured_order(
     render: Callable[[Sequence[Message]], Awaitable[str]], *, has_calls: bool, has_tools: bool
 ) -> TemplateOrder:
     """Return what a template takes, which knows calls if it `has_calls`, with tools or without; `render` raises
     RequestError where it refuses messages."""
-    takes_calls = not has_calls or await _is_taken("UCT", render)
+    takes_calls = not has_calls or await is_taken("UCT", render)
     probes = dict(_PROBES)
     if has_calls and takes_calls:  # elsewhere calls are text before messages are ordered
         probes |= _CALL_PROBES
@@ -88,11 +96,12 @@ async def measured_order(
     for name, sequences in probes.items():
         taken[name] = True
         for letters in sequences:
-            taken[name] = taken[name] and await _is_taken(letters, render)
+            taken[name] = taken[name] and await is_taken(letters, render)
     return TemplateOrder(**taken, takes_calls=takes_calls)
 
 
-async def _is_taken(letters: str, render: Callable[[Sequence[Message]], Awaitable[str]]) -> bool:
+async def is_taken(letters: str, render: Callable[[Sequence[Message]], Awaitable[str]]) -> bool:
+    """Return whether `render` prints each text of a sequence of roles, in their order."""
     messages: list[Message] = []
     marks: list[str] = []
     unanswered: list[ToolCall] = []
@@ -133,7 +142,11 @@ def in_order(messages: Sequence[Message], order: TemplateOrder) -> list[Message]
         message
         for message, following in zip(messages, [*messages[1:], None], strict=True)
         # An answer of which only reasoning came was cut before it began.
-        if not (_is_thought(message) and following is not None and following.role != "assistant")
+        if following is None
+        or following.role == "assistant"
+        or message.content
+        or message.calls
+        or not message.reasoning
     ]
     ordered = _with_systems(ordered, order)
     if not order.takes_assistant_first:
@@ -148,10 +161,6 @@ def in_order(messages: Sequence[Message], order: TemplateOrder) -> list[Message]
     if not order.takes_any_call_id:
         return _with_plain_ids(ordered)
     return ordered if order.takes_no_call_id else _with_plain_ids(ordered, is_each=False)
-
-
-def _is_thought(message: Message) -> bool:
-    return bool(message.reasoning) and not message.content and not message.calls
 
 
 def with_whole_calls(messages: Sequence[Message], order: TemplateOrder) -> list[Message]:

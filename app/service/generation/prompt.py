@@ -18,7 +18,7 @@ from app.common.event_log import log_event
 from app.engine.quoted import Spans
 from app.protocol.chat import Message, Tool
 from app.protocol.errors import NoTemplateError, RequestError
-from app.service.generation.message_order import PARAGRAPH_BREAK, PROBED_TOOL, in_order, with_whole_calls
+from app.service.generation.message_order import PARAGRAPH_BREAK, PROBED_TOOL, in_order, is_plain, with_whole_calls
 from app.service.generation.quoted_content import QuoteMarks
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.models.served_model import ServedModel
@@ -64,9 +64,12 @@ async def _written(
     async def render(messages: Sequence[Message]) -> str:
         return await probing.write(probing.in_known_roles(messages))
 
-    order = await model.template_probe.order_of(
-        model.file, render, has_tools=bool(tools.tools), has_calls=probing.knows_calls
-    )
+    if not tools.tools and is_plain(messages):  # nearly every chat begins so: one probe is tried and not fourteen
+        order = await model.template_probe.plain_order_of(model.file, render)
+    else:
+        order = await model.template_probe.order_of(
+            model.file, render, has_tools=bool(tools.tools), has_calls=probing.knows_calls
+        )
     whole = with_whole_calls(marks.marked(messages), order)
     known = writer.in_known_roles(whole, takes_calls=order.takes_calls)
     text = await writer.write(in_order(known, order))

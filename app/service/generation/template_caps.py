@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
-from app.service.generation.message_order import TemplateOrder, measured_order
+from app.service.generation.message_order import TAKES_ALL, TemplateOrder, is_taken, measured_order
 from app.service.generation.thinking import Thinking
 
 if TYPE_CHECKING:  # a model holds one of these
@@ -126,6 +127,13 @@ class TemplateProbe:
             lambda: measured_order(render, has_calls=has_calls, has_tools=has_tools),
         )
         return found
+
+    async def plain_order_of(
+        self, file: ModelFile, render: Callable[[Sequence[Message]], Awaitable[str]]
+    ) -> TemplateOrder:
+        """Return what the template of `file` takes, as far as it matters for questions and answers in turn."""
+        takes_system = await self._once(("system", file.chat_template), lambda: is_taken("SU", render))
+        return replace(TAKES_ALL, takes_system=takes_system)
 
     async def _once(self, key: tuple[object, ...], measure: Callable[[], Awaitable[Any]]) -> Any:
         if key not in self._found:

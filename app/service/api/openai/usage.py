@@ -89,13 +89,12 @@ class TextLogprobs(TypedDict):
 
 def chat_logprobs(entries: Sequence[request.TokenLogprob]) -> list[ChatTokenLogprob]:
     """Return tokens with their alternatives, as chat has them."""
-    return [_chat_logprob(entry) for entry in entries]
-
-
-def _chat_logprob(entry: request.TokenLogprob) -> ChatTokenLogprob:
-    assert entry.logprob is not None, "only a prompt's first token has none, and chats do not report prompts"
-    alternatives = [_token(piece, logprob) for _, piece, logprob in entry.top]
-    return {**_token(entry.piece, entry.logprob), "top_logprobs": alternatives}
+    told: list[ChatTokenLogprob] = []
+    for entry in entries:
+        assert entry.logprob is not None, "only a prompt's first token has none, and chats do not report prompts"
+        alternatives = [_token(piece, logprob) for _, piece, logprob in entry.top]
+        told.append({**_token(entry.piece, entry.logprob), "top_logprobs": alternatives})
+    return told
 
 
 def _token(piece: bytes, logprob: float) -> TokenLogprob:

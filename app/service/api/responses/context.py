@@ -114,17 +114,13 @@ async def keep(
             return _unstored(response, "Its conversation has been deleted.")
         if response["store"]:
             items = [*context.earlier, *new]
-            stays = await store.add(Kind.RESPONSE, _without_output(response), items, outputs, process)
+            kept = {name: value for name, value in response.items() if name not in ("output", "warnings")}
+            stays = await store.add(Kind.RESPONSE, kept, items, outputs, process)
             return response if stays else _unstored(response, "It is larger than the setting responses_size.")
     except StorageError as error:
         log_event("service", f"A response is not stored: {error}")
         return _unstored(response, message_of(error, hide_paths=True))
     return response
-
-
-def _without_output(response: ResponseObject) -> dict[str, Any]:
-    """Return `response` as it is stored, its output apart."""
-    return {name: value for name, value in response.items() if name not in ("output", "warnings")}
 
 
 def response_of(record: Record) -> ResponseObject:

@@ -9,7 +9,7 @@ import base64
 import binascii
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
@@ -107,9 +107,21 @@ class InputItem(RawBody):
 
         Raises RequestError for an unsupported item.
         """
-        if self.kind not in _MESSAGES:
-            raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", "Send messages and calls.")
-        return _MESSAGES[self.kind](self, media)
+        if self.kind == "message":
+            return [ChatMessage.model_construct(role=self.role or "user", content=self.content).message(media)]
+        if self.kind in ("function_call", "custom_tool_call"):
+            is_custom = self.kind == "custom_tool_call"
+            arguments = json.dumps({_INPUT: self.input}) if is_custom else self.arguments or "{}"
+            return [Message("assistant", calls=(ToolCall(self.call_id or "", self.name or "", arguments),))]
+        if self.kind in ("function_call_output", "custom_tool_call_output"):
+            result = ChatMessage.model_construct(role="tool", content=self.output, tool_call_id=self.call_id or "")
+            return [result.message(media)]
+        if self.kind == "reasoning":  # before an answer or a call; the template decides whether the model reads it
+            content = self.content if isinstance(self.content, list) else []
+            text = "".join(part.text or "" for part in content) or "\n\n".join(part.text for part in self.summary or ())
+            text = text or _decode_reasoning(self.encrypted_content or "")
+            return [Message("assistant", reasoning=text)] if text else []
+        raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", "Send messages and calls.")
 
     def for_store(self, position: int | None = None) -> Item:
         """Return the item as it is stored and listed: with an id, a status, and parts of content.
@@ -123,7 +135,8 @@ class InputItem(RawBody):
             content = self.raw.get("content")
             if not isinstance(content, list):
                 text = content or ""
-                item["content"] = [_answer_part(text) if role == "assistant" else _asked_part(text)]
+                answered: Item = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+                item["content"] = [answered if role == "assistant" else {"type": "input_text", "text": text}]
         if self.kind != "reasoning":
             item.setdefault("status", "completed")
         return item
@@ -172,14 +185,6 @@ def custom_input(arguments: str) -> str:
     return value if isinstance(value, str) else arguments
 
 
-def _asked_part(text: str) -> Item:
-    return {"type": "input_text", "text": text}
-
-
-def _answer_part(text: str) -> Item:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-
 _PREFIXES: Mapping[str, str] = {
     "message": "msg",
     "reasoning": "rs",
@@ -187,41 +192,4 @@ _PREFIXES: Mapping[str, str] = {
     "function_call_output": "fco",
     "custom_tool_call": "ctc",
     "custom_tool_call_output": "ctco",
-}
-
-
-def _message(item: InputItem, media: PromptMedia) -> list[Message]:
-    return [ChatMessage.model_construct(role=item.role or "user", content=item.content).message(media)]
-
-
-def _call(item: InputItem, _: PromptMedia) -> list[Message]:
-    call = ToolCall(item.call_id or "", item.name or "", item.arguments or "{}")
-    return [Message("assistant", calls=(call,))]
-
-
-def _custom_call(item: InputItem, _: PromptMedia) -> list[Message]:
-    call = ToolCall(item.call_id or "", item.name or "", json.dumps({_INPUT: item.input}))
-    return [Message("assistant", calls=(call,))]
-
-
-def _result(item: InputItem, media: PromptMedia) -> list[Message]:
-    result = ChatMessage.model_construct(role="tool", content=item.output, tool_call_id=item.call_id or "")
-    return [result.message(media)]
-
-
-def _reasoning(item: InputItem, _: PromptMedia) -> list[Message]:
-    """Return the thought before an answer or a call; the template decides whether the model reads it again."""
-    content = item.content if isinstance(item.content, list) else []
-    text = "".join(part.text or "" for part in content) or "\n\n".join(part.text for part in item.summary or ())
-    text = text or _decode_reasoning(item.encrypted_content or "")
-    return [Message("assistant", reasoning=text)] if text else []
-
-
-_MESSAGES: Mapping[str, Callable[[InputItem, PromptMedia], list[Message]]] = {
-    "message": _message,
-    "function_call": _call,
-    "function_call_output": _result,
-    "custom_tool_call": _custom_call,
-    "custom_tool_call_output": _result,
-    "reasoning": _reasoning,
 }

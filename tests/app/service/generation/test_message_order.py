@@ -19,6 +19,7 @@ from app.service.generation.message_order import (
     TAKES_ALL,
     TemplateOrder,
     in_order,
+    is_plain,
     measured_order,
     with_whole_calls,
 )
@@ -267,6 +268,27 @@ async def test_what_a_template_takes_is_found_by_rendering(name: str) -> None:
     template, refused = TEMPLATES[name]
     order = await measured(template)
     assert {name for name in TemplateOrder.__slots__ if not getattr(order, name)} == refused
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        ([S, U, A, U2], True),
+        ([U], True),
+        ([U, A], True),
+        ([S], False),
+        ([S, S2, U], False),
+        ([U, U2], False),
+        ([A, U], False),
+        ([U, A, S2, U], False),
+        ([U, CALLING], False),
+        ([U, CALLING, result("a")], False),
+    ],
+)
+def test_questions_and_answers_in_turn_need_no_probe_but_for_the_system(
+    messages: list[Message], expected: bool
+) -> None:
+    assert is_plain(messages) is expected
 
 
 SENT: dict[str, list[Message]] = {
