@@ -145,7 +145,8 @@ class _Verbs(click.Group):
 def _cli(context: click.Context, /, **settings: object) -> None:
     """Chat with language models on your own machine.
 
-    Without a command it starts the terminal app, which takes every setting as an option: localllm --ctx 8192
+    Without a command it starts the terminal app, which takes every setting as an option: localllm --ctx 8192. See
+    `localllm help settings`.
     """
     if given := [name for name, value in settings.items() if value is not None]:
         flag, verb = f"--{given[0].replace('_', '-')}", context.invoked_subcommand

@@ -24,6 +24,7 @@ TOPICS = {
     "api": "The API: what clients notice",
     "agents": "Coding agents",
     "tune": "Tune and benchmark",
+    "settings": "Every setting, and the options of jobs",
     "privacy": "What stays on disk, and how to remove it",
 }
 

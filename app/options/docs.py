@@ -25,9 +25,9 @@ are separated as in PATH.
 When a new value takes effect: **now**, at the next **load** of a model, or at the next **start** of app and service.
 """
 _JOBS = """
-# Options of commands that can be jobs
+# Options of jobs
 
-The service runs these commands as jobs, too: `POST /api/localllm/jobs` takes the arguments named here.
+The service runs these commands as jobs too: `POST /api/localllm/jobs` takes the arguments named here.
 """
 _EFFECTS = {Effect.AT_ONCE: "now", Effect.AT_LOAD: "load", Effect.AT_START: "start"}
 

@@ -116,7 +116,8 @@ class Option:
         if self.kind is Kind.NUMBER:
             if self.least < value < self.most:
                 return ""
-            return "must be finite" if math.isinf(self.most) else f"must be between {self.least:g} and {self.most:g}"
+            limits = f"must be more than {self.least:g} and less than {self.most:g}"
+            return "must be finite" if math.isinf(self.most) else limits
         return "" if self.least <= value <= self.most else f"must be between {self.least:,} and {self.most:,}"
 
 

@@ -82,8 +82,8 @@ def test_a_checkpoint_is_searched_as_well_and_leaves_only_its_mix(
         (("Q4_K_M", "--size", "1MB"), "TYPE and --size exclude each other"),
         (("--size", "1MB", "--kld", "0.1"), "--size and --kld exclude each other"),
         (("--kld", "0.1", "--list"), "--kld and --list exclude each other"),
-        (("--kld", "0"), "divergence of 0"),
-        (("--kld", "nan"), "divergence of nan"),
+        (("--kld", "0"), "0 must be more than 0"),
+        (("--kld", "nan"), "nan must be more than 0"),
     ],
 )
 def test_contradicting_targets_are_wrong_use(
