@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.media.chunks import MediaRows
-from app.engine.protocol.messages import BackendFacts
+from app.engine.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.system.errors import EngineError
 

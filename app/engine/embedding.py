@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.backend import Backend, Chunk
-from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
+from app.engine.messages import Embed, Embedded, Failed, Rerank, Reranked
 from app.protocol.errors import ContextOverflowError, RequestError
 from quantizer.gguf.header import Header
 from quantizer.system.errors import EngineError, ErrorInfo, UserError

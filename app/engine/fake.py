@@ -31,7 +31,7 @@ from app.engine.media.chunks import is_placeholder, placeholder_tokens
 from app.engine.media.fake import FakeEncoder, fake_embeddings
 from app.engine.media.media_queue import MediaQueue
 from app.engine.media.media_store import MediaStore
-from app.engine.protocol.messages import BackendFacts, Load, Truncation, UnfitPolicy
+from app.engine.messages import BackendFacts, Load, Truncation, UnfitPolicy
 from app.engine.request import Adapter, AdapterSet, SamplingParams
 from app.engine.speculative.cost_model import StepCost
 from app.protocol.errors import UnfitError

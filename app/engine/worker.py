@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
+from app.engine import messages
 from app.engine.backend import Backend
 from app.engine.embedding import EmbeddingQueue
 from app.engine.fake import fake_loader
@@ -29,8 +30,7 @@ from app.engine.loop.sequence import NO_LAYOUTS
 from app.engine.loop.verification import OUTPUT_INTERVAL_S
 from app.engine.media.chunks import MediaLayout, is_placeholder, prompt_tokens
 from app.engine.media.media_queue import MediaIntake, MediaQueue, Prepared, owner_of
-from app.engine.protocol import messages
-from app.engine.protocol.messages import Output, WorkerMessage
+from app.engine.messages import Output, WorkerMessage
 from app.engine.quoted import Spans
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.engine.tuning.tune_results import Workload, describe_drafts

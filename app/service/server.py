@@ -25,7 +25,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from app import __version__
 from app.common.event_log import log_event, log_to
 from app.engine.chat_template.template_process import TemplateProcess
-from app.engine.protocol.messages import UnfitPolicy
+from app.engine.messages import UnfitPolicy
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import GUIDE, resolve

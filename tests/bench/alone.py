@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel
 from app.engine.loop.output import IncrementalDetokenizer
+from app.engine.messages import EngineConfig
 from app.engine.offline.evaluation import log_softmax
-from app.engine.protocol.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 

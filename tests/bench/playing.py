@@ -16,7 +16,7 @@ from app.engine.cache.state_store import StateStore
 from app.engine.llama import LlamaBackend, LlamaModel, LoadedHead
 from app.engine.load.auxiliary_loading import make_head_source
 from app.engine.loop.core import Engine, Event
-from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
+from app.engine.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, TokenLogprob
 from app.engine.speculative.cost_model import MAX_DRAFT_TOKENS, StepCost
 from app.engine.tuning.tune_results import RuntimeSettings

@@ -27,7 +27,7 @@ from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
 from app.engine.llama.sequence_memory import PositionMap, SequenceMemory, StateBuffers, StateMemory
 from app.engine.loop.sampling import check_biases, n_candidates
 from app.engine.media.chunks import MediaRows
-from app.engine.protocol.messages import BackendFacts
+from app.engine.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
 from quantizer.system.errors import EngineError, UserError
 

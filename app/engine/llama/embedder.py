@@ -15,7 +15,7 @@ from app.engine.backend import Chunk, n_batch_with_logits
 from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.llama.context import Batch, LlamaAdapters
 from app.engine.llama.native import lib, native_log, tokenize
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from quantizer.system.errors import EngineError
 

@@ -33,7 +33,7 @@ from app.engine.llama.host_memory import (
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
 from app.engine.media.chunks import MediaDecoder
-from app.engine.protocol.messages import BackendFacts, EngineConfig, Truncation
+from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.engine.request import Adapter
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from app.engine.speculative.draft_model import Vocabulary

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from app.engine.llama.native import NativeSampler, lib
 from app.engine.loop.sampling import Stage, n_history_tokens, stages
 from app.engine.media.chunks import is_placeholder
-from app.engine.protocol.messages import BackendFacts
+from app.engine.messages import BackendFacts
 from app.engine.request import SamplingParams
 
 _MIROSTAT_M = 100  # tokens that estimate the exponent of Zipf's law, as in common/sampling.cpp@0.3.36

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, State
 from app.engine.llama.native import lib
-from app.engine.protocol.messages import Truncation
+from app.engine.messages import Truncation
 
 _COUNTS = struct.Struct("<II")  # of pictures, and of the sequence's tokens
 _SPAN = struct.Struct("<IIII")

@@ -27,7 +27,7 @@ from app.engine.media.chunks import MAX_SIDE, MediaChunk, MediaLayout, Picture, 
 from app.engine.media.decoder_process import DecoderProcess
 from app.engine.media.media_queue import MediaQueue
 from app.engine.media.media_store import MAX_DISK_BYTES, MediaStore
-from app.engine.protocol.messages import BackendFacts, EngineConfig
+from app.engine.messages import BackendFacts, EngineConfig
 from app.engine.request import MediaInput
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_heads import AutoregressiveHeadSource, BlockHeadSource, HeadKind

@@ -13,7 +13,7 @@ from typing import TypeVar
 from app.engine.load.head_file import find_head, is_head, mtp_layer_bytes, read_head
 from app.engine.load.planner import LoadAttempt, LoadDevices, LoadPlanner
 from app.engine.load.projector_file import validate_projector
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
 from offload.placement.assessment import Assessment

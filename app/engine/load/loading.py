@@ -35,7 +35,7 @@ from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.planner import LoadAttempt, LoadDevices, check_fit, load_within_memory, size_context
 from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource

@@ -18,8 +18,8 @@ from app.engine.backend import MemoryShortError
 from app.engine.load.machine import check_reachable, detect_machine, known_speeds
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.run_history import fitted_rates
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode, encode
 from app.protocol.errors import UnfitError

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request
 from app.protocol.codec import decode, encode
 from offload.devices.host import CpuTimes, cpu_name, default_threads, others_share, read_cpu_times

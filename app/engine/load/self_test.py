@@ -75,7 +75,7 @@ def main() -> None:
     """Compute a batch and a single token of the guide with repacked weights, as the child."""
     from app.engine.backend import Chunk
     from app.engine.llama import LlamaModel
-    from app.engine.protocol.messages import EngineConfig
+    from app.engine.messages import EngineConfig
     from offload.placement.load_parameters import ON_HOST
 
     setting = RuntimeSettings(default_threads(), flash_attention=False, extra_buffers=True)

@@ -19,7 +19,7 @@ from app.engine.loop.scheduler import AdapterScheduler, Batch, SlotManager, Step
 from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence, plan_shift
 from app.engine.loop.verification import Verifier, n_steps_at_once
 from app.engine.media.chunks import Embeddings, MediaEmbeddings, MediaLayout, PlacedChunk
-from app.engine.protocol.messages import AnswerProgress, Failed, Finished, Output
+from app.engine.messages import AnswerProgress, Failed, Finished, Output
 from app.engine.request import FinishReason, Request
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource

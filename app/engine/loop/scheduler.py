@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.loop.sequence import Sequence
-from app.engine.protocol.messages import BackendFacts
+from app.engine.messages import BackendFacts
 from app.engine.request import AdapterSet
 from app.engine.speculative.suffix_index import NO_DRAFT
 

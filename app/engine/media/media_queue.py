@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaEncoder, MediaLayout
 from app.engine.media.media_store import MediaStore
-from app.engine.protocol.messages import Tokenize
+from app.engine.messages import Tokenize
 from app.engine.request import IN_MEMORY, MediaInput, Request
 from app.protocol.errors import RequestError
 from quantizer.system.errors import EngineError, UserError

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from app.engine.backend import Backend, Chunk, DecodeStatus, n_batch_with_logits
 from app.engine.load.planner import LoadDevices
 from app.engine.load.self_test import run_self_test
+from app.engine.messages import EngineConfig
 from app.engine.model_task import TaskProgress
-from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting
 from app.protocol import codec
 from app.settings.settings import load_settings

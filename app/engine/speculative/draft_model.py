@@ -15,7 +15,7 @@ from itertools import repeat
 from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.loop.sequence import Sequence
-from app.engine.protocol.messages import BackendFacts
+from app.engine.messages import BackendFacts
 from app.engine.speculative.cost_model import CONFIDENCE, NO_ESTIMATE, DraftEstimate, StepCost
 from app.engine.speculative.draft_source import (
     EXPECTED_ANSWER_TOKENS,

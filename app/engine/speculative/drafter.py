@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
-from app.engine.protocol.messages import Truncation
+from app.engine.messages import Truncation
 from app.engine.speculative.cost_model import (
     FREE_REJECTION,
     MAX_DRAFT_TOKENS,

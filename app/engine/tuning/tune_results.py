@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
-from app.engine.protocol.messages import BackendFacts, EngineConfig, Truncation
+from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.protocol.codec import decode, encode
 from app.protocol.status import LoadedSetting
 from offload.devices.host import default_threads

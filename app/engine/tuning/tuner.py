@@ -22,8 +22,8 @@ import psutil
 from app.engine.load.machine_file import model_key
 from app.engine.load.planner import LoadDevices, requested_run
 from app.engine.load.self_test import run_self_test
+from app.engine.messages import EngineConfig
 from app.engine.model_task import TaskProgress, serve_task
-from app.engine.protocol.messages import EngineConfig
 from app.engine.tuning.speed_bench import QUICK, THOROUGH, SpeedBench, TuningEffort
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,

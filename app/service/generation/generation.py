@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from app.common.answer_text import NO_REASONING, ReasoningParser, ReasoningTags
-from app.engine.protocol.messages import Finished, Output
+from app.engine.messages import Finished, Output
 from app.engine.request import Request, TokenLogprob
 from app.protocol.chat import AnswerDelta, ToolCall, ToolCallDelta, with_deltas
 from app.service.generation.harmony import HarmonyParser

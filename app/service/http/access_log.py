@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import Timings, Usage
 from app.protocol.errors import RequestError
 from app.protocol.status import MeteredKey, MeteredUsage

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.common.event_log import log_event
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import BUILT_IN, UnknownModelError

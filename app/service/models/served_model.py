@@ -7,7 +7,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from app.engine.protocol.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
+from app.engine.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import MediaInput, Request
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import ContextOverflowError

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from app.common.event_log import log_event
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.request import Request
 from app.protocol.errors import ContextOverflowError
 from app.service.pool.engine_client import EngineClient

@@ -17,7 +17,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from app.common.event_log import log_event
-from app.engine.protocol.messages import (
+from app.engine.messages import (
     Abort,
     BackendFacts,
     Detokenize,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import FileIdentity, identity_of
 from app.protocol.errors import RequestError
 from app.service.models.model_file import Attachments, ModelFile

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.memory import LoadedModel, Memory, ModelDemand, machine_without
 from offload.devices.machine import Machine

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import psutil
 
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import stat_model
 from app.protocol.plan import Plan
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from app.common.event_log import log_event
-from app.engine.protocol.messages import Finished, Output, WorkerMessage, decode, encode, message_length
+from app.engine.messages import Finished, Output, WorkerMessage, decode, encode, message_length
 from app.engine.request import Request
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.memory_limit import ProcessBytes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from app.engine.loop.core import Engine, Event
-from app.engine.protocol.messages import Failed, Finished, Output
+from app.engine.messages import Failed, Finished, Output
 from app.engine.request import TokenLogprob
 from quantizer.system.errors import ErrorInfo
 

@@ -11,7 +11,7 @@ from app.engine import embedding
 from app.engine.backend import Chunk
 from app.engine.embedding import EmbeddingQueue, Pooling, Vector, normalized, pooled
 from app.engine.fake import FakeBackend, FakeEmbedder
-from app.engine.protocol.messages import Embed, Embedded, Failed, Rerank, Reranked
+from app.engine.messages import Embed, Embedded, Failed, Rerank, Reranked
 from quantizer.system.errors import EngineError
 
 PARTS = np.array([[1.0, 2.0], [3.0, 6.0], [8.0, 1.0]], np.float32)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from app.engine import messages
 from app.engine.loop.core import Event
 from app.engine.loop.verification import OUTPUT_INTERVAL_S
 from app.engine.media.chunks import is_placeholder
-from app.engine.protocol import messages
-from app.engine.protocol.messages import EngineConfig, Failed, Output, WorkerMessage
+from app.engine.messages import EngineConfig, Failed, Output, WorkerMessage
 from app.engine.request import FinishReason, MediaInput, Request, SamplingParams, TokenLogprob
 from app.engine.worker import MAX_OUTPUT_INTERVAL_S, Outbox
 from quantizer.system.errors import ErrorInfo

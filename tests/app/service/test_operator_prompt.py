@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.protocol.errors import UnfitError
 from app.service.pool.engine_client import EngineClient
 from app.service.server import OperatorPrompt, report_loading

@@ -17,7 +17,7 @@ import pytest
 from starlette.applications import Starlette
 
 from app.cli.main import main
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.protocol.errors import ServiceError
 from app.service import server
 from app.service.http.guard import Guard, GuardPolicy

@@ -32,7 +32,7 @@ from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.llama import LlamaBackend, LlamaModel, model
 from app.engine.llama.grammar_samplers import GrammarSampler
 from app.engine.loop.core import Engine
-from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
+from app.engine.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.chat import Tool, ToolCallDelta, with_deltas

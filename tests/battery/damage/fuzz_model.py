@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from app.engine.protocol import messages
-from app.engine.protocol.messages import EngineConfig
+from app.engine import messages
+from app.engine.messages import EngineConfig
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.process import python_command

@@ -23,8 +23,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
-from app.engine.protocol import messages
-from app.engine.protocol.messages import EngineConfig
+from app.engine import messages
+from app.engine.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
 from quantizer.architectures import find_architecture
 from quantizer.convert.checkpoint_source import config_header

@@ -19,7 +19,7 @@ import llama_cpp.llama_cpp as lib
 from app.bench.workloads import RandomText
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine, Event
-from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
+from app.engine.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from app.engine.llama import LlamaModel, LoadedHead
 from app.engine.load.head_file import read_head
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import FinishReason
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

@@ -22,7 +22,7 @@ from app.bench.workloads import RandomText
 from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.cost_model import FREE_REJECTION, StepCost
 from app.engine.tuning.tune_results import RuntimeSettings

@@ -20,7 +20,7 @@ from app.common.answer_text import NO_REASONING
 from app.engine.grammar.call_rules import CallRules
 from app.engine.llama import LlamaModel, model
 from app.engine.loop.core import Engine
-from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
+from app.engine.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.chat import Tool

@@ -19,7 +19,7 @@ from statistics import median
 from app.engine.backend import Chunk
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.run_history import RunHistory, RunRecord, SpeedSample, fitted_rates, machine_key
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.request import SamplingParams
 from offload.devices.bandwidth import measure_read_bandwidth
 from offload.devices.host import default_threads

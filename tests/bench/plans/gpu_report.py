@@ -23,7 +23,7 @@ from app.engine.backend import Backend, Chunk
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.machine import detect_machine, list_gpus
 from app.engine.load.planner import LoadAttempt, LoadDevices
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.protocol.plan import Plan
 from offload.devices.machine import Machine
 from offload.format import format_memory

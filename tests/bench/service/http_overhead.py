@@ -25,7 +25,7 @@ from rich.table import Table
 from app.bench.workloads import RandomText
 from app.engine.llama import LlamaModel
 from app.engine.loop.core import Engine, Event
-from app.engine.protocol.messages import EngineConfig, Failed
+from app.engine.messages import EngineConfig, Failed
 from app.engine.request import Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.host import default_threads

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import FinishReason
 from app.service.api.anthropic.requests import CALL_ID_PREFIX
 from app.service.api.fields import WithWarnings

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from app import __version__
 from app.engine import request as engine_request
-from app.engine.protocol.messages import AnswerProgress, BackendFacts
+from app.engine.messages import AnswerProgress, BackendFacts
 from app.engine.request import SamplingParams
 from app.protocol.errors import ServiceError
 from app.service.api.app_state import app_state, model_of

@@ -17,7 +17,7 @@ from fastapi import Request
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import AnswerProgress
+from app.engine.messages import AnswerProgress
 from app.protocol.errors import ServiceError
 from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.fields import Body, WithWarnings

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from pydantic import StrictStr
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import BackendFacts, EngineConfig
+from app.engine.messages import BackendFacts, EngineConfig
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 

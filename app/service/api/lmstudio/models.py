@@ -13,7 +13,7 @@ from typing import Any, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import RequestError
 from app.service.models.manager import ModelManager

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from app.engine.protocol.messages import AnswerProgress, Finished
+from app.engine.messages import AnswerProgress, Finished
 from app.engine.request import FinishReason, TokenLogprob
 from app.protocol.chat import ToolCall, ToolCallDelta, with_deltas
 from app.protocol.errors import RequestError

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
 
-from app.engine.protocol.messages import AnswerProgress
+from app.engine.messages import AnswerProgress
 from app.protocol.errors import RequestError
 from app.service.api.app_state import turn_of
 from app.service.api.lmstudio.history import ChatHistory, PromptTemplate, UploadedFiles

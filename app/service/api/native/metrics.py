@@ -14,7 +14,7 @@ from fastapi import Request
 from starlette.responses import PlainTextResponse
 
 from app.engine.loop.counters import Histogram
-from app.engine.protocol.messages import EngineMetrics
+from app.engine.messages import EngineMetrics
 from app.protocol.status import MeteredKey, MeteredUsage
 from app.service.api.app_state import app_state
 from app.service.api.native.status import error_body

@@ -13,7 +13,7 @@ from typing import Annotated
 from fastapi import Request
 from pydantic import AfterValidator, Field, StrictStr
 
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ContextLength
 from app.service.api.app_state import app_state, model_of

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from app import __version__
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.loop.counters import Counters, Histogram
-from app.engine.protocol.messages import UnfitPolicy
+from app.engine.messages import UnfitPolicy
 from app.protocol.sampling import SamplingOptions
 from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, ServiceStatus
 from app.service.api.app_state import app_state

@@ -14,7 +14,7 @@ from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypeVar
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import Embedded
+from app.engine.messages import Embedded
 from app.engine.request import FinishReason
 from app.protocol.chat import ToolCall
 from app.service.api.fields import WithWarnings

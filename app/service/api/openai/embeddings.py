@@ -13,7 +13,7 @@ from fastapi import Request
 from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import Embedded, Reranked
+from app.engine.messages import Embedded, Reranked
 from app.protocol.errors import RequestError
 from app.service.api.app_state import model_of
 from app.service.api.fields import Body, TtlBody

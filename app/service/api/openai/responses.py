@@ -14,7 +14,7 @@ from typing import ClassVar, Generic, Literal, NotRequired, TypeAlias, TypeVar
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request, TokenLogprob
 from app.protocol.chat import ToolCall, ToolCallDelta
 from app.service.api.fields import WithWarnings

@@ -13,7 +13,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.engine import request
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.service.api.fields import Byte
 
 

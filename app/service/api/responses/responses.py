@@ -14,7 +14,7 @@ from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.engine import request
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import FinishReason
 from app.protocol.chat import ToolCallDelta
 from app.service.api.fields import WithWarnings

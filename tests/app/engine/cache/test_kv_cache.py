@@ -13,7 +13,7 @@ from app.engine.cache.kv_cache import MIN_FORGOTTEN_CELLS, KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import IN_MEMORY, Request, SamplingParams
 from app.engine.speculative.cost_model import StepCost
 

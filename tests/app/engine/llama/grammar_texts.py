@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

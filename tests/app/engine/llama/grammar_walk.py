@@ -13,7 +13,7 @@ from pathlib import Path
 from app.engine.llama import LlamaModel
 from app.engine.llama.grammar_samplers import Grammar
 from app.engine.llama.samplers import allowed_by
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from app.engine.llama import LlamaModel
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.quoted import quoted_tokens
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

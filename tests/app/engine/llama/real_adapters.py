@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine
-from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
+from app.engine.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import NO_ADAPTERS, Adapter, AdapterSet, Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

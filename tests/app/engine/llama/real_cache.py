@@ -14,7 +14,7 @@ import psutil
 
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel, ggml_gpus, native_log
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 

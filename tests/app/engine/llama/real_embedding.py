@@ -16,7 +16,7 @@ import numpy as np
 
 from app.engine.embedding import EmbeddingQueue, pooling_of
 from app.engine.llama import LlamaModel, embedder
-from app.engine.protocol.messages import Embed, Embedded, EngineConfig, Failed, Rerank, Reranked
+from app.engine.messages import Embed, Embedded, EngineConfig, Failed, Rerank, Reranked
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.header import read_header

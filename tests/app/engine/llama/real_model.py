@@ -17,9 +17,9 @@ import numpy as np
 from app.engine.backend import Sampler
 from app.engine.llama import LlamaBackend, LlamaModel, grammar_samplers, model
 from app.engine.loop.core import Engine
+from app.engine.messages import EngineConfig, Failed, Finished, Output, Truncation
 from app.engine.offline import scoring_model
 from app.engine.offline.evaluation import log_softmax
-from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output, Truncation
 from app.engine.request import ReasoningBudget, Request, SamplingParams
 from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings

@@ -23,8 +23,8 @@ from app.engine.backend import Chunk
 from app.engine.cache.state_store import SavedMatch, StateStore
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.loop.core import Engine
+from app.engine.messages import EngineConfig, Failed, Finished, Output
 from app.engine.offline.evaluation import log_softmax
-from app.engine.protocol.messages import EngineConfig, Failed, Finished, Output
 from app.engine.request import Request, SamplingParams, TokenLogprob
 from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings

@@ -16,7 +16,7 @@ import numpy as np
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.llama.native import lib
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 

@@ -17,7 +17,7 @@ import numpy as np
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel
 from app.engine.llama.host_memory import RepackedTensors
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.header import read_header

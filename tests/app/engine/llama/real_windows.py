@@ -15,7 +15,7 @@ import numpy as np
 
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel, buffer_bytes_by_device, native_log
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.load_parameters import ON_HOST

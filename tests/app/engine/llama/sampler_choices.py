@@ -13,7 +13,7 @@ from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel
 from app.engine.llama.samplers import Candidates, LlamaSampler
 from app.engine.loop.sampling import n_candidates
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.request import SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

@@ -14,7 +14,7 @@ import pytest
 from app.engine.llama import HeadBackend
 from app.engine.load import planner
 from app.engine.load.loading import LoadListener, load_model
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.protocol.plan import Plan
 from offload.devices.machine import Machine
 from quantizer.gguf.gguf_reader import ModelFileError

@@ -14,7 +14,7 @@ from app.engine.llama import HeadBackend
 from app.engine.llama.head_contexts import HiddenRows
 from app.engine.load import head_file
 from app.engine.load.loading import LoadListener, load_model
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from tests.quantizer.gguf_heads import predicting_model
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)

@@ -235,7 +235,7 @@ FOUR_AT_A_TIME = """
 import sys
 from pathlib import Path
 from app.engine.backend import Chunk
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.llama import LlamaModel
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

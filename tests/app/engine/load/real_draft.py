@@ -15,7 +15,7 @@ from typing import Any
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.load.auxiliary_loading import load_draft_model
 from app.engine.loop.core import Engine, Event
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_model import DraftModel

@@ -14,7 +14,7 @@ from typing import Any
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
 from app.engine.media.chunks import Embeddings, MediaChunk
 from app.engine.media.media_queue import MediaQueue
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from quantizer.system.errors import UserError
 from tests.app.engine.media.files import as_media, picture_file
 

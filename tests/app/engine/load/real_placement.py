@@ -22,7 +22,7 @@ from app.engine.llama import LlamaBackend
 from app.engine.load import planner as devices
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.machine import detect_machine, list_gpus
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.protocol.codec import encode
 from offload.devices.machine import Machine
 from offload.placement.load_parameters import DeviceUsage

@@ -16,7 +16,7 @@ from app.engine.fake import FakeBackend
 from app.engine.llama import LlamaModel
 from app.engine.load import auxiliary_loading
 from app.engine.load.auxiliary_loading import check_projector, load_draft_model, usable_projector
-from app.engine.protocol.messages import EngineConfig, Truncation
+from app.engine.messages import EngineConfig, Truncation
 from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

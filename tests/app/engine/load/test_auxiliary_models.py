@@ -15,7 +15,7 @@ from app.engine.load.auxiliary_models import (
     with_sound_projector,
 )
 from app.engine.load.planner import LoadPlanner
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.machine import Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels

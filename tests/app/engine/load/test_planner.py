@@ -19,8 +19,8 @@ from app.engine.load.planner import (
     load_within_memory,
     size_context,
 )
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.engine.model_task import run_child
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode, encode
 from app.protocol.errors import UnfitError

@@ -17,7 +17,7 @@ from app.engine.load.run_history import (
     machine_key,
     measured_runs,
 )
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, Usage
 from offload.devices.host import CpuTimes
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine

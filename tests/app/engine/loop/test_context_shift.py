@@ -11,7 +11,7 @@ from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.loop.sequence import plan_shift
-from app.engine.protocol.messages import Failed, Finished, Output
+from app.engine.messages import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 
 N_CTX = 64

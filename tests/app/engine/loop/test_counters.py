@@ -10,7 +10,7 @@ from app.engine.backend import Chunk, DecodeStatus
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
 from app.engine.loop.counters import BOUNDS, Counters, Histogram
-from app.engine.protocol.messages import Finished
+from app.engine.messages import Finished
 from app.engine.request import Request, SamplingParams
 
 FIGURES = st.lists(st.floats(min_value=BOUNDS[1], max_value=BOUNDS[-1]), min_size=1, max_size=200)

@@ -7,7 +7,7 @@ import pytest
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
-from app.engine.protocol.messages import Failed, Finished, Output
+from app.engine.messages import Failed, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.speculative.cost_model import StepCost
 from quantizer.system.errors import EngineError

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from app.engine.fake import FakeBackend
 from app.engine.load.machine_file import model_key
-from app.engine.protocol.messages import EngineConfig, Truncation
+from app.engine.messages import EngineConfig, Truncation
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
     PLAIN_FROM,

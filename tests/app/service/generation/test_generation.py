@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from app.common.answer_text import NO_REASONING, ReasoningTags
-from app.engine.protocol.messages import Finished, Output
+from app.engine.messages import Finished, Output
 from app.engine.request import FinishReason, Timings, TokenLogprob, Usage
 from app.service.generation.generation import Answer, Delta, answer_parser
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.protocol.plan import Plan
 from app.service.pool.memory import LoadedModel, ModelDemand
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine

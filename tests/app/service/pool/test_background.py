@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from app.engine.protocol.messages import EngineConfig, EngineMetrics
+from app.engine.messages import EngineConfig, EngineMetrics
 from app.engine.request import Request
 from app.engine.tuning.tune_results import DISTURBED
 from app.protocol.errors import RequestError

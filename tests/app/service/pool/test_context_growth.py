@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.engine.request import Request
 from app.service.http.access_log import WARNING_HEADER
 from app.service.pool.context_growth import RoomWanted, context_sizes, lengths_to_try, room_for_answer

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.protocol.messages import EngineConfig, Finished, Output
+from app.engine.messages import EngineConfig, Finished, Output
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.protocol.errors import ContextOverflowError, RequestError
 from app.service.pool.engine_client import CrashLimit, EngineClient, EngineOwner
@@ -213,8 +213,8 @@ async def test_a_failed_load_raises_and_the_next_request_retries_it(tmp_path: Pa
     program = f"""
 import sys, pathlib
 from app.engine import worker
-from app.engine.protocol import messages
-from app.engine.protocol import messages
+from app.engine import messages
+from app.engine import messages
 from quantizer.system.errors import ErrorInfo
 marker = pathlib.Path({str(marker)!r})
 if marker.exists():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.engine.request import Request
 from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.load_queue import LoadQueue, plan_eviction

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.protocol.messages import EngineConfig, UnfitPolicy
+from app.engine.messages import EngineConfig, UnfitPolicy
 from app.library.local.resolve import GUIDE, resolve
 from app.protocol.errors import UnfitError
 from app.service.pool.memory import LoadedModel, MachineMemory, private_bytes, resident_bytes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from app.client.service_client import ServiceClient
-from app.engine.protocol.messages import EngineConfig, Load, decode, encode
+from app.engine.messages import EngineConfig, Load, decode, encode
 from app.protocol.chat import GenerationOptions, Message
 from app.protocol.plan import PlanRequest
 from app.service.api.native.plan import apply_plan_request

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.protocol.messages import EngineConfig
+from app.engine.messages import EngineConfig
 from app.protocol.errors import RequestError
 from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, prediction_fields
 from app.service.api.openai.requests import ChatCompletionBody

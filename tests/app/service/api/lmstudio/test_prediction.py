@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.engine.protocol.messages import AnswerProgress
+from app.engine.messages import AnswerProgress
 from app.engine.request import TokenLogprob
 from app.protocol.chat import ToolCallDelta
 from app.service.api.lmstudio.history import ChatHistory

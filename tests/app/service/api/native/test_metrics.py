@@ -10,7 +10,7 @@ import pytest
 
 from app.client.service_client import ServiceClient
 from app.engine.loop.counters import Counters, Histogram
-from app.engine.protocol.messages import EngineMetrics
+from app.engine.messages import EngineMetrics
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
 from app.protocol.status import MeteredKey, Occupancy

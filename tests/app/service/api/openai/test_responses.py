@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from app.common.answer_text import ReasoningTags
-from app.engine.protocol.messages import Finished, Output
+from app.engine.messages import Finished, Output
 from app.engine.request import FinishReason, Request, Timings, Usage
 from app.service.api.openai.responses import ChatFormatter
 from app.service.generation.generation import Answer, answer_parser

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.engine import messages
 from app.engine.loop.counters import Counters, Histogram
-from app.engine.protocol import messages
-from app.engine.protocol.messages import Truncation
+from app.engine.messages import Truncation
 from app.engine.request import (
     Adapter,
     FinishReason,

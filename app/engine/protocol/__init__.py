@@ -1,1 +1,0 @@
-"""The messages between the service and an engine worker, and their encoding."""
