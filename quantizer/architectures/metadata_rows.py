@@ -6,11 +6,52 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from typing import TypeAlias
 
 from quantizer.architectures.architecture import Hyperparameter, Value
 from quantizer.architectures.shapes import N_PREDICTION_LAYERS, head_size, n_all_layers, n_feed_forward
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.source_model import GeneratedTensor
+
+# reads the value of a row from config.json
+Read: TypeAlias = Callable[[Config], Value]
+
+
+def u32(key: str, value: Read | Value, *more: str) -> Hyperparameter:
+    """Return a row; a string is the name of a setting, which must exist, or the first of several names that does."""
+    return Hyperparameter(key, "u32", integer(value, *more) if isinstance(value, str) else value)
+
+
+def f32(key: str, value: Read | Value, *more: str) -> Hyperparameter:
+    """Return a row like `u32`; for a setting that may be missing, `value` is `number(...)`."""
+    if not isinstance(value, str):
+        return Hyperparameter(key, "f32", value)
+    return Hyperparameter(key, "f32", lambda config: config.number(value, *more))
+
+
+def boolean(key: str, value: Read | Value) -> Hyperparameter:
+    return Hyperparameter(key, "bool", value)
+
+
+def string(key: str, value: Read | Value) -> Hyperparameter:
+    return Hyperparameter(key, "str", value)
+
+
+def u32_list(key: str, value: Read | Value) -> Hyperparameter:
+    return Hyperparameter(key, "u32[]", value)
+
+
+def i32_list(key: str, value: Read | Value) -> Hyperparameter:
+    return Hyperparameter(key, "i32[]", value)
+
+
+def f32_list(key: str, value: Read | Value) -> Hyperparameter:
+    return Hyperparameter(key, "f32[]", value)
+
+
+def bool_list(key: str, value: Read | Value) -> Hyperparameter:
+    return Hyperparameter(key, "bool[]", value)
+
 
 # a dynamic scaling changes nothing within the context that the model was trained on, which is what is written
 _KINDS = ("default", "linear", "yarn", "llama3", "dynamic")
@@ -53,16 +94,14 @@ def _original_context(config: Config) -> Value:
 
 
 ROPE = (
-    Hyperparameter("rope.scaling.type", "str", _scaling_type),
-    Hyperparameter("rope.scaling.factor", "f32", rope_number("factor", kinds=("linear", "yarn"))),
-    Hyperparameter("rope.scaling.original_context_length", "u32", _original_context),
-    Hyperparameter("rope.scaling.yarn_ext_factor", "f32", rope_number("extrapolation_factor", kinds=("yarn",))),
-    Hyperparameter(
-        "rope.scaling.yarn_attn_factor", "f32", rope_number("attention_factor", "attn_factor", kinds=("yarn",))
-    ),
-    Hyperparameter("rope.scaling.yarn_beta_fast", "f32", rope_number("beta_fast", kinds=("yarn",))),
-    Hyperparameter("rope.scaling.yarn_beta_slow", "f32", rope_number("beta_slow", kinds=("yarn",))),
-    Hyperparameter("rope.freq_base", "f32", rope_base),
+    string("rope.scaling.type", _scaling_type),
+    f32("rope.scaling.factor", rope_number("factor", kinds=("linear", "yarn"))),
+    u32("rope.scaling.original_context_length", _original_context),
+    f32("rope.scaling.yarn_ext_factor", rope_number("extrapolation_factor", kinds=("yarn",))),
+    f32("rope.scaling.yarn_attn_factor", rope_number("attention_factor", "attn_factor", kinds=("yarn",))),
+    f32("rope.scaling.yarn_beta_fast", rope_number("beta_fast", kinds=("yarn",))),
+    f32("rope.scaling.yarn_beta_slow", rope_number("beta_slow", kinds=("yarn",))),
+    f32("rope.freq_base", rope_base),
 )
 
 
@@ -142,8 +181,8 @@ def _attention_factor(config: Config) -> Value:
 
 
 LONG_ROPE = (
-    Hyperparameter("rope.scaling.original_context_length", "u32", _trained_context),
-    Hyperparameter("rope.scaling.attn_factor", "f32", _attention_factor),
+    u32("rope.scaling.original_context_length", _trained_context),
+    f32("rope.scaling.attn_factor", _attention_factor),
 )
 
 
@@ -173,32 +212,26 @@ def without(rows: Iterable[Hyperparameter], *keys: str) -> tuple[Hyperparameter,
 
 
 SIZES = (
-    Hyperparameter("block_count", "u32", n_all_layers),
-    Hyperparameter("context_length", "u32", integer("max_position_embeddings")),
-    Hyperparameter("embedding_length", "u32", integer("hidden_size")),
-    Hyperparameter("feed_forward_length", "u32", n_feed_forward),
+    u32("block_count", n_all_layers),
+    u32("context_length", "max_position_embeddings"),
+    u32("embedding_length", "hidden_size"),
+    u32("feed_forward_length", n_feed_forward),
 )
 _HEADS = (
-    Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
-    Hyperparameter("attention.head_count_kv", "u32", integer("num_key_value_heads", "num_attention_heads")),
-    Hyperparameter("attention.key_length", "u32", head_size),
-    Hyperparameter("attention.value_length", "u32", head_size),
+    u32("attention.head_count", "num_attention_heads"),
+    u32("attention.head_count_kv", "num_key_value_heads", "num_attention_heads"),
+    u32("attention.key_length", head_size),
+    u32("attention.value_length", head_size),
 )
 DECODER = SIZES + _HEADS + ROPE
-RMS_NORM = (Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("rms_norm_eps")),)
-LAYER_NORM = (
-    Hyperparameter(
-        "attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_eps", "norm_epsilon")
-    ),
-)
-PREDICTION_ROW = (
-    Hyperparameter("nextn_predict_layers", "u32", lambda config: config.optional_integer(N_PREDICTION_LAYERS) or None),
-)
-VOCABULARY = (Hyperparameter("vocab_size", "u32", integer("vocab_size")),)
-ROTATED = (Hyperparameter("rope.dimension_count", "u32", head_size),)
+RMS_NORM = (f32("attention.layer_norm_rms_epsilon", "rms_norm_eps"),)
+LAYER_NORM = (f32("attention.layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"),)
+PREDICTION_ROW = (u32("nextn_predict_layers", lambda config: config.optional_integer(N_PREDICTION_LAYERS) or None),)
+VOCABULARY = (u32("vocab_size", "vocab_size"),)
+ROTATED = (u32("rope.dimension_count", head_size),)
 EXPERTS = (
-    Hyperparameter("expert_count", "u32", integer("num_local_experts", "num_experts", "n_routed_experts")),
-    Hyperparameter("expert_used_count", "u32", integer("num_experts_per_tok")),
+    u32("expert_count", "num_local_experts", "num_experts", "n_routed_experts"),
+    u32("expert_used_count", "num_experts_per_tok"),
 )
 
 
@@ -214,7 +247,7 @@ def rotation_sections(default: tuple[int, ...]) -> Callable[[Config], Value]:
     return read
 
 
-WINDOW = (Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),)
+WINDOW = (u32("attention.sliding_window", "sliding_window"),)
 
 
 def windows_but_every(n: int) -> Callable[[Config], list[str]]:
@@ -237,5 +270,5 @@ def _pattern(config: Config) -> Value:
     return [kind == "sliding_attention" for kind in kinds]
 
 
-WINDOW_PATTERN = (Hyperparameter("attention.sliding_window_pattern", "bool[]", _pattern),)
-WINDOW_ROPE = (Hyperparameter("rope.freq_base_swa", "f32", _rope_base),)
+WINDOW_PATTERN = (bool_list("attention.sliding_window_pattern", _pattern),)
+WINDOW_ROPE = (f32("rope.freq_base_swa", _rope_base),)

@@ -13,50 +13,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-    Value,
-)
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    EXPERTS,
-    LAYER_NORM,
-    integer,
-    kind_of,
-    number,
-    partly_rotated,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    DIMENSIONS,
-    EXPERT_FEED_FORWARD,
-    FUSED_ATTENTION,
-    PRE_NORMS,
-    Dimensions,
-    biases,
-    decoder,
-    decoder_with_bias,
-    matrices,
-)
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import (
-    StackedTensor,
-    TransposedTensor,
-    transposed_tensor,
-    ungrouped,
-    whole_tensor,
-)
+from quantizer.convert import derived_tensors as derive
 from quantizer.convert.source_model import FileTensor
 
-_FEED_FORWARD: Dimensions = {"ffn_up.weight": ("n_embd", "n_ff_wide"), "ffn_down.weight": ("n_ff_wide", "n_embd")}
-_WEIGHTS: Dimensions = {**PRE_NORMS, **FUSED_ATTENTION, **_FEED_FORWARD}
-_LEARNED_POSITIONS: Dimensions = {"position_embd.weight": ("n_embd", "n_positions")}
+_FEED_FORWARD: shapes.Dimensions = {
+    "ffn_up.weight": ("n_embd", "n_ff_wide"),
+    "ffn_down.weight": ("n_ff_wide", "n_embd"),
+}
+_WEIGHTS: shapes.Dimensions = {**shapes.PRE_NORMS, **shapes.FUSED_ATTENTION, **_FEED_FORWARD}
+_LEARNED_POSITIONS: shapes.Dimensions = {"position_embd.weight": ("n_embd", "n_positions")}
 
 
 # llama.cpp computes the approximation with tanh, also for the exact function, which is at most 5e-4 from it
@@ -69,18 +38,22 @@ def _gelu(key: str) -> Callable[[Config], Any]:
 
 
 _UNROTATED = (
-    *without(DECODER, "rope.", "feed_forward_length"),
-    Hyperparameter("feed_forward_length", "u32", DIMENSIONS["n_ff_wide"]),
-    *LAYER_NORM,
+    *rows.without(rows.DECODER, "rope.", "feed_forward_length"),
+    rows.u32("feed_forward_length", shapes.DIMENSIONS["n_ff_wide"]),
+    *rows.LAYER_NORM,
 )
 
 
 def _no_scaling(config: Config) -> Value:
-    kind_of(config, ("default",))
+    rows.kind_of(config, ("default",))
     return None
 
 
-_ROTATED = (*without(DECODER, "rope.scaling."), *LAYER_NORM, Hyperparameter("rope.scaling.type", "str", _no_scaling))
+_ROTATED = (
+    *rows.without(rows.DECODER, "rope.scaling."),
+    *rows.LAYER_NORM,
+    rows.string("rope.scaling.type", _no_scaling),
+)
 _GPT_NAMES = {
     "n_embd": "hidden_size",
     "n_head": "num_attention_heads",
@@ -96,11 +69,15 @@ _GPT_2 = Architecture(
     gguf_name="gpt2",
     hyperparameters=_UNROTATED,
     tensors=RequiredTensors(
-        model=lambda config: {**decoder_with_bias(config), **_LEARNED_POSITIONS}, layer={**_WEIGHTS, **biases(_WEIGHTS)}
+        model=lambda config: {**shapes.decoder_with_bias(config), **_LEARNED_POSITIONS},
+        layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)},
     ),
     names=TensorNames(ignored=(".attn.bias", ".attn.masked_bias"), prefix="transformer."),
     layout=Layout(
-        splits={ending: {ending: transposed_tensor} for ending in (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")}
+        splits={
+            ending: {ending: derive.transposed_tensor}
+            for ending in (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
+        }
     ),
     settings=Settings(
         aliases=_GPT_NAMES,
@@ -137,11 +114,11 @@ _NEOX = Architecture(
     gguf_name="gptneox",
     hyperparameters=(
         *_ROTATED,
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
-        Hyperparameter("use_parallel_residual", "bool", lambda config: config.flag("use_parallel_residual")),
+        rows.u32("rope.dimension_count", rows.partly_rotated(0.25)),
+        rows.boolean("use_parallel_residual", lambda config: config.flag("use_parallel_residual")),
     ),
-    tensors=RequiredTensors(model=decoder_with_bias, layer={**_WEIGHTS, **biases(_WEIGHTS)}),
-    layout=Layout(row_orders={"ATTN_QKV": ungrouped}),
+    tensors=RequiredTensors(model=shapes.decoder_with_bias, layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)}),
+    layout=Layout(row_orders={"ATTN_QKV": derive.ungrouped}),
     settings=Settings(
         aliases={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
         defaults={"layer_norm_eps": 1e-5, "use_parallel_residual": True},
@@ -150,19 +127,19 @@ _NEOX = Architecture(
             "attention_bias": True,
             "tie_word_embeddings": False,
             # keys are not shared
-            "num_key_value_heads": integer("num_attention_heads"),
+            "num_key_value_heads": rows.integer("num_attention_heads"),
         },
     ),
 )
 
-_PHI_WEIGHTS: Dimensions = {"attn_norm.weight": ("n_embd",), **ATTENTION, **_FEED_FORWARD}
+_PHI_WEIGHTS: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), **shapes.ATTENTION, **_FEED_FORWARD}
 _PHI_2 = Architecture(
     hf_classes=("PhiForCausalLM",),
     gguf_name="phi2",
-    hyperparameters=(*_ROTATED, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
+    hyperparameters=(*_ROTATED, rows.u32("rope.dimension_count", rows.partly_rotated(0.5))),
     tensors=RequiredTensors(
-        model=lambda config: {**decoder_with_bias(config), "output.bias": ("n_vocab",)},
-        layer={**_PHI_WEIGHTS, **biases(_PHI_WEIGHTS)},
+        model=lambda config: {**shapes.decoder_with_bias(config), "output.bias": ("n_vocab",)},
+        layer={**_PHI_WEIGHTS, **shapes.biases(_PHI_WEIGHTS)},
     ),
     settings=Settings(
         defaults={"layer_norm_eps": 1e-5},
@@ -176,14 +153,14 @@ _BLOOM = Architecture(
     hyperparameters=_UNROTATED,
     tensors=RequiredTensors(
         model=lambda config: {
-            **decoder_with_bias(config),
+            **shapes.decoder_with_bias(config),
             "token_embd_norm.weight": ("n_embd",),
             "token_embd_norm.bias": ("n_embd",),
         },
-        layer={**_WEIGHTS, **biases(_WEIGHTS)},
+        layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)},
     ),
     names=TensorNames(prefix="transformer."),
-    layout=Layout(row_orders={"ATTN_QKV": ungrouped}),
+    layout=Layout(row_orders={"ATTN_QKV": derive.ungrouped}),
     settings=Settings(
         aliases={
             "n_embed": "hidden_size",
@@ -196,7 +173,7 @@ _BLOOM = Architecture(
         defaults={"tie_word_embeddings": True, "layer_norm_eps": 1e-5, "max_position_embeddings": 2048},
         assumed={
             "apply_residual_connection_post_layernorm": False,
-            "num_key_value_heads": integer("num_attention_heads"),
+            "num_key_value_heads": rows.integer("num_attention_heads"),
         },
     ),
 )
@@ -206,8 +183,8 @@ _MPT = Architecture(
     gguf_name="mpt",
     hyperparameters=(
         *_UNROTATED,
-        Hyperparameter("attention.clamp_kqv", "f32", number("clip_qkv")),
-        Hyperparameter("attention.max_alibi_bias", "f32", number("alibi_bias_max")),
+        rows.f32("attention.clamp_kqv", rows.number("clip_qkv")),
+        rows.f32("attention.max_alibi_bias", rows.number("alibi_bias_max")),
     ),
     tensors=RequiredTensors(layer=_WEIGHTS),
     settings=Settings(
@@ -227,7 +204,7 @@ _MPT = Architecture(
             "no_bias": True,
             **dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False),
             **dict.fromkeys(("softmax_scale", "logit_scale"), None),
-            "num_key_value_heads": integer("num_attention_heads"),
+            "num_key_value_heads": rows.integer("num_attention_heads"),
         },
     ),
 )
@@ -235,13 +212,13 @@ _MPT = Architecture(
 
 def _expert_stack(tensor: FileTensor, name: str, config: Config) -> FileTensor:
     """Return rows of all experts, one expert after another, as a matrix of each."""
-    n_experts = DIMENSIONS["n_expert"](config)
-    return whole_tensor(_with_experts(tensor, n_experts), name, config)
+    n_experts = shapes.DIMENSIONS["n_expert"](config)
+    return derive.whole_tensor(_with_experts(tensor, n_experts), name, config)
 
 
-def _transposed_experts(tensor: FileTensor, name: str, config: Config) -> StackedTensor:
-    stack = _with_experts(tensor, DIMENSIONS["n_expert"](config))
-    return StackedTensor(name, tuple(TransposedTensor(matrix, name) for matrix in matrices(stack)))
+def _transposed_experts(tensor: FileTensor, name: str, config: Config) -> derive.StackedTensor:
+    stack = _with_experts(tensor, shapes.DIMENSIONS["n_expert"](config))
+    return derive.StackedTensor(name, tuple(derive.TransposedTensor(matrix, name) for matrix in shapes.matrices(stack)))
 
 
 def _with_experts(tensor: FileTensor, n_experts: int) -> FileTensor:
@@ -254,16 +231,16 @@ _DBRX = Architecture(
     gguf_name="dbrx",
     hyperparameters=(
         *_ROTATED,
-        *EXPERTS,
-        Hyperparameter("attention.clamp_kqv", "f32", lambda config: config.optional_number("clip_qkv") or 0.0),
+        *rows.EXPERTS,
+        rows.f32("attention.clamp_kqv", lambda config: config.optional_number("clip_qkv") or 0.0),
     ),
     tensors=RequiredTensors(
-        model=decoder,
+        model=shapes.decoder,
         layer={
             "attn_norm.weight": ("n_embd",),
             "attn_output_norm.weight": ("n_embd",),
-            **FUSED_ATTENTION,
-            **EXPERT_FEED_FORWARD,
+            **shapes.FUSED_ATTENTION,
+            **shapes.EXPERT_FEED_FORWARD,
         },
     ),
     layout=Layout(

@@ -13,37 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-    Value,
-)
-from quantizer.architectures.metadata_rows import (
-    EXPERTS,
-    LONG_ROPE,
-    RMS_NORM,
-    ROPE,
-    SIZES,
-    VOCABULARY,
-    integer,
-    long_factors,
-    number,
-    rope_of,
-    without,
-)
-from quantizer.architectures.shapes import (
-    CHOICE_CORRECTION,
-    EXPERT_FEED_FORWARD,
-    FUSED_EXPERTS,
-    GATED_FEED_FORWARD,
-    NUMBERED_EXPERTS,
-    PRE_NORMS,
-    Dimensions,
-)
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, negative_exponential, whole_tensor
 from quantizer.convert.source_model import FileTensor
@@ -76,70 +48,70 @@ def _query_rank(config: Config) -> Value:
 
 def _sharpening(config: Config) -> Value:
     """Return a tenth of the config's value: llama.cpp multiplies it by ten."""
-    configured = rope_of(config).optional_number("mscale_all_dim")
+    configured = rows.rope_of(config).optional_number("mscale_all_dim")
     return None if configured is None else 0.1 * configured
 
 
 # which layers have experts, how many are shared, and how the others are chosen
 EXPERT_CHOICE = (
-    Hyperparameter("leading_dense_block_count", "u32", integer("first_k_dense_replace")),
-    Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
-    Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
-    Hyperparameter("expert_group_count", "u32", lambda config: config.optional_integer("n_group")),
-    Hyperparameter("expert_group_used_count", "u32", lambda config: config.optional_integer("topk_group")),
-    Hyperparameter("expert_gating_func", "u32", _gating),
-    Hyperparameter("expert_weights_scale", "f32", number("routed_scaling_factor")),
-    Hyperparameter("expert_weights_norm", "bool", lambda config: config.flag("norm_topk_prob") or None),
+    rows.u32("leading_dense_block_count", "first_k_dense_replace"),
+    rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
+    rows.u32("expert_shared_count", "n_shared_experts"),
+    rows.u32("expert_group_count", lambda config: config.optional_integer("n_group")),
+    rows.u32("expert_group_used_count", lambda config: config.optional_integer("topk_group")),
+    rows.u32("expert_gating_func", _gating),
+    rows.f32("expert_weights_scale", rows.number("routed_scaling_factor")),
+    rows.boolean("expert_weights_norm", lambda config: config.flag("norm_topk_prob") or None),
 )
 _ROWS = (
-    *SIZES,
-    *ROPE,
-    *RMS_NORM,
-    *VOCABULARY,
-    *EXPERTS,
-    Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
+    *rows.SIZES,
+    *rows.ROPE,
+    *rows.RMS_NORM,
+    *rows.VOCABULARY,
+    *rows.EXPERTS,
+    rows.u32("attention.head_count", "num_attention_heads"),
     # to llama.cpp all heads share the latent one
-    Hyperparameter("attention.head_count_kv", "u32", 1),
-    Hyperparameter("attention.key_length", "u32", _sum_of("kv_lora_rank", "qk_rope_head_dim")),
-    Hyperparameter("attention.value_length", "u32", integer("kv_lora_rank")),
-    Hyperparameter("attention.key_length_mla", "u32", _sum_of("qk_nope_head_dim", "qk_rope_head_dim")),
-    Hyperparameter("attention.value_length_mla", "u32", integer("v_head_dim")),
-    Hyperparameter("attention.kv_lora_rank", "u32", integer("kv_lora_rank")),
-    Hyperparameter("attention.q_lora_rank", "u32", _query_rank),
-    Hyperparameter("rope.dimension_count", "u32", integer("qk_rope_head_dim")),
-    Hyperparameter("rope.scaling.yarn_log_multiplier", "f32", _sharpening),
+    rows.u32("attention.head_count_kv", 1),
+    rows.u32("attention.key_length", _sum_of("kv_lora_rank", "qk_rope_head_dim")),
+    rows.u32("attention.value_length", "kv_lora_rank"),
+    rows.u32("attention.key_length_mla", _sum_of("qk_nope_head_dim", "qk_rope_head_dim")),
+    rows.u32("attention.value_length_mla", "v_head_dim"),
+    rows.u32("attention.kv_lora_rank", "kv_lora_rank"),
+    rows.u32("attention.q_lora_rank", _query_rank),
+    rows.u32("rope.dimension_count", "qk_rope_head_dim"),
+    rows.f32("rope.scaling.yarn_log_multiplier", _sharpening),
     *EXPERT_CHOICE,
 )
 
-_ATTENTION: Dimensions = {
-    **PRE_NORMS,
+_ATTENTION: shapes.Dimensions = {
+    **shapes.PRE_NORMS,
     "attn_kv_a_norm.weight": ("n_kv_rank",),
     "attn_kv_a_mqa.weight": ("n_embd", "n_kv_rank_and_rope"),
     "attn_k_b.weight": ("n_nope", "n_kv_rank", "n_heads"),
     "attn_v_b.weight": ("n_kv_rank", "n_value", "n_heads"),
     "attn_output.weight": ("n_values", "n_embd"),
 }
-_QUERIES: Dimensions = {"attn_q.weight": ("n_embd", "n_mla_query")}
-_COMPRESSED_QUERIES: Dimensions = {
+_QUERIES: shapes.Dimensions = {"attn_q.weight": ("n_embd", "n_mla_query")}
+_COMPRESSED_QUERIES: shapes.Dimensions = {
     "attn_q_a.weight": ("n_embd", "n_q_rank"),
     "attn_q_a_norm.weight": ("n_q_rank",),
     "attn_q_b.weight": ("n_q_rank", "n_mla_query"),
 }
-SHARED_EXPERTS: Dimensions = {
+SHARED_EXPERTS: shapes.Dimensions = {
     "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared_experts"),
     "ffn_up_shexp.weight": ("n_embd", "n_ff_shared_experts"),
     "ffn_down_shexp.weight": ("n_ff_shared_experts", "n_embd"),
 }
-_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
+_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
 
 
-def _attention(config: Config) -> Dimensions:
+def _attention(config: Config) -> shapes.Dimensions:
     return {**_ATTENTION, **(_COMPRESSED_QUERIES if config.optional_integer("q_lora_rank") else _QUERIES)}
 
 
-def _layer(config: Config, i: int) -> Dimensions:
+def _layer(config: Config, i: int) -> shapes.Dimensions:
     is_dense = i < config.integer("first_k_dense_replace")
-    return {**_attention(config), **(GATED_FEED_FORWARD if is_dense else _EXPERTS)}
+    return {**_attention(config), **(shapes.GATED_FEED_FORWARD if is_dense else _EXPERTS)}
 
 
 def _heads(tensor: FileTensor, config: Config) -> Iterator[tuple[FileTensor, FileTensor]]:
@@ -205,10 +177,10 @@ _V3 = Architecture(
     layout=Layout(
         splits={
             "kv_b_proj.weight": {"k_b_proj.weight": _keys, "v_b_proj.weight": _values},
-            **CHOICE_CORRECTION,
-            **FUSED_EXPERTS,
+            **shapes.CHOICE_CORRECTION,
+            **shapes.FUSED_EXPERTS,
         },
-        stacks=NUMBERED_EXPERTS,
+        stacks=shapes.NUMBERED_EXPERTS,
     ),
     settings=Settings(
         defaults={"scoring_func": "sigmoid"}, assumed={**_ASSUMED, "rope_interleave": True, "topk_method": "noaux_tc"}
@@ -223,7 +195,7 @@ def _whole_rotations(config: Config) -> int:
 
 
 _ROTATED_AT_ONCE = 64  # by a Hadamard matrix
-_INDEXER: Dimensions = {
+_INDEXER: shapes.Dimensions = {
     "indexer.attn_q_b.weight": ("n_q_rank", "n_index_query"),
     "indexer.attn_k.weight": ("n_embd", "n_index_head"),
     "indexer.k_norm.weight": ("n_index_head",),
@@ -250,9 +222,9 @@ _V32 = replace(
     gguf_name="deepseek32",
     hyperparameters=(
         *_ROWS,
-        Hyperparameter("attention.indexer.head_count", "u32", integer("index_n_heads")),
-        Hyperparameter("attention.indexer.key_length", "u32", integer("index_head_dim")),
-        Hyperparameter("attention.indexer.top_k", "u32", integer("index_topk")),
+        rows.u32("attention.indexer.head_count", "index_n_heads"),
+        rows.u32("attention.indexer.key_length", "index_head_dim"),
+        rows.u32("attention.indexer.top_k", "index_topk"),
     ),
     tensors=replace(_V3.tensors, layer=lambda config, i: {**_layer(config, i), **_INDEXER}),
     names=replace(_V3.names, map_of="glm-dsa"),
@@ -280,7 +252,7 @@ DEEPSEEK = (
         _V32,
         hf_classes=("GlmMoeDsaForCausalLM",),
         gguf_name="glm-dsa",
-        hyperparameters=(*_V32.hyperparameters, Hyperparameter("attention.indexer.types", "bool[]", _run_indexers)),
+        hyperparameters=(*_V32.hyperparameters, rows.bool_list("attention.indexer.types", _run_indexers)),
         tensors=replace(
             _V32.tensors,
             layer=lambda config, i: {**_layer(config, i), **(_INDEXER if _run_indexers(config)[i] else {})},
@@ -320,13 +292,13 @@ DEEPSEEK = (
         _V3,
         hf_classes=("YoutuForCausalLM",),
         hyperparameters=(
-            *(row for row in _ROWS if row not in (*EXPERTS, *EXPERT_CHOICE)),
-            Hyperparameter("leading_dense_block_count", "u32", integer("num_hidden_layers")),
+            *(row for row in _ROWS if row not in (*rows.EXPERTS, *EXPERT_CHOICE)),
+            rows.u32("leading_dense_block_count", "num_hidden_layers"),
             # required by llama.cpp, although no layer has experts
-            Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size", "intermediate_size")),
-            Hyperparameter("expert_shared_count", "u32", 0),
+            rows.u32("expert_feed_forward_length", "moe_intermediate_size", "intermediate_size"),
+            rows.u32("expert_shared_count", 0),
         ),
-        tensors=replace(_V3.tensors, layer=lambda config, _i: {**_attention(config), **GATED_FEED_FORWARD}),
+        tensors=replace(_V3.tensors, layer=lambda config, _i: {**_attention(config), **shapes.GATED_FEED_FORWARD}),
         settings=replace(
             _V3.settings,
             defaults={"tie_word_embeddings": True},
@@ -337,30 +309,30 @@ DEEPSEEK = (
         hf_classes=("MiniCPM3ForCausalLM",),
         gguf_name="minicpm3",
         hyperparameters=(
-            *SIZES,
-            *without(ROPE, "rope.scaling."),
-            *LONG_ROPE,
-            *RMS_NORM,
-            *VOCABULARY,
-            Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
-            Hyperparameter("attention.head_count_kv", "u32", integer("num_attention_heads")),
-            Hyperparameter("attention.key_length", "u32", _sum_of("qk_nope_head_dim", "qk_rope_head_dim")),
-            Hyperparameter("attention.value_length", "u32", integer("v_head_dim")),
-            Hyperparameter("attention.kv_lora_rank", "u32", integer("kv_lora_rank")),
-            Hyperparameter("attention.q_lora_rank", "u32", integer("q_lora_rank")),
-            Hyperparameter("rope.dimension_count", "u32", integer("qk_rope_head_dim")),
+            *rows.SIZES,
+            *rows.without(rows.ROPE, "rope.scaling."),
+            *rows.LONG_ROPE,
+            *rows.RMS_NORM,
+            *rows.VOCABULARY,
+            rows.u32("attention.head_count", "num_attention_heads"),
+            rows.u32("attention.head_count_kv", "num_attention_heads"),
+            rows.u32("attention.key_length", _sum_of("qk_nope_head_dim", "qk_rope_head_dim")),
+            rows.u32("attention.value_length", "v_head_dim"),
+            rows.u32("attention.kv_lora_rank", "kv_lora_rank"),
+            rows.u32("attention.q_lora_rank", "q_lora_rank"),
+            rows.u32("rope.dimension_count", "qk_rope_head_dim"),
         ),
         tensors=RequiredTensors(
             layer={
-                **PRE_NORMS,
+                **shapes.PRE_NORMS,
                 **_COMPRESSED_QUERIES,
                 "attn_kv_a_norm.weight": ("n_kv_rank",),
                 "attn_kv_a_mqa.weight": ("n_embd", "n_kv_rank_and_rope"),
                 "attn_kv_b.weight": ("n_kv_rank", "n_nope_and_value"),
                 "attn_output.weight": ("n_values", "n_embd"),
-                **GATED_FEED_FORWARD,
+                **shapes.GATED_FEED_FORWARD,
             },
-            generate=long_factors(integer("qk_rope_head_dim")),
+            generate=rows.long_factors(rows.integer("qk_rope_head_dim")),
         ),
         settings=Settings(
             # those of the published model
@@ -411,7 +383,7 @@ def _kda_kernel(config: Config) -> int:
     return _kda_settings(config).optional_integer("short_conv_kernel_size") or config.integer("linear_conv_kernel_dim")
 
 
-def _kda_state(config: Config) -> Dimensions:
+def _kda_state(config: Config) -> shapes.Dimensions:
     n_embd, n_heads, head = config.integer("hidden_size"), config.integer("num_attention_heads"), _kda_head(config)
     width = n_heads * head
     return {
@@ -427,7 +399,7 @@ def _kda_state(config: Config) -> Dimensions:
     }
 
 
-def _kimi_layer(config: Config, i: int) -> Dimensions:
+def _kimi_layer(config: Config, i: int) -> shapes.Dimensions:
     latent = _DEEPSEEK.tensors.layer
     assert callable(latent)
     n_dense = _n_dense(config)
@@ -435,7 +407,7 @@ def _kimi_layer(config: Config, i: int) -> Dimensions:
     shared = {
         name: extents for name, extents in tensors.items() if name.startswith("ffn_") or name == "attn_norm.weight"
     }
-    bias: Dimensions = {} if i < n_dense else {"exp_probs_b.bias": ("n_expert",)}
+    bias: shapes.Dimensions = {} if i < n_dense else {"exp_probs_b.bias": ("n_expert",)}
     return {**(tensors if _attends(config, i) else {**shared, **_kda_state(config)}), **bias}
 
 
@@ -450,11 +422,11 @@ KIMI = Architecture(
     hf_classes=("KimiLinearForCausalLM",),
     gguf_name="kimi-linear",
     hyperparameters=(
-        *without(_DEEPSEEK.hyperparameters, *_REPLACED, "rope.scaling.", "rope.freq_base"),
-        Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
-        Hyperparameter("leading_dense_block_count", "u32", _n_dense),
-        Hyperparameter("ssm.conv_kernel", "u32", _kda_kernel),
-        Hyperparameter("kda.head_dim", "u32", _kda_head),
+        *rows.without(_DEEPSEEK.hyperparameters, *_REPLACED, "rope.scaling.", "rope.freq_base"),
+        rows.u32_list("attention.head_count_kv", _kv_heads),
+        rows.u32("leading_dense_block_count", _n_dense),
+        rows.u32("ssm.conv_kernel", _kda_kernel),
+        rows.u32("kda.head_dim", _kda_head),
     ),
     tensors=RequiredTensors(layer=_kimi_layer),
     names=TensorNames(
@@ -467,11 +439,11 @@ KIMI = Architecture(
         reshaped=("SSM_A", "SSM_CONV1D_Q", "SSM_CONV1D_K", "SSM_CONV1D_V"),
         splits={
             "kv_b_proj.weight": _DEEPSEEK.layout.splits["kv_b_proj.weight"],
-            **CHOICE_CORRECTION,
+            **shapes.CHOICE_CORRECTION,
             ".dt_bias": {".dt_proj.bias": whole_tensor},
-            **FUSED_EXPERTS,
+            **shapes.FUSED_EXPERTS,
         },
-        stacks=NUMBERED_EXPERTS,
+        stacks=shapes.NUMBERED_EXPERTS,
     ),
     settings=Settings(
         aliases={

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
 from quantizer.architectures.architecture import (
     Architecture,
-    Hyperparameter,
     Layout,
     RequiredTensors,
     Settings,
@@ -24,55 +25,16 @@ from quantizer.architectures.architecture import (
     TensorNames,
     Value,
 )
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    LAYER_NORM,
-    LONG_ROPE,
-    RMS_NORM,
-    ROTATED,
-    VOCABULARY,
-    WINDOW,
-    WINDOW_PATTERN,
-    WINDOW_ROPE,
-    integer,
-    kind_of,
-    llama3_factors,
-    long_factors,
-    number,
-    partly_rotated,
-    windows_but_every,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    FUSED_ATTENTION,
-    FUSED_FEED_FORWARD,
-    GATED_FEED_FORWARD,
-    HEAD_NORMS,
-    POST_NORMS,
-    PRE_NORMS,
-    Dimensions,
-    Stack,
-    attention_biases,
-    biases,
-    decoder,
-    decoder_with_bias,
-)
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import (
-    grouped_keys,
-    grouped_queries,
-    grouped_values,
-    rows_in,
-    unpermute_keys,
-    unpermute_queries,
-)
+from quantizer.convert import derived_tensors as derive
 
 _GLM = Architecture(
     hf_classes=("Glm4ForCausalLM",),
     gguf_name="glm4",
-    hyperparameters=(*DECODER, *RMS_NORM, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
-    tensors=RequiredTensors(layer={**PRE_NORMS, **POST_NORMS, **ATTENTION, **FUSED_FEED_FORWARD}),
+    hyperparameters=(*rows.DECODER, *rows.RMS_NORM, rows.u32("rope.dimension_count", rows.partly_rotated(0.5))),
+    tensors=RequiredTensors(
+        layer={**shapes.PRE_NORMS, **shapes.POST_NORMS, **shapes.ATTENTION, **shapes.FUSED_FEED_FORWARD}
+    ),
     settings=Settings(assumed={"hidden_act": "silu"}),
 )
 
@@ -80,14 +42,14 @@ _GLM = Architecture(
 _INTERNLM = Architecture(
     hf_classes=("InternLM2ForCausalLM",),
     gguf_name="internlm2",
-    hyperparameters=DECODER + RMS_NORM,
-    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}),
+    hyperparameters=rows.DECODER + rows.RMS_NORM,
+    tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}),
     layout=Layout(
         splits={
             ".attention.wqkv.weight": {
-                ".attention.wq.weight": rows_in(grouped_queries),
-                ".attention.wk.weight": rows_in(grouped_keys),
-                ".attention.wv.weight": rows_in(grouped_values),
+                ".attention.wq.weight": derive.rows_in(derive.grouped_queries),
+                ".attention.wk.weight": derive.rows_in(derive.grouped_keys),
+                ".attention.wv.weight": derive.rows_in(derive.grouped_values),
             }
         }
     ),
@@ -99,30 +61,32 @@ _OLMO = Architecture(
     hf_classes=("OlmoForCausalLM",),
     gguf_name="olmo",
     hyperparameters=(
-        *DECODER,
+        *rows.DECODER,
         # of all its norms, which have no weights either
-        Hyperparameter("attention.layer_norm_epsilon", "f32", 1e-5),
-        Hyperparameter("attention.clamp_kqv", "f32", number("clip_qkv")),
+        rows.f32("attention.layer_norm_epsilon", 1e-5),
+        rows.f32("attention.clamp_kqv", rows.number("clip_qkv")),
     ),
     tensors=RequiredTensors(
-        model=lambda config: {name: size for name, size in decoder(config).items() if name != "output_norm.weight"},
-        layer={**ATTENTION, **GATED_FEED_FORWARD},
+        model=lambda config: {
+            name: size for name, size in shapes.decoder(config).items() if name != "output_norm.weight"
+        },
+        layer={**shapes.ATTENTION, **shapes.GATED_FEED_FORWARD},
     ),
-    layout=Layout(row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys}),
+    layout=Layout(row_orders={"ATTN_Q": derive.unpermute_queries, "ATTN_K": derive.unpermute_keys}),
     settings=Settings(assumed={"hidden_act": "silu", "attention_bias": False}),
 )
 
 _OLMO_2 = Architecture(
     hf_classes=("Olmo2ForCausalLM",),
     gguf_name="olmo2",
-    hyperparameters=DECODER + RMS_NORM,
+    hyperparameters=rows.DECODER + rows.RMS_NORM,
     tensors=RequiredTensors(
         layer={
             "attn_q_norm.weight": ("n_query",),
             "attn_k_norm.weight": ("n_kv",),
-            **POST_NORMS,
-            **ATTENTION,
-            **GATED_FEED_FORWARD,
+            **shapes.POST_NORMS,
+            **shapes.ATTENTION,
+            **shapes.GATED_FEED_FORWARD,
         }
     ),
     settings=Settings(assumed={"hidden_act": "silu"}),
@@ -132,7 +96,7 @@ _OLMO_2 = Architecture(
 _OLMO_3 = replace(
     _OLMO_2,
     hf_classes=("Olmo3ForCausalLM",),
-    hyperparameters=DECODER + RMS_NORM + WINDOW + WINDOW_PATTERN + WINDOW_ROPE,
+    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.WINDOW + rows.WINDOW_PATTERN + rows.WINDOW_ROPE,
 )
 
 
@@ -140,29 +104,34 @@ _STABLELM = Architecture(
     hf_classes=("StableLmForCausalLM",),
     gguf_name="stablelm",
     hyperparameters=(
-        *DECODER,
-        *LAYER_NORM,
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
-        Hyperparameter("use_parallel_residual", "bool", lambda config: config.flag("use_parallel_residual") or False),
+        *rows.DECODER,
+        *rows.LAYER_NORM,
+        rows.u32("rope.dimension_count", rows.partly_rotated(0.25)),
+        rows.boolean("use_parallel_residual", lambda config: config.flag("use_parallel_residual") or False),
     ),
     tensors=RequiredTensors(
-        model=decoder_with_bias,
+        model=shapes.decoder_with_bias,
         # with attention and feed-forward side by side there is no norm between them
-        layer={"attn_norm.weight": ("n_embd",), "attn_norm.bias": ("n_embd",), **ATTENTION, **GATED_FEED_FORWARD},
+        layer={
+            "attn_norm.weight": ("n_embd",),
+            "attn_norm.bias": ("n_embd",),
+            **shapes.ATTENTION,
+            **shapes.GATED_FEED_FORWARD,
+        },
     ),
     layout=Layout(
         stacks=(
-            Stack("q_layernorm.norms.", "q_layernorm.", lambda config: config.integer("num_attention_heads")),
-            Stack("k_layernorm.norms.", "k_layernorm.", lambda config: config.integer("num_key_value_heads")),
+            shapes.Stack("q_layernorm.norms.", "q_layernorm.", lambda config: config.integer("num_attention_heads")),
+            shapes.Stack("k_layernorm.norms.", "k_layernorm.", lambda config: config.integer("num_key_value_heads")),
         )
     ),
     settings=Settings(assumed={"hidden_act": "silu"}),
 )
 
 
-_WEIGHTS: Dimensions = {
-    **PRE_NORMS,
-    **ATTENTION,
+_WEIGHTS: shapes.Dimensions = {
+    **shapes.PRE_NORMS,
+    **shapes.ATTENTION,
     "ffn_up.weight": ("n_embd", "n_ff"),
     "ffn_down.weight": ("n_ff", "n_embd"),
 }
@@ -170,29 +139,30 @@ _WEIGHTS: Dimensions = {
 _STARCODER = Architecture(
     hf_classes=("Starcoder2ForCausalLM",),
     gguf_name="starcoder2",
-    hyperparameters=DECODER + LAYER_NORM,
-    tensors=RequiredTensors(model=decoder_with_bias, layer={**_WEIGHTS, **biases(_WEIGHTS)}),
+    hyperparameters=rows.DECODER + rows.LAYER_NORM,
+    tensors=RequiredTensors(model=shapes.decoder_with_bias, layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)}),
     settings=Settings(
         defaults={"tie_word_embeddings": True}, assumed={"hidden_act": "gelu_pytorch_tanh", "use_bias": True}
     ),
 )
 
 
-_ROTATED = partly_rotated(1.0)
+_ROTATED = rows.partly_rotated(1.0)
 
 
 _PHI = Architecture(
     hf_classes=("Phi3ForCausalLM",),
     gguf_name="phi3",
     hyperparameters=(
-        *without(DECODER, "rope.scaling."),
-        *RMS_NORM,
-        Hyperparameter("rope.dimension_count", "u32", _ROTATED),
-        *LONG_ROPE,
-        Hyperparameter("attention.sliding_window", "u32", lambda c: c.optional_integer("sliding_window") or 0),
+        *rows.without(rows.DECODER, "rope.scaling."),
+        *rows.RMS_NORM,
+        rows.u32("rope.dimension_count", _ROTATED),
+        *rows.LONG_ROPE,
+        rows.u32("attention.sliding_window", lambda c: c.optional_integer("sliding_window") or 0),
     ),
     tensors=RequiredTensors(
-        layer={**PRE_NORMS, **FUSED_ATTENTION, **FUSED_FEED_FORWARD}, generate=long_factors(_ROTATED)
+        layer={**shapes.PRE_NORMS, **shapes.FUSED_ATTENTION, **shapes.FUSED_FEED_FORWARD},
+        generate=rows.long_factors(_ROTATED),
     ),
     settings=Settings(assumed={"hidden_act": "silu"}),
 )
@@ -202,7 +172,7 @@ _N_LAYERS_WITH_HEAD_NORMS = 64
 
 
 def no_scaling(config: Config) -> Value:
-    kind_of(config, ("default",))
+    rows.kind_of(config, ("default",))
     return "none"
 
 
@@ -210,14 +180,14 @@ _COMMAND_R = Architecture(
     hf_classes=("CohereForCausalLM",),
     gguf_name="command-r",
     hyperparameters=(
-        *without(DECODER, "context_length", "rope.scaling."),
+        *rows.without(rows.DECODER, "context_length", "rope.scaling."),
         # the first checkpoints understate the other
-        Hyperparameter("context_length", "u32", integer("model_max_length", "max_position_embeddings")),
-        *LAYER_NORM,
-        Hyperparameter("rope.scaling.type", "str", no_scaling),
-        Hyperparameter("logit_scale", "f32", lambda config: config.number("logit_scale")),
+        rows.u32("context_length", "model_max_length", "max_position_embeddings"),
+        *rows.LAYER_NORM,
+        rows.string("rope.scaling.type", no_scaling),
+        rows.f32("logit_scale", "logit_scale"),
     ),
-    tensors=RequiredTensors(layer={"attn_norm.weight": ("n_embd",), **ATTENTION, **GATED_FEED_FORWARD}),
+    tensors=RequiredTensors(layer={"attn_norm.weight": ("n_embd",), **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}),
     settings=Settings(
         defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
         assumed={
@@ -234,9 +204,9 @@ _COMMAND_R7B = replace(
     gguf_name="cohere2",
     hyperparameters=(
         *_COMMAND_R.hyperparameters,
-        *VOCABULARY,
-        *WINDOW,
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
+        *rows.VOCABULARY,
+        *rows.WINDOW,
+        rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
     ),
     settings=replace(
         _COMMAND_R.settings,
@@ -246,7 +216,7 @@ _COMMAND_R7B = replace(
             "use_qk_norm": False,
             "rotary_pct": 1.0,
             "sliding_window_pattern": 4,
-            "layer_types": windows_but_every(4),
+            "layer_types": rows.windows_but_every(4),
         },
     ),
 )
@@ -254,14 +224,14 @@ _COMMAND_R7B = replace(
 _SEED = Architecture(
     hf_classes=("SeedOssForCausalLM",),
     gguf_name="seed_oss",
-    hyperparameters=DECODER + RMS_NORM,
+    hyperparameters=rows.DECODER + rows.RMS_NORM,
     tensors=RequiredTensors(
         layer=lambda config, _i: {
             "attn_norm.weight": ("n_embd",),
             "post_attention_norm.weight": ("n_embd",),
-            **ATTENTION,
-            **attention_biases(config, by_default=True),
-            **GATED_FEED_FORWARD,
+            **shapes.ATTENTION,
+            **shapes.attention_biases(config, by_default=True),
+            **shapes.GATED_FEED_FORWARD,
         }
     ),
     settings=Settings(assumed={"hidden_act": "silu", "attention_out_bias": False, "mlp_bias": False}),
@@ -271,8 +241,8 @@ _SEED = Architecture(
 _JAIS = Architecture(
     hf_classes=("Jais2ForCausalLM",),
     gguf_name="jais2",
-    hyperparameters=(*DECODER, *LAYER_NORM, *ROTATED),
-    tensors=RequiredTensors(model=decoder_with_bias, layer={**_WEIGHTS, **biases(_WEIGHTS)}),
+    hyperparameters=(*rows.DECODER, *rows.LAYER_NORM, *rows.ROTATED),
+    tensors=RequiredTensors(model=shapes.decoder_with_bias, layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)}),
     settings=Settings(assumed={"hidden_act": "relu2", "attention_bias": True, "mlp_bias": True}),
 )
 
@@ -281,16 +251,16 @@ _XIELU = {f"xielu.{name}": f".mlp.act_fn.{name}" for name in ("alpha_n", "alpha_
 _APERTUS = Architecture(
     hf_classes=("ApertusForCausalLM",),
     gguf_name="apertus",
-    hyperparameters=DECODER + RMS_NORM + VOCABULARY + ROTATED,
+    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
     tensors=RequiredTensors(
         layer={
-            **PRE_NORMS,
-            **ATTENTION,
-            **HEAD_NORMS,
+            **shapes.PRE_NORMS,
+            **shapes.ATTENTION,
+            **shapes.HEAD_NORMS,
             "ffn_up.weight": ("n_embd", "n_ff"),
             "ffn_down.weight": ("n_ff", "n_embd"),
         },
-        generate=llama3_factors,
+        generate=rows.llama3_factors,
     ),
     names=TensorNames(ignored=tuple(_XIELU.values())),
     settings=Settings(

@@ -12,6 +12,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
 from quantizer.architectures.architecture import (
     Architecture,
     Hyperparameter,
@@ -21,16 +23,6 @@ from quantizer.architectures.architecture import (
     TensorNames,
     Value,
 )
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    RMS_NORM,
-    ROTATED,
-    VOCABULARY,
-    llama3_factors,
-    number,
-    rope_of,
-)
-from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, HEAD_NORMS, PRE_NORMS, Dimensions, head_size
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries, whole_tensor
 
@@ -64,7 +56,7 @@ def _drafted_tokens(steps: npt.NDArray[np.int64], config: Config) -> npt.NDArray
     return tokens
 
 
-def _vocabulary_tensors(config: Config) -> Dimensions:
+def _vocabulary_tensors(config: Config) -> shapes.Dimensions:
     """Return what a head may have of its own, and shares with its model otherwise."""
     n_embd, n_drafted = config.integer("hidden_size"), _n_drafted(config)
     return {
@@ -74,7 +66,7 @@ def _vocabulary_tensors(config: Config) -> Dimensions:
     }
 
 
-def _needed_vocabulary_tensors(config: Config) -> Dimensions:
+def _needed_vocabulary_tensors(config: Config) -> shapes.Dimensions:
     tensors = _vocabulary_tensors(config)
     return {name: tensors[name] for name in ("output.weight", "d2t")} if _is_small(config) else {}
 
@@ -94,9 +86,9 @@ def _n_read(config: Config) -> int:
     return config.optional_integer("target_hidden_size") or config.section("target").integer("hidden_size")
 
 
-def _eagle3_tensors(config: Config) -> Dimensions:
+def _eagle3_tensors(config: Config) -> shapes.Dimensions:
     n_fused = len(_eagle3_layers(config)) * _n_read(config)
-    norm: Dimensions = {"enc.output_norm.weight": (n_fused,)} if config.flag("norm_before_fc") else {}
+    norm: shapes.Dimensions = {"enc.output_norm.weight": (n_fused,)} if config.flag("norm_before_fc") else {}
     return {
         "fc.weight": (n_fused, "n_embd"),
         "output_norm.weight": ("n_embd",),
@@ -105,35 +97,35 @@ def _eagle3_tensors(config: Config) -> Dimensions:
     }
 
 
-def _eagle3_layer(config: Config, _layer: int) -> Dimensions:
+def _eagle3_layer(config: Config, _layer: int) -> shapes.Dimensions:
     n_read = 2 * config.integer("hidden_size")
     return {
-        **PRE_NORMS,
+        **shapes.PRE_NORMS,
         "attn_norm_2.weight": ("n_embd",),
-        **ATTENTION,
+        **shapes.ATTENTION,
         "attn_q.weight": (n_read, "n_query"),
         "attn_k.weight": (n_read, "n_kv"),
         "attn_v.weight": (n_read, "n_kv"),
-        **GATED_FEED_FORWARD,
+        **shapes.GATED_FEED_FORWARD,
     }
 
 
 def _flag(name: str) -> Hyperparameter:
-    return Hyperparameter(name, "bool", lambda config: config.flag(name) or False)
+    return rows.boolean(name, lambda config: config.flag(name) or False)
 
 
 _EAGLE3 = Architecture(
     hf_classes=("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel"),
     gguf_name="eagle3",
     hyperparameters=(
-        *(DECODER + RMS_NORM + VOCABULARY + ROTATED),
-        Hyperparameter("target_layers", "i32[]", _eagle3_layers),
-        Hyperparameter("target_hidden_size", "u32", _n_read),
+        *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED),
+        rows.i32_list("target_layers", _eagle3_layers),
+        rows.u32("target_hidden_size", _n_read),
         _flag("norm_before_residual"),
         _flag("norm_before_fc"),
     ),
     tensors=RequiredTensors(
-        layer=_eagle3_layer, model=_eagle3_tensors, optional=_vocabulary_tensors, generate=llama3_factors
+        layer=_eagle3_layer, model=_eagle3_tensors, optional=_vocabulary_tensors, generate=rows.llama3_factors
     ),
     names=TensorNames(
         map_of="llama",
@@ -190,16 +182,16 @@ def _windows(config: Config) -> Value:
 
 
 def _n_rotated(config: Config) -> Value:
-    share = rope_of(config).optional_number("partial_rotary_factor")
-    return None if share is None else int(head_size(config) * share)
+    share = rows.rope_of(config).optional_number("partial_rotary_factor")
+    return None if share is None else int(shapes.head_size(config) * share)
 
 
 def _sections(config: Config) -> Value:
     """Return the positions of a head whose model sees: those of text only."""
-    return [head_size(config) // 2, 0, 0, 0] if config.section("target").flag("has_rotation_sections") else None
+    return [shapes.head_size(config) // 2, 0, 0, 0] if config.section("target").flag("has_rotation_sections") else None
 
 
-def _dflash_tensors(config: Config) -> Dimensions:
+def _dflash_tensors(config: Config) -> shapes.Dimensions:
     return {
         "fc.weight": (len(_dflash_layers(config)) * config.integer("hidden_size"), "n_embd"),
         "enc.output_norm.weight": ("n_embd",),
@@ -211,25 +203,24 @@ _DFLASH = Architecture(
     hf_classes=("DFlashDraftModel",),
     gguf_name="dflash",
     hyperparameters=(
-        *(DECODER + RMS_NORM),
-        Hyperparameter("rope.dimension_count", "u32", _n_rotated),
-        Hyperparameter("rope.dimension_sections", "i32[]", _sections),
-        Hyperparameter("attention.value_scale", "f32", number("attention_value_scale")),
-        Hyperparameter("attention.sliding_window", "u32", _window),
-        Hyperparameter("attention.sliding_window_pattern", "bool[]", _windows),
-        Hyperparameter(
+        *(rows.DECODER + rows.RMS_NORM),
+        rows.u32("rope.dimension_count", _n_rotated),
+        rows.i32_list("rope.dimension_sections", _sections),
+        rows.f32("attention.value_scale", rows.number("attention_value_scale")),
+        rows.u32("attention.sliding_window", _window),
+        rows.bool_list("attention.sliding_window_pattern", _windows),
+        rows.boolean(
             "attention.causal",
-            "bool",
             lambda config: config.flag("causal") if config.flag("is_causal") is None else config.flag("is_causal"),
         ),
-        Hyperparameter("embedding_scale", "f32", number("input_embedding_scale")),
-        Hyperparameter("logit_scale", "f32", number("output_multiplier")),
-        Hyperparameter("final_logit_softcapping", "f32", number("final_logit_softcapping")),
-        Hyperparameter("target_layers", "i32[]", _dflash_layers),
-        Hyperparameter("block_size", "u32", lambda config: config.optional_integer("block_size") or 16),
+        rows.f32("embedding_scale", rows.number("input_embedding_scale")),
+        rows.f32("logit_scale", rows.number("output_multiplier")),
+        rows.f32("final_logit_softcapping", rows.number("final_logit_softcapping")),
+        rows.i32_list("target_layers", _dflash_layers),
+        rows.u32("block_size", lambda config: config.optional_integer("block_size") or 16),
     ),
     tensors=RequiredTensors(
-        layer={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD},
+        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.GATED_FEED_FORWARD},
         model=_dflash_tensors,
         optional=_vocabulary_tensors,
     ),
@@ -262,9 +253,9 @@ def _samples_from_anchor(config: Config) -> Value:
     return is_of_dflash if stated is None else stated
 
 
-def _dspark_tensors(config: Config) -> Dimensions:
+def _dspark_tensors(config: Config) -> shapes.Dimensions:
     rank = config.optional_integer("markov_rank")
-    markov: Dimensions = (
+    markov: shapes.Dimensions = (
         {"markov_w1.weight": (rank, "n_vocab"), "markov_w2.weight": (rank, _n_drafted(config))} if rank else {}
     )
     return {**_dflash_tensors(config), **markov, **_needed_vocabulary_tensors(config)}
@@ -273,7 +264,7 @@ def _dspark_tensors(config: Config) -> Dimensions:
 _SMALL_DSPARK = replace(
     _DFLASH,
     hf_classes=("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel"),
-    hyperparameters=(*_DFLASH.hyperparameters, Hyperparameter("sample_from_anchor", "bool", _samples_from_anchor)),
+    hyperparameters=(*_DFLASH.hyperparameters, rows.boolean("sample_from_anchor", _samples_from_anchor)),
     tensors=replace(_DFLASH.tensors, model=_dspark_tensors),
     names=replace(
         _DFLASH.names,

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
 from quantizer.architectures.architecture import (
     Architecture,
     Hyperparameter,
@@ -21,29 +23,6 @@ from quantizer.architectures.architecture import (
     TensorNames,
     Value,
 )
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    LAYER_NORM,
-    RMS_NORM,
-    ROPE,
-    SIZES,
-    VOCABULARY,
-    WINDOW_ROPE,
-    integer,
-    kind_of,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    FUSED_ATTENTION,
-    FUSED_FEED_FORWARD,
-    GATED_FEED_FORWARD,
-    PRE_NORMS,
-    Dimensions,
-    biases,
-    even_head_size,
-    head_size,
-)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import MappedTensor, positions_beyond_padding, whole_tensor
 from quantizer.convert.source_model import FileTensor
@@ -51,25 +30,25 @@ from quantizer.convert.source_model import FileTensor
 _RANK = 4  # llama.cpp's number for pooling by a head that ranks
 
 _ENCODER = (
-    *SIZES,
-    *LAYER_NORM,
-    Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
-    Hyperparameter("attention.causal", "bool", False),
+    *rows.SIZES,
+    *rows.LAYER_NORM,
+    rows.u32("attention.head_count", "num_attention_heads"),
+    rows.boolean("attention.causal", False),
 )
-_NORMS: Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_output_norm.weight": ("n_embd",)}
-_WEIGHTS: Dimensions = {
-    **ATTENTION,
+_NORMS: shapes.Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_output_norm.weight": ("n_embd",)}
+_WEIGHTS: shapes.Dimensions = {
+    **shapes.ATTENTION,
     **_NORMS,
     "ffn_up.weight": ("n_embd", "n_ff"),
     "ffn_down.weight": ("n_ff", "n_embd"),
 }
-_EMBEDDINGS: Dimensions = {
+_EMBEDDINGS: shapes.Dimensions = {
     "token_embd.weight": ("n_embd", "n_vocab"),
     "token_types.weight": ("n_embd", "n_token_types"),
     "token_embd_norm.weight": ("n_embd",),
     "token_embd_norm.bias": ("n_embd",),
 }
-_RANKING: Dimensions = {"cls.weight": ("n_embd", "n_embd"), "cls.output.weight": ("n_embd", "n_labels")}
+_RANKING: shapes.Dimensions = {"cls.weight": ("n_embd", "n_embd"), "cls.output.weight": ("n_embd", "n_labels")}
 
 
 def _n_positions_beyond_padding(config: Config) -> int:
@@ -85,7 +64,7 @@ def _labels(config: Config) -> Value:
     return [str(name) for name in names]
 
 
-_RANKER = (Hyperparameter("pooling_type", "u32", _RANK), Hyperparameter("classifier.output_labels", "str[]", _labels))
+_RANKER = (rows.u32("pooling_type", _RANK), Hyperparameter("classifier.output_labels", "str[]", _labels))
 _LABELS = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
 
 _BERT = Architecture(
@@ -94,7 +73,7 @@ _BERT = Architecture(
     hyperparameters=_ENCODER,
     tensors=RequiredTensors(
         model=lambda _config: {**_EMBEDDINGS, "position_embd.weight": ("n_embd", "n_positions")},
-        layer={**_WEIGHTS, **biases(_WEIGHTS)},
+        layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)},
     ),
     names=TensorNames(ignored=("embeddings.position_ids",), prefix="bert.", unused=("cls.", "pooler.")),
     layout=Layout(
@@ -135,8 +114,8 @@ _ROBERTA = replace(
         *("CamembertModel", "CamembertForMaskedLM"),
     ),
     hyperparameters=(
-        *without(_ENCODER, "context_length"),
-        Hyperparameter("context_length", "u32", _n_positions_beyond_padding),
+        *rows.without(_ENCODER, "context_length"),
+        rows.u32("context_length", _n_positions_beyond_padding),
     ),
     tensors=replace(
         _BERT.tensors,
@@ -159,7 +138,8 @@ BERT = (
         ),
         hyperparameters=(*_ROBERTA.hyperparameters, *_RANKER),
         tensors=replace(
-            _ROBERTA.tensors, model=lambda config: {**_ROBERTA.tensors.model(config), **_RANKING, **biases(_RANKING)}
+            _ROBERTA.tensors,
+            model=lambda config: {**_ROBERTA.tensors.model(config), **_RANKING, **shapes.biases(_RANKING)},
         ),
         settings=_ROBERTA.settings.plus(
             defaults={**_LABELS},
@@ -179,12 +159,13 @@ NOMIC = Architecture(
     hf_classes=("NomicBertModel",),
     gguf_name="nomic-bert",
     hyperparameters=(
-        *without(_ENCODER, "context_length"),
-        *ROPE,
-        Hyperparameter("context_length", "u32", _n_trained_positions),
+        *rows.without(_ENCODER, "context_length"),
+        *rows.ROPE,
+        rows.u32("context_length", _n_trained_positions),
     ),
     tensors=RequiredTensors(
-        model=lambda _config: _EMBEDDINGS, layer={**FUSED_ATTENTION, **GATED_FEED_FORWARD, **_NORMS, **biases(_NORMS)}
+        model=lambda _config: _EMBEDDINGS,
+        layer={**shapes.FUSED_ATTENTION, **shapes.GATED_FEED_FORWARD, **_NORMS, **shapes.biases(_NORMS)},
     ),
     settings=Settings(
         aliases={
@@ -215,11 +196,11 @@ NOMIC = Architecture(
 
 
 def _no_scaling(config: Config) -> Value:
-    kind_of(config, ("default",))
+    rows.kind_of(config, ("default",))
     return None
 
 
-_UNSCALED_ROPE = (Hyperparameter("rope.scaling.type", "str", _no_scaling), *without(ROPE, "rope.scaling."))
+_UNSCALED_ROPE = (rows.string("rope.scaling.type", _no_scaling), *rows.without(rows.ROPE, "rope.scaling."))
 
 
 def _window_pattern(config: Config) -> Value:
@@ -230,20 +211,24 @@ def _window_pattern(config: Config) -> Value:
     return [kind == "sliding_attention" for kind in kinds]
 
 
-_MODERN_LAYER: Dimensions = {"ffn_norm.weight": ("n_embd",), **FUSED_ATTENTION, **FUSED_FEED_FORWARD}
-_LATER_MODERN_LAYER: Dimensions = {"attn_norm.weight": ("n_embd",), **_MODERN_LAYER}
+_MODERN_LAYER: shapes.Dimensions = {
+    "ffn_norm.weight": ("n_embd",),
+    **shapes.FUSED_ATTENTION,
+    **shapes.FUSED_FEED_FORWARD,
+}
+_LATER_MODERN_LAYER: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), **_MODERN_LAYER}
 _MODERN_BERT = Architecture(
     hf_classes=("ModernBertModel", "ModernBertForMaskedLM"),
     gguf_name="modern-bert",
     hyperparameters=(
-        *without(_ENCODER, "attention.layer_norm_epsilon"),
-        *VOCABULARY,
+        *rows.without(_ENCODER, "attention.layer_norm_epsilon"),
+        *rows.VOCABULARY,
         *_UNSCALED_ROPE,
-        *WINDOW_ROPE,
-        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("norm_eps")),
-        Hyperparameter("attention.sliding_window", "u32", integer("local_attention")),
-        Hyperparameter("attention.sliding_window_pattern", "bool[]", _window_pattern),
-        Hyperparameter("hidden_activation", "str", lambda config: config.text("hidden_activation")),
+        *rows.WINDOW_ROPE,
+        rows.f32("attention.layer_norm_epsilon", "norm_eps"),
+        rows.u32("attention.sliding_window", "local_attention"),
+        rows.bool_list("attention.sliding_window_pattern", _window_pattern),
+        rows.string("hidden_activation", lambda config: config.text("hidden_activation")),
     ),
     tensors=RequiredTensors(
         model=lambda _config: {
@@ -274,7 +259,7 @@ _MODERN_BERT = Architecture(
 )
 
 
-_MODERN_RANKING: Dimensions = {**_RANKING, "cls.norm.weight": ("n_embd",), "cls.output.bias": ("n_labels",)}
+_MODERN_RANKING: shapes.Dimensions = {**_RANKING, "cls.norm.weight": ("n_embd",), "cls.output.bias": ("n_labels",)}
 MODERN_BERT = (
     _MODERN_BERT,
     replace(
@@ -283,9 +268,7 @@ MODERN_BERT = (
         hyperparameters=(
             *_MODERN_BERT.hyperparameters,
             *_RANKER,
-            Hyperparameter(
-                "classifier.pooling_type", "u32", lambda config: 1 if config.text("classifier_pooling") == "mean" else 2
-            ),
+            rows.u32("classifier.pooling_type", lambda config: 1 if config.text("classifier_pooling") == "mean" else 2),
         ),
         tensors=replace(
             _MODERN_BERT.tensors, model=lambda config: {**_MODERN_BERT.tensors.model(config), **_MODERN_RANKING}
@@ -313,56 +296,56 @@ EUROBERT = Architecture(
     hf_classes=("EuroBertModel", "EuroBertForMaskedLM"),
     gguf_name="eurobert",
     hyperparameters=(
-        *without(DECODER, "rope."),
-        *RMS_NORM,
-        *VOCABULARY,
+        *rows.without(rows.DECODER, "rope."),
+        *rows.RMS_NORM,
+        *rows.VOCABULARY,
         *_UNSCALED_ROPE,
-        Hyperparameter("attention.causal", "bool", False),
+        rows.boolean("attention.causal", False),
     ),
     tensors=RequiredTensors(
         model=lambda _config: {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)},
-        layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD},
+        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD},
     ),
     names=TensorNames(prefix="model.", unused=("lm_head.",)),
     settings=Settings(
         defaults={"rms_norm_eps": 1e-5},
         assumed={
             "hidden_act": "silu",
-            "head_dim": even_head_size,
+            "head_dim": shapes.even_head_size,
             **dict.fromkeys(("attention_bias", "mlp_bias"), False),
         },
     ),
 )
 
 
-_DISTANCES: Dimensions = {"attn_rel_b.weight": ("n_heads", "n_distances")}
-_CROSS_ATTENTION: Dimensions = {
+_DISTANCES: shapes.Dimensions = {"attn_rel_b.weight": ("n_heads", "n_distances")}
+_CROSS_ATTENTION: shapes.Dimensions = {
     "cross_attn_norm.weight": ("n_embd",),
-    **{f"cross_{name.replace('output', 'o')}": extents for name, extents in ATTENTION.items()},
+    **{f"cross_{name.replace('output', 'o')}": extents for name, extents in shapes.ATTENTION.items()},
 }
-_LAYER: Dimensions = {
+_LAYER: shapes.Dimensions = {
     "attn_norm.weight": ("n_embd",),
-    **{name.replace("output", "o"): extents for name, extents in ATTENTION.items()},
+    **{name.replace("output", "o"): extents for name, extents in shapes.ATTENTION.items()},
     "ffn_norm.weight": ("n_embd",),
     "ffn_up.weight": ("n_embd", "n_ff"),
     "ffn_down.weight": ("n_ff", "n_embd"),
 }
-_GATE: Dimensions = {"ffn_gate.weight": ("n_embd", "n_ff")}
+_GATE: shapes.Dimensions = {"ffn_gate.weight": ("n_embd", "n_ff")}
 _GATED = "gated-gelu"
 
 
-def _t5_encoder(config: Config) -> Dimensions:
+def _t5_encoder(config: Config) -> shapes.Dimensions:
     n_layers = config.integer("num_hidden_layers")
     return {"token_embd.weight": ("n_embd", "n_vocab"), **_t5_stack("enc", n_layers, _LAYER, config)}
 
 
-def _t5_encoder_and_decoder(config: Config) -> Dimensions:
-    output: Dimensions = {} if _is_tied(config) else {"output.weight": ("n_embd", "n_vocab")}
+def _t5_encoder_and_decoder(config: Config) -> shapes.Dimensions:
+    output: shapes.Dimensions = {} if _is_tied(config) else {"output.weight": ("n_embd", "n_vocab")}
     decoder = _t5_stack("dec", _n_decoder_layers(config), {**_LAYER, **_CROSS_ATTENTION}, config)
     return {**_t5_encoder(config), **decoder, **output}
 
 
-def _t5_stack(name: str, n_layers: int, layer: Dimensions, config: Config) -> Dimensions:
+def _t5_stack(name: str, n_layers: int, layer: shapes.Dimensions, config: Config) -> shapes.Dimensions:
     """Return the tensors of an encoder or a decoder."""
     gate = _GATE if config.text("feed_forward_proj") == _GATED else {}
     tensors: dict[str, tuple[str | int, ...]] = {f"{name}.output_norm.weight": ("n_embd",)}
@@ -393,14 +376,14 @@ _T5_ENCODER = Architecture(
     hf_classes=("T5EncoderModel", "MT5EncoderModel"),
     gguf_name="t5encoder",
     hyperparameters=(
-        *SIZES,
-        Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
-        Hyperparameter("attention.key_length", "u32", head_size),
-        Hyperparameter("attention.value_length", "u32", head_size),
-        Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
-        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
-        Hyperparameter("attention.relative_buckets_count", "u32", integer("relative_attention_num_buckets")),
-        Hyperparameter("attention.causal", "bool", False),
+        *rows.SIZES,
+        rows.u32("attention.head_count", "num_attention_heads"),
+        rows.u32("attention.key_length", shapes.head_size),
+        rows.u32("attention.value_length", shapes.head_size),
+        rows.f32("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"),
+        rows.f32("attention.layer_norm_epsilon", "layer_norm_epsilon"),
+        rows.u32("attention.relative_buckets_count", "relative_attention_num_buckets"),
+        rows.boolean("attention.causal", False),
     ),
     tensors=RequiredTensors(model=_t5_encoder, layer={}),
     names=TensorNames(
@@ -436,9 +419,9 @@ _T5 = replace(
     hf_classes=("T5ForConditionalGeneration",),
     gguf_name="t5",
     hyperparameters=(
-        *without(_T5_ENCODER.hyperparameters, "attention.causal"),
-        Hyperparameter("decoder_block_count", "u32", _n_decoder_layers),
-        Hyperparameter("decoder_start_token_id", "u32", integer("decoder_start_token_id")),
+        *rows.without(_T5_ENCODER.hyperparameters, "attention.causal"),
+        rows.u32("decoder_block_count", _n_decoder_layers),
+        rows.u32("decoder_start_token_id", "decoder_start_token_id"),
     ),
     tensors=replace(_T5_ENCODER.tensors, model=_t5_encoder_and_decoder),
     names=replace(_T5_ENCODER.names, unused=()),

@@ -17,47 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-    Value,
-)
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    EXPERTS,
-    RMS_NORM,
-    VOCABULARY,
-    WINDOW,
-    WINDOW_ROPE,
-    integer,
-    kind_of,
-    llama3_factors,
-    number,
-    partly_rotated,
-    rope_of,
-    windows_but_every,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    CHOICE_CORRECTION,
-    EXPERT_FEED_FORWARD,
-    FUSED_EXPERTS,
-    GATED_FEED_FORWARD,
-    HEAD_NORMS,
-    NUMBERED_EXPERTS,
-    POST_NORMS,
-    PRE_NORMS,
-    Dimensions,
-    biases,
-    even_head_size,
-    head_size,
-    matrices,
-)
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
@@ -65,38 +27,35 @@ from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceT
 _SIGMOID = 2  # llama.cpp's number for it
 _SILU: dict[str, Any] = {"hidden_act": "silu"}
 _UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
-_BY_SIGMOID = Hyperparameter("expert_gating_func", "u32", _SIGMOID)
-_WIDTH_OF_EXPERTS = Hyperparameter(
-    "expert_feed_forward_length", "u32", integer("moe_intermediate_size", "intermediate_size")
-)
-_BIASED_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
-_SHARED_EXPERTS: Dimensions = {
+_BY_SIGMOID = rows.u32("expert_gating_func", _SIGMOID)
+_WIDTH_OF_EXPERTS = rows.u32("expert_feed_forward_length", "moe_intermediate_size", "intermediate_size")
+_BIASED_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
+_SHARED_EXPERTS: shapes.Dimensions = {
     "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared_experts"),
     "ffn_up_shexp.weight": ("n_embd", "n_ff_shared_experts"),
     "ffn_down_shexp.weight": ("n_ff_shared_experts", "n_embd"),
 }
-_WHOLE_NORMS: Dimensions = {"attn_q_norm.weight": ("n_query",), "attn_k_norm.weight": ("n_kv",)}
+_WHOLE_NORMS: shapes.Dimensions = {"attn_q_norm.weight": ("n_query",), "attn_k_norm.weight": ("n_kv",)}
 
 
 _MINIMAX_M2 = Architecture(
     hf_classes=("MiniMaxM2ForCausalLM",),
     gguf_name="minimax-m2",
     hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        *VOCABULARY,
-        *EXPERTS,
+        *rows.DECODER,
+        *rows.RMS_NORM,
+        *rows.VOCABULARY,
+        *rows.EXPERTS,
         _WIDTH_OF_EXPERTS,
         _BY_SIGMOID,
-        Hyperparameter(
+        rows.u32(
             "rope.dimension_count",
-            "u32",
-            lambda config: config.optional_integer("rotary_dim") or partly_rotated(1.0)(config),
+            lambda config: config.optional_integer("rotary_dim") or rows.partly_rotated(1.0)(config),
         ),
     ),
-    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **_BIASED_EXPERTS}),
+    tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **_WHOLE_NORMS, **_BIASED_EXPERTS}),
     names=TensorNames(leaves_later_layers=True),
-    layout=Layout(stacks=NUMBERED_EXPERTS, splits={**CHOICE_CORRECTION, **FUSED_EXPERTS}),
+    layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}),
     settings=Settings(
         defaults={"rope_theta": 5e6},
         assumed={**_SILU, **_UNTIED, "scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer"},
@@ -117,24 +76,24 @@ def _has_experts(config: Config, i: int) -> bool:
     return (i + 1) % max(1, _step(config)) == 0
 
 
-def _llama_4_layer(config: Config, i: int) -> Dimensions:
+def _llama_4_layer(config: Config, i: int) -> shapes.Dimensions:
     n_embd = config.integer("hidden_size")
     width = config.integer("intermediate_size" if _has_experts(config, i) else "intermediate_size_mlp")
-    feed_forward: Dimensions = {
+    feed_forward: shapes.Dimensions = {
         "ffn_gate{}.weight": (n_embd, width),
         "ffn_up{}.weight": (n_embd, width),
         "ffn_down{}.weight": (width, n_embd),
     }
     kind = "_shexp" if _has_experts(config, i) else ""
     own = {name.format(kind): extents for name, extents in feed_forward.items()}
-    return {**PRE_NORMS, **ATTENTION, **(EXPERT_FEED_FORWARD if kind else {}), **own}
+    return {**shapes.PRE_NORMS, **shapes.ATTENTION, **(shapes.EXPERT_FEED_FORWARD if kind else {}), **own}
 
 
 def _half(first: bool) -> Cut:
     """Return the cut that takes the gates or the ups of experts whose outputs are columns."""
 
     def cut(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-        return StackedTensor(name, tuple(half(matrix, name) for matrix in matrices(tensor)))
+        return StackedTensor(name, tuple(half(matrix, name) for matrix in shapes.matrices(tensor)))
 
     def half(matrix: FileTensor, name: str) -> RearrangedTensor:
         n_rows = matrix.shape[0] // 2
@@ -145,7 +104,7 @@ def _half(first: bool) -> Cut:
 
 
 def _transposed(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-    return StackedTensor(name, tuple(TransposedTensor(matrix, name) for matrix in matrices(tensor)))
+    return StackedTensor(name, tuple(TransposedTensor(matrix, name) for matrix in shapes.matrices(tensor)))
 
 
 def _llama_4_kinds(config: Config) -> list[str]:
@@ -164,16 +123,16 @@ _LLAMA_4 = Architecture(
     hf_classes=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
     gguf_name="llama4",
     hyperparameters=(
-        *without(DECODER, "feed_forward_length"),
-        *RMS_NORM,
-        *VOCABULARY,
-        *EXPERTS,
-        Hyperparameter("feed_forward_length", "u32", integer("intermediate_size_mlp")),
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
-        Hyperparameter("interleave_moe_layer_step", "u32", _step),
-        Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
+        *rows.without(rows.DECODER, "feed_forward_length"),
+        *rows.RMS_NORM,
+        *rows.VOCABULARY,
+        *rows.EXPERTS,
+        rows.u32("feed_forward_length", "intermediate_size_mlp"),
+        rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
+        rows.u32("interleave_moe_layer_step", _step),
+        rows.u32("expert_feed_forward_length", "intermediate_size"),
     ),
-    tensors=RequiredTensors(layer=_llama_4_layer, generate=llama3_factors),
+    tensors=RequiredTensors(layer=_llama_4_layer, generate=rows.llama3_factors),
     names=TensorNames(skipped_modules=("vision_model.", "multi_modal_projector.")),
     layout=Layout(
         splits={
@@ -209,9 +168,11 @@ _LLAMA_4 = Architecture(
 _OLMOE = Architecture(
     hf_classes=("OlmoeForCausalLM",),
     gguf_name="olmoe",
-    hyperparameters=DECODER + RMS_NORM + EXPERTS,
-    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **_WHOLE_NORMS, **EXPERT_FEED_FORWARD}),
-    layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.EXPERTS,
+    tensors=RequiredTensors(
+        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **_WHOLE_NORMS, **shapes.EXPERT_FEED_FORWARD}
+    ),
+    layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     settings=Settings(
         assumed={
             **_SILU,
@@ -220,18 +181,18 @@ _OLMOE = Architecture(
             "clip_qkv": None,
             "norm_topk_prob": False,
             "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
-            "head_dim": even_head_size,
+            "head_dim": shapes.even_head_size,
         }
     ),
 )
 
 
-def _dense_first(setting: str, attention: Dimensions) -> Callable[[Config, int], Dimensions]:
+def _dense_first(setting: str, attention: shapes.Dimensions) -> Callable[[Config, int], shapes.Dimensions]:
     """Return what a layer has where the first ones, as many as `setting` says, do without experts."""
 
-    def layer(config: Config, i: int) -> Dimensions:
+    def layer(config: Config, i: int) -> shapes.Dimensions:
         if i < config.integer(setting):
-            return {**attention, **GATED_FEED_FORWARD}
+            return {**attention, **shapes.GATED_FEED_FORWARD}
         shared = _SHARED_EXPERTS if config.integer("n_shared_experts") else {}
         return {**attention, **_BIASED_EXPERTS, **shared}
 
@@ -239,13 +200,13 @@ def _dense_first(setting: str, attention: Dimensions) -> Callable[[Config, int],
 
 
 _ROUTED_ROWS = (
-    *DECODER,
-    *RMS_NORM,
-    *VOCABULARY,
-    *EXPERTS,
+    *rows.DECODER,
+    *rows.RMS_NORM,
+    *rows.VOCABULARY,
+    *rows.EXPERTS,
     _WIDTH_OF_EXPERTS,
     _BY_SIGMOID,
-    Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
+    rows.u32("expert_shared_count", "n_shared_experts"),
 )
 
 _DOTS_1 = Architecture(
@@ -253,12 +214,14 @@ _DOTS_1 = Architecture(
     gguf_name="dots1",
     hyperparameters=(
         *_ROUTED_ROWS,
-        Hyperparameter("leading_dense_block_count", "u32", integer("first_k_dense_replace")),
-        Hyperparameter("expert_weights_norm", "bool", lambda config: config.flag("norm_topk_prob") or False),
-        Hyperparameter("expert_weights_scale", "f32", number("routed_scaling_factor")),
+        rows.u32("leading_dense_block_count", "first_k_dense_replace"),
+        rows.boolean("expert_weights_norm", lambda config: config.flag("norm_topk_prob") or False),
+        rows.f32("expert_weights_scale", rows.number("routed_scaling_factor")),
     ),
-    tensors=RequiredTensors(layer=_dense_first("first_k_dense_replace", {**PRE_NORMS, **ATTENTION, **HEAD_NORMS})),
-    layout=Layout(stacks=NUMBERED_EXPERTS, splits={**CHOICE_CORRECTION, **FUSED_EXPERTS}),
+    tensors=RequiredTensors(
+        layer=_dense_first("first_k_dense_replace", {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS})
+    ),
+    layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}),
     settings=Settings(
         defaults={"first_k_dense_replace": 0, "max_window_layers": 62},
         assumed={
@@ -282,19 +245,26 @@ _AFMOE = Architecture(
     gguf_name="afmoe",
     hyperparameters=(
         *_ROUTED_ROWS,
-        *WINDOW,
-        Hyperparameter("leading_dense_block_count", "u32", integer("num_dense_layers")),
-        Hyperparameter("expert_weights_norm", "bool", True),
-        Hyperparameter("expert_weights_scale", "f32", number("route_scale")),
+        *rows.WINDOW,
+        rows.u32("leading_dense_block_count", "num_dense_layers"),
+        rows.boolean("expert_weights_norm", True),
+        rows.f32("expert_weights_scale", rows.number("route_scale")),
     ),
     tensors=RequiredTensors(
         layer=_dense_first(
             "num_dense_layers",
-            {**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, "attn_gate.weight": ("n_embd", "n_query")},
+            {
+                **shapes.PRE_NORMS,
+                **shapes.POST_NORMS,
+                **shapes.ATTENTION,
+                **shapes.HEAD_NORMS,
+                "attn_gate.weight": ("n_embd", "n_query"),
+            },
         )
     ),
     layout=Layout(
-        stacks=NUMBERED_EXPERTS, splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **FUSED_EXPERTS}
+        stacks=shapes.NUMBERED_EXPERTS,
+        splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **shapes.FUSED_EXPERTS},
     ),
     settings=Settings(
         aliases={"num_shared_experts": "n_shared_experts"},
@@ -307,7 +277,7 @@ _AFMOE = Architecture(
             "score_func": "sigmoid",
             "n_group": 1,
             "global_attn_every_n_layers": _DENSE_EVERY,
-            "layer_types": windows_but_every(_DENSE_EVERY),
+            "layer_types": rows.windows_but_every(_DENSE_EVERY),
         },
     ),
 )
@@ -329,19 +299,19 @@ def _of_all_layers(read: Callable[[Config, int], Any]) -> Callable[[Config], Val
     return lambda config: [read(config, i) for i in range(config.integer("num_hidden_layers"))]
 
 
-def _mimo_layer(config: Config, i: int) -> Dimensions:
+def _mimo_layer(config: Config, i: int) -> shapes.Dimensions:
     n_embd, n_value = config.integer("hidden_size"), config.integer("v_head_dim")
     n_heads, n_kv_heads = config.integer("num_attention_heads"), _n_mimo_kv_heads(config, i)
     kinds = config.values.get("mlp_layer_types", config.values.get("moe_layer_freq"))
     is_dense = kinds[i] in ("dense", 0) if isinstance(kinds, list) and i < len(kinds) else i == 0
     return {
-        **PRE_NORMS,
+        **shapes.PRE_NORMS,
         "attn_q.weight": (n_embd, "n_query"),
-        "attn_k.weight": (n_embd, n_kv_heads * head_size(config)),
+        "attn_k.weight": (n_embd, n_kv_heads * shapes.head_size(config)),
         "attn_v.weight": (n_embd, n_kv_heads * n_value),
         "attn_output.weight": (n_heads * n_value, n_embd),
         **({"attn_sinks.weight": (n_heads,)} if _has_window(config, i) else {}),
-        **(GATED_FEED_FORWARD if is_dense else _BIASED_EXPERTS),
+        **(shapes.GATED_FEED_FORWARD if is_dense else _BIASED_EXPERTS),
     }
 
 
@@ -358,27 +328,27 @@ _MIMO_2 = Architecture(
     hf_classes=("MiMoV2FlashForCausalLM",),
     gguf_name="mimo2",
     hyperparameters=(
-        *without(DECODER, "attention.head_count_kv", "attention.value_length"),
-        *RMS_NORM,
-        *VOCABULARY,
-        *EXPERTS,
+        *rows.without(rows.DECODER, "attention.head_count_kv", "attention.value_length"),
+        *rows.RMS_NORM,
+        *rows.VOCABULARY,
+        *rows.EXPERTS,
         _WIDTH_OF_EXPERTS,
         _BY_SIGMOID,
-        *WINDOW_ROPE,
-        Hyperparameter("attention.head_count_kv", "u32[]", _of_all_layers(_n_mimo_kv_heads)),
-        Hyperparameter("attention.value_length", "u32", integer("v_head_dim")),
-        Hyperparameter("attention.value_scale", "f32", lambda config: config.number("attention_value_scale")),
-        Hyperparameter("attention.sliding_window", "u32", _mimo_window),
-        Hyperparameter("attention.sliding_window_pattern", "bool[]", _of_all_layers(_has_window)),
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.334)),
+        *rows.WINDOW_ROPE,
+        rows.u32_list("attention.head_count_kv", _of_all_layers(_n_mimo_kv_heads)),
+        rows.u32("attention.value_length", "v_head_dim"),
+        rows.f32("attention.value_scale", "attention_value_scale"),
+        rows.u32("attention.sliding_window", _mimo_window),
+        rows.bool_list("attention.sliding_window_pattern", _of_all_layers(_has_window)),
+        rows.u32("rope.dimension_count", rows.partly_rotated(0.334)),
     ),
     tensors=RequiredTensors(layer=_mimo_layer),
     names=TensorNames(unused=("model.mtp.",)),
     layout=Layout(
-        stacks=NUMBERED_EXPERTS,
+        stacks=shapes.NUMBERED_EXPERTS,
         splits={
-            **CHOICE_CORRECTION,
-            **FUSED_EXPERTS,
+            **shapes.CHOICE_CORRECTION,
+            **shapes.FUSED_EXPERTS,
             ".self_attn.attention_sink_bias": _SINKS,
             ".self_attn.sinks": _SINKS,
         },
@@ -409,7 +379,7 @@ SINGLE_EXPERTS = (_MINIMAX_M2, _LLAMA_4, _OLMOE, _DOTS_1, _AFMOE, _MIMO_2)
 
 _GATES, _UPS = 0, 1  # the first row of each; from there every other row
 
-_GPT_OSS_WEIGHTS: Dimensions = {**ATTENTION, **EXPERT_FEED_FORWARD}
+_GPT_OSS_WEIGHTS: shapes.Dimensions = {**shapes.ATTENTION, **shapes.EXPERT_FEED_FORWARD}
 
 
 def _outputs_as_rows(matrix: FileTensor) -> SourceTensor:
@@ -420,7 +390,7 @@ def _outputs_as_rows(matrix: FileTensor) -> SourceTensor:
 def _every_other_row(first: int) -> Cut:
     def cut(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
         return StackedTensor(
-            name, tuple(_half_of_rows(_outputs_as_rows(matrix), name, first) for matrix in matrices(tensor))
+            name, tuple(_half_of_rows(_outputs_as_rows(matrix), name, first) for matrix in shapes.matrices(tensor))
         )
 
     return cut
@@ -443,11 +413,11 @@ def _every_other_number(first: int) -> Cut:
 
 
 def _down(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-    return StackedTensor(name, tuple(_outputs_as_rows(matrix) for matrix in matrices(tensor)))
+    return StackedTensor(name, tuple(_outputs_as_rows(matrix) for matrix in shapes.matrices(tensor)))
 
 
 def _ramp(config: Config) -> tuple[str, ...]:
-    if kind_of(config) != "yarn" or rope_of(config).flag("truncate") is not False:
+    if rows.kind_of(config) != "yarn" or rows.rope_of(config).flag("truncate") is not False:
         return ()
     return ("The model blends its rotations over a range with fractions; llama.cpp rounds it to whole numbers.",)
 
@@ -456,11 +426,11 @@ GPT_OSS = Architecture(
     hf_classes=("GptOssForCausalLM",),
     gguf_name="gpt-oss",
     hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        *EXPERTS,
-        *WINDOW,
-        Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
+        *rows.DECODER,
+        *rows.RMS_NORM,
+        *rows.EXPERTS,
+        *rows.WINDOW,
+        rows.u32("expert_feed_forward_length", "intermediate_size"),
     ),
     tensors=RequiredTensors(
         layer={
@@ -468,7 +438,7 @@ GPT_OSS = Architecture(
             "post_attention_norm.weight": ("n_embd",),
             "attn_sinks.weight": ("n_heads",),
             **_GPT_OSS_WEIGHTS,
-            **biases(_GPT_OSS_WEIGHTS),
+            **shapes.biases(_GPT_OSS_WEIGHTS),
         }
     ),
     layout=Layout(
@@ -487,7 +457,7 @@ GPT_OSS = Architecture(
         assumed={
             "attention_bias": True,
             "hidden_act": "silu",
-            "layer_types": windows_but_every(2),
+            "layer_types": rows.windows_but_every(2),
             "swiglu_alpha": 1.702,
             "swiglu_limit": 7.0,
             "tie_word_embeddings": False,

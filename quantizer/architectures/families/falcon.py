@@ -11,17 +11,10 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Layout, RequiredTensors, Settings
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings
 from quantizer.architectures.families.recurrent import MAMBA, MAMBA_2_LAYOUT, mamba_2_mixer, mamba_2_rows, no_limit
-from quantizer.architectures.metadata_rows import DECODER, RMS_NORM, VOCABULARY, without
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    GATED_FEED_FORWARD,
-    Dimensions,
-    biases,
-    decoder_with_bias,
-    head_size,
-)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import RowFactors
 
@@ -37,14 +30,17 @@ def _width(config: Config) -> int:
     return config.optional_integer("ffn_hidden_size") or 4 * config.integer("hidden_size")
 
 
-def _layer(config: Config, _i: int) -> Dimensions:
+def _layer(config: Config, _i: int) -> shapes.Dimensions:
     n_embd, width = config.integer("hidden_size"), _width(config)
     has_two_norms = config.flag("new_decoder_architecture") and config.integer("num_ln_in_parallel_attn") == 2
-    norms: Dimensions = {"attn_norm.weight": (n_embd,), **({"attn_norm_2.weight": (n_embd,)} if has_two_norms else {})}
+    norms: shapes.Dimensions = {
+        "attn_norm.weight": (n_embd,),
+        **({"attn_norm_2.weight": (n_embd,)} if has_two_norms else {}),
+    }
     return {
         **norms,
-        **biases(norms),
-        "attn_qkv.weight": (n_embd, n_embd + 2 * _n_kv_heads(config) * head_size(config)),
+        **shapes.biases(norms),
+        "attn_qkv.weight": (n_embd, n_embd + 2 * _n_kv_heads(config) * shapes.head_size(config)),
         "attn_output.weight": (n_embd, n_embd),
         "ffn_up.weight": (n_embd, width),
         "ffn_down.weight": (width, n_embd),
@@ -70,14 +66,14 @@ _FALCON = Architecture(
     hf_classes=("FalconForCausalLM",),
     gguf_name="falcon",
     hyperparameters=(
-        *without(DECODER, *_REPLACED),
-        *VOCABULARY,
-        Hyperparameter("context_length", "u32", lambda c: c.optional_integer("max_position_embeddings") or 2048),
-        Hyperparameter("feed_forward_length", "u32", _width),
-        Hyperparameter("attention.head_count_kv", "u32", _n_kv_heads),
-        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
+        *rows.without(rows.DECODER, *_REPLACED),
+        *rows.VOCABULARY,
+        rows.u32("context_length", lambda c: c.optional_integer("max_position_embeddings") or 2048),
+        rows.u32("feed_forward_length", _width),
+        rows.u32("attention.head_count_kv", _n_kv_heads),
+        rows.f32("attention.layer_norm_epsilon", "layer_norm_epsilon"),
     ),
-    tensors=RequiredTensors(model=decoder_with_bias, layer=_layer),
+    tensors=RequiredTensors(model=shapes.decoder_with_bias, layer=_layer),
     layout=Layout(row_orders={"ATTN_QKV": _kinds_apart}),
     settings=Settings(
         aliases={"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"},
@@ -110,13 +106,13 @@ def _mamba(config: Config) -> Config:
     )
 
 
-def _hybrid_layer(config: Config, _i: int) -> Dimensions:
+def _hybrid_layer(config: Config, _i: int) -> shapes.Dimensions:
     mixer = mamba_2_mixer(_mamba(config))
     if not config.flag("mamba_rms_norm"):
         mixer = {name: extents for name, extents in mixer.items() if name != "ssm_norm.weight"}
     # llama.cpp's name for the norm of the feed-forward ends so
-    norms: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm": ("n_embd",)}
-    return {**norms, **ATTENTION, **mixer, **GATED_FEED_FORWARD}
+    norms: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm": ("n_embd",)}
+    return {**norms, **shapes.ATTENTION, **mixer, **shapes.GATED_FEED_FORWARD}
 
 
 def _product(*names: str) -> RowFactors:
@@ -153,7 +149,7 @@ _MULTIPLIERS = (
 _HYBRID = Architecture(
     hf_classes=("FalconH1ForCausalLM",),
     gguf_name="falcon-h1",
-    hyperparameters=(*DECODER, *RMS_NORM, *VOCABULARY, *mamba_2_rows(_mamba)),
+    hyperparameters=(*rows.DECODER, *rows.RMS_NORM, *rows.VOCABULARY, *mamba_2_rows(_mamba)),
     tensors=RequiredTensors(layer=_hybrid_layer),
     layout=replace(
         MAMBA_2_LAYOUT,
@@ -205,8 +201,8 @@ FALCON = (
         _MAMBA,
         hf_classes=("FalconMambaForCausalLM",),
         hyperparameters=(
-            *without(_MAMBA.hyperparameters, "ssm.dt_b_c_rms"),
-            Hyperparameter("ssm.dt_b_c_rms", "bool", True),
+            *rows.without(_MAMBA.hyperparameters, "ssm.dt_b_c_rms"),
+            rows.boolean("ssm.dt_b_c_rms", True),
         ),
     ),
 )

@@ -13,6 +13,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
 from quantizer.architectures.architecture import (
     Architecture,
     Hyperparameter,
@@ -22,37 +24,11 @@ from quantizer.architectures.architecture import (
     TensorNames,
     Value,
 )
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    EXPERTS,
-    RMS_NORM,
-    WINDOW,
-    WINDOW_PATTERN,
-    WINDOW_ROPE,
-    integer,
-    kind_of,
-    number,
-    rope_of,
-    windows_but_every,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    DIMENSIONS,
-    GATED_FEED_FORWARD,
-    HEAD_NORMS,
-    POST_NORMS,
-    PRE_NORMS,
-    Dimensions,
-    Stack,
-    decoder,
-    head_size,
-)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import Cut, ExtendedTensor, plus_one, whole_tensor
 from quantizer.convert.source_model import FileTensor, GeneratedTensor
 
-_SOFTCAP = Hyperparameter("final_logit_softcapping", "f32", number("final_logit_softcapping"))
+_SOFTCAP = rows.f32("final_logit_softcapping", rows.number("final_logit_softcapping"))
 _NORMS = ("ATTN_NORM", "ATTN_POST_NORM", "FFN_NORM", "FFN_PRE_NORM", "FFN_POST_NORM", "OUTPUT_NORM")
 _ACTIVATION = {"hidden_activation": "gelu_pytorch_tanh"}
 
@@ -63,20 +39,28 @@ def _query_scale(n_layers_of_27b: int) -> dict[str, Any]:
     def expected(config: Config) -> int:
         if config.integer("num_hidden_layers") == n_layers_of_27b:
             return config.integer("hidden_size") // config.integer("num_attention_heads")
-        return head_size(config)
+        return shapes.head_size(config)
 
     return {"query_pre_attn_scalar": expected}
 
 
 def _windows(every: int) -> dict[str, Any]:
-    return {"sliding_window_pattern": every, "layer_types": windows_but_every(every)}
+    return {"sliding_window_pattern": every, "layer_types": rows.windows_but_every(every)}
 
 
 _GEMMA_3 = Architecture(
     hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     gguf_name="gemma3",
-    hyperparameters=(*DECODER, *RMS_NORM, *WINDOW, _SOFTCAP, *WINDOW_ROPE),
-    tensors=RequiredTensors(layer={**PRE_NORMS, **POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD}),
+    hyperparameters=(*rows.DECODER, *rows.RMS_NORM, *rows.WINDOW, _SOFTCAP, *rows.WINDOW_ROPE),
+    tensors=RequiredTensors(
+        layer={
+            **shapes.PRE_NORMS,
+            **shapes.POST_NORMS,
+            **shapes.ATTENTION,
+            **shapes.HEAD_NORMS,
+            **shapes.GATED_FEED_FORWARD,
+        }
+    ),
     names=TensorNames(skipped_modules=("vision_tower.", "multi_modal_projector.")),
     layout=Layout(value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one)),
     settings=Settings(
@@ -109,7 +93,7 @@ _EMBEDDING_GEMMA = replace(
     names=replace(_GEMMA_3.names, skipped_modules=(), renames={r"^(?!model\.|dense_)": "model."}),
     settings=_GEMMA_3.settings.plus(
         defaults={"use_bidirectional_attention": False},
-        assumed={"query_pre_attn_scalar": head_size, "use_bidirectional_attention": True},
+        assumed={"query_pre_attn_scalar": shapes.head_size, "use_bidirectional_attention": True},
     ),
     dense_modules=("dense_2", "dense_3"),
 )
@@ -119,8 +103,8 @@ GEMMA = (
     Architecture(
         hf_classes=("GemmaForCausalLM",),
         gguf_name="gemma",
-        hyperparameters=DECODER + RMS_NORM,
-        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}),
+        hyperparameters=rows.DECODER + rows.RMS_NORM,
+        tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}),
         layout=Layout(value_maps=dict.fromkeys(_NORMS, plus_one)),
         settings=Settings(defaults={"tie_word_embeddings": True}, assumed={**_ACTIVATION, "tie_word_embeddings": True}),
     ),
@@ -128,13 +112,15 @@ GEMMA = (
         hf_classes=("Gemma2ForCausalLM",),
         gguf_name="gemma2",
         hyperparameters=(
-            *DECODER,
-            *RMS_NORM,
-            *WINDOW,
+            *rows.DECODER,
+            *rows.RMS_NORM,
+            *rows.WINDOW,
             _SOFTCAP,
-            Hyperparameter("attn_logit_softcapping", "f32", number("attn_logit_softcapping")),
+            rows.f32("attn_logit_softcapping", rows.number("attn_logit_softcapping")),
         ),
-        tensors=RequiredTensors(layer={**PRE_NORMS, **POST_NORMS, **ATTENTION, **GATED_FEED_FORWARD}),
+        tensors=RequiredTensors(
+            layer={**shapes.PRE_NORMS, **shapes.POST_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}
+        ),
         layout=Layout(value_maps=dict.fromkeys(_NORMS, plus_one)),
         settings=Settings(
             defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
@@ -148,21 +134,21 @@ GEMMA = (
 
 _TOWERS = ("vision_tower.", "embed_vision.", "vision_embedder.", "audio_tower.", "embed_audio.")
 # without this row llama.cpp would cap them by 30, by zero it caps nothing
-_ALWAYS_SOFTCAP = Hyperparameter(
-    "final_logit_softcapping", "f32", lambda config: config.optional_number("final_logit_softcapping") or 0.0
+_ALWAYS_SOFTCAP = rows.f32(
+    "final_logit_softcapping", lambda config: config.optional_number("final_logit_softcapping") or 0.0
 )
 _SHARING = (
-    Hyperparameter("attention.shared_kv_layers", "u32", integer("num_kv_shared_layers")),
-    Hyperparameter("embedding_length_per_layer_input", "u32", integer("hidden_size_per_layer_input")),
+    rows.u32("attention.shared_kv_layers", "num_kv_shared_layers"),
+    rows.u32("embedding_length_per_layer_input", "hidden_size_per_layer_input"),
 )
 _ASSUMED: dict[str, Any] = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
 # what Gemma 3n and the smaller models of Gemma 4 have in each layer, and outside of them
-_PER_LAYER: Dimensions = {
+_PER_LAYER: shapes.Dimensions = {
     "inp_gate.weight": ("n_embd", "n_per_layer"),
     "proj.weight": ("n_per_layer", "n_embd"),
     "post_norm.weight": ("n_embd",),
 }
-_PER_LAYER_EMBEDDINGS: Dimensions = {
+_PER_LAYER_EMBEDDINGS: shapes.Dimensions = {
     "per_layer_token_embd.weight": ("n_per_layers", "n_vocab"),
     "per_layer_model_proj.weight": ("n_embd", "n_per_layers"),
     "per_layer_proj_norm.weight": ("n_per_layer",),
@@ -201,29 +187,29 @@ GEMMA_3N = Architecture(
     hf_classes=("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"),
     gguf_name="gemma3n",
     hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        *WINDOW,
-        *WINDOW_PATTERN,
-        *WINDOW_ROPE,
+        *rows.DECODER,
+        *rows.RMS_NORM,
+        *rows.WINDOW,
+        *rows.WINDOW_PATTERN,
+        *rows.WINDOW_ROPE,
         _ALWAYS_SOFTCAP,
         *_SHARING,
-        Hyperparameter("altup.active_idx", "u32", integer("altup_active_idx")),
-        Hyperparameter("altup.num_inputs", "u32", integer("altup_num_inputs")),
+        rows.u32("altup.active_idx", "altup_active_idx"),
+        rows.u32("altup.num_inputs", "altup_num_inputs"),
     ),
     tensors=RequiredTensors(
         model=lambda config: {
-            **decoder(config),
+            **shapes.decoder(config),
             **_PER_LAYER_EMBEDDINGS,
             "altup_proj.weight": ("n_embd", "n_embd", _N_STREAMS - 1),
             "altup_unembd_proj.weight": ("n_embd", "n_embd", _N_STREAMS - 1),
         },
         layer={
-            **PRE_NORMS,
-            **POST_NORMS,
-            **ATTENTION,
-            **HEAD_NORMS,
-            **GATED_FEED_FORWARD,
+            **shapes.PRE_NORMS,
+            **shapes.POST_NORMS,
+            **shapes.ATTENTION,
+            **shapes.HEAD_NORMS,
+            **shapes.GATED_FEED_FORWARD,
             **_PER_LAYER,
             "altup_correct_coef.weight": (_N_STREAMS, _N_STREAMS),
             "altup_correct_scale.weight": ("n_embd",),
@@ -240,7 +226,7 @@ GEMMA_3N = Architecture(
     layout=Layout(
         splits={**_EMBEDDINGS, ".correct_output_scale": {".correct_output_scale.weight": whole_tensor}},
         stacks=tuple(
-            Stack(f".{name}.", f".{name}.", lambda _config: _N_STREAMS - 1)
+            shapes.Stack(f".{name}.", f".{name}.", lambda _config: _N_STREAMS - 1)
             for name in ("altup_projections", "altup_unembed_projections")
         ),
     ),
@@ -259,7 +245,7 @@ GEMMA_3N = Architecture(
         },
         assumed={
             **_ASSUMED,
-            "layer_types": windows_but_every(_N_LAYERS_OF_KIND),
+            "layer_types": rows.windows_but_every(_N_LAYERS_OF_KIND),
             "num_kv_shared_layers": lambda config: config.integer("num_hidden_layers") - _N_OWN,
             "activation_sparsity_pattern": _sparsity,
             "hidden_size_per_layer_input": _N_PER_LAYER,
@@ -277,7 +263,7 @@ def _kinds(config: Config) -> list[str]:
     """Return the kinds of all layers. Raises CheckpointError when config.json lists others than transformers knows."""
     kinds = config.values.get("layer_types")
     if kinds is None:
-        return [*windows_but_every(6)(config)[:-1], "full_attention"]
+        return [*rows.windows_but_every(6)(config)[:-1], "full_attention"]
     n_layers = config.integer("num_hidden_layers")
     if not isinstance(kinds, list) or len(kinds) != n_layers or set(kinds) - {"sliding_attention", "full_attention"}:
         cause = f"config.json does not state which of {n_layers} layers have a sliding window."
@@ -334,13 +320,13 @@ def _has_per_layer(config: Config) -> bool:
     return config.integer("hidden_size_per_layer_input") > 0
 
 
-def _gemma_4_layer(config: Config, i: int) -> Dimensions:
+def _gemma_4_layer(config: Config, i: int) -> shapes.Dimensions:
     is_full, n_heads = _kinds(config)[i] == "full_attention", config.integer("num_attention_heads")
     width = _widths(config)[i]
-    size = _full_head(config) if is_full else head_size(config)
-    tensors: Dimensions = {
-        **PRE_NORMS,
-        **POST_NORMS,
+    size = _full_head(config) if is_full else shapes.head_size(config)
+    tensors: shapes.Dimensions = {
+        **shapes.PRE_NORMS,
+        **shapes.POST_NORMS,
         "attn_q.weight": ("n_embd", size * n_heads),
         "attn_q_norm.weight": (size,),
         "attn_output.weight": (size * n_heads, "n_embd"),
@@ -358,7 +344,7 @@ def _gemma_4_layer(config: Config, i: int) -> Dimensions:
     return {**tensors, **per_layer, **(_EXPERTS if _has_experts(config) else {})}
 
 
-_EXPERTS: Dimensions = {
+_EXPERTS: shapes.Dimensions = {
     "pre_ffw_norm_2.weight": ("n_embd",),
     "post_ffw_norm_1.weight": ("n_embd",),
     "post_ffw_norm_2.weight": ("n_embd",),
@@ -372,8 +358,8 @@ _EXPERTS: Dimensions = {
 
 def _frequency_divisors(config: Config) -> list[GeneratedTensor]:
     """Return the divisors of the layers without a window, which keep most numbers of a head from being rotated."""
-    kind_of(config, ("proportional",))
-    rope, n_pairs = rope_of(config), _full_head(config) // 2
+    rows.kind_of(config, ("proportional",))
+    rope, n_pairs = rows.rope_of(config), _full_head(config) // 2
     share = rope.optional_number("partial_rotary_factor")
     n_rotated = int((1.0 if share is None else share) * _full_head(config) // 2)
     factor = rope.optional_number("factor") or 1.0
@@ -401,25 +387,25 @@ _GEMMA_4 = Architecture(
     hf_classes=("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration"),
     gguf_name="gemma4",
     hyperparameters=(
-        *without(DECODER, *_REPLACED, "rope.scaling."),
-        *RMS_NORM,
-        *WINDOW,
-        *WINDOW_ROPE,
+        *rows.without(rows.DECODER, *_REPLACED, "rope.scaling."),
+        *rows.RMS_NORM,
+        *rows.WINDOW,
+        *rows.WINDOW_ROPE,
         _ALWAYS_SOFTCAP,
         *_SHARING,
-        Hyperparameter("attention.sliding_window_pattern", "bool[]", _pattern),
-        Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
-        Hyperparameter("attention.key_length", "u32", _full_head),
-        Hyperparameter("attention.value_length", "u32", _full_head),
-        Hyperparameter("attention.key_length_swa", "u32", head_size),
-        Hyperparameter("attention.value_length_swa", "u32", head_size),
-        Hyperparameter("rope.dimension_count", "u32", _full_head),
-        Hyperparameter("rope.dimension_count_swa", "u32", head_size),
-        Hyperparameter("feed_forward_length", "u32[]", _widths),
-        *map(_of_experts, (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", DIMENSIONS["n_ff_expert"]))),
+        rows.bool_list("attention.sliding_window_pattern", _pattern),
+        rows.u32_list("attention.head_count_kv", _kv_heads),
+        rows.u32("attention.key_length", _full_head),
+        rows.u32("attention.value_length", _full_head),
+        rows.u32("attention.key_length_swa", shapes.head_size),
+        rows.u32("attention.value_length_swa", shapes.head_size),
+        rows.u32("rope.dimension_count", _full_head),
+        rows.u32("rope.dimension_count_swa", shapes.head_size),
+        rows.u32_list("feed_forward_length", _widths),
+        *map(_of_experts, (*rows.EXPERTS, rows.u32("expert_feed_forward_length", shapes.DIMENSIONS["n_ff_expert"]))),
     ),
     tensors=RequiredTensors(
-        model=lambda config: {**decoder(config), **(_PER_LAYER_EMBEDDINGS if _has_per_layer(config) else {})},
+        model=lambda config: {**shapes.decoder(config), **(_PER_LAYER_EMBEDDINGS if _has_per_layer(config) else {})},
         layer=_gemma_4_layer,
         generate=_frequency_divisors,
     ),

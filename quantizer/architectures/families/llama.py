@@ -15,32 +15,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter, Layout, RequiredTensors, Settings, Value
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, Value
 from quantizer.architectures.families.draft_heads import eagle3_variant
 from quantizer.architectures.families.recurrent import MAMBA_2_LAYOUT, mamba_2_mixer, mamba_2_rows, no_limit
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    EXPERTS,
-    RMS_NORM,
-    ROTATED,
-    VOCABULARY,
-    integer,
-    llama3_factors,
-    number,
-    rope_base,
-    rope_number,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    EXPERT_FEED_FORWARD,
-    FUSED_EXPERTS,
-    GATED_FEED_FORWARD,
-    NUMBERED_EXPERTS,
-    PRE_NORMS,
-    Dimensions,
-    decoder,
-)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import Cut, rows_in, unpermute_keys, unpermute_queries, whole_tensor
 
@@ -48,8 +27,10 @@ from quantizer.convert.derived_tensors import Cut, rows_in, unpermute_keys, unpe
 _LLAMA = Architecture(
     hf_classes=("LlamaForCausalLM", "MistralForCausalLM", "InternLM3ForCausalLM"),
     gguf_name="llama",
-    hyperparameters=DECODER + RMS_NORM + VOCABULARY + ROTATED,
-    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}, generate=llama3_factors),
+    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
+    tensors=RequiredTensors(
+        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}, generate=rows.llama3_factors
+    ),
     layout=Layout(row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys}),
     settings=Settings(assumed={"hidden_act": "silu"}),
 )
@@ -59,7 +40,7 @@ _LLAMA_BODY = replace(
     hf_classes=("LlamaModel", "MistralModel"),
     tensors=replace(
         _LLAMA.tensors,
-        model=lambda config: {name: size for name, size in decoder(config).items() if name != "output.weight"},
+        model=lambda config: {name: size for name, size in shapes.decoder(config).items() if name != "output.weight"},
     ),
     names=replace(_LLAMA.names, renames={r"^(?!model\.)": "model."}),
 )
@@ -71,14 +52,14 @@ LLAMA_LIKE = (
         _LLAMA_BODY,
         hf_classes=("LlamaBidirectionalModel",),
         gguf_name="llama-embed",
-        hyperparameters=(*_LLAMA.hyperparameters, Hyperparameter("attention.causal", "bool", False)),
+        hyperparameters=(*_LLAMA.hyperparameters, rows.boolean("attention.causal", False)),
     ),
     replace(
         _LLAMA,
         hf_classes=("MixtralForCausalLM",),
-        hyperparameters=_LLAMA.hyperparameters + EXPERTS,
-        tensors=replace(_LLAMA.tensors, layer={**PRE_NORMS, **ATTENTION, **EXPERT_FEED_FORWARD}),
-        layout=replace(_LLAMA.layout, stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+        hyperparameters=_LLAMA.hyperparameters + rows.EXPERTS,
+        tensors=replace(_LLAMA.tensors, layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.EXPERT_FEED_FORWARD}),
+        layout=replace(_LLAMA.layout, stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     ),
     replace(
         _LLAMA,
@@ -86,10 +67,10 @@ LLAMA_LIKE = (
         gguf_name="granite",
         hyperparameters=(
             *_LLAMA.hyperparameters,
-            Hyperparameter("attention.scale", "f32", number("attention_multiplier")),
-            Hyperparameter("embedding_scale", "f32", number("embedding_multiplier")),
-            Hyperparameter("residual_scale", "f32", number("residual_multiplier")),
-            Hyperparameter("logit_scale", "f32", number("logits_scaling")),
+            rows.f32("attention.scale", rows.number("attention_multiplier")),
+            rows.f32("embedding_scale", rows.number("embedding_multiplier")),
+            rows.f32("residual_scale", rows.number("residual_multiplier")),
+            rows.f32("logit_scale", rows.number("logits_scaling")),
         ),
         settings=replace(
             _LLAMA.settings,
@@ -121,8 +102,8 @@ LLAMA_LIKE = (
         hyperparameters=(
             *_LLAMA.hyperparameters,
             # Ministral's own; Mistral Small does without
-            Hyperparameter("rope.scaling.yarn_log_multiplier", "f32", rope_number("mscale_all_dim")),
-            Hyperparameter("attention.temperature_scale", "f32", rope_number("llama_4_scaling_beta")),
+            rows.f32("rope.scaling.yarn_log_multiplier", rows.rope_number("mscale_all_dim")),
+            rows.f32("attention.temperature_scale", rows.rope_number("llama_4_scaling_beta")),
         ),
         names=replace(_LLAMA.names, skipped_modules=("vision_tower.", "multi_modal_projector.")),
     ),
@@ -141,8 +122,8 @@ LLAMA_LIKE = (
         tensors=replace(
             _LLAMA.tensors,
             layer={
-                **PRE_NORMS,
-                **ATTENTION,
+                **shapes.PRE_NORMS,
+                **shapes.ATTENTION,
                 "ffn_up.weight": ("n_embd", "n_ff"),
                 "ffn_down.weight": ("n_ff", "n_embd"),
             },
@@ -168,7 +149,7 @@ _SECOND_HALF = rows_in(lambda _config, n_rows: np.arange(n_rows // 2, n_rows))
 
 def _cuts(shared: str) -> dict[str, dict[str, Cut]]:
     """Return how fused matrices are cut; `shared` is what gguf's map calls the feed-forward of all tokens."""
-    gates, ups = FUSED_EXPERTS[".experts.gate_up_proj"].values()
+    gates, ups = shapes.FUSED_EXPERTS[".experts.gate_up_proj"].values()
     experts = {"block_sparse_moe.experts.w1.weight": gates, "block_sparse_moe.experts.w3.weight": ups}
     return {
         "block_sparse_moe.input_linear.weight": experts,
@@ -183,7 +164,7 @@ def _cuts(shared: str) -> dict[str, dict[str, Cut]]:
     }
 
 
-def _feed_forward(config: Config, kind: str = "") -> Dimensions:
+def _feed_forward(config: Config, kind: str = "") -> shapes.Dimensions:
     """Return the matrices of the feed-forward of all tokens, none where it has no width."""
     n_embd, width = config.integer("hidden_size"), config.integer("shared_intermediate_size")
     if not width:
@@ -195,12 +176,12 @@ def _feed_forward(config: Config, kind: str = "") -> Dimensions:
     }
 
 
-def _experts_layer(config: Config, _i: int) -> Dimensions:
-    return {**PRE_NORMS, **ATTENTION, **EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
+def _experts_layer(config: Config, _i: int) -> shapes.Dimensions:
+    return {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
 
 
-def _dense_layer(config: Config, _i: int) -> Dimensions:
-    return {**PRE_NORMS, **ATTENTION, **_feed_forward(config)}
+def _dense_layer(config: Config, _i: int) -> shapes.Dimensions:
+    return {**shapes.PRE_NORMS, **shapes.ATTENTION, **_feed_forward(config)}
 
 
 def _attends(config: Config, i: int) -> bool:
@@ -234,19 +215,19 @@ def _mamba(config: Config) -> Config:
     )
 
 
-def _hybrid_layer(config: Config, i: int) -> Dimensions:
-    mixer = ATTENTION if _attends(config, i) else mamba_2_mixer(_mamba(config))
+def _hybrid_layer(config: Config, i: int) -> shapes.Dimensions:
+    mixer = shapes.ATTENTION if _attends(config, i) else mamba_2_mixer(_mamba(config))
     if not config.integer("num_local_experts"):
-        return {**PRE_NORMS, **mixer, **_feed_forward(config)}
-    return {**PRE_NORMS, **mixer, **EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
+        return {**shapes.PRE_NORMS, **mixer, **_feed_forward(config)}
+    return {**shapes.PRE_NORMS, **mixer, **shapes.EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
 
 
 def _shared_width(config: Config) -> Value:
     return config.integer("shared_intermediate_size") or None
 
 
-_EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_shared_feed_forward_length", "u32", _shared_width))
-_WIDTH = Hyperparameter("feed_forward_length", "u32", integer("shared_intermediate_size"))
+_EXPERT_ROWS = (*rows.EXPERTS, rows.u32("expert_shared_feed_forward_length", _shared_width))
+_WIDTH = rows.u32("feed_forward_length", "shared_intermediate_size")
 
 _EXPERTS = replace(
     _PLAIN,
@@ -264,17 +245,17 @@ _ATTENTION_WITH_EXPERTS = replace(
 _ATTENTION_ONLY = replace(
     _PLAIN,
     hf_classes=(),
-    hyperparameters=(*without(_PLAIN.hyperparameters, "feed_forward_length"), _WIDTH),
+    hyperparameters=(*rows.without(_PLAIN.hyperparameters, "feed_forward_length"), _WIDTH),
     tensors=replace(_PLAIN.tensors, layer=_dense_layer),
     layout=replace(_PLAIN.layout, splits=_cuts("mlp")),
     settings=replace(_PLAIN.settings, assumed=_ASSUMED_OF_ATTENTION),
 )
 _HYBRID_ROWS = (
-    *without(_PLAIN.hyperparameters, "attention.head_count_kv", "feed_forward_length"),
+    *rows.without(_PLAIN.hyperparameters, "attention.head_count_kv", "feed_forward_length"),
     *mamba_2_rows(_mamba),
-    Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
+    rows.u32_list("attention.head_count_kv", _kv_heads),
     # to llama.cpp the switch of positions
-    Hyperparameter("rope.scaling.finetuned", "bool", lambda config: config.text("position_embedding_type") == "rope"),
+    rows.boolean("rope.scaling.finetuned", lambda config: config.text("position_embedding_type") == "rope"),
 )
 _HYBRID = replace(
     _PLAIN,
@@ -320,7 +301,7 @@ _HYBRID_WITH_EXPERTS = replace(
     hyperparameters=(
         *_HYBRID_ROWS,
         *_EXPERT_ROWS,
-        Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
+        rows.u32("feed_forward_length", "intermediate_size"),
     ),
     layout=replace(_HYBRID.layout, splits={**MAMBA_2_LAYOUT.splits, **_cuts("mlp.shared_mlp")}),
     variant=_variant,
@@ -331,11 +312,11 @@ _MINICPM = replace(
     hf_classes=("MiniCPMForCausalLM",),
     gguf_name="minicpm",
     hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        Hyperparameter("embedding_scale", "f32", lambda config: config.number("scale_emb")),
-        Hyperparameter("residual_scale", "f32", _scale_of_depth),
-        Hyperparameter("logit_scale", "f32", _scale_of_width),
+        *rows.DECODER,
+        *rows.RMS_NORM,
+        rows.f32("embedding_scale", "scale_emb"),
+        rows.f32("residual_scale", _scale_of_depth),
+        rows.f32("logit_scale", _scale_of_width),
     ),
     settings=replace(
         _PLAIN.settings,
@@ -351,7 +332,7 @@ def _bases(config: Config) -> list[float]:
     """Return the base of the frequencies of each layer, 0 for one that does without positions."""
     n_layers, listed = config.integer("num_hidden_layers"), config.values.get("layer_rope_theta")
     if listed is None:
-        return [rope_base(config)] * n_layers
+        return [rows.rope_base(config)] * n_layers
     if not isinstance(listed, list) or len(listed) < n_layers:
         raise CheckpointError("layer_rope_theta in config.json is too short.", "Check layer_rope_theta.")
     return [Config({"layer_rope_theta": base}).number("layer_rope_theta") for base in listed[:n_layers]]
@@ -359,7 +340,7 @@ def _bases(config: Config) -> list[float]:
 
 def _one_base(config: Config) -> float:
     """Return the base of all layers that have positions. Raises CheckpointError where they differ."""
-    bases = {base for base in _bases(config) if base} or {rope_base(config)}
+    bases = {base for base in _bases(config) if base} or {rows.rope_base(config)}
     if len(bases) > 1:
         raise CheckpointError(
             "config.json has several rope_theta, and llama.cpp supports one here.", "Choose another model."
@@ -378,23 +359,24 @@ def _windows(config: Config) -> Value:
     return [kind == "sliding_attention" for kind in kinds[:n_layers]]
 
 
-_SINKS: Dimensions = {"attn_sinks.weight": ("n_heads",)}
+_SINKS: shapes.Dimensions = {"attn_sinks.weight": ("n_heads",)}
 _WINDOWED = replace(
     _PLAIN,
     hf_classes=("GraniteSWAForCausalLM",),
     gguf_name="granite_swa",
     hyperparameters=(
-        *without(_PLAIN.hyperparameters, "rope.freq_base"),
-        Hyperparameter("rope.freq_base", "f32", _one_base),
-        Hyperparameter("attention.sliding_window", "u32", integer("sliding_window")),
-        Hyperparameter("attention.sliding_window_pattern", "bool[]", _windows),
-        Hyperparameter(
+        *rows.without(_PLAIN.hyperparameters, "rope.freq_base"),
+        rows.f32("rope.freq_base", _one_base),
+        rows.u32("attention.sliding_window", "sliding_window"),
+        rows.bool_list("attention.sliding_window_pattern", _windows),
+        rows.bool_list(
             "attention.rope_pattern",
-            "bool[]",
             lambda config: None if all(_bases(config)) else [base > 0 for base in _bases(config)],
         ),
     ),
-    tensors=replace(_PLAIN.tensors, layer={**PRE_NORMS, **ATTENTION, **_SINKS, **GATED_FEED_FORWARD}),
+    tensors=replace(
+        _PLAIN.tensors, layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **_SINKS, **shapes.GATED_FEED_FORWARD}
+    ),
     names=replace(_PLAIN.names, map_of="granite", own={"model.layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks"}),
     layout=replace(_PLAIN.layout, splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}}),
     settings=replace(
@@ -405,10 +387,10 @@ _WINDOWED = replace(
 )
 
 
-def _windowed_experts_layer(config: Config, _i: int) -> Dimensions:
+def _windowed_experts_layer(config: Config, _i: int) -> shapes.Dimensions:
     n_embd, width = config.integer("hidden_size"), config.integer("shared_intermediate_size")
-    shared: Dimensions = {"ffn_up_shexp.weight": (n_embd, 2 * width), "ffn_down_shexp.weight": (width, n_embd)}
-    return {**PRE_NORMS, **ATTENTION, **_SINKS, **EXPERT_FEED_FORWARD, **(shared if width else {})}
+    shared: shapes.Dimensions = {"ffn_up_shexp.weight": (n_embd, 2 * width), "ffn_down_shexp.weight": (width, n_embd)}
+    return {**shapes.PRE_NORMS, **shapes.ATTENTION, **_SINKS, **shapes.EXPERT_FEED_FORWARD, **(shared if width else {})}
 
 
 _WINDOWED_WITH_EXPERTS = replace(

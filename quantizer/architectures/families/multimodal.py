@@ -15,22 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Architecture, Hyperparameter
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture
 from quantizer.architectures.families.dense import DENSE
 from quantizer.architectures.families.llama import LLAMA_LIKE
 from quantizer.architectures.families.qwen import QWEN
 from quantizer.architectures.families.recurrent import LFM
 from quantizer.architectures.families.shared_experts import ERNIE, GLM
-from quantizer.architectures.metadata_rows import partly_rotated, rotation_sections, without
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    FUSED_FEED_FORWARD,
-    POST_NORMS,
-    PRE_NORMS,
-    QKV_BIASES,
-    even_head_size,
-    head_size,
-)
 from quantizer.checkpoint.config import CheckpointError, Config
 
 _BY_CLASS = {name: entry for entry in (*LLAMA_LIKE, *QWEN, *LFM, *DENSE, *GLM, *ERNIE) for name in entry.hf_classes}
@@ -68,18 +60,18 @@ def _halves(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
 
     Raises CheckpointError when the rows are not so many heads, or something is rotated alone.
     """
-    size, n_rotated = head_size(config), partly_rotated(1.0)(config)
+    size, n_rotated = shapes.head_size(config), rows.partly_rotated(1.0)(config)
     if not isinstance(n_rotated, int) or not 0 <= n_rotated <= size or n_rotated % 2 or n_rows % size:
         raise CheckpointError(
             f"{n_rows} rows do not split into heads with an even number of rotated dimensions.", "Check config.json."
         )
     rotated = np.arange(n_rotated).reshape(-1, 2).T.reshape(-1)
     order = np.concatenate([rotated, np.arange(n_rotated, size)])
-    rows: npt.NDArray[np.intp] = np.arange(0, n_rows, size)[:, None] + order
-    return rows.reshape(-1)
+    row_numbers: npt.NDArray[np.intp] = np.arange(0, n_rows, size)[:, None] + order
+    return row_numbers.reshape(-1)
 
 
-_SECTIONS = Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections((8, 12, 12)))
+_SECTIONS = rows.i32_list("rope.dimension_sections", rows.rotation_sections((8, 12, 12)))
 _ERNIE = _BY_CLASS["Ernie4_5ForCausalLM"]
 _GLM, _GLM_EXPERTS = _BY_CLASS["Glm4ForCausalLM"], _BY_CLASS["Glm4MoeForCausalLM"]
 
@@ -87,14 +79,23 @@ _GLM_4V = replace(
     _GLM,
     hf_classes=("Glm4vForConditionalGeneration",),
     hyperparameters=(
-        *without(_GLM.hyperparameters, "rope.dimension_count"),
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
+        *rows.without(_GLM.hyperparameters, "rope.dimension_count"),
+        rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
         _SECTIONS,
     ),
-    tensors=replace(_GLM.tensors, layer={**PRE_NORMS, **POST_NORMS, **ATTENTION, **QKV_BIASES, **FUSED_FEED_FORWARD}),
+    tensors=replace(
+        _GLM.tensors,
+        layer={
+            **shapes.PRE_NORMS,
+            **shapes.POST_NORMS,
+            **shapes.ATTENTION,
+            **shapes.QKV_BIASES,
+            **shapes.FUSED_FEED_FORWARD,
+        },
+    ),
     names=replace(_GLM.names, skipped_modules=("visual.",)),
     layout=replace(_GLM.layout, row_orders={"ATTN_Q": _halves, "ATTN_K": _halves}),
-    settings=_GLM.settings.plus(assumed={"head_dim": even_head_size}),
+    settings=_GLM.settings.plus(assumed={"head_dim": shapes.even_head_size}),
 )
 
 SEEING = (
@@ -140,7 +141,7 @@ SEEING = (
         gguf_name="paddleocr",
         hyperparameters=(
             *_ERNIE.hyperparameters,
-            Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections((16, 24, 24))),
+            rows.i32_list("rope.dimension_sections", rows.rotation_sections((16, 24, 24))),
         ),
         names=replace(_ERNIE.names, skipped_modules=("visual.", "projector.", "mlp_AR.")),
         settings=_ERNIE.settings.plus(defaults={"head_dim": 128}),

@@ -8,27 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-    Value,
-)
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.architectures.families.recurrent import MAMBA_2_LAYOUT, mamba_2_mixer, mamba_2_rows, no_limit
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, VOCABULARY, integer, partly_rotated, without
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    CHOICE_CORRECTION,
-    NUMBERED_EXPERTS,
-    PRE_NORMS,
-    Dimensions,
-    biases,
-    decoder_with_bias,
-    even_head_size,
-)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import plus_one, whole_tensor
 
@@ -38,24 +21,24 @@ _DENSE = Architecture(
     hf_classes=("NemotronForCausalLM",),
     gguf_name="nemotron",
     hyperparameters=(
-        *DECODER,
-        *VOCABULARY,
-        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("norm_eps")),
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5)),
+        *rows.DECODER,
+        *rows.VOCABULARY,
+        rows.f32("attention.layer_norm_epsilon", "norm_eps"),
+        rows.u32("rope.dimension_count", rows.partly_rotated(0.5)),
     ),
     tensors=RequiredTensors(
         # llama.cpp does not look for tied embeddings
-        model=decoder_with_bias,
+        model=shapes.decoder_with_bias,
         layer={
-            **PRE_NORMS,
-            **biases(PRE_NORMS),
-            **ATTENTION,
+            **shapes.PRE_NORMS,
+            **shapes.biases(shapes.PRE_NORMS),
+            **shapes.ATTENTION,
             "ffn_up.weight": ("n_embd", "n_ff"),
             "ffn_down.weight": ("n_ff", "n_embd"),
         },
     ),
     layout=Layout(value_maps=dict.fromkeys(("ATTN_NORM", "FFN_NORM", "OUTPUT_NORM"), plus_one)),
-    settings=Settings(assumed={**_ASSUMED, "tie_word_embeddings": False, "head_dim": even_head_size}),
+    settings=Settings(assumed={**_ASSUMED, "tie_word_embeddings": False, "head_dim": shapes.even_head_size}),
 )
 
 
@@ -95,11 +78,14 @@ def _mamba(config: Config) -> Config:
     )
 
 
-def _experts(config: Config) -> Dimensions:
+def _experts(config: Config) -> shapes.Dimensions:
     n_embd, n_shared = config.integer("hidden_size"), config.integer("moe_shared_expert_intermediate_size")
     latent = config.optional_integer("moe_latent_size")
     width, inner = config.integer("moe_intermediate_size"), latent or n_embd
-    projections: Dimensions = {"ffn_latent_down.weight": (n_embd, inner), "ffn_latent_up.weight": (inner, n_embd)}
+    projections: shapes.Dimensions = {
+        "ffn_latent_down.weight": (n_embd, inner),
+        "ffn_latent_up.weight": (inner, n_embd),
+    }
     return {
         **(projections if latent else {}),
         "ffn_gate_inp.weight": (n_embd, "n_expert"),
@@ -111,13 +97,13 @@ def _experts(config: Config) -> Dimensions:
     }
 
 
-def _layer(config: Config, i: int) -> Dimensions:
-    norm: Dimensions = {"attn_norm.weight": ("n_embd",)}
+def _layer(config: Config, i: int) -> shapes.Dimensions:
+    norm: shapes.Dimensions = {"attn_norm.weight": ("n_embd",)}
     kind = _kinds(config)[i]
     if kind == "mamba":
         return {**norm, **mamba_2_mixer(_mamba(config))}
     if kind == "attention":
-        return {**norm, **ATTENTION}
+        return {**norm, **shapes.ATTENTION}
     if kind == "moe":
         return {**norm, **_experts(config)}
     return {**norm, "ffn_up.weight": ("n_embd", "n_ff"), "ffn_down.weight": ("n_ff", "n_embd")}
@@ -143,15 +129,12 @@ _HYBRID = Architecture(
     hf_classes=("NemotronHForCausalLM",),
     gguf_name="nemotron_h",
     hyperparameters=(
-        *without(DECODER, "rope.", "feed_forward_length", "attention.head_count_kv"),
-        *VOCABULARY,
+        *rows.without(rows.DECODER, "rope.", "feed_forward_length", "attention.head_count_kv"),
+        *rows.VOCABULARY,
         *mamba_2_rows(_mamba),
-        Hyperparameter("feed_forward_length", "u32[]", _widths),
-        Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
-        *(
-            Hyperparameter(f"attention.layer_norm_{kind}epsilon", "f32", lambda c: c.number("layer_norm_epsilon"))
-            for kind in ("", "rms_")
-        ),
+        rows.u32_list("feed_forward_length", _widths),
+        rows.u32_list("attention.head_count_kv", _kv_heads),
+        *(rows.f32(f"attention.layer_norm_{kind}epsilon", "layer_norm_epsilon") for kind in ("", "rms_")),
     ),
     tensors=RequiredTensors(layer=_layer),
     names=TensorNames(
@@ -166,11 +149,11 @@ _HYBRID = Architecture(
         MAMBA_2_LAYOUT,
         splits={
             **MAMBA_2_LAYOUT.splits,
-            **CHOICE_CORRECTION,
+            **shapes.CHOICE_CORRECTION,
             ".experts.up_proj": {".experts.up_proj.weight": whole_tensor},
             ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
         },
-        stacks=NUMBERED_EXPERTS,
+        stacks=shapes.NUMBERED_EXPERTS,
     ),
     settings=Settings(
         aliases={"attention_head_dim": "head_dim"},
@@ -194,15 +177,15 @@ _WITH_EXPERTS = replace(
     gguf_name="nemotron_h_moe",
     hyperparameters=(
         *_HYBRID.hyperparameters,
-        *EXPERTS,
-        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
-        Hyperparameter("expert_shared_feed_forward_length", "u32", integer("moe_shared_expert_intermediate_size")),
-        Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
-        Hyperparameter("expert_group_count", "u32", integer("n_group")),
-        Hyperparameter("expert_group_used_count", "u32", integer("topk_group")),
-        Hyperparameter("expert_weights_norm", "bool", lambda config: config.flag("norm_topk_prob") or False),
-        Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("routed_scaling_factor")),
-        Hyperparameter("moe_latent_size", "u32", lambda config: config.optional_integer("moe_latent_size")),
+        *rows.EXPERTS,
+        rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
+        rows.u32("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"),
+        rows.u32("expert_shared_count", "n_shared_experts"),
+        rows.u32("expert_group_count", "n_group"),
+        rows.u32("expert_group_used_count", "topk_group"),
+        rows.boolean("expert_weights_norm", lambda config: config.flag("norm_topk_prob") or False),
+        rows.f32("expert_weights_scale", "routed_scaling_factor"),
+        rows.u32("moe_latent_size", lambda config: config.optional_integer("moe_latent_size")),
     ),
 )
 

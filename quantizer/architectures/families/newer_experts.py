@@ -14,40 +14,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-    Value,
-)
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.architectures.families.dense import no_scaling
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    EXPERTS,
-    RMS_NORM,
-    VOCABULARY,
-    WINDOW_ROPE,
-    integer,
-    kind_of,
-    partly_rotated,
-    rope_base,
-    rope_of,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    EXPERT_FEED_FORWARD,
-    FUSED_EXPERTS,
-    GATED_FEED_FORWARD,
-    HEAD_NORMS,
-    NUMBERED_EXPERTS,
-    PRE_NORMS,
-    Dimensions,
-    head_size,
-)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import whole_tensor
 
@@ -88,13 +58,11 @@ def _windows(config: Config) -> list[bool]:
 
 
 _WINDOW = (
-    Hyperparameter(
-        "attention.sliding_window",
-        "u32",
-        lambda config: config.integer("sliding_window") if any(_windows(config)) else None,
+    rows.u32(
+        "attention.sliding_window", lambda config: config.integer("sliding_window") if any(_windows(config)) else None
     ),
-    Hyperparameter(
-        "attention.sliding_window_pattern", "bool[]", lambda config: _windows(config) if any(_windows(config)) else None
+    rows.bool_list(
+        "attention.sliding_window_pattern", lambda config: _windows(config) if any(_windows(config)) else None
     ),
 )
 
@@ -113,19 +81,21 @@ def _same_base(config: Config) -> Any:
     settings = _unscaled_windows(config)
     if not isinstance(settings, dict) or "sliding_attention" not in settings:
         return settings
-    return {**settings, "sliding_attention": {**settings["sliding_attention"], "rope_theta": rope_base(config)}}
+    return {**settings, "sliding_attention": {**settings["sliding_attention"], "rope_theta": rows.rope_base(config)}}
 
 
 _MELLUM = Architecture(
     hf_classes=("MellumForCausalLM",),
     gguf_name="mellum",
     hyperparameters=(
-        *(DECODER + RMS_NORM + EXPERTS + _WINDOW + WINDOW_ROPE),
-        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
+        *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS + _WINDOW + rows.WINDOW_ROPE),
+        rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
     ),
-    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD}),
+    tensors=RequiredTensors(
+        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.EXPERT_FEED_FORWARD}
+    ),
     names=TensorNames(map_of=_NAMES_OF, unused=("mtp.",)),
-    layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+    layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     settings=Settings(
         assumed={
             **_SILU,
@@ -139,7 +109,7 @@ _MELLUM = Architecture(
 )
 
 
-def _expert_matrices(width: int, ending: str) -> Dimensions:
+def _expert_matrices(width: int, ending: str) -> shapes.Dimensions:
     return {
         f"ffn_gate{ending}.weight": ("n_embd", width),
         f"ffn_up{ending}.weight": ("n_embd", width),
@@ -150,13 +120,13 @@ def _expert_matrices(width: int, ending: str) -> Dimensions:
 _COHERE_N_DENSE = n_dense(0)
 
 
-def _cohere_layer(config: Config, i: int) -> Dimensions:
-    attention: Dimensions = {"attn_norm.weight": ("n_embd",), **ATTENTION}
+def _cohere_layer(config: Config, i: int) -> shapes.Dimensions:
+    attention: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), **shapes.ATTENTION}
     if i < _COHERE_N_DENSE(config):
         return {**attention, **_expert_matrices(config.integer("prefix_dense_intermediate_size"), "")}
     n_shared = config.optional_integer("num_shared_experts") or 0
     shared = _expert_matrices(n_shared * config.integer("intermediate_size"), "_shexp") if n_shared else {}
-    return {**attention, **EXPERT_FEED_FORWARD, **shared}
+    return {**attention, **shapes.EXPERT_FEED_FORWARD, **shared}
 
 
 def _gating(config: Config) -> Value:
@@ -180,32 +150,26 @@ _COHERE = Architecture(
     hf_classes=("Cohere2MoeForCausalLM",),
     gguf_name="cohere2moe",
     hyperparameters=(
-        *without(DECODER, "feed_forward_length", "rope.scaling."),
-        *(VOCABULARY + EXPERTS + _WINDOW),
-        Hyperparameter(
-            "feed_forward_length",
-            "u32",
-            lambda config: config.integer("prefix_dense_intermediate_size", "intermediate_size"),
+        *rows.without(rows.DECODER, "feed_forward_length", "rope.scaling."),
+        *(rows.VOCABULARY + rows.EXPERTS + _WINDOW),
+        rows.u32(
+            "feed_forward_length", lambda config: config.integer("prefix_dense_intermediate_size", "intermediate_size")
         ),
-        Hyperparameter("attention.layer_norm_epsilon", "f32", lambda config: config.number("layer_norm_eps")),
-        Hyperparameter(
-            "attention.layer_norm_rms_epsilon", "f32", lambda config: config.optional_number("rms_norm_eps")
-        ),
-        Hyperparameter("rope.dimension_count", "u32", head_size),
-        Hyperparameter("rope.scaling.type", "str", no_scaling),
-        Hyperparameter("logit_scale", "f32", lambda config: config.number("logit_scale")),
-        Hyperparameter("leading_dense_block_count", "u32", _COHERE_N_DENSE),
-        Hyperparameter("expert_feed_forward_length", "u32", integer("intermediate_size")),
-        Hyperparameter("expert_gating_func", "u32", _gating),
-        Hyperparameter("expert_weights_norm", "bool", _weights_norm),
-        Hyperparameter("expert_shared_count", "u32", _of_shared(lambda _config: 1)),
-        Hyperparameter(
-            "expert_shared_feed_forward_length", "u32", _of_shared(lambda config: config.integer("intermediate_size"))
-        ),
+        rows.f32("attention.layer_norm_epsilon", "layer_norm_eps"),
+        rows.f32("attention.layer_norm_rms_epsilon", lambda config: config.optional_number("rms_norm_eps")),
+        rows.u32("rope.dimension_count", shapes.head_size),
+        rows.string("rope.scaling.type", no_scaling),
+        rows.f32("logit_scale", "logit_scale"),
+        rows.u32("leading_dense_block_count", _COHERE_N_DENSE),
+        rows.u32("expert_feed_forward_length", "intermediate_size"),
+        rows.u32("expert_gating_func", _gating),
+        rows.boolean("expert_weights_norm", _weights_norm),
+        rows.u32("expert_shared_count", _of_shared(lambda _config: 1)),
+        rows.u32("expert_shared_feed_forward_length", _of_shared(lambda config: config.integer("intermediate_size"))),
     ),
     tensors=RequiredTensors(layer=_cohere_layer),
     names=TensorNames(map_of=_NAMES_OF, leaves_later_layers=True),
-    layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+    layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     settings=Settings(
         defaults={"tie_word_embeddings": True, "logit_scale": 0.0625, "layer_norm_eps": 1e-5, "head_dim": 128},
         assumed={
@@ -233,44 +197,44 @@ def _heads(config: Config) -> list[int]:
     return heads
 
 
-def _laguna_layer(config: Config, i: int) -> Dimensions:
+def _laguna_layer(config: Config, i: int) -> shapes.Dimensions:
     n_heads = _heads(config)[i]
-    n_query = n_heads * head_size(config)
-    attention: Dimensions = {
-        **PRE_NORMS,
-        **ATTENTION,
-        **HEAD_NORMS,
+    n_query = n_heads * shapes.head_size(config)
+    attention: shapes.Dimensions = {
+        **shapes.PRE_NORMS,
+        **shapes.ATTENTION,
+        **shapes.HEAD_NORMS,
         "attn_q.weight": ("n_embd", n_query),
         "attn_output.weight": (n_query, "n_embd"),
         "attn_gate.weight": ("n_embd", n_heads if config.values.get("gating") in _PER_HEAD else n_query),
     }
     if i < _LAGUNA_N_DENSE(config):
-        return {**attention, **GATED_FEED_FORWARD}
+        return {**attention, **shapes.GATED_FEED_FORWARD}
     shared = _expert_matrices(config.integer("shared_expert_intermediate_size"), "_shexp")
-    return {**attention, **EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",), **shared}
+    return {**attention, **shapes.EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",), **shared}
 
 
 def _rotated_in_windows(config: Config) -> Value:
     windowed = config.section("rope_parameters").section("sliding_attention")
     share = windowed.optional_number("partial_rotary_factor")
-    return int(head_size(config) * (1.0 if share is None else share)) if windowed.values else None
+    return int(shapes.head_size(config) * (1.0 if share is None else share)) if windowed.values else None
 
 
 _LAGUNA = Architecture(
     hf_classes=("LagunaForCausalLM",),
     gguf_name="laguna",
     hyperparameters=(
-        *without(DECODER, "attention.head_count"),
-        *(RMS_NORM + VOCABULARY + EXPERTS + _WINDOW + WINDOW_ROPE),
-        Hyperparameter("attention.head_count", "u32[]", _heads),
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
-        Hyperparameter("rope.dimension_count_swa", "u32", _rotated_in_windows),
-        Hyperparameter("leading_dense_block_count", "u32", _LAGUNA_N_DENSE),
-        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
-        Hyperparameter("expert_shared_feed_forward_length", "u32", integer("shared_expert_intermediate_size")),
-        Hyperparameter("expert_gating_func", "u32", _GATING["sigmoid"]),
-        Hyperparameter("expert_weights_norm", "bool", True),
-        Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("moe_routed_scaling_factor")),
+        *rows.without(rows.DECODER, "attention.head_count"),
+        *(rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS + _WINDOW + rows.WINDOW_ROPE),
+        rows.u32_list("attention.head_count", _heads),
+        rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
+        rows.u32("rope.dimension_count_swa", _rotated_in_windows),
+        rows.u32("leading_dense_block_count", _LAGUNA_N_DENSE),
+        rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
+        rows.u32("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
+        rows.u32("expert_gating_func", _GATING["sigmoid"]),
+        rows.boolean("expert_weights_norm", True),
+        rows.f32("expert_weights_scale", "moe_routed_scaling_factor"),
     ),
     tensors=RequiredTensors(layer=_laguna_layer),
     names=TensorNames(
@@ -282,8 +246,8 @@ _LAGUNA = Architecture(
     ),
     layout=Layout(
         # before those of experts, which it looks like
-        splits={"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}, **FUSED_EXPERTS},
-        stacks=NUMBERED_EXPERTS,
+        splits={"e_score_correction_bias": {"e_score_correction.bias": whole_tensor}, **shapes.FUSED_EXPERTS},
+        stacks=shapes.NUMBERED_EXPERTS,
     ),
     settings=Settings(
         defaults={"gating": True, "moe_routed_scaling_factor": 1.0, "head_dim": 128},
@@ -307,13 +271,13 @@ _MAX_ALPHA = 1e6
 
 def _stretched_base(config: Config) -> float:
     """Return the base of the frequencies, multiplied by a power of `alpha` as transformers does."""
-    alpha = rope_of(config).optional_number("alpha") if kind_of(config) == "dynamic" else None
+    alpha = rows.rope_of(config).optional_number("alpha") if rows.kind_of(config) == "dynamic" else None
     if alpha is None:
-        return rope_base(config)
-    size = head_size(config)
+        return rows.rope_base(config)
+    size = shapes.head_size(config)
     if size <= 2 or not 1 <= alpha <= _MAX_ALPHA:
         raise CheckpointError(f"config.json has an invalid rope scaling: alpha = {alpha}.", "Check rope_parameters.")
-    return rope_base(config) * math.pow(alpha, size / (size - 2))
+    return rows.rope_base(config) * math.pow(alpha, size / (size - 2))
 
 
 def _as_everywhere(name: str, value: Callable[[Config], int]) -> Callable[[Config], Any]:
@@ -340,11 +304,11 @@ def _experts_per_token(config: Config) -> int:
 
 
 _HUNYUAN_ROWS = (
-    *without(DECODER, "rope.freq_base"),
-    Hyperparameter("rope.freq_base", "f32", _stretched_base),
-    *RMS_NORM,
+    *rows.without(rows.DECODER, "rope.freq_base"),
+    rows.f32("rope.freq_base", _stretched_base),
+    *rows.RMS_NORM,
 )
-_HUNYUAN_LAYER = {**PRE_NORMS, **ATTENTION, **HEAD_NORMS}
+_HUNYUAN_LAYER = {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS}
 _HUNYUAN_ASSUMED: dict[str, Any] = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -352,18 +316,18 @@ _HUNYUAN_ASSUMED: dict[str, Any] = {
     "use_qk_norm": True,
     "use_cla": False,
 }
-_FEED_FORWARD_LENGTH = integer("intermediate_size")
+_FEED_FORWARD_LENGTH = rows.integer("intermediate_size")
 
 _HY_3_N_DENSE = n_dense(1)
 
 
-def _hy_3_layer(config: Config, i: int) -> Dimensions:
+def _hy_3_layer(config: Config, i: int) -> shapes.Dimensions:
     if i < _HY_3_N_DENSE(config):
-        return {**_HUNYUAN_LAYER, **GATED_FEED_FORWARD}
+        return {**_HUNYUAN_LAYER, **shapes.GATED_FEED_FORWARD}
     width = _hy_3_shared_width(config)
     return {
         **_HUNYUAN_LAYER,
-        **EXPERT_FEED_FORWARD,
+        **shapes.EXPERT_FEED_FORWARD,
         "exp_probs_b": ("n_expert",),  # without an ending here
         "ffn_gate_shexp.weight": ("n_embd", width),
         "ffn_up_shexp.weight": ("n_embd", width),
@@ -379,17 +343,18 @@ _HY_3 = Architecture(
     hf_classes=("HYV3ForCausalLM",),
     gguf_name="hy_v3",
     hyperparameters=(
-        *(DECODER + RMS_NORM + EXPERTS),
-        Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
-        Hyperparameter("expert_shared_feed_forward_length", "u32", _hy_3_shared_width),
-        Hyperparameter("expert_gating_func", "u32", 2),  # sigmoid
-        Hyperparameter("expert_weights_norm", "bool", True),
-        Hyperparameter("expert_weights_scale", "f32", lambda config: config.number("router_scaling_factor")),
+        *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS),
+        rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
+        rows.u32("expert_shared_feed_forward_length", _hy_3_shared_width),
+        rows.u32("expert_gating_func", 2),  # sigmoid
+        rows.boolean("expert_weights_norm", True),
+        rows.f32("expert_weights_scale", "router_scaling_factor"),
     ),
     tensors=RequiredTensors(layer=_hy_3_layer),
     names=TensorNames(map_of="dots1", leaves_later_layers=True),
     layout=Layout(
-        stacks=NUMBERED_EXPERTS, splits={".e_score_correction_bias": {".expert_bias": whole_tensor}, **FUSED_EXPERTS}
+        stacks=shapes.NUMBERED_EXPERTS,
+        splits={".e_score_correction_bias": {".expert_bias": whole_tensor}, **shapes.FUSED_EXPERTS},
     ),
     settings=Settings(
         defaults={"rope_theta": 11_158_840.0, "router_scaling_factor": 2.826, "num_shared_experts": 1, "head_dim": 128},
@@ -410,7 +375,7 @@ HUNYUAN = (
         hf_classes=("HunYuanDenseV1ForCausalLM",),
         gguf_name="hunyuan-dense",
         hyperparameters=_HUNYUAN_ROWS,
-        tensors=RequiredTensors(layer={**_HUNYUAN_LAYER, **GATED_FEED_FORWARD}),
+        tensors=RequiredTensors(layer={**_HUNYUAN_LAYER, **shapes.GATED_FEED_FORWARD}),
         settings=Settings(assumed=_HUNYUAN_ASSUMED),
     ),
     Architecture(
@@ -418,11 +383,11 @@ HUNYUAN = (
         gguf_name="hunyuan-moe",
         hyperparameters=(
             *_HUNYUAN_ROWS,
-            EXPERTS[0],
-            Hyperparameter("expert_used_count", "u32", _experts_per_token),
-            Hyperparameter("expert_feed_forward_length", "u32", _FEED_FORWARD_LENGTH),
-            Hyperparameter("expert_shared_count", "u32", 1),
-            Hyperparameter("expert_shared_feed_forward_length", "u32", _FEED_FORWARD_LENGTH),
+            rows.EXPERTS[0],
+            rows.u32("expert_used_count", _experts_per_token),
+            rows.u32("expert_feed_forward_length", _FEED_FORWARD_LENGTH),
+            rows.u32("expert_shared_count", 1),
+            rows.u32("expert_shared_feed_forward_length", _FEED_FORWARD_LENGTH),
         ),
         tensors=RequiredTensors(
             layer={
@@ -431,11 +396,11 @@ HUNYUAN = (
                 **{
                     name.replace(".weight", f"_{kind}.weight"): (*extents, *more)
                     for kind, more in (("exps", ("n_expert",)), ("shexp", ()))
-                    for name, extents in GATED_FEED_FORWARD.items()
+                    for name, extents in shapes.GATED_FEED_FORWARD.items()
                 },
             }
         ),
-        layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+        layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
         settings=Settings(
             assumed={
                 **_HUNYUAN_ASSUMED,

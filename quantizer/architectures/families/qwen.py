@@ -16,63 +16,19 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-    Value,
-)
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    EXPERTS,
-    PREDICTION_ROW,
-    RMS_NORM,
-    integer,
-    kind_of,
-    partly_rotated,
-    rotation_sections,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    DIMENSIONS,
-    EXPERT_FEED_FORWARD,
-    FUSED_EXPERTS,
-    GATED_FEED_FORWARD,
-    HEAD_NORMS,
-    NUMBERED_EXPERTS,
-    PRE_NORMS,
-    QKV_BIASES,
-    Dimensions,
-    LayerTensors,
-    decoder,
-    matrices,
-    n_all_layers,
-)
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import CheckpointError, Config
-from quantizer.convert.derived_tensors import (
-    Cut,
-    RowOrder,
-    StackedTensor,
-    TransposedTensor,
-    negative_exponential,
-    plus_one,
-    rows_in,
-    whole_tensor,
-)
+from quantizer.convert import derived_tensors as derive
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
-_EXPERT_ROWS = (*EXPERTS, Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")))
-_SHARED_EXPERT_ROW = Hyperparameter(
-    "expert_shared_feed_forward_length", "u32", integer("shared_expert_intermediate_size")
-)
+_EXPERT_ROWS = (*rows.EXPERTS, rows.u32("expert_feed_forward_length", "moe_intermediate_size"))
+_SHARED_EXPERT_ROW = rows.u32("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
 _ASSUMED = {"hidden_act": "silu", "use_sliding_window": False}
 # in llama.cpp every layer has experts
 _ASSUMED_OF_EXPERTS = {**_ASSUMED, "decoder_sparse_step": 1, "mlp_only_layers": []}
-_SHARED_EXPERT: Dimensions = {
+_SHARED_EXPERT: shapes.Dimensions = {
     "ffn_gate_inp_shexp.weight": ("n_embd", 1),
     "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared"),
     "ffn_up_shexp.weight": ("n_embd", "n_ff_shared"),
@@ -83,23 +39,27 @@ _DENSE = (
     Architecture(
         hf_classes=("Qwen2ForCausalLM",),
         gguf_name="qwen2",
-        hyperparameters=DECODER + RMS_NORM,
-        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **GATED_FEED_FORWARD}),
+        hyperparameters=rows.DECODER + rows.RMS_NORM,
+        tensors=RequiredTensors(
+            layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.QKV_BIASES, **shapes.GATED_FEED_FORWARD}
+        ),
         settings=Settings(assumed=_ASSUMED),
     ),
     Architecture(
         hf_classes=("Qwen3ForCausalLM",),
         gguf_name="qwen3",
-        hyperparameters=DECODER + RMS_NORM,
-        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD}),
+        hyperparameters=rows.DECODER + rows.RMS_NORM,
+        tensors=RequiredTensors(
+            layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.GATED_FEED_FORWARD}
+        ),
         settings=Settings(assumed=_ASSUMED),
     ),
 )
 
 
-def _body(config: Config) -> Dimensions:
+def _body(config: Config) -> shapes.Dimensions:
     """Return the tensors outside the layers of a model that turns texts into vectors."""
-    return {name: extents for name, extents in decoder(config).items() if name != "output.weight"}
+    return {name: extents for name, extents in shapes.decoder(config).items() if name != "output.weight"}
 
 
 QWEN = (
@@ -111,19 +71,27 @@ QWEN = (
     Architecture(
         hf_classes=("Qwen2MoeForCausalLM",),
         gguf_name="qwen2moe",
-        hyperparameters=(*DECODER, *RMS_NORM, *_EXPERT_ROWS, _SHARED_EXPERT_ROW),
+        hyperparameters=(*rows.DECODER, *rows.RMS_NORM, *_EXPERT_ROWS, _SHARED_EXPERT_ROW),
         tensors=RequiredTensors(
-            layer={**PRE_NORMS, **ATTENTION, **QKV_BIASES, **EXPERT_FEED_FORWARD, **_SHARED_EXPERT}
+            layer={
+                **shapes.PRE_NORMS,
+                **shapes.ATTENTION,
+                **shapes.QKV_BIASES,
+                **shapes.EXPERT_FEED_FORWARD,
+                **_SHARED_EXPERT,
+            }
         ),
-        layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+        layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
         settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": False}),
     ),
     Architecture(
         hf_classes=("Qwen3MoeForCausalLM",),
         gguf_name="qwen3moe",
-        hyperparameters=DECODER + RMS_NORM + _EXPERT_ROWS,
-        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **EXPERT_FEED_FORWARD}),
-        layout=Layout(stacks=NUMBERED_EXPERTS, splits=FUSED_EXPERTS),
+        hyperparameters=rows.DECODER + rows.RMS_NORM + _EXPERT_ROWS,
+        tensors=RequiredTensors(
+            layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.EXPERT_FEED_FORWARD}
+        ),
+        layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
         settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": True}),
     ),
 )
@@ -131,9 +99,9 @@ QWEN = (
 
 _SECTIONS = (11, 11, 10)  # transformers' default division of rotations
 
-_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
-_ATTENTION: Dimensions = {**ATTENTION, "attn_q.weight": ("n_embd", "2 n_query"), **HEAD_NORMS}
-_STATE: Dimensions = {
+_NORMS: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
+_ATTENTION: shapes.Dimensions = {**shapes.ATTENTION, "attn_q.weight": ("n_embd", "2 n_query"), **shapes.HEAD_NORMS}
+_STATE: shapes.Dimensions = {
     "attn_qkv.weight": ("n_embd", "n_linear_qkv"),
     "attn_gate.weight": ("n_embd", "n_linear_values"),
     "ssm_conv1d.weight": ("n_linear_conv", "n_linear_qkv"),
@@ -161,11 +129,11 @@ def _has_state(config: Config, i: int) -> bool:
     return bool(kinds[i] == "linear_attention")
 
 
-def _layer(feed_forward: Dimensions, state: Dimensions = _STATE) -> LayerTensors:
+def _layer(feed_forward: shapes.Dimensions, state: shapes.Dimensions = _STATE) -> shapes.LayerTensors:
     return lambda config, i: {**_NORMS, **(state if _has_state(config, i) else _ATTENTION), **feed_forward}
 
 
-def _parts_of_heads(first: int, last: int) -> RowOrder:
+def _parts_of_heads(first: int, last: int) -> derive.RowOrder:
     """Return the rows of some parts of Next's fused projection.
 
     It has four of each head of keys: its query, the key, the values that share it and their gates. Raises
@@ -185,7 +153,7 @@ def _parts_of_heads(first: int, last: int) -> RowOrder:
     return order
 
 
-def _tiled(rows_per_head: Callable[[Config], int]) -> RowOrder:
+def _tiled(rows_per_head: Callable[[Config], int]) -> derive.RowOrder:
     """Return llama.cpp's order of value heads: the first of every key head, then the second of every one, and so on.
 
     transformers keeps those of one key head together. Rows before them, queries and keys, stay where they are. Raises
@@ -214,26 +182,23 @@ _QWEN35 = Architecture(
     hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     gguf_name="qwen35",
     hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.25)),
-        Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections(_SECTIONS)),
-        Hyperparameter(
+        *rows.DECODER,
+        *rows.RMS_NORM,
+        rows.u32("rope.dimension_count", rows.partly_rotated(0.25)),
+        rows.i32_list("rope.dimension_sections", rows.rotation_sections(_SECTIONS)),
+        rows.bool_list(
             "attention.recurrent_layers",
-            "bool[]",
-            lambda config: [_has_state(config, i) for i in range(n_all_layers(config))],
+            lambda config: [_has_state(config, i) for i in range(shapes.n_all_layers(config))],
         ),
-        Hyperparameter(
-            "full_attention_interval", "u32", lambda config: config.optional_integer("full_attention_interval") or 4
-        ),
-        Hyperparameter("ssm.conv_kernel", "u32", integer("linear_conv_kernel_dim")),
-        Hyperparameter("ssm.state_size", "u32", integer("linear_key_head_dim")),
-        Hyperparameter("ssm.group_count", "u32", integer("linear_num_key_heads")),
-        Hyperparameter("ssm.time_step_rank", "u32", integer("linear_num_value_heads")),
-        Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_linear_values"]),
-        *PREDICTION_ROW,
+        rows.u32("full_attention_interval", lambda config: config.optional_integer("full_attention_interval") or 4),
+        rows.u32("ssm.conv_kernel", "linear_conv_kernel_dim"),
+        rows.u32("ssm.state_size", "linear_key_head_dim"),
+        rows.u32("ssm.group_count", "linear_num_key_heads"),
+        rows.u32("ssm.time_step_rank", "linear_num_value_heads"),
+        rows.u32("ssm.inner_size", shapes.DIMENSIONS["n_linear_values"]),
+        *rows.PREDICTION_ROW,
     ),
-    tensors=RequiredTensors(layer=_layer(GATED_FEED_FORWARD)),
+    tensors=RequiredTensors(layer=_layer(shapes.GATED_FEED_FORWARD)),
     names=TensorNames(skipped_modules=("visual.",), leaves_later_layers=True, keeps_prediction_layer=True),
     layout=Layout(
         row_orders={
@@ -241,9 +206,9 @@ _QWEN35 = Architecture(
             **dict.fromkeys(("SSM_A", "SSM_DT", "SSM_ALPHA", "SSM_BETA"), _BY_HEAD),
         },
         column_orders={"SSM_OUT": _BY_WIDTH},
-        value_maps={**dict.fromkeys(_NORM_KINDS, plus_one), "SSM_A": negative_exponential},
+        value_maps={**dict.fromkeys(_NORM_KINDS, derive.plus_one), "SSM_A": derive.negative_exponential},
         reshaped=("SSM_CONV1D",),
-        splits={".dt_bias": {".dt_proj.bias": whole_tensor}},
+        splits={".dt_bias": {".dt_proj.bias": derive.whole_tensor}},
     ),
     settings=Settings(
         assumed={
@@ -258,12 +223,14 @@ _QWEN35_EXPERTS = replace(
     _QWEN35,
     hf_classes=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"),
     gguf_name="qwen35moe",
-    hyperparameters=(*without(_QWEN35.hyperparameters, "feed_forward_length"), *_EXPERT_ROWS, _SHARED_EXPERT_ROW),
-    tensors=replace(_QWEN35.tensors, layer=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT})),
-    layout=replace(_QWEN35.layout, stacks=NUMBERED_EXPERTS, splits={**_QWEN35.layout.splits, **FUSED_EXPERTS}),
+    hyperparameters=(*rows.without(_QWEN35.hyperparameters, "feed_forward_length"), *_EXPERT_ROWS, _SHARED_EXPERT_ROW),
+    tensors=replace(_QWEN35.tensors, layer=_layer({**shapes.EXPERT_FEED_FORWARD, **_SHARED_EXPERT})),
+    layout=replace(
+        _QWEN35.layout, stacks=shapes.NUMBERED_EXPERTS, splits={**_QWEN35.layout.splits, **shapes.FUSED_EXPERTS}
+    ),
 )
 
-_STATE_OF_NEXT: Dimensions = {
+_STATE_OF_NEXT: shapes.Dimensions = {
     **{name: extents for name, extents in _STATE.items() if name not in ("ssm_alpha.weight", "ssm_beta.weight")},
     "ssm_ba.weight": ("n_embd", "2 n_linear_heads"),
 }
@@ -275,9 +242,9 @@ QWEN35 = (
         _QWEN35_EXPERTS,
         hf_classes=("Qwen3NextForCausalLM",),
         gguf_name="qwen3next",
-        hyperparameters=without(_QWEN35_EXPERTS.hyperparameters, "rope.dimension_sections"),
+        hyperparameters=rows.without(_QWEN35_EXPERTS.hyperparameters, "rope.dimension_sections"),
         tensors=replace(
-            _QWEN35_EXPERTS.tensors, layer=_layer({**EXPERT_FEED_FORWARD, **_SHARED_EXPERT}, _STATE_OF_NEXT)
+            _QWEN35_EXPERTS.tensors, layer=_layer({**shapes.EXPERT_FEED_FORWARD, **_SHARED_EXPERT}, _STATE_OF_NEXT)
         ),
         layout=replace(
             _QWEN35_EXPERTS.layout,
@@ -286,8 +253,8 @@ QWEN35 = (
             splits={
                 **_QWEN35_EXPERTS.layout.splits,
                 ".in_proj_qkvz.weight": {
-                    ".in_proj_qkv.weight": rows_in(_parts_of_heads(0, 3)),
-                    ".in_proj_z.weight": rows_in(_parts_of_heads(3, 4)),
+                    ".in_proj_qkv.weight": derive.rows_in(_parts_of_heads(0, 3)),
+                    ".in_proj_z.weight": derive.rows_in(_parts_of_heads(3, 4)),
                 },
             },
         ),
@@ -305,7 +272,7 @@ _N_DEEPSTACK = 3
 
 def _unscaled(config: Config) -> Value:
     """Return nothing to write. Raises CheckpointError when positions are scaled."""
-    kind_of(config, ("default", "mrope"))
+    rows.kind_of(config, ("default", "mrope"))
     return None
 
 
@@ -317,7 +284,7 @@ def _n_deepstack(config: Config) -> Value:
 
 def _unrotated(config: Config) -> tuple[str, ...]:
     """Warn of the pairs that llama.cpp takes for a fourth section: those beyond thrice the section whose turn it is."""
-    sections = rotation_sections(_SECTIONS_3)(config)
+    sections = rows.rotation_sections(_SECTIONS_3)(config)
     assert isinstance(sections, list)
     n_pairs, thrice = sum(sections), [3 * n for n in sections]
     n_beyond = sum(i >= thrice[i % 3] for i in range(n_pairs))
@@ -327,25 +294,27 @@ def _unrotated(config: Config) -> tuple[str, ...]:
 
 
 def _outputs_as_rows(matrix: FileTensor, n_inputs: int) -> SourceTensor:
-    return matrix if matrix.shape[0] == n_inputs else TransposedTensor(matrix, matrix.name)
+    return matrix if matrix.shape[0] == n_inputs else derive.TransposedTensor(matrix, matrix.name)
 
 
-def _half_of_rows(second: bool) -> Cut:
+def _half_of_rows(second: bool) -> derive.Cut:
     def rows(matrix: SourceTensor, name: str) -> RearrangedTensor:
         n_columns, n_rows = matrix.shape
         order = np.arange(n_rows)[n_rows // 2 :] if second else np.arange(n_rows // 2)
         return RearrangedTensor(matrix, name, (n_columns, len(order)), order)
 
-    def cut(tensor: FileTensor, name: str, config: Config) -> StackedTensor:
+    def cut(tensor: FileTensor, name: str, config: Config) -> derive.StackedTensor:
         n_inputs = config.integer("hidden_size")
-        return StackedTensor(name, tuple(rows(_outputs_as_rows(part, n_inputs), name) for part in matrices(tensor)))
+        return derive.StackedTensor(
+            name, tuple(rows(_outputs_as_rows(part, n_inputs), name) for part in shapes.matrices(tensor))
+        )
 
     return cut
 
 
-def _down(tensor: FileTensor, name: str, config: Config) -> StackedTensor:
-    n_inputs = DIMENSIONS["n_ff_expert"](config)
-    return StackedTensor(name, tuple(_outputs_as_rows(part, n_inputs) for part in matrices(tensor)))
+def _down(tensor: FileTensor, name: str, config: Config) -> derive.StackedTensor:
+    n_inputs = shapes.DIMENSIONS["n_ff_expert"](config)
+    return derive.StackedTensor(name, tuple(_outputs_as_rows(part, n_inputs) for part in shapes.matrices(tensor)))
 
 
 def _seeing(entry: Architecture, hf_classes: tuple[str, ...], name: str, sections: tuple[int, ...]) -> Architecture:
@@ -355,16 +324,16 @@ def _seeing(entry: Architecture, hf_classes: tuple[str, ...], name: str, section
         hf_classes=hf_classes,
         gguf_name=name,
         hyperparameters=(
-            *without(entry.hyperparameters, "rope.scaling."),
-            Hyperparameter("rope.scaling.type", "str", _unscaled),
-            Hyperparameter("rope.dimension_sections", "i32[]", rotation_sections(sections)),
+            *rows.without(entry.hyperparameters, "rope.scaling."),
+            rows.string("rope.scaling.type", _unscaled),
+            rows.i32_list("rope.dimension_sections", rows.rotation_sections(sections)),
         ),
         names=replace(entry.names, skipped_modules=("visual.",)),
     )
 
 
 _BY_CLASS = {name: entry for entry in QWEN for name in entry.hf_classes}
-_DEEPSTACK = (Hyperparameter("n_deepstack_layers", "u32", _n_deepstack),)
+_DEEPSTACK = (rows.u32("n_deepstack_layers", _n_deepstack),)
 _QWEN_2 = _seeing(
     _BY_CLASS["Qwen2ForCausalLM"],
     ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),

@@ -12,37 +12,25 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Architecture, Hyperparameter, Layout, RequiredTensors, Settings, Value
-from quantizer.architectures.metadata_rows import DECODER, EXPERTS, RMS_NORM, SIZES, VOCABULARY, integer, without
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    DIMENSIONS,
-    EXPERT_FEED_FORWARD,
-    FUSED_EXPERTS,
-    GATED_FEED_FORWARD,
-    HEAD_NORMS,
-    PRE_NORMS,
-    Dimensions,
-    Stack,
-    even_head_size,
-    resolve_shapes,
-)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import negative_exponential, whole_tensor
 
 _UNBOUNDED_CONTEXT = 1 << 20  # a state has no length; llama.cpp's own files have this value
 
 _ROWS = (
-    Hyperparameter("block_count", "u32", integer("num_hidden_layers")),
-    Hyperparameter("context_length", "u32", _UNBOUNDED_CONTEXT),
-    Hyperparameter("embedding_length", "u32", integer("hidden_size")),
-    Hyperparameter("feed_forward_length", "u32", 0),
-    Hyperparameter("attention.head_count", "u32", 0),
-    Hyperparameter("ssm.conv_kernel", "u32", integer("conv_kernel")),
-    Hyperparameter("ssm.state_size", "u32", integer("state_size")),
-    Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("layer_norm_epsilon")),
+    rows.u32("block_count", "num_hidden_layers"),
+    rows.u32("context_length", _UNBOUNDED_CONTEXT),
+    rows.u32("embedding_length", "hidden_size"),
+    rows.u32("feed_forward_length", 0),
+    rows.u32("attention.head_count", 0),
+    rows.u32("ssm.conv_kernel", "conv_kernel"),
+    rows.u32("ssm.state_size", "state_size"),
+    rows.f32("attention.layer_norm_rms_epsilon", "layer_norm_epsilon"),
 )
-_LAYER: Dimensions = {
+_LAYER: shapes.Dimensions = {
     "attn_norm.weight": ("n_embd",),
     "ssm_in.weight": ("n_embd", "2 n_ff"),
     "ssm_conv1d.weight": ("n_conv", "n_ff"),
@@ -54,7 +42,7 @@ _LAYER: Dimensions = {
     "ssm_d": ("n_ff",),
     "ssm_out.weight": ("n_ff", "n_embd"),
 }
-_MIXER_2: Dimensions = {
+_MIXER_2: shapes.Dimensions = {
     "ssm_in.weight": ("n_embd", "n_ssm_projection"),
     "ssm_conv1d.weight": ("n_conv", "n_ssm_channels"),
     "ssm_conv1d.bias": ("n_ssm_channels",),
@@ -76,21 +64,21 @@ def no_limit(config: Config) -> object:
 def mamba_2_rows(settings: Callable[[Config], Config]) -> tuple[Hyperparameter, ...]:
     """Return the rows of Mamba-2's sizes; `settings` gives a hybrid's config Mamba-2's own names."""
     sizes: dict[str, Callable[[Config], Value]] = {
-        "conv_kernel": integer("conv_kernel"),
-        "state_size": integer("state_size"),
-        "inner_size": DIMENSIONS["n_ssm_inner"],
-        "time_step_rank": integer("num_heads"),
-        "group_count": integer("n_groups"),
+        "conv_kernel": rows.integer("conv_kernel"),
+        "state_size": rows.integer("state_size"),
+        "inner_size": shapes.DIMENSIONS["n_ssm_inner"],
+        "time_step_rank": rows.integer("num_heads"),
+        "group_count": rows.integer("n_groups"),
     }
     return tuple(
-        Hyperparameter(f"ssm.{name}", "u32", lambda config, read=read: read(settings(config)))  # type: ignore[misc]
+        rows.u32(f"ssm.{name}", lambda config, read=read: read(settings(config)))  # type: ignore[misc]
         for name, read in sizes.items()
     )
 
 
-def mamba_2_mixer(settings: Config) -> Dimensions:
+def mamba_2_mixer(settings: Config) -> shapes.Dimensions:
     """Return the tensors of Mamba-2 in a layer, without its norm."""
-    return resolve_shapes(_MIXER_2, settings)
+    return shapes.resolve_shapes(_MIXER_2, settings)
 
 
 MAMBA_2_LAYOUT = Layout(
@@ -105,9 +93,9 @@ MAMBA = (
         gguf_name="mamba",
         hyperparameters=(
             *_ROWS,
-            Hyperparameter("ssm.inner_size", "u32", integer("intermediate_size")),
-            Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
-            Hyperparameter("ssm.dt_b_c_rms", "bool", False),
+            rows.u32("ssm.inner_size", "intermediate_size"),
+            rows.u32("ssm.time_step_rank", "time_step_rank"),
+            rows.boolean("ssm.dt_b_c_rms", False),
         ),
         tensors=RequiredTensors(layer=_LAYER),
         layout=Layout(value_maps={"SSM_A": negative_exponential}, reshaped=("SSM_CONV1D",)),
@@ -123,7 +111,7 @@ MAMBA = (
     Architecture(
         hf_classes=("Mamba2ForCausalLM",),
         gguf_name="mamba2",
-        hyperparameters=(*without(_ROWS, "ssm."), *mamba_2_rows(lambda config: config)),
+        hyperparameters=(*rows.without(_ROWS, "ssm."), *mamba_2_rows(lambda config: config)),
         tensors=RequiredTensors(layer={"attn_norm.weight": ("n_embd",), **_MIXER_2}),
         settings=Settings(
             assumed={"hidden_act": "silu", "use_bias": False, "use_conv_bias": True, "time_step_limit": no_limit}
@@ -133,7 +121,7 @@ MAMBA = (
 )
 
 
-_MAMBA: Dimensions = {
+_MAMBA: shapes.Dimensions = {
     "ssm_in.weight": ("n_embd", "2 n_mamba"),
     "ssm_conv1d.weight": ("n_conv", "n_mamba"),
     "ssm_conv1d.bias": ("n_mamba",),
@@ -154,12 +142,12 @@ def _is_every(config: Config, kind: str, i: int) -> bool:
     return i % max(1, period) == offset
 
 
-def _layer(config: Config, i: int) -> Dimensions:
+def _layer(config: Config, i: int) -> shapes.Dimensions:
     has_experts = _is_every(config, "expert", i) and config.integer("num_experts") > 1
     return {
-        **PRE_NORMS,
-        **(ATTENTION if _is_every(config, "attn", i) else _MAMBA),
-        **(EXPERT_FEED_FORWARD if has_experts else GATED_FEED_FORWARD),
+        **shapes.PRE_NORMS,
+        **(shapes.ATTENTION if _is_every(config, "attn", i) else _MAMBA),
+        **(shapes.EXPERT_FEED_FORWARD if has_experts else shapes.GATED_FEED_FORWARD),
     }
 
 
@@ -173,22 +161,22 @@ JAMBA = Architecture(
     hf_classes=("JambaForCausalLM",),
     gguf_name="jamba",
     hyperparameters=(
-        *SIZES,
-        *RMS_NORM,
-        *EXPERTS,
-        Hyperparameter("attention.head_count", "u32", integer("num_attention_heads")),
-        Hyperparameter("attention.head_count_kv", "u32[]", _kv_heads),
-        Hyperparameter("ssm.conv_kernel", "u32", integer("conv_kernel")),
-        Hyperparameter("ssm.state_size", "u32", integer("state_size")),
-        Hyperparameter("ssm.inner_size", "u32", DIMENSIONS["n_mamba"]),
-        Hyperparameter("ssm.time_step_rank", "u32", integer("time_step_rank")),
+        *rows.SIZES,
+        *rows.RMS_NORM,
+        *rows.EXPERTS,
+        rows.u32("attention.head_count", "num_attention_heads"),
+        rows.u32_list("attention.head_count_kv", _kv_heads),
+        rows.u32("ssm.conv_kernel", "conv_kernel"),
+        rows.u32("ssm.state_size", "state_size"),
+        rows.u32("ssm.inner_size", shapes.DIMENSIONS["n_mamba"]),
+        rows.u32("ssm.time_step_rank", "time_step_rank"),
     ),
     tensors=RequiredTensors(layer=_layer),
     layout=Layout(
         value_maps={"SSM_A": negative_exponential},
         reshaped=("SSM_CONV1D",),
         # gguf's map has the experts under the names of other models
-        stacks=(Stack(".feed_forward.experts.", ".mlp.experts.", DIMENSIONS["n_expert"]),),
+        stacks=(shapes.Stack(".feed_forward.experts.", ".mlp.experts.", shapes.DIMENSIONS["n_expert"]),),
     ),
     settings=Settings(
         aliases={"mamba_d_conv": "conv_kernel", "mamba_d_state": "state_size", "mamba_dt_rank": "time_step_rank"},
@@ -234,25 +222,25 @@ def _lfm_width(config: Config) -> int:
     return -(-width // max(1, multiple)) * multiple
 
 
-def _lfm_model(config: Config) -> Dimensions:
-    tensors: Dimensions = {"token_embd.weight": ("n_embd", "n_vocab"), "token_embd_norm.weight": ("n_embd",)}
+def _lfm_model(config: Config) -> shapes.Dimensions:
+    tensors: shapes.Dimensions = {"token_embd.weight": ("n_embd", "n_vocab"), "token_embd_norm.weight": ("n_embd",)}
     is_tied = config.flag("tie_word_embeddings")
     return tensors if is_tied else {**tensors, "output.weight": ("n_embd", "n_vocab")}
 
 
-def _lfm_mixer(config: Config, i: int) -> Dimensions:
+def _lfm_mixer(config: Config, i: int) -> shapes.Dimensions:
     if _attends(config, i):
-        return {**PRE_NORMS, **ATTENTION, **HEAD_NORMS}
+        return {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS}
     n_embd = config.integer("hidden_size")
     return {
-        **PRE_NORMS,
+        **shapes.PRE_NORMS,
         "shortconv.conv.weight": (config.integer("conv_L_cache"), n_embd),
         "shortconv.in_proj.weight": (n_embd, 3 * n_embd),
         "shortconv.out_proj.weight": (n_embd, n_embd),
     }
 
 
-def _lfm_layer(config: Config, i: int) -> Dimensions:
+def _lfm_layer(config: Config, i: int) -> shapes.Dimensions:
     n_embd, width = config.integer("hidden_size"), _lfm_width(config)
     return {
         **_lfm_mixer(config, i),
@@ -262,23 +250,23 @@ def _lfm_layer(config: Config, i: int) -> Dimensions:
     }
 
 
-def _lfm_moe_layer(config: Config, i: int) -> Dimensions:
+def _lfm_moe_layer(config: Config, i: int) -> shapes.Dimensions:
     if i < config.integer("num_dense_layers"):
-        return {**_lfm_mixer(config, i), **GATED_FEED_FORWARD}
-    return {**_lfm_mixer(config, i), **EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
+        return {**_lfm_mixer(config, i), **shapes.GATED_FEED_FORWARD}
+    return {**_lfm_mixer(config, i), **shapes.EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
 
 
 _LFM_ROWS = (
-    *without(DECODER, "feed_forward_length", "attention.head_count_kv"),
-    *VOCABULARY,
-    Hyperparameter("attention.head_count_kv", "u32[]", _lfm_kv_heads),
-    Hyperparameter("attention.layer_norm_rms_epsilon", "f32", lambda config: config.number("norm_eps")),
-    Hyperparameter("shortconv.l_cache", "u32", integer("conv_L_cache")),
+    *rows.without(rows.DECODER, "feed_forward_length", "attention.head_count_kv"),
+    *rows.VOCABULARY,
+    rows.u32_list("attention.head_count_kv", _lfm_kv_heads),
+    rows.f32("attention.layer_norm_rms_epsilon", "norm_eps"),
+    rows.u32("shortconv.l_cache", "conv_L_cache"),
 )
 _LFM_2 = Architecture(
     hf_classes=("Lfm2ForCausalLM",),
     gguf_name="lfm2",
-    hyperparameters=(*_LFM_ROWS, Hyperparameter("feed_forward_length", "u32", _lfm_width)),
+    hyperparameters=(*_LFM_ROWS, rows.u32("feed_forward_length", _lfm_width)),
     tensors=RequiredTensors(model=_lfm_model, layer=_lfm_layer),
     layout=Layout(reshaped=("SHORTCONV_CONV",)),
     settings=Settings(
@@ -291,7 +279,7 @@ _LFM_2 = Architecture(
             "block_multiple_of": 256,
             "block_ffn_dim_multiplier": 1.0,
         },
-        assumed={"conv_bias": False, "head_dim": even_head_size},
+        assumed={"conv_bias": False, "head_dim": shapes.even_head_size},
     ),
 )
 
@@ -303,18 +291,20 @@ LFM = (
         gguf_name="lfm2moe",
         hyperparameters=(
             *_LFM_ROWS,
-            *EXPERTS,
-            Hyperparameter("feed_forward_length", "u32", integer("intermediate_size")),
-            Hyperparameter("leading_dense_block_count", "u32", integer("num_dense_layers")),
-            Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
-            Hyperparameter("expert_gating_func", "u32", _SIGMOID),
+            *rows.EXPERTS,
+            rows.u32("feed_forward_length", "intermediate_size"),
+            rows.u32("leading_dense_block_count", "num_dense_layers"),
+            rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
+            rows.u32("expert_gating_func", _SIGMOID),
         ),
         tensors=replace(_LFM_2.tensors, layer=_lfm_moe_layer),
         layout=replace(
             _LFM_2.layout,
-            splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **FUSED_EXPERTS},
+            splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **shapes.FUSED_EXPERTS},
             # gguf's map has the experts under the names of Mixtral's
-            stacks=(Stack(".feed_forward.experts.", ".block_sparse_moe.experts.", DIMENSIONS["n_expert"]),),
+            stacks=(
+                shapes.Stack(".feed_forward.experts.", ".block_sparse_moe.experts.", shapes.DIMENSIONS["n_expert"]),
+            ),
         ),
         settings=_LFM_2.settings.plus(
             defaults={"num_dense_layers": 2},

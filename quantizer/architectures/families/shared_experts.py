@@ -16,60 +16,25 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-)
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames
 from quantizer.architectures.families.deepseek import EXPERT_CHOICE, SHARED_EXPERTS, dense_before_sparse
-from quantizer.architectures.metadata_rows import (
-    DECODER,
-    EXPERTS,
-    PREDICTION_ROW,
-    RMS_NORM,
-    ROTATED,
-    VOCABULARY,
-    WINDOW,
-    WINDOW_PATTERN,
-    integer,
-    llama3_factors,
-    partly_rotated,
-    without,
-)
-from quantizer.architectures.shapes import (
-    ATTENTION,
-    CHOICE_CORRECTION,
-    DIMENSIONS,
-    EXPERT_FEED_FORWARD,
-    FUSED_EXPERTS,
-    FUSED_FEED_FORWARD,
-    GATED_FEED_FORWARD,
-    HEAD_NORMS,
-    NUMBERED_EXPERTS,
-    POST_NORMS,
-    PRE_NORMS,
-    Dimensions,
-    attention_biases,
-    even_head_size,
-)
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import whole_tensor
 
-_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
-_EXPERTS: Dimensions = {"exp_probs_b.bias": ("n_expert",), **EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
+_NORMS: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
+_EXPERTS: shapes.Dimensions = {"exp_probs_b.bias": ("n_expert",), **shapes.EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
 
 
-def _layer(config: Config, i: int) -> Dimensions:
+def _layer(config: Config, i: int) -> shapes.Dimensions:
     is_dense = i < config.integer("first_k_dense_replace")
     return {
         **_NORMS,
-        **ATTENTION,
-        **attention_biases(config, by_default=False),
-        **(HEAD_NORMS if config.flag("use_qk_norm") else {}),
-        **(GATED_FEED_FORWARD if is_dense else _EXPERTS),
+        **shapes.ATTENTION,
+        **shapes.attention_biases(config, by_default=False),
+        **(shapes.HEAD_NORMS if config.flag("use_qk_norm") else {}),
+        **(shapes.GATED_FEED_FORWARD if is_dense else _EXPERTS),
     }
 
 
@@ -77,32 +42,32 @@ _SILU: dict[str, Any] = {"hidden_act": "silu"}
 _GLM = Architecture(
     hf_classes=("GlmForCausalLM",),
     gguf_name="chatglm",
-    hyperparameters=(*DECODER, *RMS_NORM, Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5))),
+    hyperparameters=(*rows.DECODER, *rows.RMS_NORM, rows.u32("rope.dimension_count", rows.partly_rotated(0.5))),
     tensors=RequiredTensors(
         layer=lambda config, _i: {
-            **PRE_NORMS,
-            **ATTENTION,
-            **attention_biases(config, by_default=True),
-            **FUSED_FEED_FORWARD,
+            **shapes.PRE_NORMS,
+            **shapes.ATTENTION,
+            **shapes.attention_biases(config, by_default=True),
+            **shapes.FUSED_FEED_FORWARD,
         }
     ),
-    settings=Settings(assumed={**_SILU, "head_dim": even_head_size}),
+    settings=Settings(assumed={**_SILU, "head_dim": shapes.even_head_size}),
 )
 
 _GLM_4_5 = Architecture(
     hf_classes=("Glm4MoeForCausalLM",),
     gguf_name="glm4moe",
     hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        *EXPERTS,
+        *rows.DECODER,
+        *rows.RMS_NORM,
+        *rows.EXPERTS,
         *EXPERT_CHOICE,
-        Hyperparameter("rope.dimension_count", "u32", partly_rotated(0.5)),
-        *PREDICTION_ROW,
+        rows.u32("rope.dimension_count", rows.partly_rotated(0.5)),
+        *rows.PREDICTION_ROW,
     ),
     tensors=RequiredTensors(layer=_layer),
     names=TensorNames(leaves_later_layers=True, keeps_prediction_layer=True),
-    layout=Layout(splits={**CHOICE_CORRECTION, **FUSED_EXPERTS}, stacks=NUMBERED_EXPERTS),
+    layout=Layout(splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}, stacks=shapes.NUMBERED_EXPERTS),
     settings=Settings(
         defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
         assumed={**_SILU, "scoring_func": "sigmoid"},
@@ -116,11 +81,11 @@ GLM = (
         _GLM_4_5,
         hf_classes=("SolarOpenForCausalLM",),
         hyperparameters=(
-            *without(DECODER, "feed_forward_length"),
-            *RMS_NORM,
-            *EXPERTS,
+            *rows.without(rows.DECODER, "feed_forward_length"),
+            *rows.RMS_NORM,
+            *rows.EXPERTS,
             *EXPERT_CHOICE,
-            Hyperparameter("rope.dimension_count", "u32", partly_rotated(1.0)),
+            rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
         ),
         names=replace(_GLM_4_5.names, leaves_later_layers=False, keeps_prediction_layer=False),
         settings=replace(
@@ -150,27 +115,26 @@ _EXAONE = Architecture(
     hf_classes=("Exaone4ForCausalLM",),
     gguf_name="exaone4",
     hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        *VOCABULARY,
-        Hyperparameter(
+        *rows.DECODER,
+        *rows.RMS_NORM,
+        *rows.VOCABULARY,
+        rows.u32(
             "attention.sliding_window",
-            "u32",
             lambda config: config.integer("sliding_window") if _has_windows(config) else None,
         ),
-        Hyperparameter(
+        rows.bool_list(
             "attention.sliding_window_pattern",
-            "bool[]",
-            lambda config: WINDOW_PATTERN[0].read(config) if _has_windows(config) else None,
+            lambda config: rows.WINDOW_PATTERN[0].read(config) if _has_windows(config) else None,
         ),
     ),
     tensors=RequiredTensors(
-        layer={**POST_NORMS, **ATTENTION, **HEAD_NORMS, **GATED_FEED_FORWARD}, generate=llama3_factors
+        layer={**shapes.POST_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.GATED_FEED_FORWARD},
+        generate=rows.llama3_factors,
     ),
     settings=Settings(
         assumed={
             "hidden_act": "silu",
-            "head_dim": even_head_size,
+            "head_dim": shapes.even_head_size,
             "sliding_window": lambda config: (
                 config.optional_integer("sliding_window") if _has_windows(config) else None
             ),
@@ -179,30 +143,35 @@ _EXAONE = Architecture(
     ),
 )
 
-_EXAONE_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, **SHARED_EXPERTS, "exp_probs_b.bias": ("n_expert",)}
+_EXAONE_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, **SHARED_EXPERTS, "exp_probs_b.bias": ("n_expert",)}
 
 
-def _exaone_layer(config: Config, i: int) -> Dimensions:
+def _exaone_layer(config: Config, i: int) -> shapes.Dimensions:
     is_dense = i < config.integer("first_k_dense_replace")
-    return {**PRE_NORMS, **ATTENTION, **HEAD_NORMS, **(GATED_FEED_FORWARD if is_dense else _EXAONE_EXPERTS)}
+    return {
+        **shapes.PRE_NORMS,
+        **shapes.ATTENTION,
+        **shapes.HEAD_NORMS,
+        **(shapes.GATED_FEED_FORWARD if is_dense else _EXAONE_EXPERTS),
+    }
 
 
 _K_EXAONE = Architecture(
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     gguf_name="exaone-moe",
     hyperparameters=(
-        *DECODER,
-        *RMS_NORM,
-        *VOCABULARY,
-        *WINDOW,
-        *WINDOW_PATTERN,
-        *EXPERTS,
+        *rows.DECODER,
+        *rows.RMS_NORM,
+        *rows.VOCABULARY,
+        *rows.WINDOW,
+        *rows.WINDOW_PATTERN,
+        *rows.EXPERTS,
         *EXPERT_CHOICE,
-        Hyperparameter("expert_shared_feed_forward_length", "u32", DIMENSIONS["n_ff_shared_experts"]),
+        rows.u32("expert_shared_feed_forward_length", shapes.DIMENSIONS["n_ff_shared_experts"]),
     ),
-    tensors=RequiredTensors(layer=_exaone_layer, generate=llama3_factors),
+    tensors=RequiredTensors(layer=_exaone_layer, generate=rows.llama3_factors),
     names=TensorNames(unused=("mtp.",)),
-    layout=Layout(splits={**CHOICE_CORRECTION, **FUSED_EXPERTS}, stacks=NUMBERED_EXPERTS),
+    layout=Layout(splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}, stacks=shapes.NUMBERED_EXPERTS),
     settings=Settings(
         aliases={"num_shared_experts": "n_shared_experts"},
         defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
@@ -219,8 +188,10 @@ _K_EXAONE = Architecture(
 _EXAONE_3 = Architecture(
     hf_classes=("ExaoneForCausalLM",),
     gguf_name="exaone",
-    hyperparameters=DECODER + RMS_NORM + ROTATED,
-    tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}, generate=llama3_factors),
+    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.ROTATED,
+    tensors=RequiredTensors(
+        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}, generate=rows.llama3_factors
+    ),
     settings=Settings(
         aliases={
             "num_layers": "num_hidden_layers",
@@ -236,15 +207,15 @@ EXAONE = (_EXAONE, _K_EXAONE, _EXAONE_3)
 
 _ERNIE_DEFAULTS = {"tie_word_embeddings": True, "rope_theta": 5e5}
 _ERNIE_ASSUMED = {"hidden_act": "silu", "use_bias": False}
-_ERNIE_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
+_ERNIE_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
 
 
-def _ernie_layer(config: Config, i: int) -> Dimensions:
+def _ernie_layer(config: Config, i: int) -> shapes.Dimensions:
     if i < config.integer("moe_layer_start_index"):
-        return {**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}
+        return {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}
     return {
-        **PRE_NORMS,
-        **ATTENTION,
+        **shapes.PRE_NORMS,
+        **shapes.ATTENTION,
         **_ERNIE_EXPERTS,
         **(SHARED_EXPERTS if config.integer("n_shared_experts") else {}),
     }
@@ -259,22 +230,22 @@ ERNIE = (
     Architecture(
         hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
         gguf_name="ernie4_5",
-        hyperparameters=DECODER + RMS_NORM,
-        tensors=RequiredTensors(layer={**PRE_NORMS, **ATTENTION, **GATED_FEED_FORWARD}),
+        hyperparameters=rows.DECODER + rows.RMS_NORM,
+        tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}),
         settings=Settings(defaults=_ERNIE_DEFAULTS, assumed=_ERNIE_ASSUMED),
     ),
     Architecture(
         hf_classes=("Ernie4_5_MoeForCausalLM",),
         gguf_name="ernie4_5-moe",
         hyperparameters=(
-            *DECODER,
-            *RMS_NORM,
-            *EXPERTS,
-            Hyperparameter("interleave_moe_layer_step", "u32", 1),
-            Hyperparameter("leading_dense_block_count", "u32", integer("moe_layer_start_index")),
-            Hyperparameter("expert_feed_forward_length", "u32", integer("moe_intermediate_size")),
-            Hyperparameter("expert_shared_count", "u32", integer("n_shared_experts")),
-            Hyperparameter("expert_shared_feed_forward_length", "u32", DIMENSIONS["n_ff_shared_experts"]),
+            *rows.DECODER,
+            *rows.RMS_NORM,
+            *rows.EXPERTS,
+            rows.u32("interleave_moe_layer_step", 1),
+            rows.u32("leading_dense_block_count", "moe_layer_start_index"),
+            rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
+            rows.u32("expert_shared_count", "n_shared_experts"),
+            rows.u32("expert_shared_feed_forward_length", shapes.DIMENSIONS["n_ff_shared_experts"]),
         ),
         tensors=RequiredTensors(layer=_ernie_layer),
         names=TensorNames(
@@ -287,9 +258,9 @@ ERNIE = (
                 # the same correction, under two names
                 ".gate.moe_statics.e_score_correction_bias": {".moe_statics.e_score_correction.bias": whole_tensor},
                 ".e_score_correction_bias": {".e_score_correction.bias": whole_tensor},
-                **FUSED_EXPERTS,
+                **shapes.FUSED_EXPERTS,
             },
-            stacks=NUMBERED_EXPERTS,
+            stacks=shapes.NUMBERED_EXPERTS,
         ),
         settings=Settings(
             aliases={

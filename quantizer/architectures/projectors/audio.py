@@ -16,25 +16,19 @@ from typing import Any
 
 import numpy as np
 
+from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Layout, Settings
-from quantizer.architectures.projectors.projector import (
-    SOUND_PROCESSOR,
-    SOUND_TOWER,
-    TOWER_LAYER,
-    Projector,
-    TowerNames,
-    TowerTensors,
-    layer_norm_eps,
-)
+from quantizer.architectures.projectors import projector
 from quantizer.architectures.projectors.qwen_vl import DEEPSTACK
-from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import ZeroExtendedTensor
 from quantizer.convert.source_model import FileTensor, SourceTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
 # llama.cpp's graph has no place for a bias of keys
-SOUND_LAYER: Dimensions = {name: extents for name, extents in TOWER_LAYER.items() if name != "attn_k.bias"}
+SOUND_LAYER: shapes.Dimensions = {
+    name: extents for name, extents in projector.TOWER_LAYER.items() if name != "attn_k.bias"
+}
 WHISPER_NAMES = {
     "d_model": "hidden_size",
     "encoder_layers": "num_hidden_layers",
@@ -43,7 +37,7 @@ WHISPER_NAMES = {
 }
 
 
-def _encoder(config: Config) -> Dimensions:
+def _encoder(config: Config) -> shapes.Dimensions:
     return {
         "a.conv1d.1.weight": (3, config.integer("num_mel_bins"), "n_embd"),
         "a.conv1d.1.bias": (1, "n_embd"),
@@ -55,9 +49,9 @@ def _encoder(config: Config) -> Dimensions:
     }
 
 
-def _with_matrices(weights: Dimensions) -> Callable[[Config], Dimensions]:
+def _with_matrices(weights: shapes.Dimensions) -> Callable[[Config], shapes.Dimensions]:
     """Return the tensors outside the layers, with these matrices and their biases behind the encoder."""
-    return lambda config: {**_encoder(config), **weights, **biases(weights)}
+    return lambda config: {**_encoder(config), **weights, **shapes.biases(weights)}
 
 
 _DEFAULTS: Mapping[str, Any] = {
@@ -68,15 +62,17 @@ _DEFAULTS: Mapping[str, Any] = {
     "num_hidden_layers": 32,
     "num_attention_heads": 20,
 }
-_BASE = Projector(
+_BASE = projector.Projector(
     kind="qwen2a",
     encoder="audio",
     hf_classes=("Qwen2AudioForConditionalGeneration",),
     modules=("audio_tower.", "multi_modal_projector."),
     section="audio_config",
-    hyperparameters=(*SOUND_TOWER, layer_norm_eps(1e-5, "audio")),
-    tensors=TowerTensors(layer=SOUND_LAYER, model=_with_matrices({"mm.a.fc.weight": ("n_embd", "n_projected")})),
-    names=TowerNames(
+    hyperparameters=(*projector.SOUND_TOWER, projector.layer_norm_eps(1e-5, "audio")),
+    tensors=projector.TowerTensors(
+        layer=SOUND_LAYER, model=_with_matrices({"mm.a.fc.weight": ("n_embd", "n_projected")})
+    ),
+    names=projector.TowerNames(
         blocks="a.blk",
         renames={
             r"^model\.(?=audio_tower\.|multi_modal_projector\.)": "",
@@ -91,7 +87,7 @@ _BASE = Projector(
         aliases=WHISPER_NAMES, defaults=_DEFAULTS, assumed={"activation_function": "gelu", "max_source_positions": 1500}
     ),
     plain=("a.conv1d.1.weight", "a.conv1d.2.weight"),
-    processor_assumed={**SOUND_PROCESSOR, "chunk_length": 30},
+    processor_assumed={**projector.SOUND_PROCESSOR, "chunk_length": 30},
     approximations=lambda _config: (
         "llama.cpp hears a sound of less than 30 seconds as if silence followed, which the original leaves out.",
     ),
@@ -158,10 +154,13 @@ def _halved(n: int) -> int:
     return (n + 1) // 2
 
 
-def _asr_encoder(config: Config) -> Dimensions:
+def _asr_encoder(config: Config) -> shapes.Dimensions:
     n_kernels = config.integer("downsample_hidden_size")
     n_bands = _halved(_halved(_halved(config.integer("num_mel_bins"))))
-    weights: Dimensions = {"mm.a.mlp.1.weight": ("n_embd", "n_embd"), "mm.a.mlp.2.weight": ("n_embd", "n_projected")}
+    weights: shapes.Dimensions = {
+        "mm.a.mlp.1.weight": ("n_embd", "n_embd"),
+        "mm.a.mlp.2.weight": ("n_embd", "n_projected"),
+    }
     return {
         "a.conv2d.1.weight": (3, 3, 1, n_kernels),
         **{f"a.conv2d.{i}.weight": (3, 3, n_kernels, n_kernels) for i in (2, 3)},
@@ -171,19 +170,21 @@ def _asr_encoder(config: Config) -> Dimensions:
         "a.post_ln.weight": ("n_embd",),
         "a.post_ln.bias": ("n_embd",),
         **weights,
-        **biases(weights),
+        **shapes.biases(weights),
     }
 
 
-_ASR = Projector(
+_ASR = projector.Projector(
     kind="qwen3a",
     encoder="audio",
     hf_classes=("Qwen3ASRForConditionalGeneration",),
     modules=("audio_tower.", "multi_modal_projector.", "thinker.audio_tower."),
     section="audio_config",
-    hyperparameters=(*SOUND_TOWER, layer_norm_eps(1e-5, "audio")),
-    tensors=TowerTensors(layer={**SOUND_LAYER, "attn_k.bias": ("n_embd",)}, model=_asr_encoder, generate=_positions),
-    names=TowerNames(
+    hyperparameters=(*projector.SOUND_TOWER, projector.layer_norm_eps(1e-5, "audio")),
+    tensors=projector.TowerTensors(
+        layer={**SOUND_LAYER, "attn_k.bias": ("n_embd",)}, model=_asr_encoder, generate=_positions
+    ),
+    names=projector.TowerNames(
         blocks="a.blk",
         renames={
             r"^(thinker|model)\.(?=audio_tower\.|multi_modal_projector\.)": "",
@@ -205,7 +206,7 @@ _ASR = Projector(
         assumed={"activation_function": "gelu", "n_window": 50, "n_window_infer": 800},
     ),
     plain=tuple(f"a.conv2d.{i}.weight" for i in (1, 2, 3)),
-    processor_assumed=SOUND_PROCESSOR,
+    processor_assumed=projector.SOUND_PROCESSOR,
     approximations=lambda _config: (
         "llama.cpp hears whole seconds: it continues the last one by silence, which the original leaves out.",
     ),
@@ -222,10 +223,10 @@ def _widened(tensor: FileTensor, name: str, config: Config) -> ZeroExtendedTenso
     return ZeroExtendedTensor(tensor, name, _n_widths(config) * tensor.shape[-1])
 
 
-def _widened_encoder(config: Config) -> Dimensions:
+def _widened_encoder(config: Config) -> shapes.Dimensions:
     n_projected = _n_widths(config) * config.section("language").integer("hidden_size")
-    weights: Dimensions = {"mm.a.mlp.2.weight": ("n_embd", n_projected)}
-    return {**_asr_encoder(config), **weights, **biases(weights)}
+    weights: shapes.Dimensions = {"mm.a.mlp.2.weight": ("n_embd", n_projected)}
+    return {**_asr_encoder(config), **weights, **shapes.biases(weights)}
 
 
 QWEN_AUDIO = (

@@ -8,24 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantizer.architectures.architecture import Hyperparameter, Layout, Settings
-from quantizer.architectures.projectors.projector import (
-    GELU,
-    PLAIN_PROCESSOR,
-    TOWER,
-    TOWER_WEIGHTS,
-    Projector,
-    TowerNames,
-    TowerTensors,
-    colours_apart,
-)
-from quantizer.architectures.shapes import Dimensions
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Layout, Settings
+from quantizer.architectures.projectors import projector
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import MappedTensor
 from quantizer.convert.source_model import FileTensor
 
 _BOUNDS = (".input_min", ".input_max", ".output_min", ".output_max")
-_NORMS: Dimensions = {
+_NORMS: shapes.Dimensions = {
     "ln1.weight": ("n_embd",),
     "ln2.weight": ("n_embd",),
     "attn_post_norm.weight": ("n_embd",),
@@ -33,8 +25,8 @@ _NORMS: Dimensions = {
     "attn_q_norm.weight": ("n_head",),
     "attn_k_norm.weight": ("n_head",),
 }
-_MATRICES: Dimensions = {
-    **{name: extents for name, extents in TOWER_WEIGHTS.items() if name not in _NORMS},
+_MATRICES: shapes.Dimensions = {
+    **{name: extents for name, extents in projector.TOWER_WEIGHTS.items() if name not in _NORMS},
     "ffn_gate.weight": ("n_embd", "n_ff"),
 }
 
@@ -46,13 +38,13 @@ def _number(bound: FileTensor, name: str, _config: Config) -> MappedTensor:
     return MappedTensor(replace(bound, shape=(1,)), name, lambda values: values)
 
 
-def _layer(config: Config, _i: int) -> Dimensions:
-    bounds: Dimensions = {name.removesuffix(".weight") + bound: (1,) for name in _MATRICES for bound in _BOUNDS}
+def _layer(config: Config, _i: int) -> shapes.Dimensions:
+    bounds: shapes.Dimensions = {name.removesuffix(".weight") + bound: (1,) for name in _MATRICES for bound in _BOUNDS}
     return {**_NORMS, **_MATRICES, **(bounds if config.flag("use_clipped_linears") else {})}
 
 
-def _outside_layers(config: Config) -> Dimensions:
-    shift: Dimensions = {"v.std_bias": ("n_embd",), "v.std_scale": ("n_embd",)}
+def _outside_layers(config: Config) -> shapes.Dimensions:
+    shift: shapes.Dimensions = {"v.std_bias": ("n_embd",), "v.std_scale": ("n_embd",)}
     return {
         "v.patch_embd.weight": ("n_patch", "n_patch", 3, "n_embd"),
         "v.position_embd.weight": ("n_embd", config.integer("position_embedding_size"), 2),
@@ -67,23 +59,21 @@ def _without_hearing(config: Config) -> tuple[str, ...]:
 
 
 GEMMA_4_PROJECTORS = (
-    Projector(
+    projector.Projector(
         kind="gemma4v",
         hf_classes=("Gemma4ForConditionalGeneration",),
         modules=("vision_tower.", "embed_vision."),
         hyperparameters=(
-            *TOWER,
+            *projector.TOWER,
             # colours stay as they are
-            Hyperparameter("vision.image_mean", "f32[]", [0.0, 0.0, 0.0]),
-            Hyperparameter("vision.image_std", "f32[]", [1.0, 1.0, 1.0]),
-            *GELU,
-            Hyperparameter("vision.attention.layer_norm_epsilon", "f32", lambda config: config.number("rms_norm_eps")),
-            Hyperparameter(
-                "vision.projector.scale_factor", "u32", lambda config: config.integer("pooling_kernel_size")
-            ),
+            rows.f32_list("vision.image_mean", [0.0, 0.0, 0.0]),
+            rows.f32_list("vision.image_std", [1.0, 1.0, 1.0]),
+            *projector.GELU,
+            rows.f32("vision.attention.layer_norm_epsilon", "rms_norm_eps"),
+            rows.u32("vision.projector.scale_factor", lambda config: config.integer("pooling_kernel_size")),
         ),
-        tensors=TowerTensors(layer=_layer, model=_outside_layers),
-        names=TowerNames(
+        tensors=projector.TowerTensors(layer=_layer, model=_outside_layers),
+        names=projector.TowerNames(
             renames={
                 r"^(model\.)?vision_tower\.encoder\.layers\.": "vision_model.model.layers.",
                 r"^(model\.)?vision_tower\.": "model.vision_tower.",
@@ -96,7 +86,7 @@ GEMMA_4_PROJECTORS = (
         ),
         layout=Layout(
             splits={
-                ".patch_embedder.input_proj.weight": {".patch_embedder.input_proj.weight": colours_apart},
+                ".patch_embedder.input_proj.weight": {".patch_embedder.input_proj.weight": projector.colours_apart},
                 **{bound: {bound: _number} for bound in _BOUNDS},
             }
         ),
@@ -124,6 +114,6 @@ GEMMA_4_PROJECTORS = (
         ),
         derived=lambda _config: {"image_size": 224},  # as llama.cpp has it: libmtmd takes all
         approximations=_without_hearing,
-        processor_assumed={**PLAIN_PROCESSOR, "do_normalize": False},
+        processor_assumed={**projector.PLAIN_PROCESSOR, "do_normalize": False},
     ),
 )

@@ -13,20 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Hyperparameter, Layout, Settings, Value
-from quantizer.architectures.projectors.projector import (
-    GELU,
-    PICTURE,
-    PLAIN_PROCESSOR,
-    TOWER,
-    TOWER_LAYER,
-    Projector,
-    TowerNames,
-    TowerTensors,
-    layer_norm_eps,
-    processor_of,
-)
-from quantizer.architectures.shapes import Dimensions, biases, n_patches_per_side
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Layout, Settings, Value
+from quantizer.architectures.projectors import projector
 from quantizer.checkpoint.config import CheckpointError, Config
 
 _OTHERWISE_NORMALISED = (3200, 45)  # the hidden size and the number of layers by which llama.cpp knows that tower
@@ -50,14 +40,14 @@ def _n_joined(config: Config) -> int:
     """Return the patches on each side of a square that becomes one vector. Raises CheckpointError unless all fit."""
     ratio = config.section("model").optional_number("downsample_ratio") or 0.5
     n_joined = round(1 / ratio) if 0 < ratio <= 1 else 0
-    if n_joined == 0 or n_joined * ratio != 1 or n_patches_per_side(config) % n_joined:
+    if n_joined == 0 or n_joined * ratio != 1 or shapes.n_patches_per_side(config) % n_joined:
         raise CheckpointError(f"config.json has downsample_ratio = {ratio}.", "Check config.json.")
     return n_joined
 
 
 def _pieces(name: str, default: int) -> Callable[[Config], Value]:
     """Return a function that reads how many pieces a picture is cut into."""
-    return lambda config: default if (n := processor_of(config).optional_integer(name)) is None else n
+    return lambda config: default if (n := projector.processor_of(config).optional_integer(name)) is None else n
 
 
 def _first_position_last(_config: Config, n_rows: int) -> npt.NDArray[np.intp]:
@@ -69,18 +59,18 @@ def _norm(config: Config) -> str:
     return "none" if shape == _OTHERWISE_NORMALISED else "layer_norm"
 
 
-def _layer(config: Config, _i: int) -> Dimensions:
+def _layer(config: Config, _i: int) -> shapes.Dimensions:
     has_biases = config.flag("attention_bias") is True
     return {
-        **{name: extents for name, extents in TOWER_LAYER.items() if has_biases or name not in _BIASED},
+        **{name: extents for name, extents in projector.TOWER_LAYER.items() if has_biases or name not in _BIASED},
         "ls1.weight": ("n_embd",),
         "ls2.weight": ("n_embd",),
     }
 
 
-def _outside_layers(config: Config) -> Dimensions:
+def _outside_layers(config: Config) -> shapes.Dimensions:
     n_joined = config.integer("hidden_size") * _n_joined(config) ** 2
-    weights: Dimensions = {
+    weights: shapes.Dimensions = {
         "mm.model.mlp.0.weight": (n_joined,),
         "mm.model.mlp.1.weight": (n_joined, "n_projected"),
         "mm.model.mlp.3.weight": ("n_projected", "n_projected"),
@@ -89,9 +79,9 @@ def _outside_layers(config: Config) -> Dimensions:
         "v.class_embd": ("n_embd", 1, 1),
         "v.patch_embd.weight": ("n_patch", "n_patch", 3, "n_embd"),
         "v.patch_embd.bias": ("n_embd",),
-        "v.position_embd.weight": ("n_embd", n_patches_per_side(config) ** 2 + 1),
+        "v.position_embd.weight": ("n_embd", shapes.n_patches_per_side(config) ** 2 + 1),
         **weights,
-        **biases(weights),
+        **shapes.biases(weights),
     }
 
 
@@ -103,21 +93,21 @@ def _of_the_whole(config: Config) -> dict[str, Any]:
 
 
 INTERNVL = (
-    Projector(
+    projector.Projector(
         kind="internvl",
         hf_classes=("InternVLForConditionalGeneration",),
         modules=("vision_tower.", "multi_modal_projector."),
         hyperparameters=(
-            *TOWER,
-            *PICTURE,
-            *GELU,
-            layer_norm_eps(1e-6),
-            Hyperparameter("vision.projector.scale_factor", "u32", _n_joined),
-            Hyperparameter("vision.preproc_min_tiles", "u32", _pieces("min_patches", 1)),
-            Hyperparameter("vision.preproc_max_tiles", "u32", _pieces("max_patches", 12)),
+            *projector.TOWER,
+            *projector.PICTURE,
+            *projector.GELU,
+            projector.layer_norm_eps(1e-6),
+            rows.u32("vision.projector.scale_factor", _n_joined),
+            rows.u32("vision.preproc_min_tiles", _pieces("min_patches", 1)),
+            rows.u32("vision.preproc_max_tiles", _pieces("max_patches", 12)),
         ),
-        tensors=TowerTensors(layer=_layer, model=_outside_layers),
-        names=TowerNames(
+        tensors=projector.TowerTensors(layer=_layer, model=_outside_layers),
+        names=projector.TowerNames(
             renames={
                 r"^model\.": "",
                 r"^vision_tower\.": "model.vision_tower.",
@@ -154,6 +144,6 @@ INTERNVL = (
             },
         ),
         derived=_of_the_whole,
-        processor_assumed=PLAIN_PROCESSOR,
+        processor_assumed=projector.PLAIN_PROCESSOR,
     ),
 )

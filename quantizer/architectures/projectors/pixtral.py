@@ -12,30 +12,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Hyperparameter, Layout, Settings, Value
-from quantizer.architectures.metadata_rows import without
-from quantizer.architectures.projectors.projector import (
-    PICTURE,
-    PLAIN_PROCESSOR,
-    TOWER,
-    Projector,
-    TowerNames,
-    TowerTensors,
-    layer_norm_eps,
-    plain_rotation,
-    processor_of,
-)
-from quantizer.architectures.shapes import ATTENTION, GATED_FEED_FORWARD, Dimensions, even_head_size
+from quantizer.architectures.projectors import projector
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries
 
 _EPS = 1e-5  # fixed in transformers
-_LAYER: Dimensions = {
+_LAYER: shapes.Dimensions = {
     "ln1.weight": ("n_embd",),
     "ln2.weight": ("n_embd",),
-    **{name: ATTENTION[name] for name in ("attn_q.weight", "attn_k.weight", "attn_v.weight")},
-    "attn_out.weight": ATTENTION["attn_output.weight"],
-    **GATED_FEED_FORWARD,
+    **{name: shapes.ATTENTION[name] for name in ("attn_q.weight", "attn_k.weight", "attn_v.weight")},
+    "attn_out.weight": shapes.ATTENTION["attn_output.weight"],
+    **shapes.GATED_FEED_FORWARD,
 }
 
 
@@ -43,7 +33,7 @@ def _n_merged(config: Config) -> int:
     return config.section("model").optional_integer("spatial_merge_size") or 2
 
 
-def _outside_layers(config: Config) -> Dimensions:
+def _outside_layers(config: Config) -> shapes.Dimensions:
     n_embd = config.integer("hidden_size")
     has_bias = config.section("model").flag("multimodal_projector_bias") is True
     return {
@@ -58,7 +48,7 @@ def _outside_layers(config: Config) -> Dimensions:
     }
 
 
-def _outside_layers_of_pixtral(config: Config) -> Dimensions:
+def _outside_layers_of_pixtral(config: Config) -> shapes.Dimensions:
     has_bias = config.section("model").flag("multimodal_projector_bias") is not False
     kept = ("v.patch_embd.weight", "v.pre_ln.weight", "v.token_embd.img_break", "mm.1.weight", "mm.2.weight")
     return {
@@ -91,28 +81,30 @@ def _activation(name: str) -> Hyperparameter:
     def read(config: Config) -> Value:
         return True if config.text("hidden_act") == name else None
 
-    return Hyperparameter(f"use_{name}", "bool", read)
+    return rows.boolean(f"use_{name}", read)
 
 
 def _longest_edge(config: Config) -> Value:
     """Return the longer side to which pictures are brought, by default the size of those the tower was made for."""
-    return processor_of(config).section("size").optional_integer("longest_edge") or config.integer("image_size")
+    return projector.processor_of(config).section("size").optional_integer("longest_edge") or config.integer(
+        "image_size"
+    )
 
 
-_MISTRAL_3 = Projector(
+_MISTRAL_3 = projector.Projector(
     kind="pixtral",
     hf_classes=("Mistral3ForConditionalGeneration",),
     modules=("vision_tower.", "multi_modal_projector."),
     hyperparameters=(
-        *TOWER,
-        *PICTURE,
+        *projector.TOWER,
+        *projector.PICTURE,
         _activation("silu"),
         _activation("gelu"),
-        layer_norm_eps(_EPS),
-        Hyperparameter("vision.spatial_merge_size", "u32", _n_merged),
+        projector.layer_norm_eps(_EPS),
+        rows.u32("vision.spatial_merge_size", _n_merged),
     ),
-    tensors=TowerTensors(layer=_LAYER, model=_outside_layers),
-    names=TowerNames(renames={r"^model\.": ""}),
+    tensors=projector.TowerTensors(layer=_LAYER, model=_outside_layers),
+    names=projector.TowerNames(renames={r"^model\.": ""}),
     layout=Layout(row_orders={"V_ENC_ATTN_Q": unpermute_queries, "V_ENC_ATTN_K": unpermute_keys}),
     settings=Settings(
         defaults={
@@ -127,9 +119,9 @@ _MISTRAL_3 = Projector(
         assumed={
             "hidden_act": lambda config: "silu" if config.text("hidden_act") == "silu" else "gelu",
             "num_channels": 3,
-            "head_dim": even_head_size,
+            "head_dim": shapes.even_head_size,
             "rope_theta": 1e4,
-            "rope_parameters": plain_rotation,
+            "rope_parameters": projector.plain_rotation,
             "projector_hidden_act": "gelu",
             "vision_feature_layer": -1,
             # llama.cpp has one for the tower and for what follows
@@ -138,7 +130,7 @@ _MISTRAL_3 = Projector(
     ),
     token_rows={"v.token_embd.img_break": "[IMG_BREAK]"},
     derived=_of_the_whole,
-    processor_assumed=PLAIN_PROCESSOR,
+    processor_assumed=projector.PLAIN_PROCESSOR,
 )
 
 PIXTRAL = (
@@ -150,7 +142,7 @@ PIXTRAL = (
         modules=("vision_encoder.", "vision_projection."),
         hyperparameters=(
             *_MISTRAL_3.hyperparameters,
-            Hyperparameter("vision.preproc_image_size", "u32", _longest_edge),
+            rows.u32("vision.preproc_image_size", _longest_edge),
         ),
         tensors=replace(
             _MISTRAL_3.tensors,
@@ -179,8 +171,8 @@ PIXTRAL = (
         _MISTRAL_3,
         hf_classes=("LlavaForConditionalGeneration",),
         hyperparameters=(
-            *without(_MISTRAL_3.hyperparameters, "vision.spatial_merge_size"),
-            Hyperparameter("vision.spatial_merge_size", "u32", 1),
+            *rows.without(_MISTRAL_3.hyperparameters, "vision.spatial_merge_size"),
+            rows.u32("vision.spatial_merge_size", 1),
         ),
         tensors=replace(_MISTRAL_3.tensors, model=_outside_layers_of_pixtral),
         settings=replace(

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Architecture, Hyperparameter, RequiredTensors, TensorNames, Value
-from quantizer.architectures.metadata_rows import integer
-from quantizer.architectures.shapes import Dimensions, biases
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
@@ -106,9 +106,8 @@ def _is_plausible(value: object) -> bool:
 
 def layer_norm_eps(default: float, encoder: str = "vision") -> Hyperparameter:
     """Return the row of what norms add to the variance."""
-    return Hyperparameter(
+    return rows.f32(
         f"{encoder}.attention.layer_norm_epsilon",
-        "f32",
         lambda config: default if (eps := config.optional_number("layer_norm_eps")) is None else eps,
     )
 
@@ -132,38 +131,36 @@ def _n_bands(config: Config) -> int:
 
 def _sizes(encoder: str) -> tuple[Hyperparameter, ...]:
     return (
-        Hyperparameter(f"{encoder}.embedding_length", "u32", integer("hidden_size")),
-        Hyperparameter(f"{encoder}.feed_forward_length", "u32", integer("intermediate_size")),
-        Hyperparameter(f"{encoder}.block_count", "u32", integer("num_hidden_layers")),
-        Hyperparameter(f"{encoder}.attention.head_count", "u32", integer("num_attention_heads")),
+        rows.u32(f"{encoder}.embedding_length", "hidden_size"),
+        rows.u32(f"{encoder}.feed_forward_length", "intermediate_size"),
+        rows.u32(f"{encoder}.block_count", "num_hidden_layers"),
+        rows.u32(f"{encoder}.attention.head_count", "num_attention_heads"),
     )
 
 
 def _projected(encoder: str) -> Hyperparameter:
-    return Hyperparameter(
-        f"{encoder}.projection_dim", "u32", lambda config: config.section("language").integer("hidden_size")
-    )
+    return rows.u32(f"{encoder}.projection_dim", lambda config: config.section("language").integer("hidden_size"))
 
 
 # the tower, and how pictures or sounds come to it
 TOWER = (
     _projected("vision"),
-    Hyperparameter("vision.image_size", "u32", integer("image_size")),
-    Hyperparameter("vision.patch_size", "u32", integer("patch_size")),
+    rows.u32("vision.image_size", "image_size"),
+    rows.u32("vision.patch_size", "patch_size"),
     *_sizes("vision"),
 )
-SOUND_TOWER = (_projected("audio"), *_sizes("audio"), Hyperparameter("audio.num_mel_bins", "u32", _n_bands))
+SOUND_TOWER = (_projected("audio"), *_sizes("audio"), rows.u32("audio.num_mel_bins", _n_bands))
 PICTURE = (
-    Hyperparameter("vision.image_mean", "f32[]", _three_numbers("image_mean")),
-    Hyperparameter("vision.image_std", "f32[]", _three_numbers("image_std")),
+    rows.f32_list("vision.image_mean", _three_numbers("image_mean")),
+    rows.f32_list("vision.image_std", _three_numbers("image_std")),
 )
-GELU = (Hyperparameter("use_gelu", "bool", True),)
-SILU = (Hyperparameter("use_silu", "bool", True),)
+GELU = (rows.boolean("use_gelu", True),)
+SILU = (rows.boolean("use_silu", True),)
 PLAIN_PROCESSOR: Mapping[str, Any] = {"do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255}
 # a spectrogram as Whisper's
 SOUND_PROCESSOR: Mapping[str, Any] = {"sampling_rate": 16_000, "hop_length": 160, "n_fft": 400, "dither": 0.0}
 
-TOWER_WEIGHTS: Dimensions = {
+TOWER_WEIGHTS: shapes.Dimensions = {
     "ln1.weight": ("n_embd",),
     "ln2.weight": ("n_embd",),
     "attn_q.weight": ("n_embd", "n_embd"),
@@ -174,8 +171,8 @@ TOWER_WEIGHTS: Dimensions = {
     "ffn_down.weight": ("n_ff", "n_embd"),
 }
 # a layer of a tower with biases everywhere, and what lies around the layers of one with learned positions
-TOWER_LAYER: Dimensions = {**TOWER_WEIGHTS, **biases(TOWER_WEIGHTS)}
-TOWER_TENSORS: Dimensions = {
+TOWER_LAYER: shapes.Dimensions = {**TOWER_WEIGHTS, **shapes.biases(TOWER_WEIGHTS)}
+TOWER_TENSORS: shapes.Dimensions = {
     "v.patch_embd.weight": ("n_patch", "n_patch", 3, "n_embd"),
     "v.patch_embd.bias": ("n_embd",),
     "v.position_embd.weight": ("n_embd", "n_patches"),

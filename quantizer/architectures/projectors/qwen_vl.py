@@ -18,22 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quantizer.architectures.architecture import Hyperparameter, Layout, Settings, Value
-from quantizer.architectures.projectors.projector import (
-    GELU,
-    PICTURE,
-    PLAIN_PROCESSOR,
-    SILU,
-    TOWER,
-    TOWER_LAYER,
-    TOWER_WEIGHTS,
-    Projector,
-    TowerNames,
-    TowerTensors,
-    layer_norm_eps,
-    plain_rotation,
-)
-from quantizer.architectures.shapes import GATED_FEED_FORWARD, Dimensions, biases
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Layout, Settings, Value
+from quantizer.architectures.projectors import projector
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import Cut, rows_in
 from quantizer.convert.source_model import FileTensor, RearrangedTensor
@@ -49,8 +37,10 @@ def _frame(number: int) -> Cut:
         if len(kernel.shape) != 5 or kernel.shape[2] != N_FRAMES:
             raise CheckpointError(f"{kernel.name} does not span {N_FRAMES} frames.", "Choose another model.")
         width, height, n_frames, n_colours, n_kernels = kernel.shape
-        rows = np.arange(math.prod(kernel.shape[1:])).reshape(n_kernels, n_colours, n_frames, height)
-        return RearrangedTensor(kernel, name, (width, height, n_colours, n_kernels), rows[:, :, number].reshape(-1))
+        row_numbers = np.arange(math.prod(kernel.shape[1:])).reshape(n_kernels, n_colours, n_frames, height)
+        return RearrangedTensor(
+            kernel, name, (width, height, n_colours, n_kernels), row_numbers[:, :, number].reshape(-1)
+        )
 
     return cut
 
@@ -71,13 +61,13 @@ _THIRDS: Mapping[str, Mapping[str, Cut]] = {
 }
 
 
-def _merger(config: Config) -> Dimensions:
+def _merger(config: Config) -> shapes.Dimensions:
     n_merged = _N_MERGED * config.integer("hidden_size")
-    weights: Dimensions = {"mm.0.weight": (n_merged, n_merged), "mm.2.weight": (n_merged, "n_projected")}
-    return {**weights, **biases(weights)}
+    weights: shapes.Dimensions = {"mm.0.weight": (n_merged, n_merged), "mm.2.weight": (n_merged, "n_projected")}
+    return {**weights, **shapes.biases(weights)}
 
 
-def _outside_layers(config: Config) -> Dimensions:
+def _outside_layers(config: Config) -> shapes.Dimensions:
     kernel = ("n_patch", "n_patch", 3, "n_embd")
     return {
         "v.patch_embd.weight": kernel,
@@ -109,9 +99,9 @@ def _deepstack(config: Config) -> list[int]:
     return layers
 
 
-def _deepstack_tensors(config: Config) -> Dimensions:
+def _deepstack_tensors(config: Config) -> shapes.Dimensions:
     n_merged = _N_MERGED * config.integer("hidden_size")
-    weights: Dimensions = {
+    weights: shapes.Dimensions = {
         f"v.deepstack.{layer}.{name}.weight": extents
         for layer in _deepstack(config)
         for name, extents in {
@@ -120,10 +110,10 @@ def _deepstack_tensors(config: Config) -> Dimensions:
             "fc2": (n_merged, "n_projected"),
         }.items()
     }
-    return {**weights, **biases(weights)}
+    return {**weights, **shapes.biases(weights)}
 
 
-def _numbered(config: Config) -> Projector:
+def _numbered(config: Config) -> projector.Projector:
     """Return the entry with the names of what comes after some of the layers."""
     places = {
         rf"^visual\.deepstack_merger_list\.{i}\.(linear_)?": f"v.deepstack.{layer}."
@@ -144,21 +134,21 @@ def _side_of_positions(config: Config) -> dict[str, Any]:
 
 
 ASSUMED_OF_FRAMES: Mapping[str, Any] = {
-    "rope_parameters": plain_rotation,
+    "rope_parameters": projector.plain_rotation,
     "spatial_merge_size": 2,
     "temporal_patch_size": N_FRAMES,
     "in_channels": 3,
     "in_chans": 3,
 }
-_BASE = Projector(
+_BASE = projector.Projector(
     kind="qwen2vl_merger",
     hf_classes=("Qwen2VLForConditionalGeneration",),
     modules=("visual.",),
-    hyperparameters=(*TOWER, *PICTURE, layer_norm_eps(1e-6)),
-    tensors=TowerTensors(
-        layer=TOWER_LAYER, model=lambda config: {**_outside_layers(config), "v.post_ln.bias": ("n_embd",)}
+    hyperparameters=(*projector.TOWER, *projector.PICTURE, projector.layer_norm_eps(1e-6)),
+    tensors=projector.TowerTensors(
+        layer=projector.TOWER_LAYER, model=lambda config: {**_outside_layers(config), "v.post_ln.bias": ("n_embd",)}
     ),
-    names=TowerNames(renames={r"^model\.visual\.": "visual."}, suffixes=(".weight.1",)),
+    names=projector.TowerNames(renames={r"^model\.visual\.": "visual."}, suffixes=(".weight.1",)),
     layout=Layout(splits={**FRAMES, **_THIRDS}),
     settings=Settings(
         aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
@@ -177,23 +167,22 @@ _BASE = Projector(
         "hidden_size": config.integer("embed_dim"),
         "intermediate_size": int(config.integer("embed_dim") * config.number("mlp_ratio")),
     },
-    processor_assumed={**PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": N_FRAMES},
+    processor_assumed={**projector.PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": N_FRAMES},
 )
-_GATED: Dimensions = {**TOWER_WEIGHTS, "ffn_gate.weight": ("n_embd", "n_ff")}
+_GATED: shapes.Dimensions = {**projector.TOWER_WEIGHTS, "ffn_gate.weight": ("n_embd", "n_ff")}
 _NORMS = ("ln1.bias", "ln2.bias")
 _QWEN_3 = replace(
     _BASE,
     kind="qwen3vl_merger",
     hf_classes=("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
     hyperparameters=(
-        *TOWER,
-        *PICTURE,
-        *GELU,
-        layer_norm_eps(1e-6),
-        Hyperparameter("vision.spatial_merge_size", "u32", 2),
-        Hyperparameter(
+        *projector.TOWER,
+        *projector.PICTURE,
+        *projector.GELU,
+        projector.layer_norm_eps(1e-6),
+        rows.u32("vision.spatial_merge_size", 2),
+        rows.bool_list(
             "vision.is_deepstack_layers",
-            "bool[]",
             lambda config: [i in _deepstack(config) for i in range(config.integer("num_hidden_layers"))],
         ),
     ),
@@ -201,7 +190,9 @@ _QWEN_3 = replace(
         _BASE.tensors,
         layer={
             **{
-                name: extents for name, extents in TOWER_LAYER.items() if name[:6] not in ("attn_q", "attn_k", "attn_v")
+                name: extents
+                for name, extents in projector.TOWER_LAYER.items()
+                if name[:6] not in ("attn_q", "attn_k", "attn_v")
             },
             "attn_qkv.weight": ("n_embd", "3 n_embd"),
             "attn_qkv.bias": ("3 n_embd",),
@@ -249,7 +240,7 @@ _OMNI_NAMES = {
 }
 
 
-def _omni(config: Config) -> Projector:
+def _omni(config: Config) -> projector.Projector:
     entry = _numbered(config)
     return replace(
         entry, modules=_OMNI.modules, names=replace(entry.names, renames={**_OMNI_NAMES, **entry.names.renames})
@@ -267,10 +258,10 @@ _QWEN_25 = replace(
     _BASE,
     kind="qwen2.5vl_merger",
     hf_classes=("Qwen2_5_VLForConditionalGeneration",),
-    hyperparameters=(*_BASE.hyperparameters, *SILU, Hyperparameter("vision.n_wa_pattern", "u32", _full_attention)),
+    hyperparameters=(*_BASE.hyperparameters, *projector.SILU, rows.u32("vision.n_wa_pattern", _full_attention)),
     tensors=replace(
         _BASE.tensors,
-        layer={**_GATED, **{name: extents for name, extents in biases(_GATED).items() if name not in _NORMS}},
+        layer={**_GATED, **{name: extents for name, extents in shapes.biases(_GATED).items() if name not in _NORMS}},
         model=_outside_layers,
     ),
     settings=replace(
@@ -319,12 +310,12 @@ _PLACES = ("v.position_embd.weight", "v.norm_embd.weight")
 _N_MERGED_PER_SIDE = 2  # patches on each side of a square
 
 
-def _glm_layer(config: Config, _i: int) -> Dimensions:
+def _glm_layer(config: Config, _i: int) -> shapes.Dimensions:
     # in the tower feed-forwards are as wide as the language model
     width = config.integer("out_hidden_size")
-    bias: Dimensions = {"attn_qkv.bias": ("3 n_embd",)}
+    bias: shapes.Dimensions = {"attn_qkv.bias": ("3 n_embd",)}
     return {
-        **{name: extents for name, extents in TOWER_WEIGHTS.items() if name not in _APART},
+        **{name: extents for name, extents in projector.TOWER_WEIGHTS.items() if name not in _APART},
         "attn_qkv.weight": ("n_embd", "3 n_embd"),
         **(bias if config.flag("attention_bias") else {}),
         "ffn_gate.weight": ("n_embd", width),
@@ -333,11 +324,11 @@ def _glm_layer(config: Config, _i: int) -> Dimensions:
     }
 
 
-def _glm_ocr_layer(config: Config, _i: int) -> Dimensions:
-    weights: Dimensions = {
+def _glm_ocr_layer(config: Config, _i: int) -> shapes.Dimensions:
+    weights: shapes.Dimensions = {
         "attn_qkv.weight": ("n_embd", "3 n_embd"),
         "attn_out.weight": ("n_embd", "n_embd"),
-        **GATED_FEED_FORWARD,
+        **shapes.GATED_FEED_FORWARD,
     }
     return {
         "ln1.weight": ("n_embd",),
@@ -345,11 +336,11 @@ def _glm_ocr_layer(config: Config, _i: int) -> Dimensions:
         "attn_q_norm.weight": ("n_head",),
         "attn_k_norm.weight": ("n_head",),
         **weights,
-        **(biases(weights) if config.flag("attention_bias") is not False else {}),
+        **(shapes.biases(weights) if config.flag("attention_bias") is not False else {}),
     }
 
 
-def _glm_outside_layers(_config: Config) -> Dimensions:
+def _glm_outside_layers(_config: Config) -> shapes.Dimensions:
     kernel = ("n_patch", "n_patch", 3, "n_embd")
     return {
         "v.patch_embd.weight": kernel,
@@ -369,7 +360,7 @@ def _glm_outside_layers(_config: Config) -> Dimensions:
     }
 
 
-def _glm_ocr_outside_layers(config: Config) -> Dimensions:
+def _glm_ocr_outside_layers(config: Config) -> shapes.Dimensions:
     width = 3 * config.integer("out_hidden_size")
     return {
         **{name: extents for name, extents in _glm_outside_layers(config).items() if name not in _PLACES},
@@ -379,18 +370,18 @@ def _glm_ocr_outside_layers(config: Config) -> Dimensions:
     }
 
 
-_GLM = Projector(
+_GLM = projector.Projector(
     kind="glm4v",
     hf_classes=("Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration"),
     modules=("visual.",),
     hyperparameters=(
-        *TOWER,
-        *PICTURE,
-        *SILU,
-        Hyperparameter("vision.attention.layer_norm_epsilon", "f32", lambda config: config.number("rms_norm_eps")),
+        *projector.TOWER,
+        *projector.PICTURE,
+        *projector.SILU,
+        rows.f32("vision.attention.layer_norm_epsilon", "rms_norm_eps"),
     ),
-    tensors=TowerTensors(layer=_glm_layer, model=_glm_outside_layers),
-    names=TowerNames(renames={r"^model\.visual\.": "visual."}, suffixes=(".weight.1",)),
+    tensors=projector.TowerTensors(layer=_glm_layer, model=_glm_outside_layers),
+    names=projector.TowerNames(renames={r"^model\.visual\.": "visual."}, suffixes=(".weight.1",)),
     layout=Layout(splits=FRAMES),
     settings=Settings(
         aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
@@ -412,7 +403,7 @@ _GLM = Projector(
     ),
     # it is a convolution
     plain=("mm.patch_merger.weight",),
-    processor_assumed={**PLAIN_PROCESSOR, "merge_size": _N_MERGED_PER_SIDE, "temporal_patch_size": N_FRAMES},
+    processor_assumed={**projector.PLAIN_PROCESSOR, "merge_size": _N_MERGED_PER_SIDE, "temporal_patch_size": N_FRAMES},
 )
 
 GLM_4V = (

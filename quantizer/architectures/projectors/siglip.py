@@ -13,22 +13,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from quantizer.architectures.architecture import Hyperparameter, Layout, Settings, Value
-from quantizer.architectures.projectors.projector import (
-    GELU,
-    PICTURE,
-    PLAIN_PROCESSOR,
-    TOWER,
-    TOWER_LAYER,
-    TOWER_TENSORS,
-    Projector,
-    TowerNames,
-    TowerTensors,
-    colours_apart,
-    layer_norm_eps,
-    processor_of,
-)
-from quantizer.architectures.shapes import Dimensions, n_patches_per_side
+from quantizer.architectures import metadata_rows as rows
+from quantizer.architectures import shapes
+from quantizer.architectures.architecture import Layout, Settings, Value
+from quantizer.architectures.projectors import projector
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import plus_one
 
@@ -38,7 +26,7 @@ _ACTIVATION = {"hidden_act": "gelu_pytorch_tanh", "num_channels": 3}
 
 def _pooled(config: Config) -> Value:
     """Return the patches on each side of a square that becomes one vector. Raises CheckpointError unless all fit."""
-    n_patches = n_patches_per_side(config)
+    n_patches = shapes.n_patches_per_side(config)
     n_vectors = math.isqrt(config.section("model").optional_integer("mm_tokens_per_image") or 256)
     if n_vectors == 0 or n_patches % n_vectors:
         raise CheckpointError(
@@ -51,12 +39,12 @@ def _joined(config: Config) -> int:
     return config.section("model").optional_integer("scale_factor") or 2
 
 
-def _after_tower(config: Config) -> Dimensions:
+def _after_tower(config: Config) -> shapes.Dimensions:
     """Return the tensors of LFM 2-VL's two matrices, and of the norm before them, where there is one."""
     whole = config.section("model")
     n_joined = config.integer("hidden_size") * _lfm_joined(config) ** 2
     n_hidden = whole.optional_integer("projector_hidden_size") or 2560
-    norm: Dimensions = {"mm.input_norm.weight": (n_joined,), "mm.input_norm.bias": (n_joined,)}
+    norm: shapes.Dimensions = {"mm.input_norm.weight": (n_joined,), "mm.input_norm.bias": (n_joined,)}
     return {
         **(norm if whole.flag("projector_use_layernorm") is not False else {}),
         "mm.1.weight": (n_joined, n_hidden),
@@ -88,7 +76,7 @@ def _longest_edge(config: Config) -> Value:
 
     Raises CheckpointError where pieces are larger or smaller.
     """
-    seen, processor = config.integer("image_size"), processor_of(config)
+    seen, processor = config.integer("image_size"), projector.processor_of(config)
     piece = processor.section("max_image_size").optional_integer("longest_edge") or seen
     if piece != seen:
         raise CheckpointError(
@@ -99,26 +87,26 @@ def _longest_edge(config: Config) -> Value:
 
 
 SIGLIP = (
-    Projector(
+    projector.Projector(
         kind="gemma3",
         hf_classes=("Gemma3ForConditionalGeneration",),
         modules=("vision_tower.", "multi_modal_projector."),
         hyperparameters=(
-            *TOWER,
-            *PICTURE,
-            *GELU,
-            layer_norm_eps(1e-6),
-            Hyperparameter("vision.projector.scale_factor", "u32", _pooled),
+            *projector.TOWER,
+            *projector.PICTURE,
+            *projector.GELU,
+            projector.layer_norm_eps(1e-6),
+            rows.u32("vision.projector.scale_factor", _pooled),
         ),
-        tensors=TowerTensors(
-            layer=TOWER_LAYER,
+        tensors=projector.TowerTensors(
+            layer=projector.TOWER_LAYER,
             model=lambda _config: {
-                **TOWER_TENSORS,
+                **projector.TOWER_TENSORS,
                 "mm.input_projection.weight": ("n_projected", "n_embd"),
                 "mm.soft_emb_norm.weight": ("n_embd",),
             },
         ),
-        names=TowerNames(
+        names=projector.TowerNames(
             renames={
                 **_TOWER_NAMES,
                 r"^(model\.)?multi_modal_projector\.mm_input_projection_weight$": "mm.input_projection.weight",
@@ -141,28 +129,28 @@ SIGLIP = (
         ),
         # libmtmd turns it as it computes, which it cannot with blocks
         plain=("mm.input_projection.weight",),
-        processor_assumed=PLAIN_PROCESSOR,
+        processor_assumed=projector.PLAIN_PROCESSOR,
     ),
-    Projector(
+    projector.Projector(
         kind="idefics3",
         hf_classes=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
         modules=("vision_model.", "connector."),
         hyperparameters=(
-            *TOWER,
-            *PICTURE,
-            *GELU,
-            layer_norm_eps(1e-6),
-            Hyperparameter("vision.projector.scale_factor", "u32", _joined),
-            Hyperparameter("vision.preproc_image_size", "u32", _longest_edge),
+            *projector.TOWER,
+            *projector.PICTURE,
+            *projector.GELU,
+            projector.layer_norm_eps(1e-6),
+            rows.u32("vision.projector.scale_factor", _joined),
+            rows.u32("vision.preproc_image_size", _longest_edge),
         ),
-        tensors=TowerTensors(
-            layer=TOWER_LAYER,
+        tensors=projector.TowerTensors(
+            layer=projector.TOWER_LAYER,
             model=lambda config: {
-                **TOWER_TENSORS,
+                **projector.TOWER_TENSORS,
                 "mm.model.fc.weight": (config.integer("hidden_size") * _joined(config) ** 2, "n_projected"),
             },
         ),
-        names=TowerNames(
+        names=projector.TowerNames(
             renames={**_TOWER_NAMES, r"^(model\.)?connector\.modality_projection\.proj\.": "mm.model.fc."},
             ignored=(".position_ids",),
         ),
@@ -177,22 +165,26 @@ SIGLIP = (
             },
             assumed=_ACTIVATION,
         ),
-        processor_assumed=PLAIN_PROCESSOR,
+        processor_assumed=projector.PLAIN_PROCESSOR,
     ),
-    Projector(
+    projector.Projector(
         kind="lfm2",
         hf_classes=("Lfm2VlForConditionalGeneration",),
         modules=("vision_tower.", "multi_modal_projector."),
         hyperparameters=(
-            *TOWER,
-            *PICTURE,
-            *GELU,
-            layer_norm_eps(1e-6),
-            Hyperparameter("vision.projector.scale_factor", "u32", _lfm_joined),
+            *projector.TOWER,
+            *projector.PICTURE,
+            *projector.GELU,
+            projector.layer_norm_eps(1e-6),
+            rows.u32("vision.projector.scale_factor", _lfm_joined),
         ),
-        tensors=TowerTensors(layer=TOWER_LAYER, model=lambda config: {**TOWER_TENSORS, **_after_tower(config)}),
-        names=TowerNames(renames={**_TOWER_NAMES, r"^model\.": ""}, unused=("vision_tower.vision_model.head.",)),
-        layout=Layout(splits={".patch_embedding.weight": {".patch_embedding.weight": colours_apart}}),
+        tensors=projector.TowerTensors(
+            layer=projector.TOWER_LAYER, model=lambda config: {**projector.TOWER_TENSORS, **_after_tower(config)}
+        ),
+        names=projector.TowerNames(
+            renames={**_TOWER_NAMES, r"^model\.": ""}, unused=("vision_tower.vision_model.head.",)
+        ),
+        layout=Layout(splits={".patch_embedding.weight": {".patch_embedding.weight": projector.colours_apart}}),
         settings=Settings(
             defaults={
                 "patch_size": 16,
@@ -205,7 +197,7 @@ SIGLIP = (
             assumed={**_ACTIVATION, "projector_hidden_act": "gelu", "projector_bias": True, "vision_feature_layer": -1},
         ),
         derived=_of_the_whole,
-        processor_assumed=PLAIN_PROCESSOR,
+        processor_assumed=projector.PLAIN_PROCESSOR,
     ),
 )
 
@@ -217,7 +209,7 @@ def _pixels(name: str, edge: str) -> Callable[[Config], Value]:
     """Return a function that reads how many pixels a picture has at least, or at most, from either of two places."""
 
     def read(config: Config) -> Value:
-        processor = processor_of(config)
+        processor = projector.processor_of(config)
         n_pixels = processor.optional_integer(name) or processor.section("size").optional_integer(edge)
         if not n_pixels:
             raise CheckpointError(f"preprocessor_config.json has no {name}.", "Download the whole checkpoint.")
@@ -226,10 +218,10 @@ def _pixels(name: str, edge: str) -> Callable[[Config], Value]:
     return read
 
 
-def _paddleocr_outside_layers(config: Config) -> Dimensions:
+def _paddleocr_outside_layers(config: Config) -> shapes.Dimensions:
     n_joined = _PADDLEOCR_N_JOINED * config.integer("hidden_size")
     return {
-        **TOWER_TENSORS,
+        **projector.TOWER_TENSORS,
         "mm.input_norm.weight": ("n_embd",),
         "mm.input_norm.bias": ("n_embd",),
         "mm.1.weight": (n_joined, n_joined),
@@ -240,20 +232,20 @@ def _paddleocr_outside_layers(config: Config) -> Dimensions:
 
 
 PADDLEOCR = (
-    Projector(
+    projector.Projector(
         kind="paddleocr",
         hf_classes=("PaddleOCRVLForConditionalGeneration",),
         modules=("visual.", "projector.", "mlp_AR."),
         hyperparameters=(
-            *TOWER,
-            *PICTURE,
-            *GELU,
-            layer_norm_eps(1e-6),
-            Hyperparameter("vision.image_min_pixels", "u32", _pixels("min_pixels", "shortest_edge")),
-            Hyperparameter("vision.image_max_pixels", "u32", _pixels("max_pixels", "longest_edge")),
+            *projector.TOWER,
+            *projector.PICTURE,
+            *projector.GELU,
+            projector.layer_norm_eps(1e-6),
+            rows.u32("vision.image_min_pixels", _pixels("min_pixels", "shortest_edge")),
+            rows.u32("vision.image_max_pixels", _pixels("max_pixels", "longest_edge")),
         ),
-        tensors=TowerTensors(layer=TOWER_LAYER, model=_paddleocr_outside_layers),
-        names=TowerNames(
+        tensors=projector.TowerTensors(layer=projector.TOWER_LAYER, model=_paddleocr_outside_layers),
+        names=projector.TowerNames(
             renames={
                 r"^(model\.)?visual\.vision_model\.": "vision_tower.vision_model.",
                 r"^(model\.projector|projector|mlp_AR)\.pre_norm\.": "mm.input_norm.",
@@ -278,6 +270,6 @@ PADDLEOCR = (
                 "rope_parameters": lambda config: {**config.section("rope_parameters").values, "rope_theta": 1e4},
             },
         ),
-        processor_assumed={**PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": 1},
+        processor_assumed={**projector.PLAIN_PROCESSOR, "merge_size": 2, "temporal_patch_size": 1},
     ),
 )
