@@ -148,7 +148,9 @@ class Conversation:
             return last.message if last.message.role == "assistant" or last.message.result else None
         if last.ending is Ending.COMPLETE:
             return None
-        return last.message if last.message.content or self._follows_calls(last.message) else None
+        parent_id = last.message.parent_id
+        follows_calls = parent_id is not None and self.messages[parent_id].role == "tool"
+        return last.message if last.message.content or follows_calls else None
 
     @property
     def is_answered(self) -> bool:
@@ -162,9 +164,6 @@ class Conversation:
     def _last(self) -> TranscriptEntry | None:
         entries = self.entries()
         return entries[-1] if entries else None
-
-    def _follows_calls(self, answer: Message) -> bool:
-        return answer.parent_id is not None and self.messages[answer.parent_id].role == "tool"
 
     def entries(self) -> tuple[TranscriptEntry, ...]:
         """Return the shown branch as entries."""

@@ -230,7 +230,8 @@ def _n_summary(counted: _Counted, cut: int, budget: ContextBudget) -> int:
 def _cut(counted: _Counted, budget: ContextBudget) -> int | None:
     """Return which of the sent messages is the first to be kept, None if no choice is worth a summary and fits."""
     n_kept_most = min(budget.n_ctx // _KEPT_SHARE, counted.total // _KEPT_CHAT_SHARE)
-    is_short = [n <= n_kept_most for n in _tails(counted.tokens)]
+    tokens_from = [*accumulate(reversed(counted.tokens), initial=0)][::-1]  # each place on
+    is_short = [n <= n_kept_most for n in tokens_from]
     choices = list(_choices(counted.sent.messages, is_short))
     for limit in (budget.n_full, budget.n_ctx - budget.n_ctx // _MARGIN_SHARE):
         for cut in choices:
@@ -241,11 +242,6 @@ def _cut(counted: _Counted, budget: ContextBudget) -> int | None:
     return None
 
 
-def _tails(tokens: Sequence[int]) -> list[int]:
-    """Return for each place in a row the tokens from there on."""
-    return [*accumulate(reversed(tokens), initial=0)][::-1]
-
-
 def _choices(messages: Sequence[Message], is_short: Sequence[bool]) -> Iterator[int]:
     """Yield where messages may be divided, the best place first: before a question, a round of calls, at the end.
 
@@ -254,13 +250,13 @@ def _choices(messages: Sequence[Message], is_short: Sequence[bool]) -> Iterator[
     turns = [index for index in range(1, len(messages)) if messages[index].role == "user"]
     last_turn = turns[-1] if turns else 0
     yield from (index for index in turns if is_short[index] or index == last_turn)
-    yield from (index for index in range(last_turn + 1, len(messages)) if _begins_round(messages, index))
+    yield from (
+        index
+        for index in range(last_turn + 1, len(messages))
+        if messages[index].role == "assistant" and messages[index - 1].role == "tool"
+    )
     if messages and messages[-1].role == "assistant" and not messages[-1].calls:
         yield len(messages)
-
-
-def _begins_round(messages: Sequence[Message], index: int) -> bool:
-    return messages[index].role == "assistant" and messages[index - 1].role == "tool"
 
 
 # In how many requests
@@ -325,11 +321,11 @@ def _pieces(
     """Yield turns with their tokens; of one that is longer than `n_room` its rounds, and of such a round pieces of its
     text."""
     ends = [0, *accumulate(tokens)]
-    for start, end in _groups(messages, _begins_turn):
+    for start, end in _groups(messages, lambda message: message.role == "user"):
         if ends[end] - ends[start] <= n_room:
             yield tuple(messages[start:end]), ends[end] - ends[start]
             continue
-        for first, last in _groups(messages[start:end], _begins_step):
+        for first, last in _groups(messages[start:end], lambda message: message.role != "tool"):
             whole, n_tokens = messages[start + first : start + last], ends[start + last] - ends[start + first]
             if n_tokens <= n_room:
                 yield tuple(whole), n_tokens
@@ -342,26 +338,18 @@ def _groups(messages: Sequence[Message], begins: Callable[[Message], bool]) -> l
     return list(zip(starts, [*starts[1:], len(messages)], strict=True))
 
 
-def _begins_turn(message: Message) -> bool:
-    return message.role == "user"
-
-
-def _begins_step(message: Message) -> bool:
-    return message.role != "tool"
-
-
 def _text_pieces(messages: Sequence[Message], n_tokens: int, n_room: int) -> Iterator[tuple[tuple[Message, ...], int]]:
     """Yield messages of which no request has room as pieces of their text, each in a message of the user."""
-    text = "\n\n".join(f"[{message.role}]\n{_text(message)}" for message in messages)
+    parts = []
+    for message in messages:
+        calls = "\n".join(f"{call.name} {call.arguments}" for call in message.calls)
+        prompt = compose_prompt(message.content, message.attachments)
+        parts.append(f"[{message.role}]\n" + "\n\n".join(filter(None, (prompt, calls))))
+    text = "\n\n".join(parts)
     pieces = split_text(text, max(1, len(text) * n_room // n_tokens))
     for piece in pieces:
         content = f"[{piece.label} of a long text]\n{piece.text}"
         yield (Message(id=0, parent_id=None, role="user", content=content),), n_room
-
-
-def _text(message: Message) -> str:
-    calls = "\n".join(f"{call.name} {call.arguments}" for call in message.calls)
-    return "\n\n".join(filter(None, (compose_prompt(message.content, message.attachments), calls)))
 
 
 # What is said to the model, and by it

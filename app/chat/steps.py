@@ -37,14 +37,12 @@ class UndoneStep:
 
 def last_step(branch: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages of the last step, none of an empty branch."""
-    starts = (index for index in reversed(range(len(branch))) if _begins_step(branch, index))
-    return tuple(branch[next(starts, 0) :])
-
-
-def _begins_step(branch: Sequence[Message], index: int) -> bool:
-    message = branch[index]
-    follows_summary = index > 0 and branch[index - 1].role == "summary"
-    return message.role in ("user", "summary") or bool(made_calls(message)) or follows_summary
+    start = 0
+    for index, message in enumerate(branch):
+        follows_summary = index > 0 and branch[index - 1].role == "summary"
+        if message.role in ("user", "summary") or made_calls(message) or follows_summary:
+            start = index
+    return tuple(branch[start:])
 
 
 class StepHistory:
@@ -113,18 +111,13 @@ def _changes(message: Message) -> tuple[FileChange, ...]:
 
 def undone_text(step: UndoneStep) -> str:
     """Return what was taken back, and how to do it again."""
-    return " ".join((_what(step.messages), *_restored(step), "/redo does it again."))
-
-
-def _what(messages: Sequence[Message]) -> str:
-    titles = [call_title(message.result) for message in messages if message.result is not None]
+    titles = [call_title(message.result) for message in step.messages if message.result is not None]
     if titles:
-        return f"Took back: {', '.join(titles)}."
-    if messages[0].role == "summary":
-        return "Took the summary back."
-    return "Took the last question and its answer back."
-
-
-def _restored(step: UndoneStep) -> list[str]:
+        what = f"Took back: {', '.join(titles)}."
+    elif step.messages[0].role == "summary":
+        what = "Took the summary back."
+    else:
+        what = "Took the last question and its answer back."
     paths = dict.fromkeys(printable_line(change.path) for change in step.restored)
-    return [f"As before: {', '.join(paths)}."] if paths else []
+    restored = [f"As before: {', '.join(paths)}."] if paths else []
+    return " ".join((what, *restored, "/redo does it again."))

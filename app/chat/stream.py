@@ -76,7 +76,16 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         yield Reading(writer.message)
         turns = await chat.turns(writer.message.id if target.continued else target.parent_id)
         is_new = turns[-1].role != "assistant"
-        async with aclosing(_asked(chat, turns)) as chunks:
+        chunks = stream_answer(
+            chat.connection,
+            turns,
+            conversation.settings.options,
+            lambda: chat.model_beside_connection,
+            prompt_cache_key=chat.stored.prompt_cache_key,
+            tools=chat.offered,
+            clean=chat.clean,
+        )
+        async with aclosing(chunks):
             async for chunk in chunks:
                 message = replace(writer.message, model=chat.answering_model) if is_new else writer.message
                 if isinstance(chunk, Completed):
@@ -104,18 +113,6 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         yield failure
     elif cost is not None:
         yield Finished(writer.message, cost)
-
-
-def _asked(chat: ChatState, turns: Sequence[Message]) -> AsyncGenerator[StreamChunk | Completed, None]:
-    return stream_answer(
-        chat.connection,
-        turns,
-        chat.conversation.settings.options,
-        lambda: chat.model_beside_connection,
-        prompt_cache_key=chat.stored.prompt_cache_key,
-        tools=chat.offered,
-        clean=chat.clean,
-    )
 
 
 def _with_chunk(message: ChatMessage, chunk: StreamChunk) -> ChatMessage:

@@ -30,10 +30,12 @@ def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: st
     `parts` are the pictures and sounds of `media_files_of` by their SHA-256.
     """
     turns = [ChatMessage("system", system)] if system else []
-    last_question = _last_question(path)
+    last_question = next((message.id for message in reversed(path) if message.role == "user"), 0)
     for is_asking, messages in _groups(path):
         if is_asking:
-            turns.append(_asked(messages, parts))
+            text = _PARAGRAPH_BREAK.join(map(_sent_text, messages))
+            media = tuple(parts[file.sha256] for file in media_of(messages[-1].attachments))
+            turns.append(ChatMessage("user", text, media))
         else:
             turns += _answered(messages, sends_reasoning=messages[0].id > last_question)
     return turns
@@ -54,26 +56,17 @@ def _groups(path: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
     """Yield, and whether the user says it, what follows each other: the summary and the last of the questions, or the
     answers with the results of their calls."""
     sent = sent_branch(path).path
-    said = [message for message in sent if message.content or message.role == "user" or _is_of_tools(message)]
+    said = [
+        message
+        for message in sent
+        if message.content or message.role == "user" or made_calls(message) or message.result is not None
+    ]
     for is_asking, group in groupby(said, key=lambda message: message.role in _ASKING):
         whole = list(group)
         if is_asking:
             questions = [message for message in whole if message.role == "user"]
             whole = [*(message for message in whole if message.role == "summary"), *questions[-1:]]
         yield is_asking, whole
-
-
-def _is_of_tools(message: Message) -> bool:
-    return bool(made_calls(message)) or message.result is not None
-
-
-def _last_question(path: Sequence[Message]) -> int:
-    return next((message.id for message in reversed(path) if message.role == "user"), 0)
-
-
-def _asked(messages: Sequence[Message], parts: Mapping[str, MediaPart]) -> ChatMessage:
-    text = _PARAGRAPH_BREAK.join(map(_sent_text, messages))
-    return ChatMessage("user", text, tuple(parts[file.sha256] for file in media_of(messages[-1].attachments)))
 
 
 def _sent_text(message: Message) -> str:
@@ -96,7 +89,8 @@ def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator
             texts.append(_sent_text(message))
         if calls:
             reasoning = message.reasoning if sends_reasoning else ""
-            sent = tuple(_sendable(call) for call in calls)
+            # Engines refuse arguments that are no JSON; the result of such a call says that they were none.
+            sent = tuple(replace(call, arguments="{}") if arguments_of(call) is None else call for call in calls)
             yield ChatMessage("assistant", _PARAGRAPH_BREAK.join(texts), calls=sent, reasoning=reasoning)
             texts = []
             for call in calls:
@@ -131,8 +125,3 @@ def _result_text(message: Message | None) -> str:
         return NOT_RUN
     is_cut_off = message.result.outcome is ToolOutcome.RUNNING
     return _PARAGRAPH_BREAK.join(filter(None, (message.content, CUT_OFF if is_cut_off else "")))
-
-
-def _sendable(call: ToolCall) -> ToolCall:
-    """Return a call that every engine takes: its result says that the arguments were no JSON."""
-    return replace(call, arguments="{}") if arguments_of(call) is None else call

@@ -6,7 +6,7 @@ Owns the way from typed text to a question, and which chat is open. Messages and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
 from tui.chat.message_actions import MessageActions
 from tui.chat.notices import OtherQuestions, StatusLine, WaitingQuestions
+from tui.chat.settings_actions import SettingsActions
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.tools.actions import ToolActions
 from tui.chat.tools.approval_panel import ApprovalPanel
@@ -46,9 +47,6 @@ from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText
-
-
-_TEMPLATE_HINT = "For a base model, which has no template of its own. It is stored with the chat."
 
 
 class ChatScreen(CommandScreen):
@@ -76,7 +74,8 @@ class ChatScreen(CommandScreen):
         self._messages = MessageActions(self._view)
         self._draft = DraftActions(self._view)
         self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._show_status)
-        self.command_targets = (self._messages, self._draft, self._tools, self)
+        options = SettingsActions(self._view, self._settings_editor, self._show_status)
+        self.command_targets = (self._messages, self._draft, self._tools, options, self)
 
     @property
     def transcript(self) -> Transcript:
@@ -341,65 +340,6 @@ class ChatScreen(CommandScreen):
 
         with self.warn_on_error():
             self.prompt.put(await edit_text_outside(self.app, text or self.prompt.text))
-
-    async def set_system_prompt(self, text: str) -> None:
-        """Set the system prompt of this chat, or show it."""
-        await self._view.is_open.wait()
-        await self.transcript.add_notice(self._settings_editor.set_system_prompt(text))
-
-    async def edit_options(self, text: str) -> None:
-        """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
-        from tui.chat.options_screen import OptionsScreen
-
-        await self._view.is_open.wait()
-        if not text:
-            self.app.push_screen(OptionsScreen(self._settings_editor.settings.options, self._set_options))
-            return
-        with self.warn_on_error():
-            await self.transcript.add_notice(await self._settings_editor.change_options(text))
-
-    async def _set_options(self, texts: Mapping[str, str], preset: str) -> None:
-        await self.transcript.add_notice(await self._settings_editor.set_options(texts, preset))
-
-    async def set_thinking(self, text: str) -> None:
-        """Set how much the model thinks before an answer, or show it."""
-        await self._view.is_open.wait()
-        with self.warn_on_error():
-            await self.transcript.add_notice(self._settings_editor.set_thinking(text))
-        self._show_status()
-
-    async def use_preset(self, name: str) -> None:
-        """Apply a preset, or list the presets."""
-        await self._view.is_open.wait()
-        with self.warn_on_error():
-            await self.transcript.add_notice(await self._settings_editor.use_preset(name))
-
-    async def use_template(self, name: str) -> None:
-        """Use a prompt template, or ask which; a question that failed without one is answered."""
-        from tui.widgets.dialogs import ChoiceDialog
-
-        await self._view.is_open.wait()
-        if not name:
-            choices = {slash: f"{slash}: {note}" for slash, note in self._settings_editor.templates()}
-            self.app.push_screen(ChoiceDialog("Prompt template", _TEMPLATE_HINT, choices), self._template_chosen)
-            return
-        with self.warn_on_error():
-            await self.transcript.add_notice(self._settings_editor.use_template(name))
-            if self._session.chat.lacks_template and not self.is_answering:
-                await self.run_command("retry")
-
-    async def _template_chosen(self, name: str | None) -> None:
-        if name is not None:
-            await self.use_template(name)
-
-    async def use_prompt(self, name: str) -> None:
-        """Put a prompt of the library into the composer, or list the prompts."""
-        with self.warn_on_error():
-            if name:
-                self.composer.put(await self._settings_editor.prompt(name), self.composer.attachments)
-                self.prompt.select_placeholder()
-            else:
-                await self.transcript.add_notice(await self._settings_editor.list_prompts())
 
     # Events of the store, the service and the model
 

@@ -400,10 +400,11 @@ class InlineChat:
         await self._awaited(begin)
         entry = self._session.conversation.entries()[-1]
         self._scrollback.end(ending_note(entry))
-        if entry.error is None:
-            self._note_answer()
-        else:
+        cost = self._session.status.last
+        if entry.error is not None:
             self._scrollback.print_line(f"Error: {entry.error}")
+        elif self._shows_stats and cost is not None:
+            self._scrollback.print_line(stats_line(cost))
 
     async def _awaited(self, begin: Callable[[], object]) -> None:
         """Wait until what `begin` begins has ended; a question that had not been asked yet is not sent by the next."""
@@ -420,12 +421,6 @@ class InlineChat:
 
     async def _draw(self, event: ChatEvent) -> None:
         await self._scrollback.draw(event, self._session.chat.approvals)
-
-    def _note_answer(self) -> None:
-        """Print the cost of the answer."""
-        cost = self._session.status.last
-        if self._shows_stats and cost is not None:
-            self._scrollback.print_line(stats_line(cost))
 
     async def _show_progress(self) -> None:
         await asyncio.sleep(_SHOWN_AFTER_S)

@@ -89,7 +89,9 @@ class InlineSession:
         self._load()
         try:
             if options.prompt:
-                self._answer_once(options.prompt)
+                self._loop.run(self._chat.ask(options.prompt))
+                if self._chat.error is not None:  # which is printed
+                    raise click.exceptions.Exit(self._chat.error.exit_status)
             else:
                 self._converse()
         finally:
@@ -109,16 +111,15 @@ class InlineSession:
                 raise
             self._wait_for_model()
         self._notices.print(self._connection.state.notices)
-        self._warn_about_context()
+        state, requested = self._connection.state, self._options.settings.ctx
+        if state.n_ctx and requested not in (0, state.n_ctx):  # it was loaded already, otherwise
+            self._scrollback.print_line(
+                f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {requested}."
+            )
 
     def _wait_for_model(self) -> None:
         with without_echo():
             self._loop.run(self._chat.wait_for(self._connection.client()))
-
-    def _answer_once(self, question: str) -> None:
-        self._loop.run(self._chat.ask(question))
-        if self._chat.error is not None:  # which is printed
-            raise click.exceptions.Exit(self._chat.error.exit_status)
 
     def _converse(self) -> None:
         prompt = LinePrompt(SLASH_WORDS, self._chat.arguments_of)
@@ -137,12 +138,9 @@ class InlineSession:
                 click.echo()
                 return
             if text.strip():
-                self._submit(text)
-
-    def _submit(self, text: str) -> None:
-        with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C stopped the command, which reported it
-            self._loop.run(self._chat.submit(text))
-        self._notices.print(self._connection.state.notices)
+                with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C stopped the command, which reported it
+                    self._loop.run(self._chat.submit(text))
+                self._notices.print(self._connection.state.notices)
 
     def _greet(self) -> None:
         """Print the last exchange and a hint."""
@@ -150,14 +148,6 @@ class InlineSession:
         self._scrollback.recall(branch)
         stands = f" {len(branch)} messages so far, /new starts another chat;" if branch else " ask a question;"
         self._scrollback.print_line(f"{self._connection.state.model}:{stands} /help for help, Ctrl-D to quit.")
-
-    def _warn_about_context(self) -> None:
-        """Warn if a model that was already loaded has another context size than requested."""
-        state, requested = self._connection.state, self._options.settings.ctx
-        if state.n_ctx and requested not in (0, state.n_ctx):
-            self._scrollback.print_line(
-                f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {requested}."
-            )
 
 
 class LoopThread:

@@ -31,26 +31,19 @@ def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
     for attachment in attachments:
         if attachment.media:
             numbered = [_number(file, numbers) for file in attachment.media]
-            if not is_alone or _is_rendered(attachment):
-                parts.append(f"{attachment.label}: {_listed(numbered)}")
+            is_rendered = attachment.media_type != attachment.media[0].mime_type  # pages of a document
+            if not is_alone or is_rendered:
+                (kind, first), (_, last) = numbered[0], numbered[-1]
+                places = f"{kind} {first}" if first == last else f"{kind}s {first} to {last}"
+                parts.append(f"{attachment.label}: {places}")
         if attachment.content or not attachment.media:
             parts.append(_fenced(attachment))
     return "\n\n".join(filter(None, [*parts, question]))
 
 
-def _is_rendered(attachment: Attachment) -> bool:
-    """Return whether the pictures are pages of a document."""
-    return attachment.media_type != attachment.media[0].mime_type
-
-
 def _number(file: MediaFile, numbers: dict[bool, int]) -> tuple[str, int]:
     numbers[file.is_sound] += 1
     return "sound" if file.is_sound else "picture", numbers[file.is_sound]
-
-
-def _listed(numbered: Sequence[tuple[str, int]]) -> str:
-    (kind, first), (_, last) = numbered[0], numbered[-1]
-    return f"{kind} {first}" if first == last else f"{kind}s {first} to {last}"
 
 
 def _fenced(attachment: Attachment) -> str:

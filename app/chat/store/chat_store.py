@@ -190,17 +190,15 @@ class AnswerRecorder:
         self._place = (
             chat_id,
             parent_id,
-            MessageContent(
-                role="assistant",
-                content="",
-                model=model,
-                state=MessageState.PARTIAL,
-            ),
+            MessageContent(role="assistant", model=model, state=MessageState.PARTIAL),
         )
         self._has_news = asyncio.Event()
 
     async def __aenter__(self) -> AnswerRecorder:
-        self.message: Message = await self._thread.do(self._begin) if self._continued is None else self._continued
+        place, continued = self._place, self._continued
+        if continued is None:
+            continued = await self._thread.do(lambda store: store.messages.add(*place))
+        self.message: Message = continued
         self._saving = asyncio.create_task(self._save_along())
         return self
 
@@ -211,7 +209,8 @@ class AnswerRecorder:
 
     async def __aexit__(self, *_error: object) -> None:
         self._saving.cancel()
-        await asyncio.shield(self._thread.do(self._end))
+        message = self.message
+        await asyncio.shield(self._thread.do(lambda store: store.messages.finish(message.id, message)))
 
     async def _save_along(self) -> None:
         while True:
@@ -223,12 +222,6 @@ class AnswerRecorder:
             except StorageError:  # retried, and reported if the last save fails too
                 self._has_news.set()
 
-    def _begin(self, store: ChatStore) -> Message:
-        return store.messages.add(*self._place)
-
     def _save(self, store: ChatStore) -> None:
         message = self.message
         store.messages.write(message.id, message.content, message.reasoning, message.calls)
-
-    def _end(self, store: ChatStore) -> None:
-        store.messages.finish(self.message.id, self.message)

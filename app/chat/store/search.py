@@ -29,7 +29,7 @@ def match_expression(typed: str) -> str:
     """
     typed = storable(typed)[:MAX_QUERY_CHARACTERS]
     parts = [match.group(1) or match.group(2) or "" for match in _PHRASE_OR_WORD.finditer(typed)]
-    terms = [_quoted(part) for part in parts if _has_words(part)]
+    terms = ['"' + part.replace('"', '""') + '"' for part in parts if _has_words(part)]
     if terms and typed[-1] not in ' \t\n"' and _has_words(parts[-1]):
         terms[-1] += "*"
     return " ".join(terms)
@@ -37,10 +37,6 @@ def match_expression(typed: str) -> str:
 
 def _has_words(part: str) -> bool:
     return any(character.isalnum() for character in part)
-
-
-def _quoted(part: str) -> str:
-    return '"' + part.replace('"', '""') + '"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

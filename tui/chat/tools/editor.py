@@ -6,8 +6,9 @@ Owns reading the typed forms. Each method returns the line to show. The next que
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from app.chat.tool_switches import (
@@ -75,9 +76,9 @@ class ToolsEditor:
         if not word:
             servers = await self.servers()
             return tools_text(self.settings, servers, await self.n_tokens(servers))
-        forms = {
-            "on": self._switch_on,
-            "off": self._switch_off,
+        forms: dict[str, Callable[[str], Awaitable[str]]] = {
+            "on": partial(self._switch_all, is_switched_on=True),
+            "off": partial(self._switch_all, is_switched_on=False),
             "folder": self.add_folder,
             "drop": self.drop_folder,
             "rounds": self._set_rounds,
@@ -94,7 +95,10 @@ class ToolsEditor:
         servers = await self.servers()
         problems = [printable_line(each.problem) for each in servers if each.problem and is_on(self.settings, each)]
         note = summary(self.settings, servers, await self.n_tokens(servers))
-        return " ".join([note, *problems, *self._folder_hint()])
+        if any(each.partition("/")[0] == _FILES for each in self.settings.enabled) and not self.settings.folders:
+            here = printable_line(str(self._folder))
+            problems.append(f"They have no folder yet: /tools folder . names {here}.")
+        return " ".join([note, *problems])
 
     async def add_folder(self, path: str) -> str:
         """Let tools read and write below a folder. Raises UsageError for a path that is none."""
@@ -122,15 +126,12 @@ class ToolsEditor:
         notes = {server.name: printable_line(server.origin) for server in servers}
         offered = [(f"{word} {name}", notes.get(name, "")) for word in ("on", "off") for name in names]
         dropped = [(f"drop {printable_line(folder)}", "") for folder in self.settings.folders]
-        return [*offered, (f"off {ALL}", ""), *dropped, *((f"folder {each}", "") for each in self._folders_below())]
+        # the folders below the present one that hold files, nearest first
+        parents = (path.rpartition("/")[0] for path in files_below(self._folder))
+        folders = [".", *dict.fromkeys(filter(None, parents))][:_N_FOLDERS_OFFERED]
+        return [*offered, (f"off {ALL}", ""), *dropped, *((f"folder {each}", "") for each in folders)]
 
     # One for each typed form
-
-    async def _switch_on(self, names: str) -> str:
-        return await self._switch_all(names, is_switched_on=True)
-
-    async def _switch_off(self, names: str) -> str:
-        return await self._switch_all(names, is_switched_on=False)
 
     async def _switch_all(self, names: str, *, is_switched_on: bool) -> str:
         text = ""
@@ -167,14 +168,3 @@ class ToolsEditor:
     def _folders_text(self) -> str:
         folders = ", ".join(map(printable_line, self.settings.folders))
         return f"Tools read and write in: {folders}" if folders else "Tools have no folder."
-
-    def _folder_hint(self) -> list[str]:
-        needs_one = any(each.partition("/")[0] == _FILES for each in self.settings.enabled)
-        if not needs_one or self.settings.folders:
-            return []
-        return [f"They have no folder yet: /tools folder . names {printable_line(str(self._folder))}."]
-
-    def _folders_below(self) -> list[str]:
-        """Return the folders below the present one that hold files, nearest first."""
-        parents = (path.rpartition("/")[0] for path in files_below(self._folder))
-        return [".", *dict.fromkeys(filter(None, parents))][:_N_FOLDERS_OFFERED]
