@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 
 from app.chat.conversation import Attachment, MediaFile, MessageContent
-from app.chat.store.chat_store import ChatStore, attachment_files
+from app.chat.store import attachment_files
+from app.chat.store.chat_store import ChatStore
 from app.chat.store.database import now_ms
 from quantizer.system.errors import StorageError
 

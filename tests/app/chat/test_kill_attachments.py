@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from app.chat.store import attachment_files
 from app.chat.store.attachment_files import FOLDER_NAME, KEPT_FOR_MS
-from app.chat.store.chat_store import ChatStore, attachment_files
+from app.chat.store.chat_store import ChatStore
 from app.chat.store.database import now_ms
 from quantizer.system.process import child_environment
 

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.chat.conversation import Attachment, MediaFile, Message, MessageContent
+from app.chat.store import attachment_files
 from app.chat.store.attachment_files import FOLDER_NAME, KEPT_FOR_MS
-from app.chat.store.chat_store import FILE_NAME, ChatStore, attachment_files
+from app.chat.store.chat_store import FILE_NAME, ChatStore
 from app.chat.store.database import STEPS, attachments_of, migrate, now_ms
 from app.protocol.chat import MediaPart
 from quantizer.system.errors import StorageError

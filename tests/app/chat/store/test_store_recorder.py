@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.chat.conversation import Message, MessageContent, MessageState
+from app.chat.store import chat_store as recorder
 from app.chat.store.chat_store import AnswerRecorder, ChatStore, StoreThread
-from app.chat.store.chat_store import chat_store as recorder
 from quantizer.system.errors import StorageError
 
 
