@@ -58,7 +58,7 @@ def opened(open_app, tmp_path, messages=REPAIR, size=(80, 24)):
 
 async def test_calls_are_lines_below_each_other_and_their_answers_take_no_row(open_app, tmp_path):
     async with opened(open_app, tmp_path) as user:
-        await user.sees("It is repaired.")
+        await user.sees("It is repaired.", "read sum.py", "Repair the sum.")  # earlier messages are mounted later
         rows = [row.strip(" ▌│▎") for row in user.screen_text.splitlines()]
         first = next(n for n, row in enumerate(rows) if "read sum.py" in row)
         assert rows[first : first + 3] == [
@@ -86,7 +86,7 @@ async def test_enter_expands_a_call_and_folds_it_again(open_app, tmp_path):
 
 async def test_a_click_expands_a_call(open_app, tmp_path):
     async with opened(open_app, tmp_path, size=(80, 40)) as user:
-        await user.sees("It is repaired.")
+        await user.sees("It is repaired.", "read sum.py", "Repair the sum.")  # earlier messages are mounted later
         rows = user.screen_text.splitlines()
         row = next(n for n, line in enumerate(rows) if "run pytest" in line)
         await user.pilot.click(offset=(rows[row].index("▸"), row))
