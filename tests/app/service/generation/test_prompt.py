@@ -141,3 +141,10 @@ def test_gpt_oss_gets_what_was_said_before_a_call_as_thought() -> None:
     calling = Message("assistant", "Wait.", calls=(ToolCall("c", "f"),), reasoning="Hm.")
     fields = _fields("<|channel|>analysis<|message|>", calling)
     assert (fields["content"], fields["thinking"]) == (None, "Hm.\n\nWait.")
+
+
+async def test_a_template_that_iterates_over_tools_gets_an_empty_list_where_there_are_none() -> None:
+    template = "{% for t in tools %}{{ t }}{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    turn = ChatCompletionBody.model_validate({"messages": [{"role": "user", "content": "Hi"}]}).turn()
+    model = ServedModel(ModelRef("test", Path("test.gguf")), _file(template), *[cast("Any", None)] * 2, HereAndNow())
+    assert (await prompt_of(model, turn)).prompt == "<user>Hi"
