@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from quantizer.architectures.architecture import Hyperparameter, Value
 from quantizer.architectures.shapes import N_PREDICTION_LAYERS, head_size, n_all_layers, n_feed_forward
@@ -51,6 +51,23 @@ def f32_list(key: str, value: Read | Value) -> Hyperparameter:
 
 def bool_list(key: str, value: Read | Value) -> Hyperparameter:
     return Hyperparameter(key, "bool[]", value)
+
+
+def each_layer(read: Callable[[Config, int], Any]) -> Read:
+    """Return a function that lists what `read` says of each layer."""
+    return lambda config: [read(config, i) for i in range(config.integer("num_hidden_layers"))]
+
+
+def kv_heads_where(attends: Callable[[Config, int], bool], *more: str) -> Hyperparameter:
+    """Return the row with the key heads of each layer, none where it has a state or a convolution.
+
+    Their number is `num_key_value_heads`, or the first of the settings `more` that exists.
+    """
+
+    def heads(config: Config, i: int) -> int:
+        return config.integer("num_key_value_heads", *more) if attends(config, i) else 0
+
+    return u32_list("attention.head_count_kv", each_layer(heads))
 
 
 # a dynamic scaling changes nothing within the context that the model was trained on, which is what is written
@@ -247,6 +264,19 @@ def rotation_sections(default: tuple[int, ...]) -> Callable[[Config], Value]:
     return read
 
 
+def no_scaling(config: Config) -> Value:
+    """Return the type of rope scaling `none`. Raises CheckpointError where config.json has one."""
+    kind_of(config, ("default",))
+    return "none"
+
+
+def _unwritten_scaling(config: Config) -> Value:
+    kind_of(config, ("default",))
+    return None
+
+
+# checks that positions are not scaled, and writes no row
+UNSCALED = (string("rope.scaling.type", _unwritten_scaling),)
 WINDOW = (u32("attention.sliding_window", "sliding_window"),)
 
 

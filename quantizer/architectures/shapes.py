@@ -157,6 +157,8 @@ DIMENSIONS: Mapping[str, Callable[[Config], int]] = {
 }
 
 PRE_NORMS: Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm.weight": ("n_embd",)}
+# of models that call the norm before the feed-forward one after attention
+NORMS_OF_ATTENTION: Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
 POST_NORMS: Dimensions = {"post_attention_norm.weight": ("n_embd",), "post_ffw_norm.weight": ("n_embd",)}
 ATTENTION: Dimensions = {
     "attn_q.weight": ("n_embd", "n_query"),
@@ -166,11 +168,19 @@ ATTENTION: Dimensions = {
 }
 FUSED_ATTENTION: Dimensions = {"attn_qkv.weight": ("n_embd", "n_qkv"), "attn_output.weight": ("n_query", "n_embd")}
 HEAD_NORMS: Dimensions = {"attn_q_norm.weight": ("n_head",), "attn_k_norm.weight": ("n_head",)}
-GATED_FEED_FORWARD: Dimensions = {
-    "ffn_gate.weight": ("n_embd", "n_ff"),
-    "ffn_up.weight": ("n_embd", "n_ff"),
-    "ffn_down.weight": ("n_ff", "n_embd"),
-}
+
+
+def feed_forward(width: str | int, ending: str = "") -> Dimensions:
+    """Return the matrices of a gated feed-forward; `ending` is `_shexp` for that of the shared experts."""
+    return {
+        f"ffn_gate{ending}.weight": ("n_embd", width),
+        f"ffn_up{ending}.weight": ("n_embd", width),
+        f"ffn_down{ending}.weight": (width, "n_embd"),
+    }
+
+
+GATED_FEED_FORWARD = feed_forward("n_ff")
+UNGATED_FEED_FORWARD: Dimensions = {"ffn_up.weight": ("n_embd", "n_ff"), "ffn_down.weight": ("n_ff", "n_embd")}
 FUSED_FEED_FORWARD: Dimensions = {"ffn_up.weight": ("n_embd", "2 n_ff"), "ffn_down.weight": ("n_ff", "n_embd")}
 EXPERT_FEED_FORWARD: Dimensions = {
     "ffn_gate_inp.weight": ("n_embd", "n_expert"),
@@ -178,6 +188,12 @@ EXPERT_FEED_FORWARD: Dimensions = {
     "ffn_up_exps.weight": ("n_embd", "n_ff_expert", "n_expert"),
     "ffn_down_exps.weight": ("n_ff_expert", "n_embd", "n_expert"),
 }
+BIASED_EXPERTS: Dimensions = {**EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
+SHARED_EXPERTS = feed_forward("n_ff_shared_experts", "_shexp")
+
+
+def without(tensors: Dimensions, *names: str) -> Dimensions:
+    return {name: extents for name, extents in tensors.items() if name not in names}
 
 
 def biases(weights: Dimensions) -> Dimensions:
@@ -185,7 +201,7 @@ def biases(weights: Dimensions) -> Dimensions:
     return {name.replace(".weight", ".bias"): extents[1:] or extents for name, extents in weights.items()}
 
 
-QKV_BIASES = biases({name: extents for name, extents in ATTENTION.items() if name != "attn_output.weight"})
+QKV_BIASES = biases(without(ATTENTION, "attn_output.weight"))
 
 
 def attention_biases(config: Config, by_default: bool) -> Dimensions:
@@ -199,6 +215,11 @@ def decoder(config: Config) -> Dimensions:
     tensors: Dimensions = {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)}
     is_tied = config.flag("tie_word_embeddings")
     return tensors if is_tied else {**tensors, "output.weight": ("n_embd", "n_vocab")}
+
+
+def decoder_body(config: Config) -> Dimensions:
+    """Return the tensors outside the layers of a model that makes embeddings."""
+    return without(decoder(config), "output.weight")
 
 
 def decoder_with_bias(config: Config) -> Dimensions:

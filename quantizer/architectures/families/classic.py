@@ -15,7 +15,7 @@ from typing import Any
 
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
-from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames
 from quantizer.checkpoint.config import Config
 from quantizer.convert import derived_tensors as derive
 from quantizer.convert.source_model import FileTensor
@@ -44,15 +44,10 @@ _UNROTATED = (
 )
 
 
-def _no_scaling(config: Config) -> Value:
-    rows.kind_of(config, ("default",))
-    return None
-
-
 _ROTATED = (
     *rows.without(rows.DECODER, "rope.scaling."),
     *rows.LAYER_NORM,
-    rows.string("rope.scaling.type", _no_scaling),
+    *rows.UNSCALED,
 )
 _GPT_NAMES = {
     "n_embd": "hidden_size",

@@ -97,12 +97,7 @@ _COMPRESSED_QUERIES: shapes.Dimensions = {
     "attn_q_a_norm.weight": ("n_q_rank",),
     "attn_q_b.weight": ("n_q_rank", "n_mla_query"),
 }
-SHARED_EXPERTS: shapes.Dimensions = {
-    "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared_experts"),
-    "ffn_up_shexp.weight": ("n_embd", "n_ff_shared_experts"),
-    "ffn_down_shexp.weight": ("n_ff_shared_experts", "n_embd"),
-}
-_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
+_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, **shapes.SHARED_EXPERTS}
 
 
 def _attention(config: Config) -> shapes.Dimensions:
@@ -351,7 +346,6 @@ DEEPSEEK = (
 )
 
 
-_DEEPSEEK = DEEPSEEK[0]
 _FULL_EVERY = 4
 
 
@@ -400,7 +394,7 @@ def _kda_state(config: Config) -> shapes.Dimensions:
 
 
 def _kimi_layer(config: Config, i: int) -> shapes.Dimensions:
-    latent = _DEEPSEEK.tensors.layer
+    latent = _V3.tensors.layer
     assert callable(latent)
     n_dense = _n_dense(config)
     tensors = latent(Config({**config.values, "first_k_dense_replace": n_dense}), i)
@@ -411,19 +405,15 @@ def _kimi_layer(config: Config, i: int) -> shapes.Dimensions:
     return {**(tensors if _attends(config, i) else {**shared, **_kda_state(config)}), **bias}
 
 
-def _kv_heads(config: Config) -> Value:
-    """Return the latent head of each layer that attends."""
-    return [int(_attends(config, i)) for i in range(config.integer("num_hidden_layers"))]
-
-
 _REPLACED = ("attention.head_count_kv", "leading_dense_block_count", "attention.q_lora_rank")
 
 KIMI = Architecture(
     hf_classes=("KimiLinearForCausalLM",),
     gguf_name="kimi-linear",
     hyperparameters=(
-        *rows.without(_DEEPSEEK.hyperparameters, *_REPLACED, "rope.scaling.", "rope.freq_base"),
-        rows.u32_list("attention.head_count_kv", _kv_heads),
+        *rows.without(_V3.hyperparameters, *_REPLACED, "rope.scaling.", "rope.freq_base"),
+        # the latent head, where a layer attends
+        rows.u32_list("attention.head_count_kv", rows.each_layer(lambda config, i: int(_attends(config, i)))),
         rows.u32("leading_dense_block_count", _n_dense),
         rows.u32("ssm.conv_kernel", _kda_kernel),
         rows.u32("kda.head_dim", _kda_head),
@@ -438,7 +428,7 @@ KIMI = Architecture(
         value_maps={"SSM_A": negative_exponential},
         reshaped=("SSM_A", "SSM_CONV1D_Q", "SSM_CONV1D_K", "SSM_CONV1D_V"),
         splits={
-            "kv_b_proj.weight": _DEEPSEEK.layout.splits["kv_b_proj.weight"],
+            "kv_b_proj.weight": _V3.layout.splits["kv_b_proj.weight"],
             **shapes.CHOICE_CORRECTION,
             ".dt_bias": {".dt_proj.bias": whole_tensor},
             **shapes.FUSED_EXPERTS,
@@ -467,5 +457,5 @@ KIMI = Architecture(
             "moe_layer_freq": 1,
         },
     ),
-    unadapted=_DEEPSEEK.unadapted,
+    unadapted=_V3.unadapted,
 )

@@ -23,9 +23,7 @@ from quantizer.architectures.architecture import (
     Settings,
     TensorMetadata,
     TensorNames,
-    Value,
 )
-from quantizer.checkpoint.config import Config
 from quantizer.convert import derived_tensors as derive
 
 _GLM = Architecture(
@@ -67,9 +65,7 @@ _OLMO = Architecture(
         rows.f32("attention.clamp_kqv", rows.number("clip_qkv")),
     ),
     tensors=RequiredTensors(
-        model=lambda config: {
-            name: size for name, size in shapes.decoder(config).items() if name != "output_norm.weight"
-        },
+        model=lambda config: shapes.without(shapes.decoder(config), "output_norm.weight"),
         layer={**shapes.ATTENTION, **shapes.GATED_FEED_FORWARD},
     ),
     layout=Layout(row_orders={"ATTN_Q": derive.unpermute_queries, "ATTN_K": derive.unpermute_keys}),
@@ -132,8 +128,7 @@ _STABLELM = Architecture(
 _WEIGHTS: shapes.Dimensions = {
     **shapes.PRE_NORMS,
     **shapes.ATTENTION,
-    "ffn_up.weight": ("n_embd", "n_ff"),
-    "ffn_down.weight": ("n_ff", "n_embd"),
+    **shapes.UNGATED_FEED_FORWARD,
 }
 
 _STARCODER = Architecture(
@@ -147,33 +142,25 @@ _STARCODER = Architecture(
 )
 
 
-_ROTATED = rows.partly_rotated(1.0)
-
-
 _PHI = Architecture(
     hf_classes=("Phi3ForCausalLM",),
     gguf_name="phi3",
     hyperparameters=(
         *rows.without(rows.DECODER, "rope.scaling."),
         *rows.RMS_NORM,
-        rows.u32("rope.dimension_count", _ROTATED),
+        rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
         *rows.LONG_ROPE,
         rows.u32("attention.sliding_window", lambda c: c.optional_integer("sliding_window") or 0),
     ),
     tensors=RequiredTensors(
         layer={**shapes.PRE_NORMS, **shapes.FUSED_ATTENTION, **shapes.FUSED_FEED_FORWARD},
-        generate=rows.long_factors(_ROTATED),
+        generate=rows.long_factors(rows.partly_rotated(1.0)),
     ),
     settings=Settings(assumed={"hidden_act": "silu"}),
 )
 
 
 _N_LAYERS_WITH_HEAD_NORMS = 64
-
-
-def no_scaling(config: Config) -> Value:
-    rows.kind_of(config, ("default",))
-    return "none"
 
 
 _COMMAND_R = Architecture(
@@ -184,7 +171,7 @@ _COMMAND_R = Architecture(
         # the first checkpoints understate the other
         rows.u32("context_length", "model_max_length", "max_position_embeddings"),
         *rows.LAYER_NORM,
-        rows.string("rope.scaling.type", no_scaling),
+        rows.string("rope.scaling.type", rows.no_scaling),
         rows.f32("logit_scale", "logit_scale"),
     ),
     tensors=RequiredTensors(layer={"attn_norm.weight": ("n_embd",), **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}),
@@ -227,8 +214,7 @@ _SEED = Architecture(
     hyperparameters=rows.DECODER + rows.RMS_NORM,
     tensors=RequiredTensors(
         layer=lambda config, _i: {
-            "attn_norm.weight": ("n_embd",),
-            "post_attention_norm.weight": ("n_embd",),
+            **shapes.NORMS_OF_ATTENTION,
             **shapes.ATTENTION,
             **shapes.attention_biases(config, by_default=True),
             **shapes.GATED_FEED_FORWARD,
@@ -257,8 +243,7 @@ _APERTUS = Architecture(
             **shapes.PRE_NORMS,
             **shapes.ATTENTION,
             **shapes.HEAD_NORMS,
-            "ffn_up.weight": ("n_embd", "n_ff"),
-            "ffn_down.weight": ("n_ff", "n_embd"),
+            **shapes.UNGATED_FEED_FORWARD,
         },
         generate=rows.llama3_factors,
     ),

@@ -39,8 +39,7 @@ _NORMS: shapes.Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_outp
 _WEIGHTS: shapes.Dimensions = {
     **shapes.ATTENTION,
     **_NORMS,
-    "ffn_up.weight": ("n_embd", "n_ff"),
-    "ffn_down.weight": ("n_ff", "n_embd"),
+    **shapes.UNGATED_FEED_FORWARD,
 }
 _EMBEDDINGS: shapes.Dimensions = {
     "token_embd.weight": ("n_embd", "n_vocab"),
@@ -90,9 +89,7 @@ _DISTILLED = replace(
     hf_classes=("DistilBertModel", "DistilBertForMaskedLM"),
     tensors=replace(
         _BERT.tensors,
-        model=lambda config: {
-            name: extents for name, extents in _BERT.tensors.model(config).items() if name != "token_types.weight"
-        },
+        model=lambda config: shapes.without(_BERT.tensors.model(config), "token_types.weight"),
     ),
     names=replace(_BERT.names, prefix="distilbert.", unused=("vocab_",)),
     settings=replace(
@@ -195,12 +192,7 @@ NOMIC = Architecture(
 )
 
 
-def _no_scaling(config: Config) -> Value:
-    rows.kind_of(config, ("default",))
-    return None
-
-
-_UNSCALED_ROPE = (rows.string("rope.scaling.type", _no_scaling), *rows.without(rows.ROPE, "rope.scaling."))
+_UNSCALED_ROPE = (*rows.UNSCALED, *rows.without(rows.ROPE, "rope.scaling."))
 
 
 def _window_pattern(config: Config) -> Value:
@@ -327,8 +319,7 @@ _LAYER: shapes.Dimensions = {
     "attn_norm.weight": ("n_embd",),
     **{name.replace("output", "o"): extents for name, extents in shapes.ATTENTION.items()},
     "ffn_norm.weight": ("n_embd",),
-    "ffn_up.weight": ("n_embd", "n_ff"),
-    "ffn_down.weight": ("n_ff", "n_embd"),
+    **shapes.UNGATED_FEED_FORWARD,
 }
 _GATE: shapes.Dimensions = {"ffn_gate.weight": ("n_embd", "n_ff")}
 _GATED = "gated-gelu"

@@ -29,12 +29,6 @@ _SILU: dict[str, Any] = {"hidden_act": "silu"}
 _UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
 _BY_SIGMOID = rows.u32("expert_gating_func", _SIGMOID)
 _WIDTH_OF_EXPERTS = rows.u32("expert_feed_forward_length", "moe_intermediate_size", "intermediate_size")
-_BIASED_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
-_SHARED_EXPERTS: shapes.Dimensions = {
-    "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared_experts"),
-    "ffn_up_shexp.weight": ("n_embd", "n_ff_shared_experts"),
-    "ffn_down_shexp.weight": ("n_ff_shared_experts", "n_embd"),
-}
 _WHOLE_NORMS: shapes.Dimensions = {"attn_q_norm.weight": ("n_query",), "attn_k_norm.weight": ("n_kv",)}
 
 
@@ -53,7 +47,7 @@ _MINIMAX_M2 = Architecture(
             lambda config: config.optional_integer("rotary_dim") or rows.partly_rotated(1.0)(config),
         ),
     ),
-    tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **_WHOLE_NORMS, **_BIASED_EXPERTS}),
+    tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **_WHOLE_NORMS, **shapes.BIASED_EXPERTS}),
     names=TensorNames(leaves_later_layers=True),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}),
     settings=Settings(
@@ -68,25 +62,16 @@ _DENSE_EVERY = 4
 _CHUNK = 8192
 
 
-def _step(config: Config) -> int:
-    return config.integer("interleave_moe_layer_step")
-
-
 def _has_experts(config: Config, i: int) -> bool:
-    return (i + 1) % max(1, _step(config)) == 0
+    return (i + 1) % max(1, config.integer("interleave_moe_layer_step")) == 0
 
 
 def _llama_4_layer(config: Config, i: int) -> shapes.Dimensions:
-    n_embd = config.integer("hidden_size")
-    width = config.integer("intermediate_size" if _has_experts(config, i) else "intermediate_size_mlp")
-    feed_forward: shapes.Dimensions = {
-        "ffn_gate{}.weight": (n_embd, width),
-        "ffn_up{}.weight": (n_embd, width),
-        "ffn_down{}.weight": (width, n_embd),
-    }
-    kind = "_shexp" if _has_experts(config, i) else ""
-    own = {name.format(kind): extents for name, extents in feed_forward.items()}
-    return {**shapes.PRE_NORMS, **shapes.ATTENTION, **(shapes.EXPERT_FEED_FORWARD if kind else {}), **own}
+    attention: shapes.Dimensions = {**shapes.PRE_NORMS, **shapes.ATTENTION}
+    if not _has_experts(config, i):
+        return {**attention, **shapes.feed_forward(config.integer("intermediate_size_mlp"))}
+    shared = shapes.feed_forward(config.integer("intermediate_size"), "_shexp")
+    return {**attention, **shapes.EXPERT_FEED_FORWARD, **shared}
 
 
 def _half(first: bool) -> Cut:
@@ -129,7 +114,7 @@ _LLAMA_4 = Architecture(
         *rows.EXPERTS,
         rows.u32("feed_forward_length", "intermediate_size_mlp"),
         rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
-        rows.u32("interleave_moe_layer_step", _step),
+        rows.u32("interleave_moe_layer_step", "interleave_moe_layer_step"),
         rows.u32("expert_feed_forward_length", "intermediate_size"),
     ),
     tensors=RequiredTensors(layer=_llama_4_layer, generate=rows.llama3_factors),
@@ -180,7 +165,7 @@ _OLMOE = Architecture(
             "attention_bias": False,
             "clip_qkv": None,
             "norm_topk_prob": False,
-            "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
+            "num_key_value_heads": rows.integer("num_attention_heads"),
             "head_dim": shapes.even_head_size,
         }
     ),
@@ -193,8 +178,8 @@ def _dense_first(setting: str, attention: shapes.Dimensions) -> Callable[[Config
     def layer(config: Config, i: int) -> shapes.Dimensions:
         if i < config.integer(setting):
             return {**attention, **shapes.GATED_FEED_FORWARD}
-        shared = _SHARED_EXPERTS if config.integer("n_shared_experts") else {}
-        return {**attention, **_BIASED_EXPERTS, **shared}
+        shared = shapes.SHARED_EXPERTS if config.integer("n_shared_experts") else {}
+        return {**attention, **shapes.BIASED_EXPERTS, **shared}
 
     return layer
 
@@ -229,7 +214,7 @@ _DOTS_1 = Architecture(
             **_UNTIED,
             "attention_bias": False,
             "scoring_func": "sigmoid",
-            "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
+            "num_key_value_heads": rows.integer("num_attention_heads"),
             "n_group": 1,
             # windows would begin behind this layer
             "max_window_layers": lambda config: max(
@@ -295,10 +280,6 @@ def _n_mimo_kv_heads(config: Config, i: int) -> int:
     return config.integer("num_key_value_heads") * (2 if _has_window(config, i) else 1)
 
 
-def _of_all_layers(read: Callable[[Config, int], Any]) -> Callable[[Config], Value]:
-    return lambda config: [read(config, i) for i in range(config.integer("num_hidden_layers"))]
-
-
 def _mimo_layer(config: Config, i: int) -> shapes.Dimensions:
     n_embd, n_value = config.integer("hidden_size"), config.integer("v_head_dim")
     n_heads, n_kv_heads = config.integer("num_attention_heads"), _n_mimo_kv_heads(config, i)
@@ -311,7 +292,7 @@ def _mimo_layer(config: Config, i: int) -> shapes.Dimensions:
         "attn_v.weight": (n_embd, n_kv_heads * n_value),
         "attn_output.weight": (n_heads * n_value, n_embd),
         **({"attn_sinks.weight": (n_heads,)} if _has_window(config, i) else {}),
-        **(shapes.GATED_FEED_FORWARD if is_dense else _BIASED_EXPERTS),
+        **(shapes.GATED_FEED_FORWARD if is_dense else shapes.BIASED_EXPERTS),
     }
 
 
@@ -335,11 +316,11 @@ _MIMO_2 = Architecture(
         _WIDTH_OF_EXPERTS,
         _BY_SIGMOID,
         *rows.WINDOW_ROPE,
-        rows.u32_list("attention.head_count_kv", _of_all_layers(_n_mimo_kv_heads)),
+        rows.u32_list("attention.head_count_kv", rows.each_layer(_n_mimo_kv_heads)),
         rows.u32("attention.value_length", "v_head_dim"),
         rows.f32("attention.value_scale", "attention_value_scale"),
         rows.u32("attention.sliding_window", _mimo_window),
-        rows.bool_list("attention.sliding_window_pattern", _of_all_layers(_has_window)),
+        rows.bool_list("attention.sliding_window_pattern", rows.each_layer(_has_window)),
         rows.u32("rope.dimension_count", rows.partly_rotated(0.334)),
     ),
     tensors=RequiredTensors(layer=_mimo_layer),
@@ -363,9 +344,9 @@ _MIMO_2 = Architecture(
             "add_full_attention_sink_bias": False,
             "add_swa_attention_sink_bias": True,
             "swa_num_key_value_heads": lambda config: 2 * config.integer("num_key_value_heads"),
-            "swa_num_attention_heads": lambda config: config.integer("num_attention_heads"),
-            "swa_head_dim": lambda config: config.integer("head_dim"),
-            "swa_v_head_dim": lambda config: config.integer("v_head_dim"),
+            "swa_num_attention_heads": rows.integer("num_attention_heads"),
+            "swa_head_dim": rows.integer("head_dim"),
+            "swa_v_head_dim": rows.integer("v_head_dim"),
             "scoring_func": "sigmoid",
             "norm_topk_prob": True,
             "routed_scaling_factor": 1.0,
@@ -434,8 +415,7 @@ GPT_OSS = Architecture(
     ),
     tensors=RequiredTensors(
         layer={
-            "attn_norm.weight": ("n_embd",),
-            "post_attention_norm.weight": ("n_embd",),
+            **shapes.NORMS_OF_ATTENTION,
             "attn_sinks.weight": ("n_heads",),
             **_GPT_OSS_WEIGHTS,
             **shapes.biases(_GPT_OSS_WEIGHTS),

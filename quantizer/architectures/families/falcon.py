@@ -14,7 +14,14 @@ import numpy.typing as npt
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings
-from quantizer.architectures.families.recurrent import MAMBA, MAMBA_2_LAYOUT, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.families.recurrent import (
+    MAMBA,
+    MAMBA_2_LAYOUT,
+    mamba_2_mixer,
+    mamba_2_rows,
+    mamba_2_settings,
+    no_limit,
+)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import RowFactors
 
@@ -91,25 +98,14 @@ _FALCON = Architecture(
 
 
 def _mamba(config: Config) -> Config:
-    """Return the settings of Mamba-2 by its own names."""
-    n_heads = config.integer("mamba_n_heads")
     n_inner = config.optional_integer("mamba_d_ssm") or config.integer("mamba_expand") * config.integer("hidden_size")
-    return Config(
-        {
-            "hidden_size": config.integer("hidden_size"),
-            "num_heads": n_heads,
-            "head_dim": n_inner // max(1, n_heads),
-            "n_groups": config.integer("mamba_n_groups"),
-            "state_size": config.integer("mamba_d_state"),
-            "conv_kernel": config.integer("mamba_d_conv"),
-        }
-    )
+    return mamba_2_settings(config, n_inner)
 
 
 def _hybrid_layer(config: Config, _i: int) -> shapes.Dimensions:
     mixer = mamba_2_mixer(_mamba(config))
     if not config.flag("mamba_rms_norm"):
-        mixer = {name: extents for name, extents in mixer.items() if name != "ssm_norm.weight"}
+        mixer = shapes.without(mixer, "ssm_norm.weight")
     # llama.cpp's name for the norm of the feed-forward ends so
     norms: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), "ffn_norm": ("n_embd",)}
     return {**norms, **shapes.ATTENTION, **mixer, **shapes.GATED_FEED_FORWARD}

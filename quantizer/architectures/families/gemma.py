@@ -22,7 +22,6 @@ from quantizer.architectures.architecture import (
     RequiredTensors,
     Settings,
     TensorNames,
-    Value,
 )
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import Cut, ExtendedTensor, plus_one, whole_tensor
@@ -330,9 +329,7 @@ def _gemma_4_layer(config: Config, i: int) -> shapes.Dimensions:
         "attn_q.weight": ("n_embd", size * n_heads),
         "attn_q_norm.weight": (size,),
         "attn_output.weight": (size * n_heads, "n_embd"),
-        "ffn_gate.weight": ("n_embd", width),
-        "ffn_up.weight": ("n_embd", width),
-        "ffn_down.weight": (width, "n_embd"),
+        **shapes.feed_forward(width),
         "layer_output_scale.weight": (1,),
     }
     if i < _n_own(config):
@@ -377,10 +374,6 @@ def _sharing(config: Config) -> int:
     return n_shared if ends_right else 0
 
 
-def _pattern(config: Config) -> Value:
-    return [kind == "sliding_attention" for kind in _kinds(config)]
-
-
 _REPLACED = ("attention.head_count_kv", "attention.key_length", "attention.value_length", "feed_forward_length")
 
 _GEMMA_4 = Architecture(
@@ -393,7 +386,10 @@ _GEMMA_4 = Architecture(
         *rows.WINDOW_ROPE,
         _ALWAYS_SOFTCAP,
         *_SHARING,
-        rows.bool_list("attention.sliding_window_pattern", _pattern),
+        rows.bool_list(
+            "attention.sliding_window_pattern",
+            lambda config: [kind == "sliding_attention" for kind in _kinds(config)],
+        ),
         rows.u32_list("attention.head_count_kv", _kv_heads),
         rows.u32("attention.key_length", _full_head),
         rows.u32("attention.value_length", _full_head),

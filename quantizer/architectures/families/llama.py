@@ -19,7 +19,13 @@ from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, Value
 from quantizer.architectures.families.draft_heads import eagle3_variant
-from quantizer.architectures.families.recurrent import MAMBA_2_LAYOUT, mamba_2_mixer, mamba_2_rows, no_limit
+from quantizer.architectures.families.recurrent import (
+    MAMBA_2_LAYOUT,
+    mamba_2_mixer,
+    mamba_2_rows,
+    mamba_2_settings,
+    no_limit,
+)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import Cut, rows_in, unpermute_keys, unpermute_queries, whole_tensor
 
@@ -40,7 +46,7 @@ _LLAMA_BODY = replace(
     hf_classes=("LlamaModel", "MistralModel"),
     tensors=replace(
         _LLAMA.tensors,
-        model=lambda config: {name: size for name, size in shapes.decoder(config).items() if name != "output.weight"},
+        model=shapes.decoder_body,
     ),
     names=replace(_LLAMA.names, renames={r"^(?!model\.)": "model."}),
 )
@@ -121,12 +127,7 @@ LLAMA_LIKE = (
         gguf_name="arcee",
         tensors=replace(
             _LLAMA.tensors,
-            layer={
-                **shapes.PRE_NORMS,
-                **shapes.ATTENTION,
-                "ffn_up.weight": ("n_embd", "n_ff"),
-                "ffn_down.weight": ("n_ff", "n_embd"),
-            },
+            layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.UNGATED_FEED_FORWARD},
         ),
         settings=replace(_LLAMA.settings, assumed={"hidden_act": "relu2", "attention_bias": False, "mlp_bias": False}),
     ),
@@ -166,22 +167,8 @@ def _cuts(shared: str) -> dict[str, dict[str, Cut]]:
 
 def _feed_forward(config: Config, kind: str = "") -> shapes.Dimensions:
     """Return the matrices of the feed-forward of all tokens, none where it has no width."""
-    n_embd, width = config.integer("hidden_size"), config.integer("shared_intermediate_size")
-    if not width:
-        return {}
-    return {
-        f"ffn_gate{kind}.weight": (n_embd, width),
-        f"ffn_up{kind}.weight": (n_embd, width),
-        f"ffn_down{kind}.weight": (width, n_embd),
-    }
-
-
-def _experts_layer(config: Config, _i: int) -> shapes.Dimensions:
-    return {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
-
-
-def _dense_layer(config: Config, _i: int) -> shapes.Dimensions:
-    return {**shapes.PRE_NORMS, **shapes.ATTENTION, **_feed_forward(config)}
+    width = config.integer("shared_intermediate_size")
+    return shapes.feed_forward(width, kind) if width else {}
 
 
 def _attends(config: Config, i: int) -> bool:
@@ -194,25 +181,8 @@ def _attends(config: Config, i: int) -> bool:
     return kinds[i] in ("attention", "full_attention")
 
 
-def _kv_heads(config: Config) -> Value:
-    """Return the heads of each layer, none for Mamba's."""
-    n_heads = config.integer("num_key_value_heads", "num_attention_heads")
-    return [n_heads if _attends(config, i) else 0 for i in range(config.integer("num_hidden_layers"))]
-
-
 def _mamba(config: Config) -> Config:
-    """Return the settings of Mamba-2 by its own names."""
-    n_heads = config.integer("mamba_n_heads")
-    return Config(
-        {
-            "hidden_size": config.integer("hidden_size"),
-            "num_heads": n_heads,
-            "head_dim": 2 * config.integer("hidden_size") // max(1, n_heads),
-            "n_groups": config.integer("mamba_n_groups"),
-            "state_size": config.integer("mamba_d_state"),
-            "conv_kernel": config.integer("mamba_d_conv"),
-        }
-    )
+    return mamba_2_settings(config, n_inner=2 * config.integer("hidden_size"))
 
 
 def _hybrid_layer(config: Config, i: int) -> shapes.Dimensions:
@@ -222,11 +192,10 @@ def _hybrid_layer(config: Config, i: int) -> shapes.Dimensions:
     return {**shapes.PRE_NORMS, **mixer, **shapes.EXPERT_FEED_FORWARD, **_feed_forward(config, "_shexp")}
 
 
-def _shared_width(config: Config) -> Value:
-    return config.integer("shared_intermediate_size") or None
-
-
-_EXPERT_ROWS = (*rows.EXPERTS, rows.u32("expert_shared_feed_forward_length", _shared_width))
+_EXPERT_ROWS = (
+    *rows.EXPERTS,
+    rows.u32("expert_shared_feed_forward_length", lambda config: config.integer("shared_intermediate_size") or None),
+)
 _WIDTH = rows.u32("feed_forward_length", "shared_intermediate_size")
 
 _EXPERTS = replace(
@@ -234,7 +203,15 @@ _EXPERTS = replace(
     hf_classes=("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM"),
     gguf_name="granitemoe",
     hyperparameters=(*_PLAIN.hyperparameters, *_EXPERT_ROWS),
-    tensors=replace(_PLAIN.tensors, layer=_experts_layer),
+    tensors=replace(
+        _PLAIN.tensors,
+        layer=lambda config, _i: {
+            **shapes.PRE_NORMS,
+            **shapes.ATTENTION,
+            **shapes.EXPERT_FEED_FORWARD,
+            **_feed_forward(config, "_shexp"),
+        },
+    ),
     layout=replace(_PLAIN.layout, splits=_cuts("mlp.shared_mlp")),
     settings=replace(_PLAIN.settings, defaults={**_DEFAULTS, "shared_intermediate_size": 0}, assumed=_ASSUMED),
 )
@@ -246,14 +223,17 @@ _ATTENTION_ONLY = replace(
     _PLAIN,
     hf_classes=(),
     hyperparameters=(*rows.without(_PLAIN.hyperparameters, "feed_forward_length"), _WIDTH),
-    tensors=replace(_PLAIN.tensors, layer=_dense_layer),
+    tensors=replace(
+        _PLAIN.tensors,
+        layer=lambda config, _i: {**shapes.PRE_NORMS, **shapes.ATTENTION, **_feed_forward(config)},
+    ),
     layout=replace(_PLAIN.layout, splits=_cuts("mlp")),
     settings=replace(_PLAIN.settings, assumed=_ASSUMED_OF_ATTENTION),
 )
 _HYBRID_ROWS = (
     *rows.without(_PLAIN.hyperparameters, "attention.head_count_kv", "feed_forward_length"),
     *mamba_2_rows(_mamba),
-    rows.u32_list("attention.head_count_kv", _kv_heads),
+    rows.kv_heads_where(_attends, "num_attention_heads"),
     # to llama.cpp the switch of positions
     rows.boolean("rope.scaling.finetuned", lambda config: config.text("position_embedding_type") == "rope"),
 )
@@ -287,14 +267,6 @@ def _variant(config: Config) -> Architecture:
     return _HYBRID_WITH_EXPERTS if has_experts else _HYBRID
 
 
-def _scale_of_depth(config: Config) -> Value:
-    return config.number("scale_depth") / math.sqrt(config.integer("num_hidden_layers"))
-
-
-def _scale_of_width(config: Config) -> Value:
-    return config.integer("hidden_size") / max(1, config.integer("dim_model_base"))
-
-
 _HYBRID_WITH_EXPERTS = replace(
     _HYBRID,
     hf_classes=("GraniteMoeHybridForCausalLM",),
@@ -315,8 +287,13 @@ _MINICPM = replace(
         *rows.DECODER,
         *rows.RMS_NORM,
         rows.f32("embedding_scale", "scale_emb"),
-        rows.f32("residual_scale", _scale_of_depth),
-        rows.f32("logit_scale", _scale_of_width),
+        rows.f32(
+            "residual_scale",
+            lambda config: config.number("scale_depth") / math.sqrt(config.integer("num_hidden_layers")),
+        ),
+        rows.f32(
+            "logit_scale", lambda config: config.integer("hidden_size") / max(1, config.integer("dim_model_base"))
+        ),
     ),
     settings=replace(
         _PLAIN.settings,

@@ -33,8 +33,7 @@ _DENSE = Architecture(
             **shapes.PRE_NORMS,
             **shapes.biases(shapes.PRE_NORMS),
             **shapes.ATTENTION,
-            "ffn_up.weight": ("n_embd", "n_ff"),
-            "ffn_down.weight": ("n_ff", "n_embd"),
+            **shapes.UNGATED_FEED_FORWARD,
         },
     ),
     layout=Layout(value_maps=dict.fromkeys(("ATTN_NORM", "FFN_NORM", "OUTPUT_NORM"), plus_one)),
@@ -106,13 +105,7 @@ def _layer(config: Config, i: int) -> shapes.Dimensions:
         return {**norm, **shapes.ATTENTION}
     if kind == "moe":
         return {**norm, **_experts(config)}
-    return {**norm, "ffn_up.weight": ("n_embd", "n_ff"), "ffn_down.weight": ("n_ff", "n_embd")}
-
-
-def _kv_heads(config: Config) -> Value:
-    """Return the heads of each layer, none where it does not attend."""
-    n_heads = config.integer("num_key_value_heads", "num_attention_heads")
-    return [n_heads if kind == "attention" else 0 for kind in _kinds(config)]
+    return {**norm, **shapes.UNGATED_FEED_FORWARD}
 
 
 def _widths(config: Config) -> Value:
@@ -133,7 +126,7 @@ _HYBRID = Architecture(
         *rows.VOCABULARY,
         *mamba_2_rows(_mamba),
         rows.u32_list("feed_forward_length", _widths),
-        rows.u32_list("attention.head_count_kv", _kv_heads),
+        rows.kv_heads_where(lambda config, i: _kinds(config)[i] == "attention", "num_attention_heads"),
         *(rows.f32(f"attention.layer_norm_{kind}epsilon", "layer_norm_epsilon") for kind in ("", "rms_")),
     ),
     tensors=RequiredTensors(layer=_layer),

@@ -17,7 +17,6 @@ from typing import Any
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
-from quantizer.architectures.families.dense import no_scaling
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import whole_tensor
 
@@ -109,23 +108,15 @@ _MELLUM = Architecture(
 )
 
 
-def _expert_matrices(width: int, ending: str) -> shapes.Dimensions:
-    return {
-        f"ffn_gate{ending}.weight": ("n_embd", width),
-        f"ffn_up{ending}.weight": ("n_embd", width),
-        f"ffn_down{ending}.weight": (width, "n_embd"),
-    }
-
-
 _COHERE_N_DENSE = n_dense(0)
 
 
 def _cohere_layer(config: Config, i: int) -> shapes.Dimensions:
     attention: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), **shapes.ATTENTION}
     if i < _COHERE_N_DENSE(config):
-        return {**attention, **_expert_matrices(config.integer("prefix_dense_intermediate_size"), "")}
+        return {**attention, **shapes.feed_forward(config.integer("prefix_dense_intermediate_size"))}
     n_shared = config.optional_integer("num_shared_experts") or 0
-    shared = _expert_matrices(n_shared * config.integer("intermediate_size"), "_shexp") if n_shared else {}
+    shared = shapes.feed_forward(n_shared * config.integer("intermediate_size"), "_shexp") if n_shared else {}
     return {**attention, **shapes.EXPERT_FEED_FORWARD, **shared}
 
 
@@ -158,7 +149,7 @@ _COHERE = Architecture(
         rows.f32("attention.layer_norm_epsilon", "layer_norm_eps"),
         rows.f32("attention.layer_norm_rms_epsilon", lambda config: config.optional_number("rms_norm_eps")),
         rows.u32("rope.dimension_count", shapes.head_size),
-        rows.string("rope.scaling.type", no_scaling),
+        rows.string("rope.scaling.type", rows.no_scaling),
         rows.f32("logit_scale", "logit_scale"),
         rows.u32("leading_dense_block_count", _COHERE_N_DENSE),
         rows.u32("expert_feed_forward_length", "intermediate_size"),
@@ -210,8 +201,8 @@ def _laguna_layer(config: Config, i: int) -> shapes.Dimensions:
     }
     if i < _LAGUNA_N_DENSE(config):
         return {**attention, **shapes.GATED_FEED_FORWARD}
-    shared = _expert_matrices(config.integer("shared_expert_intermediate_size"), "_shexp")
-    return {**attention, **shapes.EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",), **shared}
+    shared = shapes.feed_forward(config.integer("shared_expert_intermediate_size"), "_shexp")
+    return {**attention, **shapes.BIASED_EXPERTS, **shared}
 
 
 def _rotated_in_windows(config: Config) -> Value:
@@ -324,14 +315,11 @@ _HY_3_N_DENSE = n_dense(1)
 def _hy_3_layer(config: Config, i: int) -> shapes.Dimensions:
     if i < _HY_3_N_DENSE(config):
         return {**_HUNYUAN_LAYER, **shapes.GATED_FEED_FORWARD}
-    width = _hy_3_shared_width(config)
     return {
         **_HUNYUAN_LAYER,
         **shapes.EXPERT_FEED_FORWARD,
         "exp_probs_b": ("n_expert",),  # without an ending here
-        "ffn_gate_shexp.weight": ("n_embd", width),
-        "ffn_up_shexp.weight": ("n_embd", width),
-        "ffn_down_shexp.weight": (width, "n_embd"),
+        **shapes.feed_forward(_hy_3_shared_width(config), "_shexp"),
     }
 
 

@@ -30,9 +30,7 @@ _ASSUMED = {"hidden_act": "silu", "use_sliding_window": False}
 _ASSUMED_OF_EXPERTS = {**_ASSUMED, "decoder_sparse_step": 1, "mlp_only_layers": []}
 _SHARED_EXPERT: shapes.Dimensions = {
     "ffn_gate_inp_shexp.weight": ("n_embd", 1),
-    "ffn_gate_shexp.weight": ("n_embd", "n_ff_shared"),
-    "ffn_up_shexp.weight": ("n_embd", "n_ff_shared"),
-    "ffn_down_shexp.weight": ("n_ff_shared", "n_embd"),
+    **shapes.feed_forward("n_ff_shared", "_shexp"),
 }
 
 _DENSE = (
@@ -57,15 +55,10 @@ _DENSE = (
 )
 
 
-def _body(config: Config) -> shapes.Dimensions:
-    """Return the tensors outside the layers of a model that turns texts into vectors."""
-    return {name: extents for name, extents in shapes.decoder(config).items() if name != "output.weight"}
-
-
 QWEN = (
     *_DENSE,
     *(
-        replace(entry, hf_classes=(name,), tensors=replace(entry.tensors, model=_body))
+        replace(entry, hf_classes=(name,), tensors=replace(entry.tensors, model=shapes.decoder_body))
         for entry, name in zip(_DENSE, ("Qwen2Model", "Qwen3Model"), strict=True)
     ),
     Architecture(
@@ -99,7 +92,6 @@ QWEN = (
 
 _SECTIONS = (11, 11, 10)  # transformers' default division of rotations
 
-_NORMS: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
 _ATTENTION: shapes.Dimensions = {**shapes.ATTENTION, "attn_q.weight": ("n_embd", "2 n_query"), **shapes.HEAD_NORMS}
 _STATE: shapes.Dimensions = {
     "attn_qkv.weight": ("n_embd", "n_linear_qkv"),
@@ -130,7 +122,11 @@ def _has_state(config: Config, i: int) -> bool:
 
 
 def _layer(feed_forward: shapes.Dimensions, state: shapes.Dimensions = _STATE) -> shapes.LayerTensors:
-    return lambda config, i: {**_NORMS, **(state if _has_state(config, i) else _ATTENTION), **feed_forward}
+    return lambda config, i: {
+        **shapes.NORMS_OF_ATTENTION,
+        **(state if _has_state(config, i) else _ATTENTION),
+        **feed_forward,
+    }
 
 
 def _parts_of_heads(first: int, last: int) -> derive.RowOrder:
@@ -231,7 +227,7 @@ _QWEN35_EXPERTS = replace(
 )
 
 _STATE_OF_NEXT: shapes.Dimensions = {
-    **{name: extents for name, extents in _STATE.items() if name not in ("ssm_alpha.weight", "ssm_beta.weight")},
+    **shapes.without(_STATE, "ssm_alpha.weight", "ssm_beta.weight"),
     "ssm_ba.weight": ("n_embd", "2 n_linear_heads"),
 }
 
@@ -349,9 +345,7 @@ _VL = (
     # in llama.cpp the heads together are as wide as the model
     replace(
         _QWEN_2,
-        settings=_QWEN_2.settings.plus(
-            assumed={"head_dim": lambda config: config.integer("hidden_size") // config.integer("num_attention_heads")}
-        ),
+        settings=_QWEN_2.settings.plus(assumed={"head_dim": shapes.even_head_size}),
     ),
     replace(
         _QWEN_3,

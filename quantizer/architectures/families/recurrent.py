@@ -76,6 +76,21 @@ def mamba_2_rows(settings: Callable[[Config], Config]) -> tuple[Hyperparameter, 
     )
 
 
+def mamba_2_settings(config: Config, n_inner: int) -> Config:
+    """Return the settings of a hybrid's Mamba-2, `n_inner` numbers wide, by Mamba-2's own names."""
+    n_heads = config.integer("mamba_n_heads")
+    return Config(
+        {
+            "hidden_size": config.integer("hidden_size"),
+            "num_heads": n_heads,
+            "head_dim": n_inner // max(1, n_heads),
+            "n_groups": config.integer("mamba_n_groups"),
+            "state_size": config.integer("mamba_d_state"),
+            "conv_kernel": config.integer("mamba_d_conv"),
+        }
+    )
+
+
 def mamba_2_mixer(settings: Config) -> shapes.Dimensions:
     """Return the tensors of Mamba-2 in a layer, without its norm."""
     return shapes.resolve_shapes(_MIXER_2, settings)
@@ -151,12 +166,6 @@ def _layer(config: Config, i: int) -> shapes.Dimensions:
     }
 
 
-def _kv_heads(config: Config) -> Value:
-    """Return the heads of each layer, none for Mamba's."""
-    n_heads = config.integer("num_key_value_heads")
-    return [n_heads if _is_every(config, "attn", i) else 0 for i in range(config.integer("num_hidden_layers"))]
-
-
 JAMBA = Architecture(
     hf_classes=("JambaForCausalLM",),
     gguf_name="jamba",
@@ -165,7 +174,7 @@ JAMBA = Architecture(
         *rows.RMS_NORM,
         *rows.EXPERTS,
         rows.u32("attention.head_count", "num_attention_heads"),
-        rows.u32_list("attention.head_count_kv", _kv_heads),
+        rows.kv_heads_where(lambda config, i: _is_every(config, "attn", i)),
         rows.u32("ssm.conv_kernel", "conv_kernel"),
         rows.u32("ssm.state_size", "state_size"),
         rows.u32("ssm.inner_size", shapes.DIMENSIONS["n_mamba"]),
@@ -206,12 +215,6 @@ def _attends(config: Config, i: int) -> bool:
     return kinds[i] not in _CONVOLUTION
 
 
-def _lfm_kv_heads(config: Config) -> Value:
-    """Return the heads of each layer, none for convolutions."""
-    n_heads = config.integer("num_key_value_heads")
-    return [n_heads if _attends(config, i) else 0 for i in range(config.integer("num_hidden_layers"))]
-
-
 def _lfm_width(config: Config) -> int:
     """Return the width of the feed-forward, as the HF class computes it."""
     width = config.integer("block_ff_dim", "intermediate_size")
@@ -241,25 +244,19 @@ def _lfm_mixer(config: Config, i: int) -> shapes.Dimensions:
 
 
 def _lfm_layer(config: Config, i: int) -> shapes.Dimensions:
-    n_embd, width = config.integer("hidden_size"), _lfm_width(config)
-    return {
-        **_lfm_mixer(config, i),
-        "ffn_gate.weight": (n_embd, width),
-        "ffn_up.weight": (n_embd, width),
-        "ffn_down.weight": (width, n_embd),
-    }
+    return {**_lfm_mixer(config, i), **shapes.feed_forward(_lfm_width(config))}
 
 
 def _lfm_moe_layer(config: Config, i: int) -> shapes.Dimensions:
     if i < config.integer("num_dense_layers"):
         return {**_lfm_mixer(config, i), **shapes.GATED_FEED_FORWARD}
-    return {**_lfm_mixer(config, i), **shapes.EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
+    return {**_lfm_mixer(config, i), **shapes.BIASED_EXPERTS}
 
 
 _LFM_ROWS = (
     *rows.without(rows.DECODER, "feed_forward_length", "attention.head_count_kv"),
     *rows.VOCABULARY,
-    rows.u32_list("attention.head_count_kv", _lfm_kv_heads),
+    rows.kv_heads_where(_attends),
     rows.f32("attention.layer_norm_rms_epsilon", "norm_eps"),
     rows.u32("shortconv.l_cache", "conv_L_cache"),
 )

@@ -19,18 +19,17 @@ from typing import Any
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames
-from quantizer.architectures.families.deepseek import EXPERT_CHOICE, SHARED_EXPERTS, dense_before_sparse
+from quantizer.architectures.families.deepseek import EXPERT_CHOICE, dense_before_sparse
 from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import whole_tensor
 
-_NORMS: shapes.Dimensions = {"attn_norm.weight": ("n_embd",), "post_attention_norm.weight": ("n_embd",)}
-_EXPERTS: shapes.Dimensions = {"exp_probs_b.bias": ("n_expert",), **shapes.EXPERT_FEED_FORWARD, **SHARED_EXPERTS}
+_EXPERTS: shapes.Dimensions = {**shapes.BIASED_EXPERTS, **shapes.SHARED_EXPERTS}
 
 
 def _layer(config: Config, i: int) -> shapes.Dimensions:
     is_dense = i < config.integer("first_k_dense_replace")
     return {
-        **_NORMS,
+        **shapes.NORMS_OF_ATTENTION,
         **shapes.ATTENTION,
         **shapes.attention_biases(config, by_default=False),
         **(shapes.HEAD_NORMS if config.flag("use_qk_norm") else {}),
@@ -143,8 +142,6 @@ _EXAONE = Architecture(
     ),
 )
 
-_EXAONE_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, **SHARED_EXPERTS, "exp_probs_b.bias": ("n_expert",)}
-
 
 def _exaone_layer(config: Config, i: int) -> shapes.Dimensions:
     is_dense = i < config.integer("first_k_dense_replace")
@@ -152,7 +149,7 @@ def _exaone_layer(config: Config, i: int) -> shapes.Dimensions:
         **shapes.PRE_NORMS,
         **shapes.ATTENTION,
         **shapes.HEAD_NORMS,
-        **(shapes.GATED_FEED_FORWARD if is_dense else _EXAONE_EXPERTS),
+        **(shapes.GATED_FEED_FORWARD if is_dense else _EXPERTS),
     }
 
 
@@ -207,7 +204,6 @@ EXAONE = (_EXAONE, _K_EXAONE, _EXAONE_3)
 
 _ERNIE_DEFAULTS = {"tie_word_embeddings": True, "rope_theta": 5e5}
 _ERNIE_ASSUMED = {"hidden_act": "silu", "use_bias": False}
-_ERNIE_EXPERTS: shapes.Dimensions = {**shapes.EXPERT_FEED_FORWARD, "exp_probs_b.bias": ("n_expert",)}
 
 
 def _ernie_layer(config: Config, i: int) -> shapes.Dimensions:
@@ -216,8 +212,8 @@ def _ernie_layer(config: Config, i: int) -> shapes.Dimensions:
     return {
         **shapes.PRE_NORMS,
         **shapes.ATTENTION,
-        **_ERNIE_EXPERTS,
-        **(SHARED_EXPERTS if config.integer("n_shared_experts") else {}),
+        **shapes.BIASED_EXPERTS,
+        **(shapes.SHARED_EXPERTS if config.integer("n_shared_experts") else {}),
     }
 
 

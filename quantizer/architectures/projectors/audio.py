@@ -26,9 +26,7 @@ from quantizer.convert.source_model import FileTensor, SourceTensor
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
 # llama.cpp's graph has no place for a bias of keys
-SOUND_LAYER: shapes.Dimensions = {
-    name: extents for name, extents in projector.TOWER_LAYER.items() if name != "attn_k.bias"
-}
+SOUND_LAYER = shapes.without(projector.TOWER_LAYER, "attn_k.bias")
 WHISPER_NAMES = {
     "d_model": "hidden_size",
     "encoder_layers": "num_hidden_layers",
@@ -149,14 +147,9 @@ def _positions(config: Config) -> Sequence[SourceTensor]:
     return [_Waves("a.position_embd.weight", width)]
 
 
-def _halved(n: int) -> int:
-    """Return what a convolution leaves of `n` that takes every second."""
-    return (n + 1) // 2
-
-
 def _asr_encoder(config: Config) -> shapes.Dimensions:
     n_kernels = config.integer("downsample_hidden_size")
-    n_bands = _halved(_halved(_halved(config.integer("num_mel_bins"))))
+    n_bands = -(-config.integer("num_mel_bins") // 8)  # three convolutions, each of which takes every second
     weights: shapes.Dimensions = {
         "mm.a.mlp.1.weight": ("n_embd", "n_embd"),
         "mm.a.mlp.2.weight": ("n_embd", "n_projected"),

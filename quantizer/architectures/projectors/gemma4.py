@@ -26,7 +26,7 @@ _NORMS: shapes.Dimensions = {
     "attn_k_norm.weight": ("n_head",),
 }
 _MATRICES: shapes.Dimensions = {
-    **{name: extents for name, extents in projector.TOWER_WEIGHTS.items() if name not in _NORMS},
+    **shapes.without(projector.TOWER_WEIGHTS, *_NORMS),
     "ffn_gate.weight": ("n_embd", "n_ff"),
 }
 
@@ -106,9 +106,7 @@ GEMMA_4_PROJECTORS = (
                 "hidden_activation": "gelu_pytorch_tanh",
                 "attention_bias": False,
                 "num_key_value_heads": lambda config: config.integer("num_attention_heads"),
-                "head_dim": lambda config: (
-                    config.integer("hidden_size") // max(1, config.integer("num_attention_heads"))
-                ),
+                "head_dim": shapes.even_head_size,
                 "rope_parameters": lambda config: {**config.section("rope_parameters").values, "rope_theta": 100.0},
             },
         ),

@@ -146,9 +146,7 @@ PIXTRAL = (
         ),
         tensors=replace(
             _MISTRAL_3.tensors,
-            model=lambda config: {
-                name: extents for name, extents in _outside_layers(config).items() if name != "v.token_embd.img_break"
-            },
+            model=lambda config: shapes.without(_outside_layers(config), "v.token_embd.img_break"),
         ),
         names=replace(
             _MISTRAL_3.names,

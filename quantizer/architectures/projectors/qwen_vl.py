@@ -171,6 +171,7 @@ _BASE = projector.Projector(
 )
 _GATED: shapes.Dimensions = {**projector.TOWER_WEIGHTS, "ffn_gate.weight": ("n_embd", "n_ff")}
 _NORMS = ("ln1.bias", "ln2.bias")
+_APART = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
 _QWEN_3 = replace(
     _BASE,
     kind="qwen3vl_merger",
@@ -189,11 +190,7 @@ _QWEN_3 = replace(
     tensors=replace(
         _BASE.tensors,
         layer={
-            **{
-                name: extents
-                for name, extents in projector.TOWER_LAYER.items()
-                if name[:6] not in ("attn_q", "attn_k", "attn_v")
-            },
+            **shapes.without(projector.TOWER_LAYER, *_APART, *shapes.biases(dict.fromkeys(_APART, ()))),
             "attn_qkv.weight": ("n_embd", "3 n_embd"),
             "attn_qkv.bias": ("3 n_embd",),
         },
@@ -261,7 +258,7 @@ _QWEN_25 = replace(
     hyperparameters=(*_BASE.hyperparameters, *projector.SILU, rows.u32("vision.n_wa_pattern", _full_attention)),
     tensors=replace(
         _BASE.tensors,
-        layer={**_GATED, **{name: extents for name, extents in shapes.biases(_GATED).items() if name not in _NORMS}},
+        layer={**_GATED, **shapes.without(shapes.biases(_GATED), *_NORMS)},
         model=_outside_layers,
     ),
     settings=replace(
@@ -305,7 +302,6 @@ QWEN_VL_PROJECTORS = (
 )
 
 
-_APART = ("attn_q.weight", "attn_k.weight", "attn_v.weight")
 _PLACES = ("v.position_embd.weight", "v.norm_embd.weight")
 _N_MERGED_PER_SIDE = 2  # patches on each side of a square
 
@@ -315,12 +311,10 @@ def _glm_layer(config: Config, _i: int) -> shapes.Dimensions:
     width = config.integer("out_hidden_size")
     bias: shapes.Dimensions = {"attn_qkv.bias": ("3 n_embd",)}
     return {
-        **{name: extents for name, extents in projector.TOWER_WEIGHTS.items() if name not in _APART},
+        **shapes.without(projector.TOWER_WEIGHTS, *_APART),
         "attn_qkv.weight": ("n_embd", "3 n_embd"),
         **(bias if config.flag("attention_bias") else {}),
-        "ffn_gate.weight": ("n_embd", width),
-        "ffn_up.weight": ("n_embd", width),
-        "ffn_down.weight": (width, "n_embd"),
+        **shapes.feed_forward(width),
     }
 
 
@@ -363,7 +357,7 @@ def _glm_outside_layers(_config: Config) -> shapes.Dimensions:
 def _glm_ocr_outside_layers(config: Config) -> shapes.Dimensions:
     width = 3 * config.integer("out_hidden_size")
     return {
-        **{name: extents for name, extents in _glm_outside_layers(config).items() if name not in _PLACES},
+        **shapes.without(_glm_outside_layers(config), *_PLACES),
         "mm.gate.weight": ("n_projected", width),
         "mm.up.weight": ("n_projected", width),
         "mm.down.weight": (width, "n_projected"),
@@ -419,11 +413,7 @@ GLM_4V = (
                 "intermediate_size": 4096,
                 "out_hidden_size": 1536,
             },
-            assumed={
-                "head_dim": lambda config: (
-                    config.integer("hidden_size") // max(1, config.integer("num_attention_heads"))
-                )
-            },
+            assumed={"head_dim": shapes.even_head_size},
         ),
     ),
 )
