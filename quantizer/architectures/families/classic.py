@@ -46,8 +46,7 @@ _UNROTATED = (
 
 _ROTATED = (
     *rows.without(rows.DECODER, "rope.scaling."),
-    *rows.LAYER_NORM,
-    *rows.UNSCALED,
+    *(rows.LAYER_NORM + rows.UNSCALED),
 )
 _GPT_NAMES = {
     "n_embd": "hidden_size",
@@ -225,8 +224,7 @@ _DBRX = Architecture(
     hf_classes=("DbrxForCausalLM",),
     gguf_name="dbrx",
     hyperparameters=(
-        *_ROTATED,
-        *rows.EXPERTS,
+        *(_ROTATED + rows.EXPERTS),
         rows.f32("attention.clamp_kqv", lambda config: config.optional_number("clip_qkv") or 0.0),
     ),
     tensors=RequiredTensors(

@@ -64,11 +64,7 @@ EXPERT_CHOICE = (
     rows.boolean("expert_weights_norm", lambda config: config.flag("norm_topk_prob") or None),
 )
 _ROWS = (
-    *rows.SIZES,
-    *rows.ROPE,
-    *rows.RMS_NORM,
-    *rows.VOCABULARY,
-    *rows.EXPERTS,
+    *(rows.SIZES + rows.ROPE + rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
     rows.u32("attention.head_count", "num_attention_heads"),
     # to llama.cpp all heads share the latent one
     rows.u32("attention.head_count_kv", 1),
@@ -306,9 +302,7 @@ DEEPSEEK = (
         hyperparameters=(
             *rows.SIZES,
             *rows.without(rows.ROPE, "rope.scaling."),
-            *rows.LONG_ROPE,
-            *rows.RMS_NORM,
-            *rows.VOCABULARY,
+            *(rows.LONG_ROPE + rows.RMS_NORM + rows.VOCABULARY),
             rows.u32("attention.head_count", "num_attention_heads"),
             rows.u32("attention.head_count_kv", "num_attention_heads"),
             rows.u32("attention.key_length", _sum_of("qk_nope_head_dim", "qk_rope_head_dim")),

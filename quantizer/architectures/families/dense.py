@@ -100,8 +100,7 @@ _STABLELM = Architecture(
     hf_classes=("StableLmForCausalLM",),
     gguf_name="stablelm",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.LAYER_NORM,
+        *(rows.DECODER + rows.LAYER_NORM),
         rows.u32("rope.dimension_count", rows.partly_rotated(0.25)),
         rows.boolean("use_parallel_residual", lambda config: config.flag("use_parallel_residual") or False),
     ),
@@ -190,9 +189,7 @@ _COMMAND_R7B = replace(
     hf_classes=("Cohere2ForCausalLM",),
     gguf_name="cohere2",
     hyperparameters=(
-        *_COMMAND_R.hyperparameters,
-        *rows.VOCABULARY,
-        *rows.WINDOW,
+        *(_COMMAND_R.hyperparameters + rows.VOCABULARY + rows.WINDOW),
         rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
     ),
     settings=replace(

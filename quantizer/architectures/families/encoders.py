@@ -30,8 +30,7 @@ from quantizer.convert.source_model import FileTensor
 _RANK = 4  # llama.cpp's number for pooling by a head that ranks
 
 _ENCODER = (
-    *rows.SIZES,
-    *rows.LAYER_NORM,
+    *(rows.SIZES + rows.LAYER_NORM),
     rows.u32("attention.head_count", "num_attention_heads"),
     rows.boolean("attention.causal", False),
 )
@@ -214,9 +213,7 @@ _MODERN_BERT = Architecture(
     gguf_name="modern-bert",
     hyperparameters=(
         *rows.without(_ENCODER, "attention.layer_norm_epsilon"),
-        *rows.VOCABULARY,
-        *_UNSCALED_ROPE,
-        *rows.WINDOW_ROPE,
+        *(rows.VOCABULARY + _UNSCALED_ROPE + rows.WINDOW_ROPE),
         rows.f32("attention.layer_norm_epsilon", "norm_eps"),
         rows.u32("attention.sliding_window", "local_attention"),
         rows.bool_list("attention.sliding_window_pattern", _window_pattern),
@@ -258,8 +255,7 @@ MODERN_BERT = (
         _MODERN_BERT,
         hf_classes=("ModernBertForSequenceClassification",),
         hyperparameters=(
-            *_MODERN_BERT.hyperparameters,
-            *_RANKER,
+            *(_MODERN_BERT.hyperparameters + _RANKER),
             rows.u32("classifier.pooling_type", lambda config: 1 if config.text("classifier_pooling") == "mean" else 2),
         ),
         tensors=replace(
@@ -289,9 +285,7 @@ EUROBERT = Architecture(
     gguf_name="eurobert",
     hyperparameters=(
         *rows.without(rows.DECODER, "rope."),
-        *rows.RMS_NORM,
-        *rows.VOCABULARY,
-        *_UNSCALED_ROPE,
+        *(rows.RMS_NORM + rows.VOCABULARY + _UNSCALED_ROPE),
         rows.boolean("attention.causal", False),
     ),
     tensors=RequiredTensors(

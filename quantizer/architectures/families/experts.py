@@ -36,10 +36,7 @@ _MINIMAX_M2 = Architecture(
     hf_classes=("MiniMaxM2ForCausalLM",),
     gguf_name="minimax-m2",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.RMS_NORM,
-        *rows.VOCABULARY,
-        *rows.EXPERTS,
+        *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
         _WIDTH_OF_EXPERTS,
         _BY_SIGMOID,
         rows.u32(
@@ -109,9 +106,7 @@ _LLAMA_4 = Architecture(
     gguf_name="llama4",
     hyperparameters=(
         *rows.without(rows.DECODER, "feed_forward_length"),
-        *rows.RMS_NORM,
-        *rows.VOCABULARY,
-        *rows.EXPERTS,
+        *(rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
         rows.u32("feed_forward_length", "intermediate_size_mlp"),
         rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
         rows.u32("interleave_moe_layer_step", "interleave_moe_layer_step"),
@@ -185,10 +180,7 @@ def _dense_first(setting: str, attention: shapes.Dimensions) -> Callable[[Config
 
 
 _ROUTED_ROWS = (
-    *rows.DECODER,
-    *rows.RMS_NORM,
-    *rows.VOCABULARY,
-    *rows.EXPERTS,
+    *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
     _WIDTH_OF_EXPERTS,
     _BY_SIGMOID,
     rows.u32("expert_shared_count", "n_shared_experts"),
@@ -229,8 +221,7 @@ _AFMOE = Architecture(
     hf_classes=("AfmoeForCausalLM",),
     gguf_name="afmoe",
     hyperparameters=(
-        *_ROUTED_ROWS,
-        *rows.WINDOW,
+        *(_ROUTED_ROWS + rows.WINDOW),
         rows.u32("leading_dense_block_count", "num_dense_layers"),
         rows.boolean("expert_weights_norm", True),
         rows.f32("expert_weights_scale", rows.number("route_scale")),
@@ -310,9 +301,7 @@ _MIMO_2 = Architecture(
     gguf_name="mimo2",
     hyperparameters=(
         *rows.without(rows.DECODER, "attention.head_count_kv", "attention.value_length"),
-        *rows.RMS_NORM,
-        *rows.VOCABULARY,
-        *rows.EXPERTS,
+        *(rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
         _WIDTH_OF_EXPERTS,
         _BY_SIGMOID,
         *rows.WINDOW_ROPE,
@@ -407,10 +396,7 @@ GPT_OSS = Architecture(
     hf_classes=("GptOssForCausalLM",),
     gguf_name="gpt-oss",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.RMS_NORM,
-        *rows.EXPERTS,
-        *rows.WINDOW,
+        *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS + rows.WINDOW),
         rows.u32("expert_feed_forward_length", "intermediate_size"),
     ),
     tensors=RequiredTensors(

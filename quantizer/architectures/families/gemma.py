@@ -111,9 +111,7 @@ GEMMA = (
         hf_classes=("Gemma2ForCausalLM",),
         gguf_name="gemma2",
         hyperparameters=(
-            *rows.DECODER,
-            *rows.RMS_NORM,
-            *rows.WINDOW,
+            *(rows.DECODER + rows.RMS_NORM + rows.WINDOW),
             _SOFTCAP,
             rows.f32("attn_logit_softcapping", rows.number("attn_logit_softcapping")),
         ),
@@ -186,11 +184,7 @@ GEMMA_3N = Architecture(
     hf_classes=("Gemma3nForCausalLM", "Gemma3nForConditionalGeneration"),
     gguf_name="gemma3n",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.RMS_NORM,
-        *rows.WINDOW,
-        *rows.WINDOW_PATTERN,
-        *rows.WINDOW_ROPE,
+        *(rows.DECODER + rows.RMS_NORM + rows.WINDOW + rows.WINDOW_PATTERN + rows.WINDOW_ROPE),
         _ALWAYS_SOFTCAP,
         *_SHARING,
         rows.u32("altup.active_idx", "altup_active_idx"),
@@ -381,9 +375,7 @@ _GEMMA_4 = Architecture(
     gguf_name="gemma4",
     hyperparameters=(
         *rows.without(rows.DECODER, *_REPLACED, "rope.scaling."),
-        *rows.RMS_NORM,
-        *rows.WINDOW,
-        *rows.WINDOW_ROPE,
+        *(rows.RMS_NORM + rows.WINDOW + rows.WINDOW_ROPE),
         _ALWAYS_SOFTCAP,
         *_SHARING,
         rows.bool_list(

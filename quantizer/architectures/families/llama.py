@@ -270,11 +270,7 @@ def _variant(config: Config) -> Architecture:
 _HYBRID_WITH_EXPERTS = replace(
     _HYBRID,
     hf_classes=("GraniteMoeHybridForCausalLM",),
-    hyperparameters=(
-        *_HYBRID_ROWS,
-        *_EXPERT_ROWS,
-        rows.u32("feed_forward_length", "intermediate_size"),
-    ),
+    hyperparameters=(*(_HYBRID_ROWS + _EXPERT_ROWS), rows.u32("feed_forward_length", "intermediate_size")),
     layout=replace(_HYBRID.layout, splits={**MAMBA_2_LAYOUT.splits, **_cuts("mlp.shared_mlp")}),
     variant=_variant,
 )
@@ -284,8 +280,7 @@ _MINICPM = replace(
     hf_classes=("MiniCPMForCausalLM",),
     gguf_name="minicpm",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.RMS_NORM,
+        *(rows.DECODER + rows.RMS_NORM),
         rows.f32("embedding_scale", "scale_emb"),
         rows.f32(
             "residual_scale",

@@ -21,8 +21,7 @@ _DENSE = Architecture(
     hf_classes=("NemotronForCausalLM",),
     gguf_name="nemotron",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.VOCABULARY,
+        *(rows.DECODER + rows.VOCABULARY),
         rows.f32("attention.layer_norm_epsilon", "norm_eps"),
         rows.u32("rope.dimension_count", rows.partly_rotated(0.5)),
     ),
@@ -169,8 +168,7 @@ _WITH_EXPERTS = replace(
     _HYBRID,
     gguf_name="nemotron_h_moe",
     hyperparameters=(
-        *_HYBRID.hyperparameters,
-        *rows.EXPERTS,
+        *(_HYBRID.hyperparameters + rows.EXPERTS),
         rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
         rows.u32("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"),
         rows.u32("expert_shared_count", "n_shared_experts"),

@@ -178,8 +178,7 @@ _QWEN35 = Architecture(
     hf_classes=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"),
     gguf_name="qwen35",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.RMS_NORM,
+        *(rows.DECODER + rows.RMS_NORM),
         rows.u32("rope.dimension_count", rows.partly_rotated(0.25)),
         rows.i32_list("rope.dimension_sections", rows.rotation_sections(_SECTIONS)),
         rows.bool_list(

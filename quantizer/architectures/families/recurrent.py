@@ -170,9 +170,7 @@ JAMBA = Architecture(
     hf_classes=("JambaForCausalLM",),
     gguf_name="jamba",
     hyperparameters=(
-        *rows.SIZES,
-        *rows.RMS_NORM,
-        *rows.EXPERTS,
+        *(rows.SIZES + rows.RMS_NORM + rows.EXPERTS),
         rows.u32("attention.head_count", "num_attention_heads"),
         rows.kv_heads_where(lambda config, i: _is_every(config, "attn", i)),
         rows.u32("ssm.conv_kernel", "conv_kernel"),
@@ -287,8 +285,7 @@ LFM = (
         hf_classes=("Lfm2MoeForCausalLM",),
         gguf_name="lfm2moe",
         hyperparameters=(
-            *_LFM_ROWS,
-            *rows.EXPERTS,
+            *(_LFM_ROWS + rows.EXPERTS),
             rows.u32("feed_forward_length", "intermediate_size"),
             rows.u32("leading_dense_block_count", "num_dense_layers"),
             rows.u32("expert_feed_forward_length", "moe_intermediate_size"),

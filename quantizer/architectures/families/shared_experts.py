@@ -57,9 +57,7 @@ _GLM_4_5 = Architecture(
     hf_classes=("Glm4MoeForCausalLM",),
     gguf_name="glm4moe",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.RMS_NORM,
-        *rows.EXPERTS,
+        *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS),
         *EXPERT_CHOICE,
         rows.u32("rope.dimension_count", rows.partly_rotated(0.5)),
         *rows.PREDICTION_ROW,
@@ -81,8 +79,7 @@ GLM = (
         hf_classes=("SolarOpenForCausalLM",),
         hyperparameters=(
             *rows.without(rows.DECODER, "feed_forward_length"),
-            *rows.RMS_NORM,
-            *rows.EXPERTS,
+            *(rows.RMS_NORM + rows.EXPERTS),
             *EXPERT_CHOICE,
             rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
         ),
@@ -114,9 +111,7 @@ _EXAONE = Architecture(
     hf_classes=("Exaone4ForCausalLM",),
     gguf_name="exaone4",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.RMS_NORM,
-        *rows.VOCABULARY,
+        *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY),
         rows.u32(
             "attention.sliding_window",
             lambda config: config.integer("sliding_window") if _has_windows(config) else None,
@@ -157,12 +152,7 @@ _K_EXAONE = Architecture(
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     gguf_name="exaone-moe",
     hyperparameters=(
-        *rows.DECODER,
-        *rows.RMS_NORM,
-        *rows.VOCABULARY,
-        *rows.WINDOW,
-        *rows.WINDOW_PATTERN,
-        *rows.EXPERTS,
+        *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.WINDOW + rows.WINDOW_PATTERN + rows.EXPERTS),
         *EXPERT_CHOICE,
         rows.u32("expert_shared_feed_forward_length", shapes.DIMENSIONS["n_ff_shared_experts"]),
     ),
@@ -234,9 +224,7 @@ ERNIE = (
         hf_classes=("Ernie4_5_MoeForCausalLM",),
         gguf_name="ernie4_5-moe",
         hyperparameters=(
-            *rows.DECODER,
-            *rows.RMS_NORM,
-            *rows.EXPERTS,
+            *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS),
             rows.u32("interleave_moe_layer_step", 1),
             rows.u32("leading_dense_block_count", "moe_layer_start_index"),
             rows.u32("expert_feed_forward_length", "moe_intermediate_size"),

@@ -52,14 +52,9 @@ def _with_matrices(weights: shapes.Dimensions) -> Callable[[Config], shapes.Dime
     return lambda config: {**_encoder(config), **weights, **shapes.biases(weights)}
 
 
-_DEFAULTS: Mapping[str, Any] = {
-    "num_mel_bins": 128,
-    "max_source_positions": 1500,
-    "hidden_size": 1280,
-    "intermediate_size": 5120,
-    "num_hidden_layers": 32,
-    "num_attention_heads": 20,
-}
+_DEFAULTS: Mapping[str, Any] = projector.sizes(
+    hidden=1280, feed_forward=5120, layers=32, heads=20, num_mel_bins=128, max_source_positions=1500
+)
 _BASE = projector.Projector(
     kind="qwen2a",
     encoder="audio",
@@ -188,14 +183,9 @@ _ASR = projector.Projector(
     layout=Layout(reshaped=("A_ENC_CONV2D",)),
     settings=Settings(
         aliases=WHISPER_NAMES,
-        defaults={
-            "num_mel_bins": 128,
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "downsample_hidden_size": 480,
-        },
+        defaults=projector.sizes(
+            hidden=1024, feed_forward=4096, layers=24, heads=16, num_mel_bins=128, downsample_hidden_size=480
+        ),
         assumed={"activation_function": "gelu", "n_window": 50, "n_window_infer": 800},
     ),
     plain=tuple(f"a.conv2d.{i}.weight" for i in (1, 2, 3)),
@@ -233,13 +223,6 @@ QWEN_AUDIO = (
             _ASR.layout,
             splits={f".linear_2.{ending}": {f".linear_2.{ending}": _widened} for ending in ("weight", "bias")},
         ),
-        settings=_ASR.settings.plus(
-            defaults={
-                "hidden_size": 1280,
-                "intermediate_size": 5120,
-                "num_hidden_layers": 32,
-                "num_attention_heads": 20,
-            }
-        ),
+        settings=_ASR.settings.plus(defaults=projector.sizes(hidden=1280, feed_forward=5120, layers=32, heads=20)),
     ),
 )

@@ -91,17 +91,17 @@ GEMMA_4_PROJECTORS = (
             }
         ),
         settings=Settings(
-            defaults={
-                "patch_size": 16,
-                "hidden_size": 768,
-                "intermediate_size": 3072,
-                "num_hidden_layers": 16,
-                "num_attention_heads": 12,
-                "head_dim": 64,
-                "rms_norm_eps": 1e-6,
-                "pooling_kernel_size": 3,
-                "position_embedding_size": 10240,
-            },
+            defaults=projector.sizes(
+                hidden=768,
+                feed_forward=3072,
+                layers=16,
+                heads=12,
+                patch_size=16,
+                head_dim=64,
+                rms_norm_eps=1e-6,
+                pooling_kernel_size=3,
+                position_embedding_size=10240,
+            ),
             assumed={
                 "hidden_activation": "gelu_pytorch_tanh",
                 "attention_bias": False,

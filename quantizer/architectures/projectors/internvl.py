@@ -98,9 +98,7 @@ INTERNVL = (
         hf_classes=("InternVLForConditionalGeneration",),
         modules=("vision_tower.", "multi_modal_projector."),
         hyperparameters=(
-            *projector.TOWER,
-            *projector.PICTURE,
-            *projector.GELU,
+            *(projector.TOWER + projector.PICTURE + projector.GELU),
             projector.layer_norm_eps(1e-6),
             rows.u32("vision.projector.scale_factor", _n_joined),
             rows.u32("vision.preproc_min_tiles", _pieces("min_patches", 1)),
@@ -121,15 +119,15 @@ INTERNVL = (
         ),
         layout=Layout(reshaped=("V_ENC_EMBD_POS",), row_orders={"V_ENC_EMBD_POS": _first_position_last}),
         settings=Settings(
-            defaults={
-                "image_size": 448,
-                "patch_size": 14,
-                "hidden_size": 1024,
-                "intermediate_size": 4096,
-                "num_hidden_layers": 24,
-                "num_attention_heads": 16,
-                "norm_type": "layer_norm",
-            },
+            defaults=projector.sizes(
+                hidden=1024,
+                feed_forward=4096,
+                layers=24,
+                heads=16,
+                image_size=448,
+                patch_size=14,
+                norm_type="layer_norm",
+            ),
             assumed={
                 "hidden_act": "gelu",
                 "num_channels": 3,

@@ -96,8 +96,7 @@ _MISTRAL_3 = projector.Projector(
     hf_classes=("Mistral3ForConditionalGeneration",),
     modules=("vision_tower.", "multi_modal_projector."),
     hyperparameters=(
-        *projector.TOWER,
-        *projector.PICTURE,
+        *(projector.TOWER + projector.PICTURE),
         _activation("silu"),
         _activation("gelu"),
         projector.layer_norm_eps(_EPS),
@@ -107,15 +106,9 @@ _MISTRAL_3 = projector.Projector(
     names=projector.TowerNames(renames={r"^model\.": ""}),
     layout=Layout(row_orders={"V_ENC_ATTN_Q": unpermute_queries, "V_ENC_ATTN_K": unpermute_keys}),
     settings=Settings(
-        defaults={
-            "image_size": 1024,
-            "patch_size": 16,
-            "hidden_size": 1024,
-            "intermediate_size": 4096,
-            "num_hidden_layers": 24,
-            "num_attention_heads": 16,
-            "hidden_act": "gelu",
-        },
+        defaults=projector.sizes(
+            hidden=1024, feed_forward=4096, layers=24, heads=16, image_size=1024, patch_size=16, hidden_act="gelu"
+        ),
         assumed={
             "hidden_act": lambda config: "silu" if config.text("hidden_act") == "silu" else "gelu",
             "num_channels": 3,
@@ -140,10 +133,7 @@ PIXTRAL = (
         kind="lightonocr",
         hf_classes=("LightOnOcrForConditionalGeneration", "LightOnOCRForConditionalGeneration"),
         modules=("vision_encoder.", "vision_projection."),
-        hyperparameters=(
-            *_MISTRAL_3.hyperparameters,
-            rows.u32("vision.preproc_image_size", _longest_edge),
-        ),
+        hyperparameters=(*_MISTRAL_3.hyperparameters, rows.u32("vision.preproc_image_size", _longest_edge)),
         tensors=replace(
             _MISTRAL_3.tensors,
             model=lambda config: shapes.without(_outside_layers(config), "v.token_embd.img_break"),

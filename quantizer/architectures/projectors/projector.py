@@ -142,6 +142,17 @@ def _projected(encoder: str) -> Hyperparameter:
     return rows.u32(f"{encoder}.projection_dim", lambda config: config.section("language").integer("hidden_size"))
 
 
+def sizes(*, hidden: int, feed_forward: int, layers: int, heads: int, **more: Any) -> dict[str, Any]:
+    """Return the default sizes of a tower, and other defaults, under the names of config.json."""
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": feed_forward,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        **more,
+    }
+
+
 # the tower, and how pictures or sounds come to it
 TOWER = (
     _projected("vision"),

@@ -177,9 +177,7 @@ _QWEN_3 = replace(
     kind="qwen3vl_merger",
     hf_classes=("Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"),
     hyperparameters=(
-        *projector.TOWER,
-        *projector.PICTURE,
-        *projector.GELU,
+        *(projector.TOWER + projector.PICTURE + projector.GELU),
         projector.layer_norm_eps(1e-6),
         rows.u32("vision.spatial_merge_size", 2),
         rows.bool_list(
@@ -214,14 +212,9 @@ _QWEN_3 = replace(
     layout=replace(_BASE.layout, splits=FRAMES),
     settings=replace(
         _BASE.settings,
-        defaults={
-            "num_hidden_layers": 27,
-            "num_attention_heads": 16,
-            "hidden_size": 1152,
-            "intermediate_size": 4304,
-            "patch_size": 16,
-            "num_position_embeddings": 2304,
-        },
+        defaults=projector.sizes(
+            hidden=1152, feed_forward=4304, layers=27, heads=16, patch_size=16, num_position_embeddings=2304
+        ),
         assumed={**ASSUMED_OF_FRAMES, "hidden_act": "gelu_pytorch_tanh"},
     ),
     derived=_side_of_positions,
@@ -263,14 +256,7 @@ _QWEN_25 = replace(
     ),
     settings=replace(
         _BASE.settings,
-        defaults={
-            "num_hidden_layers": 32,
-            "num_attention_heads": 16,
-            "hidden_size": 3584,
-            "intermediate_size": 3420,
-            "patch_size": 14,
-            "image_size": 560,
-        },
+        defaults=projector.sizes(hidden=3584, feed_forward=3420, layers=32, heads=16, patch_size=14, image_size=560),
         assumed={**ASSUMED_OF_FRAMES, "hidden_act": "silu", "window_size": 112},
     ),
     derived=lambda _config: {},
@@ -369,9 +355,7 @@ _GLM = projector.Projector(
     hf_classes=("Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration"),
     modules=("visual.",),
     hyperparameters=(
-        *projector.TOWER,
-        *projector.PICTURE,
-        *projector.SILU,
+        *(projector.TOWER + projector.PICTURE + projector.SILU),
         rows.f32("vision.attention.layer_norm_epsilon", "rms_norm_eps"),
     ),
     tensors=projector.TowerTensors(layer=_glm_layer, model=_glm_outside_layers),
@@ -379,16 +363,16 @@ _GLM = projector.Projector(
     layout=Layout(splits=FRAMES),
     settings=Settings(
         aliases={"depth": "num_hidden_layers", "num_heads": "num_attention_heads"},
-        defaults={
-            "num_hidden_layers": 24,
-            "num_attention_heads": 12,
-            "hidden_size": 1536,
-            "intermediate_size": 13696,
-            "out_hidden_size": 4096,
-            "image_size": 336,
-            "patch_size": 14,
-            "rms_norm_eps": 1e-5,
-        },
+        defaults=projector.sizes(
+            hidden=1536,
+            feed_forward=13696,
+            layers=24,
+            heads=12,
+            out_hidden_size=4096,
+            image_size=336,
+            patch_size=14,
+            rms_norm_eps=1e-5,
+        ),
         assumed={
             **ASSUMED_OF_FRAMES,
             "hidden_act": "silu",

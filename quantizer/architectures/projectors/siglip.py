@@ -92,9 +92,7 @@ SIGLIP = (
         hf_classes=("Gemma3ForConditionalGeneration",),
         modules=("vision_tower.", "multi_modal_projector."),
         hyperparameters=(
-            *projector.TOWER,
-            *projector.PICTURE,
-            *projector.GELU,
+            *(projector.TOWER + projector.PICTURE + projector.GELU),
             projector.layer_norm_eps(1e-6),
             rows.u32("vision.projector.scale_factor", _pooled),
         ),
@@ -117,14 +115,7 @@ SIGLIP = (
         ),
         layout=Layout(value_maps={"V_MM_SOFT_EMB_NORM": plus_one}),
         settings=Settings(
-            defaults={
-                "image_size": 224,
-                "patch_size": 16,
-                "hidden_size": 768,
-                "intermediate_size": 3072,
-                "num_hidden_layers": 12,
-                "num_attention_heads": 12,
-            },
+            defaults=projector.sizes(hidden=768, feed_forward=3072, layers=12, heads=12, image_size=224, patch_size=16),
             assumed=_ACTIVATION,
         ),
         # libmtmd turns it as it computes, which it cannot with blocks
@@ -136,9 +127,7 @@ SIGLIP = (
         hf_classes=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"),
         modules=("vision_model.", "connector."),
         hyperparameters=(
-            *projector.TOWER,
-            *projector.PICTURE,
-            *projector.GELU,
+            *(projector.TOWER + projector.PICTURE + projector.GELU),
             projector.layer_norm_eps(1e-6),
             rows.u32("vision.projector.scale_factor", _joined),
             rows.u32("vision.preproc_image_size", _longest_edge),
@@ -155,14 +144,9 @@ SIGLIP = (
             ignored=(".position_ids",),
         ),
         settings=Settings(
-            defaults={
-                "image_size": 224,
-                "patch_size": 32,
-                "hidden_size": 1152,
-                "intermediate_size": 3072,
-                "num_hidden_layers": 12,
-                "num_attention_heads": 16,
-            },
+            defaults=projector.sizes(
+                hidden=1152, feed_forward=3072, layers=12, heads=16, image_size=224, patch_size=32
+            ),
             assumed=_ACTIVATION,
         ),
         processor_assumed=projector.PLAIN_PROCESSOR,
@@ -172,9 +156,7 @@ SIGLIP = (
         hf_classes=("Lfm2VlForConditionalGeneration",),
         modules=("vision_tower.", "multi_modal_projector."),
         hyperparameters=(
-            *projector.TOWER,
-            *projector.PICTURE,
-            *projector.GELU,
+            *(projector.TOWER + projector.PICTURE + projector.GELU),
             projector.layer_norm_eps(1e-6),
             rows.u32("vision.projector.scale_factor", _lfm_joined),
         ),
@@ -186,14 +168,9 @@ SIGLIP = (
         ),
         layout=Layout(splits={".patch_embedding.weight": {".patch_embedding.weight": projector.colours_apart}}),
         settings=Settings(
-            defaults={
-                "patch_size": 16,
-                "num_patches": 256,
-                "hidden_size": 768,
-                "intermediate_size": 3072,
-                "num_hidden_layers": 12,
-                "num_attention_heads": 12,
-            },
+            defaults=projector.sizes(
+                hidden=768, feed_forward=3072, layers=12, heads=12, patch_size=16, num_patches=256
+            ),
             assumed={**_ACTIVATION, "projector_hidden_act": "gelu", "projector_bias": True, "vision_feature_layer": -1},
         ),
         derived=_of_the_whole,
@@ -237,9 +214,7 @@ PADDLEOCR = (
         hf_classes=("PaddleOCRVLForConditionalGeneration",),
         modules=("visual.", "projector.", "mlp_AR."),
         hyperparameters=(
-            *projector.TOWER,
-            *projector.PICTURE,
-            *projector.GELU,
+            *(projector.TOWER + projector.PICTURE + projector.GELU),
             projector.layer_norm_eps(1e-6),
             rows.u32("vision.image_min_pixels", _pixels("min_pixels", "shortest_edge")),
             rows.u32("vision.image_max_pixels", _pixels("max_pixels", "longest_edge")),
@@ -255,14 +230,9 @@ PADDLEOCR = (
             unused=("vision_tower.vision_model.head.",),
         ),
         settings=Settings(
-            defaults={
-                "image_size": 384,
-                "patch_size": 14,
-                "hidden_size": 1152,
-                "intermediate_size": 4304,
-                "num_hidden_layers": 27,
-                "num_attention_heads": 16,
-            },
+            defaults=projector.sizes(
+                hidden=1152, feed_forward=4304, layers=27, heads=16, image_size=384, patch_size=14
+            ),
             assumed={
                 "hidden_act": "gelu_pytorch_tanh",
                 "num_channels": 3,
