@@ -79,6 +79,8 @@ class User:
     async def types(self, text: str) -> None:
         """Type fast: a letter comes once the one before is handled, where `Pilot.press` waits 40 ms after each."""
         names = {" ": "space", "/": "slash", "?": "question_mark", "\n": "ctrl+j", ".": "full_stop", ",": "comma"}
+        if not text:
+            return
         *letters, last = (names.get(character, character) for character in text)
         for letter in letters:
             self.app._driver.send_message(_key_event(self.app, letter))
