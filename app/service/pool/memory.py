@@ -118,23 +118,12 @@ class MachineMemory:
         return worth
 
     def check(self, path: Path, config: EngineConfig, machine: Machine) -> None:
-        """Raise UnfitError where the user has to confirm, EngineError where the model is too large.
-
-        A draft head or a projector that was found beside the model gives way to it, as it does in the worker.
-        """
-        model = _planned(path, config)
-        plain = _without_found(model, config)
-        try:
-            self._check(model, config, machine)
-        except EngineError:
-            if plain is model:
-                raise
-            self._check(plain, config, machine)
-
-    def _check(self, model: PlannedModel, config: EngineConfig, machine: Machine) -> None:
+        """Raise UnfitError where the user has to confirm, EngineError where the model is too large."""
         from app.engine.load.planner import check_fit, requested_run
         from offload.plan import plan
 
+        # What was found beside the model, a draft head or a projector, gives way to it in the worker.
+        model = _without_found(_planned(path, config), config)
         requested = requested_run(config, is_fused=bool(machine.gpus))
         check_fit(plan(model, requested, machine, self._rates(config, machine)), config.when_unfit)
         assessment = self._assess(model, config, machine)
