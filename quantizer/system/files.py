@@ -137,6 +137,14 @@ def writer_of(path: Path) -> str:
     return parts[-3] if path.suffix == _SUFFIX and path.name.startswith(".") and len(parts) > 4 else ""
 
 
+def last_use_s(path: Path) -> float:
+    """Return when the file itself was changed or touched, in seconds since 1970; 0 once another process removed it."""
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def sync_folder(folder: Path) -> None:
     """Write the names in a folder to the disk. Raises OSError."""
     if os.name == "nt":

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from app.engine.backend import State
 from app.engine.request import IN_MEMORY
-from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically, writer_of
+from quantizer.system.files import PRIVATE_FILE, last_use_s, private_folder, write_atomically, writer_of
 from quantizer.system.process import is_process_alive
 
 MAX_MEMORY_BYTES = 1 << 30
@@ -286,14 +286,7 @@ def write_state(folder: Path, name: str, key: StateKey, state: State, max_bytes:
 
 def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
     """Yield name, key and bytes of each file, the least recently used first; remove invalid and abandoned files."""
-
-    def used_s(path: Path) -> float:
-        try:
-            return path.stat().st_mtime
-        except FileNotFoundError:  # another process removed it
-            return 0.0
-
-    for path in sorted(folder.iterdir(), key=used_s) if folder.is_dir() else ():
+    for path in sorted(folder.iterdir(), key=last_use_s) if folder.is_dir() else ():
         found = _read_key(path) if not writer_of(path) else None
         if found is not None:
             yield (path.name, *found)

@@ -17,13 +17,13 @@ import threading
 import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.request import IN_MEMORY
-from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically, writer_of
+from quantizer.system.files import PRIVATE_FILE, last_use_s, private_folder, write_atomically, writer_of
 from quantizer.system.process import is_process_alive
 
 _MAGIC = b"localllm-media1\n"
@@ -42,7 +42,7 @@ class MediaStore:
         self._max_disk_bytes = max_disk_bytes
         self._lock = threading.Lock()
         self._files: dict[str, tuple[str, int]] = {}  # by key: file name and bytes, the least recently used first
-        for path in sorted(folder.iterdir(), key=_last_use) if folder.is_dir() else ():
+        for path in sorted(folder.iterdir(), key=last_use_s) if folder.is_dir() else ():
             key, _, conversation = path.name.partition("-")
             writer = writer_of(path)
             if conversation and not writer and max_disk_bytes:
@@ -52,27 +52,27 @@ class MediaStore:
                 path.unlink(missing_ok=True)
 
     def layout(self, key: str) -> MediaLayout | None:
-        return self._read(_layout_key(key), lambda path: read_layout(path, key))
+        return self._read(_file_key("layout", key), lambda path: read_layout(path, key))
 
     def embeddings(self, content_id: str) -> Embeddings | None:
-        return self._read(_embeddings_key(content_id), lambda path: read_embeddings(path, content_id))
+        return self._read(_file_key("embeddings", content_id), lambda path: read_embeddings(path, content_id))
 
     def has_layout(self, key: str) -> bool:
         with self._lock:
-            return _layout_key(key) in self._files
+            return _file_key("layout", key) in self._files
 
     def has_embeddings(self, content_id: str) -> bool:
         with self._lock:
-            return _embeddings_key(content_id) in self._files
+            return _file_key("embeddings", content_id) in self._files
 
     def save_layout(self, key: str, layout: MediaLayout, conversation: str) -> None:
         """Save a layout of `conversation`, unless it may be in memory only."""
         most = self._max_disk_bytes
-        self._write(_layout_key(key), conversation, lambda path: write_layout(path, key, layout, most))
+        self._write(_file_key("layout", key), conversation, lambda path: write_layout(path, key, layout, most))
 
     def save_embeddings(self, content_id: str, embeddings: Embeddings, conversation: str) -> None:
         most = self._max_disk_bytes
-        key = _embeddings_key(content_id)
+        key = _file_key("embeddings", content_id)
         self._write(key, conversation, lambda path: write_embeddings(path, content_id, embeddings, most))
 
     def forget(self, conversations: Collection[str]) -> None:
@@ -121,19 +121,8 @@ class MediaStore:
             (self._folder / name).unlink(missing_ok=True)
 
 
-def _layout_key(key: str) -> str:
-    return hashlib.blake2b(b"layout/" + key.encode(), digest_size=16).hexdigest()
-
-
-def _embeddings_key(content_id: str) -> str:
-    return hashlib.blake2b(b"embeddings/" + content_id.encode(), digest_size=16).hexdigest()
-
-
-def _last_use(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:  # another process removed it
-        return 0.0
+def _file_key(what: Literal["layout", "embeddings"], key: str) -> str:
+    return hashlib.blake2b(f"{what}/{key}".encode(), digest_size=16).hexdigest()
 
 
 def write_layout(path: Path, key: str, layout: MediaLayout, max_bytes: int) -> int:

@@ -32,7 +32,7 @@ from quantizer.gguf.file_names import (
     shard_path,
 )
 from quantizer.system.errors import UsageError
-from quantizer.system.files import explained, try_lock, writer_of
+from quantizer.system.files import explained, last_use_s, try_lock, writer_of
 from quantizer.system.process import is_process_alive
 from quantizer.write.partial_output import lock_path
 
@@ -191,7 +191,7 @@ def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -
     for fetching in sorted(folder.glob(f"*/*/{FETCHING}")):
         repo = fetching.parent
         files = [path for path in sorted(repo.rglob("*")) if not path.is_dir()]
-        idle_s = time.time() - max(map(_used, (fetching, *files)))
+        idle_s = time.time() - max(map(last_use_s, (fetching, *files)))
         if idle_s > _CHECKPOINT_IDLE_S and not _is_locked(fetching):
             parts = [path for path in files if fetching in path.parents]
             shards = [path for path in files if fetching not in path.parents and is_fetched(path)]
@@ -205,7 +205,7 @@ def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
     """Yield temporary models of killed runs, unused for a day."""
     for path in sorted(folder.glob("*")):
         files = [path, *path.rglob("*")]
-        if max(map(_used, files)) < time.time() - _IDLE_S:
+        if max(map(last_use_s, files)) < time.time() - _IDLE_S:
             yield StaleFiles("temporary model", (path,), sum(map(_n_bytes, files)))
 
 
@@ -218,7 +218,7 @@ def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:
 
 def _old_conversations(cache: Path, max_bytes: int) -> Iterator[StaleFiles]:
     n_bytes = 0
-    for path in sorted((*cache.glob("prefix/*/*"), *cache.glob("media/*/*")), key=_used, reverse=True):
+    for path in sorted((*cache.glob("prefix/*/*"), *cache.glob("media/*/*")), key=last_use_s, reverse=True):
         n_bytes += 0 if path.suffix == ".tmp" else _n_bytes(path)
         if n_bytes > max_bytes and path.suffix != ".tmp":
             yield StaleFiles("saved conversation", (path,), _n_bytes(path))
@@ -243,10 +243,3 @@ def _n_bytes(path: Path) -> int:
         return path.lstat().st_size if not path.is_dir() else 0
     except FileNotFoundError:
         return 0
-
-
-def _used(path: Path) -> float:
-    try:
-        return path.lstat().st_mtime
-    except FileNotFoundError:
-        return 0.0
