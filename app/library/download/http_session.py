@@ -43,10 +43,6 @@ class RemoteChangedError(Exception):
     """The hub has another file there now."""
 
 
-def _accept(_url: str, _reply: httpx.Response) -> None:
-    """Accept any reply."""
-
-
 @dataclass(frozen=True, slots=True)
 class HttpSession:
     """Requests through `http` with the credentials of `access`."""
@@ -56,7 +52,7 @@ class HttpSession:
 
     @asynccontextmanager
     async def get(
-        self, url: str, headers: dict[str, str], check: Callable[[str, httpx.Response], None] = _accept
+        self, url: str, headers: dict[str, str], check: Callable[[str, httpx.Response], None] | None = None
     ) -> AsyncIterator[httpx.Response]:
         """Yield the reply to a GET after redirects, its body unread; `check` is called for each reply on the way.
 
@@ -64,7 +60,8 @@ class HttpSession:
         """
         for _ in range(_MAX_REDIRECTS):
             async with self._reply(url, headers) as reply:
-                check(url, reply)
+                if check is not None:
+                    check(url, reply)
                 if reply.status_code not in _REDIRECTS:
                     yield reply
                     return
@@ -112,8 +109,15 @@ class RangeSource:
         Raises TransientError where it ends early (pass it to `adapt`), HubError where the hub refuses, and
         RemoteChangedError.
         """
-        async with self._session.get(self._link, self._headers(part), self._check) as reply:
-            at = self._begin(reply, part)
+        headers, requested = {}, Range(0, self._file.n_bytes)
+        if self._has_ranges:
+            requested = part
+            headers = {"Range": f"bytes={part.begin}-{part.end - 1}"}
+            if self.mark:  # without If-Range a file that was replaced meanwhile would go on in the middle
+                headers["If-Range"] = self.mark
+        async with self._session.get(self._link, headers, self._check) as reply:
+            at, mark = body_of(reply.status_code, reply.headers, Expected(requested, self._file.n_bytes, self.mark))
+            self._link, self.mark = str(reply.url), mark
             async for piece in reply.aiter_raw():
                 data = piece[max(part.begin - at, 0) : part.end - at]
                 at += len(piece)
@@ -132,12 +136,6 @@ class RangeSource:
             if not self._has_ranges:
                 raise NoRangesError from fault
 
-    def _headers(self, part: Range) -> dict[str, str]:
-        if not self._has_ranges:
-            return {}
-        unchanged = {"If-Range": self.mark} if self.mark else {}
-        return {"Range": f"bytes={part.begin}-{part.end - 1}", **unchanged}
-
     def _check(self, url: str, reply: httpx.Response) -> None:
         """Compare the hub's own reply with what it answered before."""
         if not self._session.access.is_hub_url(url):
@@ -147,13 +145,6 @@ class RangeSource:
         linked = reply.headers.get("X-Linked-Etag", "").strip('"')
         if linked and self._file.digest.kind == "sha256" and not self._file.digest.is_met_by(linked):
             raise RemoteChangedError
-
-    def _begin(self, reply: httpx.Response, part: Range) -> int:
-        """Return the offset in the file where the body begins, after checking the reply."""
-        requested = part if self._has_ranges else Range(0, self._file.n_bytes)
-        begin, mark = body_of(reply.status_code, reply.headers, Expected(requested, self._file.n_bytes, self.mark))
-        self._link, self.mark = str(reply.url), mark
-        return begin
 
     @property
     def _has_ranges(self) -> bool:
@@ -195,7 +186,15 @@ def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> tupl
     mark = content_mark(headers)
     if expected.mark and mark != expected.mark:
         raise TransientError("the file there has changed", is_stale=True)
-    return _begin_of_part(headers, expected) if status == 206 else _begin_of_whole(headers, expected), mark
+    if status == 206:
+        return _begin_of_part(headers, expected), mark
+    # The whole file will do for a part at its beginning.
+    length = headers.get("Content-Length", "")
+    if length and length != str(expected.n_bytes):
+        raise TransientError(f"the file there has {length[:20]} bytes, not {expected.n_bytes:,}", is_stale=True)
+    if expected.part.begin > 0:
+        raise TransientError("it sends the whole file instead of a part", has_no_ranges=True)
+    return 0, mark
 
 
 def content_mark(headers: Mapping[str, str]) -> str:
@@ -239,16 +238,6 @@ def _begin_of_part(headers: Mapping[str, str], expected: Expected) -> int:
     if begin != expected.part.begin or not begin <= last < expected.part.end:
         raise TransientError("it sends another part than the requested one")
     return begin
-
-
-def _begin_of_whole(headers: Mapping[str, str], expected: Expected) -> int:
-    """Accept the whole file for a part at its beginning."""
-    length = headers.get("Content-Length", "")
-    if length and length != str(expected.n_bytes):
-        raise TransientError(f"the file there has {length[:20]} bytes, not {expected.n_bytes:,}", is_stale=True)
-    if expected.part.begin > 0:
-        raise TransientError("it sends the whole file instead of a part", has_no_ranges=True)
-    return 0
 
 
 @dataclass(frozen=True, slots=True)

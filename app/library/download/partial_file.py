@@ -63,7 +63,6 @@ class DownloadJournal:
         self._add(b"booted %d" % self._booted_s)
 
     def add(self, written: Range) -> None:
-        """Record that a range is written."""
         self._add(b"%d %d" % (written.begin, written.end))
 
     def synced(self, n_lines: int) -> None:
@@ -148,7 +147,11 @@ class PartialFile:
         self.done.add(written)
         self._n_unsynced += written.n_bytes
         if self._n_unsynced >= _SYNCED_BYTES and (self._syncing is None or self._syncing.done()):
-            self._sync_in_background()
+            # Synced while more is fetched, so that the last sync is short; this raises the error of the one before.
+            self._n_unsynced = 0
+            if self._syncing is not None:
+                self._syncing.result()
+            self._syncing = self._pool.submit(self._sync)
 
     def restart(self) -> None:
         """Discard everything: the content is wrong. Raises StorageError."""
@@ -157,13 +160,6 @@ class PartialFile:
         with self._writing():
             self._journal.restart(self._fingerprint)
         self.done = Ranges()
-
-    def _sync_in_background(self) -> None:
-        """Sync while more is fetched, so that the last sync is short. Raises the error of the previous one."""
-        self._n_unsynced = 0
-        if self._syncing is not None:
-            self._syncing.result()
-        self._syncing = self._pool.submit(self._sync)
 
     def _sync(self) -> None:
         n_lines = self._journal.n_lines
@@ -208,5 +204,4 @@ class SequentialWriter:
 
 
 def journal_of(path: Path) -> Path:
-    """Return the path of the journal of the partial file at `path`."""
     return path.with_name(f"{path.name}.journal")

@@ -57,7 +57,6 @@ class HubAccess:
         return _origin(url) == _origin(self.endpoint)
 
     def file_url(self, repo: str, path: str, revision: str = "main") -> str:
-        """Return the URL of the file `path` of `repo`."""
         return f"{self.endpoint}/{quote(repo)}/resolve/{quote(revision, safe='')}/{quote(path)}"
 
 

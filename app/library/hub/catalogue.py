@@ -12,13 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from app.library.hub.reference import (
-    CatalogueReference,
-    FileReference,
-    RepoReference,
-    UrlReference,
-    parse_reference,
-)
+from app.library.hub.reference import CatalogueReference, FileReference, RepoReference, UrlReference, parse_reference
 from offload.footprint.model import PlannedModel
 from quantizer.convert.checkpoint_source import config_header
 from quantizer.gguf.tensor_types import FILE_TYPES, FileType

@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 20.0
 _MAX_BODY_BYTES = 32 << 20
-_REMEDIES = {
-    401: "Check HF_TOKEN.",
-    403: "Check HF_TOKEN.",
-    404: "That server is not a hub: check HF_ENDPOINT.",
-}
+_REMEDIES = {401: "Check HF_TOKEN.", 403: "Check HF_TOKEN.", 404: "That server is not a hub: check HF_ENDPOINT."}
 _REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _LICENCE_TAG = re.compile(r"license:([\w.+-]{1,64})")
 _N_TOGETHER = 6

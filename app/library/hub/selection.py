@@ -244,18 +244,13 @@ class _Fitted:
 def recommend_each(
     models: Sequence[CatalogueModel], roles: Iterable[Role], here: PlanningContext
 ) -> tuple[Recommendation, ...]:
-    """Return `recommend` of each role; the fits of a model, which take time, are computed once."""
-    fitted = cache(lambda i: _fitted(models[i], here))
-    return tuple(_recommend(models, role, fitted, here) for role in roles)
-
-
-def recommend(models: Sequence[CatalogueModel], role: Role, here: PlanningContext) -> Recommendation:
-    """Recommend the first of `models` (best first) that has the role, fits here and is fast enough for it.
+    """Recommend for each role the first of `models` (best first) that has it, fits here and is fast enough for it.
 
     If none is, recommend the first that is nearly as fast as the fastest that runs. A newer one of the same size and
-    speed goes before either.
+    speed goes before either. The fits of a model, which take time, are computed once.
     """
-    return recommend_each(models, (role,), here)[0]
+    fitted = cache(lambda i: _fitted(models[i], here))
+    return tuple(_recommend(models, role, fitted, here) for role in roles)
 
 
 def _recommend(

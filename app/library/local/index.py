@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from app.library.local.model_files import ModelRef, ModelStat, parts_of, stat_model
-from app.library.local.projectors import Look, look_into, own_projectors, projector_stamp
+from app.library.local.projectors import Look, find_projector, look_into, own_projectors, projector_stamp
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError, UserError
@@ -50,7 +50,6 @@ _READ_BYTES = 4 << 20
 
 def read_facts(path: Path) -> ModelFacts:
     """Read the model at `path`, all its files. Raises ModelFileError when validation rejects it."""
-    from app.library.local.projectors import find_projector
     from quantizer.gguf.validation import validate_gguf
 
     header = validate_gguf(path)
@@ -140,7 +139,6 @@ class Index:
         self._run("INSERT OR REPLACE INTO origins VALUES (?, ?, ?, ?)", [row])
 
     def paths(self) -> set[bytes]:
-        """Return the keys of all paths in the index."""
         rows = self._run("SELECT path FROM models UNION SELECT path FROM hashes UNION SELECT path FROM origins")
         return {path for (path,) in rows}
 

@@ -253,17 +253,14 @@ def ids_of(
     groups: dict[str, list[tuple[Path, str]]] = defaultdict(list)
     for path, repo in models:
         groups[id_of(path.name, repo).lower()].append((path, repo))
-    return dict(chain.from_iterable(_unique_ids(group, since_ns, set(taken)) for group in groups.values()))
-
-
-def _unique_ids(
-    group: list[tuple[Path, str]], since_ns: Callable[[Path], int], taken: set[str]
-) -> Iterator[tuple[Path, str]]:
-    oldest_first = sorted(group, key=lambda item: (since_ns(item[0]), item[0])) if len(group) > 1 else group
-    for path, repo in oldest_first:
-        free = next(name for name in _possible_ids(path, repo) if name.lower() not in taken)
-        taken.add(free.lower())
-        yield path, free
+    ids: dict[Path, str] = {}
+    for group in groups.values():
+        used = set(taken)
+        oldest_first = sorted(group, key=lambda item: (since_ns(item[0]), item[0])) if len(group) > 1 else group
+        for path, repo in oldest_first:
+            ids[path] = next(name for name in _possible_ids(path, repo) if name.lower() not in used)
+            used.add(ids[path].lower())
+    return ids
 
 
 def _possible_ids(path: Path, repo: str) -> Iterator[str]:

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
-from app.engine.tuning.tune_results import SpeedMeasurement
+from app.engine.tuning.tune_results import SpeedMeasurement, best_measurement
 from app.library.external import hugging_face_snapshots
 from app.library.local.index import Index, expected_sha256, full_model_info
 from app.library.local.model_files import parts_of
 from app.library.local.projectors import FoundProjector, find_projector
 from offload.footprint.auxiliary_models import PlannedProjector
-from quantizer.checkpoint.config import CheckpointError
+from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.gguf.header import Header
 from quantizer.gguf.model_info import ModelInfo
 
@@ -83,7 +83,8 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         files=tuple(map(str, files)),
         sha256=tuple(expected_sha256(part, index) or None for part in files),
         template_base=TemplateBase(base.repo, base.text == header.text(_TEMPLATE)) if base else None,
-        tuned=_tuned(header, cache_dir),
+        # Without measurements the file is not hashed, which the search for them begins with.
+        tuned=best_measurement(header, cache_dir) if (cache_dir / "tune.json").is_file() else None,
     )
     found = find_projector(header)
     described = _with_projector(described, found, header)
@@ -125,21 +126,12 @@ def template_changes(header: Header) -> list[str]:
 
 
 def _template_in(folder: Path) -> str:
-    from quantizer.checkpoint.config import Config
     from quantizer.checkpoint.safetensors import read_object
     from quantizer.tokenizers.vocabulary import DEFAULT_TEMPLATE, TokenizerFolder, read_chat_templates
 
     path = folder / "tokenizer_config.json"
     settings = Config(read_object(path))
     return read_chat_templates(TokenizerFolder(folder, {}, settings, Config({}))).get(DEFAULT_TEMPLATE, "")
-
-
-def _tuned(header: Header, cache_dir: Path) -> SpeedMeasurement | None:
-    if not (cache_dir / "tune.json").is_file():
-        return None
-    from app.engine.tuning.tune_results import best_measurement
-
-    return best_measurement(header, cache_dir)
 
 
 def _info_rows(info: ModelInfo) -> list[tuple[str, str]]:

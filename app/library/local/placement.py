@@ -140,10 +140,7 @@ def copy_model(plan: ImportPlan, index: Index, on_bytes: Callable[[int], object]
     sizes = [source.stat().st_size for source, _ in plan.files]
     files = [OutputFile(target, _blocks(n)) for (_, target), n in zip(plan.files, sizes, strict=True)]
     fingerprint = hashlib.sha256(stat_model(plan.files[0][0]).stamp.encode()).hexdigest()
-    with (
-        _new_folder(plan.path.parent),
-        PartialOutput(plan.path, files, fingerprint, is_overwriting=False) as output,
-    ):
+    with _new_folder(plan.path.parent), PartialOutput(plan.path, files, fingerprint, is_overwriting=False) as output:
         done_blocks = iter(range(output.n_done))
         hashes = []
         for source, _ in plan.files:

@@ -24,7 +24,7 @@ _ROLES = ("system", "user", "assistant")
 class Recipe:
     """Settings beside the weights; an empty one means the file's own. `base` names the model it derives from.
 
-    `messages` have a text `role` and a text `content`. `parameters` have Ollama's names.
+    `messages` have a `role` and a `content`, both strings. `parameters` have Ollama's names.
     """
 
     base: str = ""

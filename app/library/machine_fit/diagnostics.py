@@ -9,6 +9,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
+
 from app.engine.load.machine import Survey
 from app.engine.load.self_test import run_self_test
 from app.library.local.resolve import available, resolve
@@ -28,8 +30,6 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
 
     The disk's speed is that of reading `model`, or the largest local model. Raises EngineError where measuring fails.
     """
-    import psutil
-
     paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
     largest = max(filter(Path.is_file, paths), key=lambda path: path.stat().st_size, default=None)
     return Findings(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.library.local.index import LibraryEntry
+from app.settings.parsing import parse_rpc_endpoints
 from app.settings.settings import Settings
 from offload.devices.host import CpuTimes, is_quiet, others_share, read_cpu_times
 from quantizer.system.errors import UserError
@@ -55,7 +56,6 @@ class FitCache:
     def machine(self) -> Survey:
         """Return the machine, surveying it if necessary. Raises EngineError if that fails."""
         from app.engine.load.machine import survey
-        from app.settings.parsing import parse_rpc_endpoints
 
         with self._lock:
             if self._found is None:

@@ -65,20 +65,16 @@ class CheckpointPuller:
             if not was_converted(plan.folder, output):
                 check_free(plan.folder, output, is_overwriting=self.request.is_overwriting)
                 store.begin(output)
-                await self._convert(session, store)
+                weights = store.weights
+                for file in plan.files:
+                    if file not in weights:
+                        await store.fetch(file.name)
+                shards = await fetch_shard_headers(session, staging, weights, self.puller.options.retry)
+                request = replace(self.request, shards=shards)
+                await ShardStream(store, request, is_removing=self.is_removing, report=report).run(self.on_event)
             report(Done(str(staging.target(first)), plan.n_bytes, store.hashes(), store.is_new))
             await asyncio.to_thread(store.clear, output, is_removing=self.is_removing)
             return staging.target(first)
-
-    async def _convert(self, session: HttpSession, store: CheckpointStore) -> None:
-        weights = store.weights
-        for file in store.plan.files:
-            if file not in weights:
-                await store.fetch(file.name)
-        shards = await fetch_shard_headers(session, store.staging, weights, self.puller.options.retry)
-        request = replace(self.request, shards=shards)
-        stream = ShardStream(store, request, is_removing=self.is_removing, report=self.puller.report)
-        await stream.run(self.on_event)
 
 
 def check_free(folder: Path, output: Path, *, is_overwriting: bool) -> None:
@@ -104,20 +100,16 @@ async def fetch_shard_headers(
                     shard = open_local(whole)
                     header = shard.read(0, _header_bytes(shard.read(0, _LENGTH_BYTES), shard.n_bytes, whole.name))
                 else:
-                    header = await _fetch_header(session, file, policy)
+                    source, head = RangeSource(session, file), RemoteHeader(file.n_bytes)
+                    await read_up_to(min(_FIRST_BYTES, file.n_bytes), source, head, file, policy)
+                    n_bytes = _header_bytes(bytes(head.data[:_LENGTH_BYTES]), file.n_bytes, file.name)
+                    await read_up_to(n_bytes, source, head, file, policy)
+                    header = bytes(head.data[:n_bytes])
                 with explained(f"{path.name} could not be written", "Free some space."):
                     write_atomically(path, header, sync=False)
             return PendingShard(file.name, file.n_bytes, file.fingerprint, str(path))
 
     return tuple(await asyncio.gather(*map(prepare, files)))
-
-
-async def _fetch_header(session: HttpSession, file: RemoteFile, policy: RetryPolicy) -> bytes:
-    source, head = RangeSource(session, file), RemoteHeader(file.n_bytes)
-    await read_up_to(min(_FIRST_BYTES, file.n_bytes), source, head, file, policy)
-    n_bytes = _header_bytes(bytes(head.data[:_LENGTH_BYTES]), file.n_bytes, file.name)
-    await read_up_to(n_bytes, source, head, file, policy)
-    return bytes(head.data[:n_bytes])
 
 
 def _header_bytes(length: bytes, file_bytes: int, name: str) -> int:

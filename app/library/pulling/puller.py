@@ -47,6 +47,9 @@ from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import StorageError, UserError
 from quantizer.system.files import explained, remove_lock, sync_folder, try_lock
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
 _N_CHANGES = 3
 _POLL_S = 0.2
 
@@ -108,10 +111,8 @@ async def plan_model_pull(
         folder,
         choice.reason,
         validate_gguf,
-        _head_plan(source, repository.remote(head, access), model) if head else None,
-        _projector_plan(source, [repository.remote(file, access) for file in projectors], model)
-        if projectors
-        else None,
+        head=_head_plan(source, repository.remote(head, access), model) if head else None,
+        projector=_projector_plan(source, [repository.remote(file, access) for file in projectors], model),
     )
 
 
@@ -126,8 +127,10 @@ def _head_plan(source: str, head: RemoteFile, model: Path) -> PullPlan:
     return PullPlan(source, (head,), model.parent, f"By its name it drafts for {model.name}.", check)
 
 
-def _projector_plan(source: str, found: Sequence[RemoteFile], model: Path) -> PullPlan:
-    """Return the plan to put the first of the projectors `found` beside the file `model`."""
+def _projector_plan(source: str, found: Sequence[RemoteFile], model: Path) -> PullPlan | None:
+    """Return the plan to put the first of the projectors `found`, if any, beside the file `model`."""
+    if not found:
+        return None
 
     def check(path: Path) -> None:
         validate_projector(path, read_header(model))
@@ -260,10 +263,6 @@ def _hash_of(path: Path, file: RemoteFile) -> str:
         return streaming.digest()
 
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
-
 @dataclass(frozen=True, slots=True)
 class Staging:
     """The files of one model, `names` in order, that are fetched for `folder`."""
@@ -272,17 +271,15 @@ class Staging:
     names: tuple[str, ...]
 
     def path(self, name: str) -> Path:
-        """Return where a file is fetched to."""
         return self.folder / FETCHING / name
 
     def prepared_path(self, name: str) -> Path:
-        """Create the folder of `path(name)` and return that. Raises StorageError."""
+        """Return where the file is fetched to, in a folder that exists. Raises StorageError."""
         with _placing_in(self.folder):
             self.path(name).parent.mkdir(parents=True, exist_ok=True)
         return self.path(name)
 
     def target(self, name: str) -> Path:
-        """Return the final path of a file."""
         return self.folder / name
 
     def publish(self, check: Callable[[Path], object]) -> None:

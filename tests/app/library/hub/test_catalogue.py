@@ -13,7 +13,7 @@ from app.library.hub.catalogue import (
     parse_catalogue,
     read_catalogue,
 )
-from app.library.hub.selection import recommend, recommend_each
+from app.library.hub.selection import recommend_each
 from app.library.machine_fit.planning import planning_context
 from app.protocol.library import Recommendation
 from app.settings.settings import Settings
@@ -152,7 +152,7 @@ def test_an_invalid_table_is_rejected(change: tuple[str, str]) -> None:
 
 
 def recommended(role: Role, machine: str) -> Recommendation:
-    return recommend(read_catalogue().models, role, planning_context(Settings(), MACHINES[machine]))
+    return recommend_each(read_catalogue().models, [role], planning_context(Settings(), MACHINES[machine]))[0]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def _dated(name: str, published: str) -> CatalogueModel:
 
 
 def _chosen(machine: str, *models: CatalogueModel) -> tuple[str, str]:
-    found = recommend(models, Role.CHAT, planning_context(Settings(), MACHINES[machine]))
+    (found,) = recommend_each(models, [Role.CHAT], planning_context(Settings(), MACHINES[machine]))
     assert found.model is not None
     assert found.why.count(". ") == 0
     assert found.why == found.model.why
@@ -235,4 +235,4 @@ def test_a_newer_one_of_another_size_or_speed_does_not_go_before() -> None:
 
 def test_each_role_is_recommended_as_alone() -> None:
     here, models = planning_context(Settings(), MACHINES["RTX 4090, 64 GB RAM"]), read_catalogue().models
-    assert recommend_each(models, Role, here) == tuple(recommend(models, role, here) for role in Role)
+    assert recommend_each(models, Role, here) == tuple(recommend_each(models, [role], here)[0] for role in Role)
