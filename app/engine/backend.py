@@ -105,11 +105,7 @@ class Backend(Protocol):
     def is_eog(self, token: int) -> bool: ...
 
     def new_sampler(
-        self,
-        params: SamplingParams,
-        ignore_eos: bool,
-        history: Sequence[int] = (),
-        visible: Collection[int] = (),
+        self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = (), visible: Collection[int] = ()
     ) -> Sampler:
         """Return a sampler whose penalties include the text of `history`, the prompt.
 

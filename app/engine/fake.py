@@ -169,7 +169,9 @@ class FakeBackend:
             code = self._adapter_code // _ADAPTER_UNIT
             assert all(cell.token // _ADAPTER_UNIT == code for cell in cells[-1:]), "a sequence has one adapter set"
             for index, token in enumerate(chunk.tokens):
-                cells.append(_Cell(_cell_token(token) + self._adapter_code))
+                # A placeholder, too, becomes a number below the unit of adapters.
+                held = END + 1 + token % (_ADAPTER_UNIT - END - 1) if is_placeholder(token) else token
+                cells.append(_Cell(held + self._adapter_code))
                 if index >= len(chunk.tokens) - chunk.n_logits:
                     self._rows[row] = [cell.token for cell in cells]
                 row += 1
@@ -332,11 +334,6 @@ class FakeBackend:
             return END
         depends_on_all = chance.randrange(8) == 0
         return (chance if depends_on_all else _chance(salt, history[-2:])).choice(_LETTERS)
-
-
-def _cell_token(token: int) -> int:
-    """Return what a cell holds for `token`: a number below the unit of adapters, also for a placeholder."""
-    return END + 1 + token % (_ADAPTER_UNIT - END - 1) if is_placeholder(token) else token
 
 
 def _check_media(chunks: Sequence[Chunk], n_ubatch: int) -> None:

@@ -60,11 +60,9 @@ class PrefixTree:
         return self._paths[sequence_id].n_tokens
 
     def tokens(self, sequence_id: int) -> list[int]:
-        """Return the tokens of the sequence, in order."""
         return [token for node in reversed(list(_path(self._paths[sequence_id].end))) for token in node.tokens]
 
     def namespace(self, sequence_id: int) -> Hashable:
-        """Return the namespace of the sequence."""
         return self._paths[sequence_id].namespace
 
     def match(
@@ -127,7 +125,6 @@ class PrefixTree:
             self._leave(node, sequence_id)
 
     def remove(self, sequence_id: int) -> None:
-        """Remove the sequence."""
         assert not self._paths[sequence_id].n_locks, "a locked sequence stays"
         self.truncate(sequence_id, 0)
         namespace = self._paths.pop(sequence_id).namespace

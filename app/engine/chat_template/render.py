@@ -123,19 +123,16 @@ def _raise_exception(message: object) -> NoReturn:
     raise TemplateFailure(str(message))
 
 
-def _reply(line: str) -> dict[str, str]:
-    job = json.loads(line)
-    try:
-        return {"text": render(job["template"], job["variables"])}
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"[:500]}
-
-
 def main() -> None:
     """Reply to each JSON line on stdin with one on stdout, until stdin ends."""
     limit_growth(MAX_MEMORY_BYTES)
     for line in sys.stdin:
-        print(json.dumps(_reply(line)), flush=True)
+        job = json.loads(line)
+        try:
+            reply = {"text": render(job["template"], job["variables"])}
+        except Exception as error:
+            reply = {"error": f"{type(error).__name__}: {error}"[:500]}
+        print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

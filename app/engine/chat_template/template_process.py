@@ -29,12 +29,7 @@ class TemplateProcess:
         self._rendering: asyncio.Task[dict[str, str]] | None = None
 
     async def render(
-        self,
-        template: str,
-        messages: Sequence[dict[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        **variables: Any,
+        self, template: str, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
     ) -> str:
         """Return the prompt of `messages`. `variables` are bos_token, eos_token, tools and the like.
 

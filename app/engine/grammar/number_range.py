@@ -29,7 +29,13 @@ def integers_between(low: Bound | None, high: Bound | None) -> str:
     """Return a GBNF text for the integers between `low` and `high`, "" where there are none."""
     first = -_LARGEST if low is None else _nearest(low, ROUND_CEILING, 1)
     last = _LARGEST if high is None else _nearest(high, ROUND_FLOOR, -1)
-    return _joined(_integers(max(first, -_LARGEST), min(last, _LARGEST)))
+    first, last = max(first, -_LARGEST), min(last, _LARGEST)
+    ways: list[str] = []
+    if first < 0 and (least := max(1, -last)) <= -first:
+        ways.append(f'"-" {_joined(_naturals(least, -first))}')
+    if last >= 0 and max(first, 0) <= last:
+        ways += _naturals(max(first, 0), last)
+    return _joined(ways)
 
 
 def numbers_between(low: Bound | None, high: Bound | None) -> str:
@@ -57,13 +63,6 @@ def _negated(bound: Bound) -> Bound:
 def _joined(ways: Iterator[str] | list[str]) -> str:
     found = list(ways)
     return f"({' | '.join(found)})" if found else ""
-
-
-def _integers(first: int, last: int) -> Iterator[str]:
-    if first < 0 and (least := max(1, -last)) <= -first:
-        yield f'"-" {_joined(_naturals(least, -first))}'
-    if last >= 0 and max(first, 0) <= last:
-        yield from _naturals(max(first, 0), last)
 
 
 def _naturals(first: int, last: int) -> Iterator[str]:

@@ -150,11 +150,7 @@ class LlamaBackend:
         return bool(lib.llama_vocab_is_eog(self._vocab, token))
 
     def new_sampler(
-        self,
-        params: SamplingParams,
-        ignore_eos: bool,
-        history: Sequence[int] = (),
-        visible: Collection[int] = (),
+        self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = (), visible: Collection[int] = ()
     ) -> Sampler:
         if not params.grammar:
             check_biases(params, self.facts.n_vocab)

@@ -175,10 +175,7 @@ class _Properties(ctypes.Structure):
         ("memory_total", ctypes.c_size_t),
         ("type", ctypes.c_int),
         ("device_id", ctypes.c_char_p),
-        (
-            "capabilities",
-            ctypes.c_bool * 16,
-        ),  # more than ggml has, so that it cannot write past the end
+        ("capabilities", ctypes.c_bool * 16),  # more than ggml has, so that it cannot write past the end
     ]
 
 

@@ -226,12 +226,7 @@ class StateMemory:
     """
 
     def __init__(
-        self,
-        context: int,
-        truncation: Truncation,
-        first_copy_id: int,
-        positions: PositionMap,
-        memory: SequenceMemory,
+        self, context: int, truncation: Truncation, first_copy_id: int, positions: PositionMap, memory: SequenceMemory
     ) -> None:
         self._context = context
         self._positions = positions

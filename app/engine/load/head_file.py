@@ -128,7 +128,10 @@ def _faults(head: Header, model: Header) -> Iterator[str]:
     yield from _width_faults(head, model)
     yield from _vocabulary_faults(head, model)
     if head.architecture == _EAGLE3:
-        yield from _eagle3_faults(head)
+        if len(_target_layers(head)) != _N_EAGLE3_LAYERS:
+            yield f"an EAGLE-3 head reads {_N_EAGLE3_LAYERS} layers and not {len(_target_layers(head))}"
+        if hyperparameter(head, "block_count") != 1:
+            yield f"an EAGLE-3 head has one layer and not {hyperparameter(head, 'block_count')}"
     else:
         yield from _dflash_faults(head)
     keys, values = (hyperparameter(head, f"attention.{what}_length") for what in ("key", "value"))
@@ -180,13 +183,6 @@ def _vocabulary_faults(head: Header, model: Header) -> Iterator[str]:
     tokens = np.frombuffer(head.tensor_bytes(mapped), "<i8")
     if not tokens.size or tokens.min() < 0 or tokens.max() >= counts[0]:
         yield "its token map (d2t) contains ids outside of the vocabulary"
-
-
-def _eagle3_faults(head: Header) -> Iterator[str]:
-    if len(_target_layers(head)) != _N_EAGLE3_LAYERS:
-        yield f"an EAGLE-3 head reads {_N_EAGLE3_LAYERS} layers and not {len(_target_layers(head))}"
-    if hyperparameter(head, "block_count") != 1:
-        yield f"an EAGLE-3 head has one layer and not {hyperparameter(head, 'block_count')}"
 
 
 def _dflash_faults(head: Header) -> Iterator[str]:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request
@@ -78,7 +78,15 @@ class RunHistory:
                 return False
             try:
                 with self._path.open("a+b", buffering=0) as file:
-                    return _append(file, b"".join(lines))
+                    added = b"".join(lines)
+                    file.seek(0)
+                    present = file.read()
+                    if present and not present.endswith(b"\n"):
+                        added = b"\n" + added  # after an incomplete line
+                    if len(present) + len(added) > _MAX_BYTES:  # down to half of that: rewritten once in 250 runs
+                        added = (present + added)[-_MAX_BYTES // 2 :].partition(b"\n")[2]  # whole lines only
+                        file.truncate(0)
+                    return file.write(added) == len(added)
             finally:
                 lock.release()
         except OSError:
@@ -125,18 +133,6 @@ def _slowing_share(record: RunRecord) -> float | None:
     n_bytes = sum(record.work.read_bytes.values())
     on_host = record.work.read_bytes.get(HOST_NAME, 0.0) + record.work.attention_bytes
     return record.others_share if on_host > _LEAST_HOST_SHARE * n_bytes else 0.0
-
-
-def _append(file: BinaryIO, added: bytes) -> bool:
-    """Append lines to a locked file; the oldest lines are dropped when it is too large, down to half of the limit."""
-    file.seek(0)
-    present = file.read()
-    if present and not present.endswith(b"\n"):
-        added = b"\n" + added  # after an incomplete line
-    if len(present) + len(added) > _MAX_BYTES:
-        added = (present + added)[-_MAX_BYTES // 2 :].partition(b"\n")[2]  # whole lines only
-        file.truncate(0)
-    return file.write(added) == len(added)
 
 
 def machine_key(machine: Machine) -> str:

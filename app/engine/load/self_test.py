@@ -13,6 +13,7 @@ from importlib import metadata, resources, util
 from pathlib import Path
 
 from app.engine.load.machine_file import MachineFile
+from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.devices.host import cpu_name, default_threads
 from quantizer.system.errors import EngineError, UserError
@@ -75,7 +76,6 @@ def main() -> None:
     """Compute a batch and a single token of the guide with repacked weights, as the child."""
     from app.engine.backend import Chunk
     from app.engine.llama import LlamaModel
-    from app.engine.messages import EngineConfig
     from offload.placement.load_parameters import ON_HOST
 
     setting = RuntimeSettings(default_threads(), flash_attention=False, extra_buffers=True)

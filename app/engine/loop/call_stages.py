@@ -132,7 +132,10 @@ class CallStages:
             return
         for option in self._all(self._rules.first):
             before = _before(option.text, self._tail)
-            if before is not None and self._may_precede(before):
+            if before is None:
+                continue
+            before = before.rstrip(_BLANKS)
+            if not before or before.endswith(self._rules.before_head):  # the first head, or one behind reasoning
                 self._enter(option.part)
                 return
 
@@ -169,12 +172,15 @@ class CallStages:
 
     def _enter(self, part: int) -> None:
         """Begin a part, all of whose text is still to come."""
+        rules = self._rules
         self.forced.clear()
-        if part == _LAST:
-            self._after_last()
-        else:
+        if part != _LAST:
             self._step = self._arguments
-            self._sampler.bind(with_plain_values(self._rules.parts[part]), self._visible)
+            self._sampler.bind(with_plain_values(rules.parts[part]), self._visible)
+        elif rules.is_repeated and rules.goes_on and not rules.begin:
+            self._free()
+        else:
+            self._end()
 
     def _after_call(self) -> None:
         rules, self._is_loose = self._rules, False
@@ -188,13 +194,6 @@ class CallStages:
             self._free()
         elif self._may_end or rules.begin:
             self._choose([*self._all(rules.between), _Option("", _NO_MORE)], "")
-        else:
-            self._end()
-
-    def _after_last(self) -> None:
-        rules = self._rules
-        if rules.is_repeated and rules.goes_on and not rules.begin:
-            self._free()
         else:
             self._end()
 
@@ -268,11 +267,6 @@ class CallStages:
             return ""
         is_opening = any(opening.startswith(closing) for opening, _ in self._rules.openings)
         return text[index:] if is_opening else text[index + len(closing) :]
-
-    def _may_precede(self, text: str) -> bool:
-        """Return whether a head may follow `text`, the answer so far: the first one, or one behind reasoning."""
-        text = text.rstrip(_BLANKS)
-        return not text or text.endswith(self._rules.before_head)
 
 
 def _fits(options: Sequence[_Option], begun: str) -> bool:

@@ -14,7 +14,6 @@ from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.loop.counters import Counters, DraftCounts
-from app.engine.loop.output import Echo
 from app.engine.loop.scheduler import AdapterScheduler, Batch, SlotManager, StepBudget, schedule
 from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence, plan_shift
 from app.engine.loop.verification import Verifier, n_steps_at_once
@@ -343,8 +342,12 @@ class Engine:
             sequence.n_computed += n_known
             sequence.n_repeated = max(0, sequence.n_repeated - n_known)
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])
-            if sequence.output.echo is not None:
-                self._emit_prompt(sequence, sequence.output.echo, row, begin, n_known)
+            if (echo := sequence.output.echo) is not None:
+                text, logprobs = echo.advance(self._backend, row, begin, n_known)
+                if not sequence.n_output:
+                    sequence.output.text.begin_at(echo.n_characters)
+                if text or logprobs:
+                    self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
             if sequence.n_computed in sequence.checkpoints and n_known == n_tokens:
                 self._at_checkpoints.append(sequence.slot_id)
             if sequence.n_pending == 0:
@@ -356,14 +359,6 @@ class Engine:
                     self._finish(sequence, FinishReason.ERROR, error)
             row += n_tokens
         return n_steps
-
-    def _emit_prompt(self, sequence: Sequence, echo: Echo, row: int, begin: int, n_known: int) -> None:
-        """Emit the computed part of a prompt that is echoed."""
-        text, logprobs = echo.advance(self._backend, row, begin, n_known)
-        if not sequence.n_output:
-            sequence.output.text.begin_at(echo.n_characters)
-        if text or logprobs:
-            self._emit(Output(sequence.request.request_id, text, sequence.n_output, logprobs))
 
     def _emit_output(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
         """Emit what `row` and the `n_draft` rows after it add to an answer; return the number of steps run."""

@@ -77,7 +77,13 @@ class Verifier:
             if reason is not None:
                 break
         n_steps = len(sampled) if n_more_steps else 1
-        self._count_output(sequence, n_steps)
+        now_s, times = self._clock(), sequence.times
+        if times.last_output_s is None:
+            self._counters.begin(sequence.usage(), sequence.timings(now_s))
+        else:
+            self._counters.inter_token_s.record(now_s - times.last_output_s)
+        times.last_output_s = now_s
+        sequence.n_passes += n_steps
         return StepOutput(n_accepted, text, reason, n_steps)
 
     def _generate(self, sequence: Sequence, token: int, n_steps: int) -> list[int]:
@@ -126,15 +132,6 @@ class Verifier:
         logprob, alternatives = score(self._backend, row, token, sequence.request.n_logprobs or 0)
         piece = self._backend.label(token) if is_eog else sequence.chooser.piece(token)
         output.logprobs.add(TokenLogprob(piece, logprob, alternatives, offset, token), output.text.end)
-
-    def _count_output(self, sequence: Sequence, n_passes: int) -> None:
-        now_s, times = self._clock(), sequence.times
-        if times.last_output_s is None:
-            self._counters.begin(sequence.usage(), sequence.timings(now_s))
-        else:
-            self._counters.inter_token_s.record(now_s - times.last_output_s)
-        times.last_output_s = now_s
-        sequence.n_passes += n_passes
 
 
 def _limit_reason(sequence: Sequence) -> FinishReason | None:

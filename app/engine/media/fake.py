@@ -11,7 +11,6 @@ import re
 import threading
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.request import MediaInput
@@ -31,13 +30,7 @@ class FakeEncoder:
     """
 
     def __init__(
-        self,
-        n_embd: int = 8,
-        n_tokens: int = 4,
-        *,
-        is_causal: bool = True,
-        n_columns: int = 0,
-        encode_s: float = 0.0,
+        self, n_embd: int = 8, n_tokens: int = 4, *, is_causal: bool = True, n_columns: int = 0, encode_s: float = 0.0
     ) -> None:
         assert n_columns == 0 or n_tokens % n_columns == 0, "rows are whole"
         self.n_laid_out = 0
@@ -87,12 +80,10 @@ class FakeEncoder:
             return MediaChunk(content_id, self._n_tokens, self._n_tokens, self._is_causal)
         n_rows = self._n_tokens // self._n_columns
         n_positions = max(n_rows, self._n_columns)
-        return MediaChunk(content_id, self._n_tokens, n_positions, self._is_causal, self._grid(n_rows))
-
-    def _grid(self, n_rows: int) -> NDArray[np.int32]:
         rows, columns = np.divmod(np.arange(self._n_tokens), self._n_columns)
         assert rows[-1] == n_rows - 1, "all rows are there"
-        return np.stack([np.zeros_like(rows), rows, columns], axis=1).astype(np.int32)
+        grid = np.stack([np.zeros_like(rows), rows, columns], axis=1).astype(np.int32)
+        return MediaChunk(content_id, self._n_tokens, n_positions, self._is_causal, grid)
 
 
 def fake_embeddings(chunk: MediaChunk, n_embd: int) -> Embeddings:

@@ -154,9 +154,7 @@ def load_scoring_model(
     devices = LoadDevices(config, settings.cache_dir)
     is_safe = run_self_test(settings.cache_dir).is_safe
     setting = default_setting(n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe)
-    has_extra = (
-        setting.extra_buffers and not is_writable
-    )  # repacked weights could not be overwritten as the file has them
+    has_extra = setting.extra_buffers and not is_writable  # repacked weights could not be overwritten as in the file
     parameters = devices.parameters(path, config, setting)
     model = llama.LlamaModel(path, parameters, has_extra, on_progress=lambda _fraction: True, is_writable=is_writable)
     owned.callback(model.close)

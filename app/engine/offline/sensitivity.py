@@ -8,22 +8,15 @@ quantized values and lets the model read a text. Independent of what the results
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.engine.backend import Backend
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.evaluation import EvalAccumulator
-from app.engine.offline.scoring_model import (
-    Window,
-    cached_results,
-    load_scoring_model,
-    predictions,
-    windows,
-)
+from app.engine.offline.scoring_model import cached_results, load_scoring_model, predictions, windows
 from offload.devices.host import default_threads
 from quantizer.convert.source_model import SourceTensor, open_gguf
 from quantizer.gguf.header import OutputTensor
@@ -90,7 +83,8 @@ def measure(request: SensitivityRequest) -> Iterator[TaskProgress | Sensitivity]
         # As many windows as there is memory for their predictions.
         n_bytes = model.backend.facts.n_vocab * _LOGIT_BYTES * (request.n_ctx // 2)
         n_windows = max(1, min(_MAX_WINDOWS, _MAX_REFERENCE_BYTES // n_bytes))
-        text = _Text(model.backend, windows(tokens, request.n_ctx, model.begin, n_windows))
+        todo = windows(tokens, request.n_ctx, model.begin, n_windows)
+        unchanged = [list(predictions([model.backend], window)) for window in todo]
         found, kinds = weights.found(), [tensor_type_named(name) for name in PROBES]
         probes = [
             _Probe(tensor, kind, matrix)
@@ -100,30 +94,13 @@ def measure(request: SensitivityRequest) -> Iterator[TaskProgress | Sensitivity]
         for index, probe in enumerate(probes):
             accumulator = EvalAccumulator()
             probe.perturb(weights, n_threads)
-            for n_read, _ in enumerate(text.read(accumulator)):
-                yield TaskProgress(index * len(text) + n_read, len(probes) * len(text))
+            for n_read, (window, references) in enumerate(zip(todo, unchanged, strict=True)):
+                for scored, reference in zip(predictions([model.backend], window), references, strict=True):
+                    accumulator.add(scored.targets, scored.logits[0], reference.logits[0])
+                yield TaskProgress(index * len(todo) + n_read, len(probes) * len(todo))
             probe.restore(weights)
             assert accumulator.mean_kld is not None
             yield probe.sensitivity(accumulator.mean_kld, n_threads)
-
-
-class _Text:
-    """Windows of a text, with the predictions of the unchanged model."""
-
-    def __init__(self, backend: Backend, todo: Sequence[Window]) -> None:
-        self._backend = backend
-        self._windows = todo
-        self._references = [list(predictions([backend], window)) for window in todo]
-
-    def __len__(self) -> int:
-        return len(self._windows)
-
-    def read(self, accumulator: EvalAccumulator) -> Iterator[None]:
-        """Read window by window with the weights as they are now, and add the divergence to `accumulator`."""
-        for window, references in zip(self._windows, self._references, strict=True):
-            for scored, reference in zip(predictions([self._backend], window), references, strict=True):
-                accumulator.add(scored.targets, scored.logits[0], reference.logits[0])
-            yield
 
 
 @dataclass(frozen=True, slots=True)

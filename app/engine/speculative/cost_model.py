@@ -218,7 +218,7 @@ class Acceptance:
         self._verified = [_PRIOR_WEIGHT] * len(evidence.prior_rates)
         self._n_accepted, self._n_verified = _INITIAL_RATE * _PRIOR_WEIGHT, _PRIOR_WEIGHT
         self._wasted_cost, self._n_used = 0.0, _PRIOR_WEIGHT
-        self._n_missed_probes = 0
+        self.n_missed_probes = 0  # since a token was last accepted
 
     def observe(self, draft: Draft, n_drafted: int, n_accepted: int, *, is_probe: bool = False) -> None:
         """Count `n_accepted` of `n_drafted` tokens as accepted; those after a rejected one were not verified.
@@ -226,7 +226,7 @@ class Acceptance:
         A probe, which was only compared with the sample, tells of its level: the mean is that of drafts that paid.
         """
         n_verified = min(n_accepted + 1, n_drafted)
-        self._n_missed_probes = 0 if n_accepted else self._n_missed_probes + is_probe
+        self.n_missed_probes = 0 if n_accepted else self.n_missed_probes + is_probe
         for index, level in enumerate(islice(self._evidence.levels(draft), n_verified)):
             is_accepted = index < n_accepted
             self._accepted[level] = self._accepted[level] * _DECAY + is_accepted
@@ -239,11 +239,6 @@ class Acceptance:
         """Count a draft that was made at `cost`, in units of a step of one token, and then verified or not."""
         self._wasted_cost = self._wasted_cost * _USE_DECAY + (0.0 if is_verified else cost)
         self._n_used = self._n_used * _USE_DECAY + is_verified
-
-    @property
-    def n_missed_probes(self) -> int:
-        """How many probes were wrong since a token was last accepted."""
-        return self._n_missed_probes
 
     @property
     def mean_rate(self) -> float:
@@ -272,16 +267,16 @@ class Acceptance:
         """Return the chance of each token of `draft` to be accepted if those before it were."""
         rates = list(map(truediv, self._accepted, self._verified))
         by_level = map(rates.__getitem__, self._evidence.levels(draft))  # endless for a match
-        return (
-            map(mul, by_level, draft.chances) if self._evidence.weighs_chances else islice(by_level, len(draft.chances))
-        )
+        if self._evidence.weighs_chances:
+            return map(mul, by_level, draft.chances)
+        return islice(by_level, len(draft.chances))
 
     def copy(self) -> Acceptance:
         twin = Acceptance(self._evidence)
         twin._accepted, twin._verified = list(self._accepted), list(self._verified)
         twin._n_accepted, twin._n_verified = self._n_accepted, self._n_verified
         twin._wasted_cost, twin._n_used = self._wasted_cost, self._n_used
-        twin._n_missed_probes = self._n_missed_probes
+        twin.n_missed_probes = self.n_missed_probes
         return twin
 
 

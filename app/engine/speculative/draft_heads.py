@@ -182,18 +182,12 @@ class AutoregressiveHeadSource(_HeadSource[AutoregressiveHead]):
         drafts = [GreedyDraft(request, self.name) for request in requests]
         draft_cost = self._cost.per_token(len(drafts))
         growing, started_s = drafts, self._begin(requests)
-        while growing and self._extend(growing, started_s):
+        while growing and (predicted := self._head.predict(list(map(_next_chunk, growing)))):
+            for draft, logits in zip(growing, predicted, strict=False):
+                draft.append(logits)
+            self._cost.observe(len(growing), self._clock() - started_s)
             growing, started_s = [draft for draft in growing if draft.may_continue(draft_cost)], self._clock()
         return [draft.draft() for draft in drafts]
-
-    def _extend(self, drafts: Many[GreedyDraft], started_s: float) -> bool:
-        """Draft one more token for each. Return False if it could not be computed."""
-        predicted = self._head.predict([_next_chunk(draft) for draft in drafts])
-        for draft, logits in zip(drafts, predicted, strict=False):
-            draft.append(logits)
-        if predicted:
-            self._cost.observe(len(drafts), self._clock() - started_s)
-        return bool(predicted)
 
 
 class BlockHeadSource(_HeadSource[BlockHead]):

@@ -172,14 +172,7 @@ class Drafter:
         rejection = self._rejection(sequence, n_step)
         with_waste = pass_cost + sequence.drafting.acceptance[source.name].wasted_cost
         best = best_draft_length(
-            estimate.chances,
-            self._cost,
-            n_step,
-            n_answers,
-            draft_cost,
-            rejection,
-            with_waste,
-            is_lasting=is_computed,
+            estimate.chances, self._cost, n_step, n_answers, draft_cost, rejection, with_waste, is_lasting=is_computed
         )
         # what is looked up may match better after the next token; the rate of what is computed changes slowly
         self.is_draft_worthwhile |= best.n_tokens > 0 or not is_computed
@@ -191,10 +184,8 @@ class Drafter:
         """Use as much of `draft` as pays if it beats the candidate; of the draft that is not used, keep a probe."""
         n_step = self._n_step - len(candidate.draft.tokens)
         sequence = candidate.sequence
-        chances, rejection = (
-            sequence.drafting.acceptance[draft.source].chances(draft),
-            self._rejection(sequence, n_step),
-        )
+        chances = sequence.drafting.acceptance[draft.source].chances(draft)
+        rejection = self._rejection(sequence, n_step)
         best = best_draft_length(chances, self._cost, n_step, self._n_answers, rejection=rejection, is_lasting=cost > 0)
         unused = _Candidate(sequence, candidate.n_max, draft, cost=cost)
         if best.gain > candidate.gain:

@@ -151,7 +151,10 @@ class _Tracker:
         for index in range(self.n_read, len(self.tokens)):
             self.n_read = index + 1
             if self.left_at is None and not self._agrees(index):
-                self._leave(index)
+                self.left_at = index
+                if self.uncertain is not None:  # it had not rejoined the earlier text there: it is still where it left
+                    self.place, self.left_at = self.uncertain.place, self.uncertain.left_at
+                self.n_agreed, self.uncertain = 0, None
             if self.left_at is not None:
                 self._join(index, self.left_at)
 
@@ -186,13 +189,6 @@ class _Tracker:
                 known[:] = [change, *(other for other in known if other.old != change.old)]
             self.uncertain = None
         return True
-
-    def _leave(self, index: int) -> None:
-        if self.uncertain is not None:
-            self.place, self.left_at = self.uncertain.place, self.uncertain.left_at
-        else:
-            self.left_at = index
-        self.n_agreed, self.uncertain = 0, None
 
     def _join(self, index: int, left_at: int) -> None:
         """Continue after a change that ends before the token at `index`, the one that skips least."""
@@ -235,11 +231,9 @@ class EditLookup:
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
         tracker = self._tracker(sequence)
-        return (
-            NO_ESTIMATE
-            if tracker is None
-            else sequence.drafting.acceptance[self.name].upper_bound(tracker.n_agreed, n_max)
-        )
+        if tracker is None:
+            return NO_ESTIMATE
+        return sequence.drafting.acceptance[self.name].upper_bound(tracker.n_agreed, n_max)
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         return int(sequence in self._trackers)

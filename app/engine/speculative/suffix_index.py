@@ -69,7 +69,6 @@ class SuffixIndex:
         self.extend(tokens)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Append `tokens` to the text."""
         for token in tokens:
             self._append(token)
 
@@ -103,26 +102,19 @@ class SuffixIndex:
         state = self._states[place]
         tokens: list[int] = []
         chances: list[float] = []
-        while len(tokens) < n_tokens and (state := self._longest_continued(state)).length:
-            token, after, chance = self._most_frequent(state)
+        while len(tokens) < n_tokens:
+            while not state.following and state.length:  # the end of the text has no continuation, a suffix of it has
+                state = self._states[state.link]
+            if not state.length:
+                break
+            following = [(token, self._states[index]) for token, index in state.following.items()]
+            token, state = max(following, key=lambda item: (item[1].count, item[1].used))
             tokens.append(token)
-            chances.append(chance)
-            state = after
+            chances.append(state.count / sum(other.count for _, other in following))
         return Draft(tuple(tokens), tuple(chances), n_matched)
 
     def _longest_repeated(self) -> int:
         return max(0, self._states[self._last].link)
-
-    def _longest_continued(self, state: _State) -> _State:
-        """Return the longest suffix of `state` with a continuation; the end of the text has none."""
-        while not state.following and state.length:
-            state = self._states[state.link]
-        return state
-
-    def _most_frequent(self, state: _State) -> tuple[int, _State, float]:
-        following = [(token, self._states[index]) for token, index in state.following.items()]
-        token, after = max(following, key=lambda item: (item[1].count, item[1].used))
-        return token, after, after.count / sum(state.count for _, state in following)
 
     def _append(self, token: int) -> None:
         states = self._states
@@ -178,7 +170,6 @@ class SuffixReader:
         self.n_matched = 0
 
     def read(self, tokens: Iterable[int]) -> None:
-        """Advance by `tokens` of the text."""
         for token in tokens:
             self._place, self.n_matched = self._index.advance(self._place, self.n_matched, token)
 

@@ -281,14 +281,10 @@ def describe_settings(
         attention = LoadedSetting("attention", _attention(loaded), "option", f"a KV cache of {loaded.kv_type} needs it")
     elif loaded.flash_attention != choice.setting.flash_attention:
         attention = LoadedSetting("attention", _attention(loaded), "default", "as planned for the layers on GPUs")
-    threads = _part(
-        choice, loaded, "threads", lambda setting: setting.n_threads, lambda setting: f"{setting.n_threads}"
-    )
+    threads = _part(choice, loaded, "threads", lambda item: item.n_threads, lambda item: f"{item.n_threads}")
     if requested.n_threads:
         threads = LoadedSetting("threads", f"{loaded.n_threads}", "option")
-    micro_batch = _part(
-        choice, loaded, "micro-batch", lambda setting: setting.n_ubatch, lambda setting: f"{setting.n_ubatch}"
-    )
+    micro_batch = _part(choice, loaded, "micro-batch", lambda item: item.n_ubatch, lambda item: f"{item.n_ubatch}")
     if loaded.n_ubatch < choice.setting.n_ubatch:
         reason = f"{choice.setting.n_ubatch} would take too much memory with {facts.n_cells:,} cells"
         micro_batch = LoadedSetting("micro-batch", f"{loaded.n_ubatch}", "default", reason)

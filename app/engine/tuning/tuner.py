@@ -210,10 +210,7 @@ def _prepare(header: Header, n_threads: int, settings: Settings) -> tuple[LoadDe
     tuned.drop(model_key(header.path))  # the key of earlier versions, which measured in another way
     is_safe, plain_from = run_self_test(cache_dir).is_safe, plain_from_of(header)
     default = default_setting(
-        n_threads or default_threads(),
-        has_gpu=devices.has_gpu,
-        extra_buffers_are_safe=is_safe,
-        plain_from=plain_from,
+        n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe, plain_from=plain_from
     )
     return devices, tuned, first_settings(default, extra_buffers_are_safe=is_safe, plain_from=plain_from)
 
