@@ -105,11 +105,7 @@ class LocalllmApp(BaseApp):
             jobs=JobMonitor(connection),
             repository=repository,
             session=ChatSession(
-                connection,
-                repository,
-                clock,
-                tools=tools,
-                compaction=lambda: AutoCompaction.of(controller.settings),
+                connection, repository, clock, tools=tools, compaction=lambda: AutoCompaction.of(controller.settings)
             ),
             tools=tools,
             settings=settings,
@@ -154,7 +150,6 @@ class LocalllmApp(BaseApp):
         self.notifications.add(f"{title}: {text}" if title else text, severity, for_s)
 
     def show_notifications(self) -> None:
-        """Show every notification of this session."""
         self.notifications.show_all()
 
     async def action_dismiss_notifications(self) -> None:
@@ -164,7 +159,6 @@ class LocalllmApp(BaseApp):
             await self.screen.run_command("stop")
 
     def action_command_palette(self) -> None:
-        """Show the palette."""
         from textual.command import CommandPalette
 
         if not isinstance(self.screen, CommandPalette):
@@ -247,7 +241,6 @@ class LocalllmApp(BaseApp):
 
     @work
     async def change_theme(self) -> None:
-        """Ask for a theme and save it to the settings file."""
         chosen = await self.push_screen_wait(ChoiceDialog("Theme", _THEME_HINT, theme_choices(self.available_themes)))
         if chosen is None:
             return
@@ -259,7 +252,6 @@ class LocalllmApp(BaseApp):
             self.notify(printable(f"{chosen}: {effect}"), markup=False)
 
     def _apply_theme(self) -> None:
-        """Apply the theme of the settings; warn if it does not exist."""
         theme = self._settings_controller.settings.theme or DEFAULT_THEME
         if theme in self.available_themes:
             self.theme = theme
@@ -321,11 +313,9 @@ class LocalllmApp(BaseApp):
         self.quit_app()
 
     def quit_app(self) -> None:
-        """Quit the app; handle running jobs by the setting, or ask."""
         self._quit_flow.quit()
 
     def quit_without_asking(self) -> None:
-        """Quit the app after the terminal closed."""
         self._quit_flow.quit_without_asking()
 
     def _notify_job_end(self, job: Job) -> None:
@@ -351,8 +341,6 @@ class LocalllmApp(BaseApp):
             self.notify("/welcome shows models that suit this machine.", markup=False)
 
     def show_welcome(self) -> None:
-        """Show the machine and the models that suit it."""
-
         def mark_seen(has_looked: bool | None) -> None:
             if has_looked:
                 mark_welcome_seen(self.app_context.settings)

@@ -113,7 +113,6 @@ class CommandTable:
         return iter(self.commands)
 
     def find(self, command_id: str) -> Command | None:
-        """Return the command with this id."""
         return self._by_id.get(command_id)
 
     def of_word(self, word: str) -> Command | None:
@@ -121,7 +120,6 @@ class CommandTable:
         return next((command for command in self.commands if word and word in (command.slash, *command.also)), None)
 
     def bindings(self) -> list[BindingType]:
-        """Return the key bindings of all commands with keys."""
         return [_binding(command, "command", command.has_priority) for command in self.commands if command.keys]
 
     def bindings_at_once(self) -> list[BindingType]:

@@ -96,7 +96,6 @@ class ServiceConnection:
             self._reload()
 
     async def use_model(self, name: str) -> None:
-        """Switch to the model `name`; it begins to load."""
         is_loading = self._is_reached.is_set() and self._is_model_known.is_set()
         self._requested_model = name
         self._is_model_known.set()
@@ -170,7 +169,6 @@ class ServiceConnection:
             self._set_state(replace(self.state, phase="failed", error=error))
 
     def _begin(self) -> None:
-        """Connect, after the previous connection is closed."""
         before = self._task
         if before is not None:
             before.cancel()  # does nothing to one that has ended

@@ -92,19 +92,16 @@ class PaletteProvider(Provider):
             self._chats = StoreThread(context.settings.data_dir)
 
     async def shutdown(self) -> None:
-        """Let go of the service and of the stored chats."""
         if self._models is not None:
             self._models.cancel()
         if self._chats is not None:
             await self._chats.close()
 
     async def discover(self) -> Hits:
-        """Yield the commands of this screen, by title."""
         for entry in sorted(self._own_commands(), key=lambda entry: entry.title):
             yield DiscoveryHit(escape(entry.title), entry.run, entry.title, escape(entry.note))
 
     async def search(self, query: str) -> Hits:
-        """Yield all that fits `query`."""
         matcher = self.matcher(query)
         for entry in (*self._entries, *await self._model_entries()):
             if (score := rate(entry, query, matcher.match(entry.title))) > 0:

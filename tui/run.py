@@ -155,7 +155,6 @@ class _AppRun:
         self.is_saved = False
 
     async def run(self) -> None:
-        """Show the app until it ends."""
         asyncio.get_running_loop().set_exception_handler(self._on_task_error)
         with logging_to_file(self._settings.cache_dir), mark_in_use(self._settings):
             for sentence in await _tidy(self._settings):

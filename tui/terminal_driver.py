@@ -68,7 +68,6 @@ class DisconnectAwareDriver(LinuxDriver):
             self._app.call_later(cast("LocalllmApp", self._app).fail, error)
 
     def run_input_thread(self) -> None:
-        """Read keys and pastes until the driver stops."""
         parser = InputParser(self.graphics_query)
         decode = getincrementaldecoder("utf-8")("replace").decode  # a paste may be invalid UTF-8
         with selectors.SelectSelector() as selector:  # the only one that macOS has for terminals

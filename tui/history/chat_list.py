@@ -132,11 +132,9 @@ class SearchInput(Input):
         super().__init__(placeholder="Search every chat (/)", compact=True, select_on_focus=False)
 
     def action_leave(self) -> None:
-        """Go to the list."""
         self.post_message(self.Left())
 
     def action_give_up(self) -> None:
-        """Clear the search and go to the list."""
         self.value = ""
         self.post_message(self.Left())
 
@@ -161,7 +159,6 @@ class ChatFilters(Container):
 
     @property
     def chat_query(self) -> ChatQuery:
-        """The current query."""
         model, age, archived = self._chosen("model"), self._chosen("age"), self._chosen("archived")
         return ChatQuery(typed=self.search.value, model=model, n_days=age or 0, is_archived=bool(archived))
 
@@ -259,7 +256,6 @@ class ChatList(OptionList):
 
     @property
     def row(self) -> HistoryRow | None:
-        """The highlighted row."""
         return self.rows[self.highlighted] if self.highlighted is not None else None
 
     @property

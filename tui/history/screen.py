@@ -106,7 +106,6 @@ class HistoryScreen(FeatureScreen):
         return self.query_one(ChatFilters)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable letter commands while text is typed."""
         is_typing = isinstance(self.focused, Input)
         return not (is_typing and action == "command" and self.TABLE.find(str(parameters[0])))
 
@@ -143,7 +142,6 @@ class HistoryScreen(FeatureScreen):
             self._reload()
 
     def _marked(self, rows: Sequence[HistoryRow]) -> list[HistoryRow]:
-        """Return `rows` with what their chats do."""
         activities = self.app_context.session.activities
         return [replace(row, activity=activities.get(row.chat.id, "")) for row in rows]
 
@@ -172,7 +170,6 @@ class HistoryScreen(FeatureScreen):
         await cast("BaseApp", self.app).open_chat(row.chat.id, row.message_id)
 
     def rename_chat(self) -> None:
-        """Ask for a new title."""
         if chat := self._chosen():
             self.app.push_screen(InputDialog("Rename the chat", partial(self._rename, chat.id), value=chat.title))
 
@@ -183,18 +180,15 @@ class HistoryScreen(FeatureScreen):
         self._reload()
 
     async def pin_chat(self) -> None:
-        """Pin or unpin the chat."""
         if chat := self._chosen():
             await self._change(lambda store: store.chats.pin(chat.id, not chat.is_pinned))
 
     async def archive_chat(self) -> None:
-        """Archive or unarchive the chat."""
         if chat := self._chosen():
             await self._change(lambda store: store.chats.archive(chat.id, not chat.is_archived))
             self.inform(f"{_quoted(chat)} is {'unarchived' if chat.is_archived else 'archived'}.")
 
     async def duplicate_chat(self) -> None:
-        """Copy the chat."""
         if chat := self._chosen():
             await self._change(lambda store: store.transcripts.duplicate(chat.id))
 
@@ -217,7 +211,6 @@ class HistoryScreen(FeatureScreen):
         self.inform(f"{_quoted(chat)} is restored.")
 
     def export_chat(self) -> None:
-        """Ask for a file and export the chat to it."""
         if chat := self._chosen():
             # Letters and digits only: valid in a file name on every system.
             words = "".join(character if character.isalnum() else " " for character in chat.title).split()
@@ -234,7 +227,6 @@ class HistoryScreen(FeatureScreen):
         self.inform(f"Exported to {path}.")
 
     def import_chats(self) -> None:
-        """Ask for a file and import its chats."""
         explanation = "A JSON file of localllm, ChatGPT (conversations.json), Open WebUI or Ollama's messages."
         self.app.push_screen(InputDialog("Import chats", self._import, explanation=explanation))
 

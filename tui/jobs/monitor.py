@@ -48,7 +48,6 @@ class JobMonitor:
 
     @property
     def n_busy(self) -> int:
-        """The number of running and queued jobs."""
         return sum(not job.has_ended for job in self.jobs.values())
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -242,7 +241,6 @@ def detail(job: Job, n_hidden: int = 0) -> str:
 
 
 def ending(job: Job) -> str:
-    """Return the notification of an ended job."""
     how = {"done": "is finished", "failed": "failed", "cancelled": "is cancelled"}.get(job.state, f"is {job.state}")
     cause = f": {printable_line(job.error.cause)}" if job.error else "."
     return f"{printable_line(job.title)} {how}{cause}"

@@ -78,7 +78,6 @@ class JobsScreen(FeatureScreen):
 
     @property
     def job(self) -> Job | None:
-        """The selected job."""
         return self.app_context.jobs.jobs.get(self.table.job_id or "")
 
     # Display
@@ -120,15 +119,12 @@ class JobsScreen(FeatureScreen):
     # Command handlers
 
     async def cancel_job(self) -> None:
-        """Cancel the selected job."""
         await self._do(lambda client, job: client.cancel_job(job.id))
 
     async def retry_job(self) -> None:
-        """Queue an ended job again."""
         await self._do(lambda client, job: client.retry_job(job.id))
 
     async def forget_job(self) -> None:
-        """Remove an ended job."""
         await self._do(lambda client, job: client.forget_job(job.id))
 
     async def _do(self, action: Callable[[ServiceClient, Job], Awaitable[object]]) -> None:
@@ -156,7 +152,6 @@ class JobTable(DataTable[Text]):
 
     @property
     def job_id(self) -> str | None:
-        """The job under the cursor."""
         if not self.row_count:
             return None
         return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value

@@ -82,7 +82,6 @@ class Code:
         return self._rows[number] if number < len(self._rows) else self._rest
 
     def words(self, number: int) -> list[Word]:
-        """Return the words of a row."""
         if self._others is None:
             self._others = self._read_others()
         n_final = len(self._final)
@@ -143,7 +142,6 @@ class CodeRows:
         self._drawn: dict[int, tuple[list[Word], list[list[Segment]]]] = {}  # rows with their lines
 
     def __len__(self) -> int:
-        """The number of lines now."""
         n_lines = self._ends[-1] if self._ends else 0
         for number in range(len(self._ends), self._code.n_complete):
             n_lines += len(self._lines_of(number))
@@ -228,7 +226,6 @@ class _Reader:
         self._keeps_stack = isinstance(self._lexer, RegexLexer) and not isinstance(self._lexer, ExtendedRegexLexer)
 
     def read_whole(self, text: str) -> Iterator[Word]:
-        """Yield all words of a text."""
         if self._lexer is None:
             return iter([(_plain(), text)])
         return ((kind, word) for _, kind, word in self._lexer.get_tokens_unprocessed(text))

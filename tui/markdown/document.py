@@ -157,11 +157,9 @@ class MarkdownDocument:
 
     @property
     def source(self) -> str:
-        """The whole text."""
         return "".join((*self._final, self._rest))
 
     def append(self, text: str) -> None:
-        """Append `text`."""
         self._rest += printable(text)
         self._is_drawn = False
 

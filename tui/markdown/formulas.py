@@ -76,7 +76,6 @@ _SIMPLE_ABOVE = re.compile(r"[^\s+\-±∓,/]+|\([^()]*\)")
 
 
 def add_formulas(parser: MarkdownIt) -> None:
-    """Add the rules to `parser`."""
     parser.inline.ruler.before("escape", "formula", _inline)
     parser.block.ruler.before("fence", "formula", _block, {"alt": ["paragraph", "reference", "blockquote", "list"]})
 

@@ -50,11 +50,9 @@ class MarkdownRenderer:
     code_theme: str
 
     def code_lines(self, code: Code) -> CodeRows:
-        """Return the lines of a code block, which grow with it."""
         return CodeRows(code, self.width, self.code_theme)
 
     def lines(self, block: Sequence[Token]) -> list[list[Segment]]:
-        """Return the lines of a block, without empty ones around it."""
         console, document = _console_and_document(self)
         document.parsed = list(block)
         lines = [[*_without_links(line)] for line in console.render_lines(document, pad=False)]
@@ -158,7 +156,6 @@ class MarkdownText(Widget):
         self._strips: dict[int, tuple[Sequence[Segment], Strip]] = {}  # by row, for this appearance
 
     def append(self, text: str) -> None:
-        """Append `text`."""
         self._document.append(text)
         self.refresh(layout=True)
 
@@ -184,7 +181,6 @@ class MarkdownText(Widget):
         return [self._strips[y][1] for y in crop.line_range]
 
     def render_line(self, y: int) -> Strip:
-        """Return a row of `render_lines`."""
         segments = self._line(y)
         span = self.text_selection.get_span(y) if self.text_selection else None
         if span is not None:
@@ -205,7 +201,6 @@ class MarkdownText(Widget):
         self.refresh()
 
     def on_click(self, event: Click) -> None:
-        """Post the address of the clicked link."""
         if address := event.style.meta.get(ADDRESS):
             self.post_message(self.AddressClicked(address))
 

@@ -137,7 +137,6 @@ def sparkline(values: Sequence[float | None], n_columns: int, most: float | None
 
 
 def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -> list[str]:
-    """Return the state and recent activity of a model."""
     room = n_columns - _NAME_COLUMNS - _VALUE_COLUMNS
     head = f"{model.id} · {model.state}"
     if model.plan is not None and model.plan.n_on_gpus:
@@ -179,7 +178,6 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
 
 
 def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
-    """Return the recorded answer speeds of a model on this machine."""
     rates = [run.tps for run in runs if run.kind == "decode"]
     if not rates:
         return ["No answers measured yet."]
@@ -196,7 +194,6 @@ def bench_runs(jobs: Sequence[Job]) -> tuple[Job, ...]:
 
 
 def run_line(job: Job) -> str:
-    """Return time, model and result of a run."""
     begun = f"{datetime.fromtimestamp(job.created_s):%Y-%m-%d %H:%M}  {job.arguments.get('model', '')}"
     if job.state == "failed" and job.error is not None:
         return f"{begun}: failed. {job.error.cause}"
@@ -279,7 +276,6 @@ class MetricsScreen(FeatureScreen):
 
     @work(group="measure")
     async def measure(self) -> None:
-        """Benchmark the model of the chat."""
         model = self.app_context.connection.state.model
         with self.inform_on_error():
             service = await self.service()
@@ -288,7 +284,6 @@ class MetricsScreen(FeatureScreen):
             self._show_runs(bench_runs(await service.jobs()))
 
     def clear_comparison(self) -> None:
-        """Clear the run selected for comparison."""
         self._marked = None
         self._text("compared").update("")
 

@@ -52,7 +52,7 @@ class ModelInfoScreen(TableDialog):
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,c,enter", "dismiss(None)", "Close", id="card-close", tooltip="Go back"),
+        Binding("escape,c,enter", "dismiss(None)", "Close", id="card-close", tooltip="Go back")
     ]
 
     def __init__(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -70,7 +70,7 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
     VERTICAL_BREAKPOINTS = [(0, "-short"), (12, "-tall")]  # noqa: RUF012 - the same
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Close", id="quantize-close", tooltip="Cancel"),
+        Binding("escape", "dismiss(None)", "Close", id="quantize-close", tooltip="Cancel")
     ]
 
     def __init__(self, name: str, n_bytes: int, choices: Sequence[TypeChoice]) -> None:
@@ -101,7 +101,6 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
         types.focus()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Describe the type."""
         choice = self._choices.get(event.option_id or "")
         if choice is None:
             self.query_one("#about", Static).update("Starts nothing.", layout=False)
@@ -110,7 +109,6 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
         self.query_one("#about", Static).update(printable_line(f"{choice.description}{needs}"), layout=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Return the type, or None for Cancel."""
         choice = self._choices.get(event.option_id or "")
         if choice is None:
             self.dismiss(None)
@@ -119,7 +117,6 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
         self.dismiss(arguments | ({"imatrix": "auto"} if choice.needs_imatrix else {}))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Return the size."""
         try:
             n_bytes = parse_byte_size(event.value)
         except UserError as error:
@@ -163,7 +160,7 @@ class WelcomeScreen(ModalScreen[bool]):
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(True)", "Chat with the guide", id="welcome-close", tooltip="Chat with the guide"),
+        Binding("escape", "dismiss(True)", "Chat with the guide", id="welcome-close", tooltip="Chat with the guide")
     ]
 
     def __init__(self, connection: ServiceConnection, downloads: Downloads) -> None:
@@ -259,7 +256,6 @@ def offer_line(offer: Recommended) -> str:
 
 
 def _machine_text(checkup: MachineReport) -> str:
-    """Return the machine's parts and problems, one per line."""
     rows = [f"  {printable_line(label):<10} {printable_line(text)}" for label, text in checkup.rows]
     problems = [printable_line(f"! {problem.what} {problem.next_step}") for problem in checkup.problems]
     return "\n".join(["", "This machine:", *rows, *problems])

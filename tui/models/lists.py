@@ -81,7 +81,6 @@ class ModelLists:
         )
 
     def row(self, row_id: str) -> ModelRow | None:
-        """Return the current row with this id."""
         return next((row for section in self.sections() for row in section.rows if row.id == row_id), None)
 
     async def refresh(self, *, is_fresh: bool = False) -> None:
@@ -125,7 +124,6 @@ class ModelLists:
         return await asyncio.to_thread(folder_stamp, Path(self._folder)) if self._folder else ()
 
     def holds(self, path: str) -> bool:
-        """Return whether the file at `path` lies in the models folder."""
         return bool(self._folder) and Path(path).is_relative_to(self._folder)
 
     def _folder_note(self) -> str:
@@ -141,7 +139,6 @@ class ModelLists:
         return typed_path(self.words) if self._of_engine is None else ""
 
     def narrow(self, words: str) -> None:
-        """Show only models whose name contains all `words`."""
         self.words = words.strip()
         self._found = ()
         self._paths = Section(TITLE, (), "Looking …")

@@ -220,7 +220,6 @@ def row_line(row: ModelRow, at: Columns) -> str:
 
 
 def headings(title: str, at: Columns) -> str:
-    """Return a section's title followed by the column names."""
     named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("tok/s", at.speed), ("ctx", at.context))
     return " ".join(
         (

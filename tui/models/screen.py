@@ -110,7 +110,6 @@ class SearchField(Input):
         is_entered: bool = False
 
     def action_leave_for_list(self, is_entered: bool = False) -> None:
-        """Let the screen focus the list."""
         self.post_message(self.Left(is_entered))
 
     def action_complete(self) -> None:
@@ -194,7 +193,6 @@ class ModelList(OptionList):
         self.highlighted = shape.index(chosen) if is_kept else self._first
 
     def on_reformat_size(self) -> None:
-        """Adapt the columns to the new width."""
         self.show(self._sections)
 
 
@@ -244,7 +242,6 @@ class ModelsScreen(FeatureScreen):
         self._watch.resume()
 
     def on_screen_suspend(self) -> None:
-        """Stop watching the models folder."""
         self._watch.pause()
 
     async def _look(self) -> None:
@@ -258,7 +255,6 @@ class ModelsScreen(FeatureScreen):
 
     @property
     def row(self) -> ModelRow | None:
-        """The selected row."""
         return self._lists.row(self.rows.row_id)
 
     # Events
@@ -293,7 +289,6 @@ class ModelsScreen(FeatureScreen):
     # Commands
 
     def focus_search(self) -> None:
-        """Focus the search field."""
         self.set_focus(self.query_one(SearchField))  # at once: the next key may be queued already
 
     def rescan(self) -> None:
@@ -329,7 +324,6 @@ class ModelsScreen(FeatureScreen):
             await self.run_command(f"go-{HOME}")
 
     async def show_card(self) -> None:
-        """Show the metadata of the row's model."""
         if row := self._local_row():
             self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).show(row.model)))
 
@@ -371,7 +365,6 @@ class ModelsScreen(FeatureScreen):
         self.rescan()
 
     def _type(self, text: str) -> None:
-        """Put `text` into the search field."""
         field = self.query_one(SearchField)
         field.value = text
         field.cursor_position = len(text)
@@ -391,7 +384,6 @@ class ModelsScreen(FeatureScreen):
                 self.rescan()
 
     async def load_or_unload(self) -> None:
-        """Unload a loaded model, or load one."""
         row = self._local_row()
         if row is None:
             return
@@ -404,7 +396,6 @@ class ModelsScreen(FeatureScreen):
         self.rescan()
 
     async def toggle_keep_alive(self) -> None:
-        """Toggle whether a loaded model stays in memory when idle."""
         row = self.row
         if row is None or not row.is_loaded:
             self.inform("Only a loaded model can be kept.")
@@ -417,7 +408,6 @@ class ModelsScreen(FeatureScreen):
         self.rescan()
 
     async def cancel(self) -> None:
-        """Stop the row's download."""
         row = self.row
         if row is None or not row.job_id:
             self.inform("This row has no download.")
@@ -446,6 +436,5 @@ class ModelsScreen(FeatureScreen):
         _: Worker[None] = self.run_worker(work, group=group, exclusive=True)
 
     def _job_ended(self, job: Job) -> None:
-        """Refresh the lists after a finished job."""
         if job.state == "done":
             self._begin(self._lists.refresh, "refresh")

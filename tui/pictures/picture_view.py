@@ -49,7 +49,6 @@ def picture_bounds(screen: Size, n_beside: int = 1) -> Size:
 
 
 def whole_screen_bounds(screen: Size) -> Size:
-    """Return the most cells of a picture in a dialog of its own."""
     return Size(max(1, screen.width - _DIALOG_COLUMNS), max(1, screen.height - _DIALOG_ROWS))
 
 

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
     from app.protocol.plan import DevicePlan, PlanReport, PlanRequest
 
 
-_VERDICTS = {
-    "fits": "Fits",
-    "tight": "Fits tightly",
-    "partial": "Partly offloaded",
-    "wont_run": "Does not fit",
-}
+_VERDICTS = {"fits": "Fits", "tight": "Fits tightly", "partial": "Partly offloaded", "wont_run": "Does not fit"}
 _LEGEND = "  █ weights  ▓ cache  ▒ compute  ░ other  · free"
 _NAME_COLUMNS = 18
 _LEAST_BAR_COLUMNS = 8
@@ -53,7 +48,6 @@ def headline(report: PlanReport) -> str:
 
 
 def machine_text(request: PlanRequest) -> str:
-    """Return the name of the planned machine."""
     if request.is_here:
         return "this machine"
     return " + ".join(filter(None, (*request.vram, request.ram and f"{request.ram} RAM")))
@@ -66,7 +60,6 @@ def device_lines(report: PlanReport, n_columns: int) -> list[str]:
 
 
 def remedy_text(report: PlanReport, index: int) -> str:
-    """Return what a remedy does, its speed and its cost."""
     remedy = report.remedies[index]
     gained = "speed unknown" if remedy.decode_tps is None else f"{format_speed(remedy.decode_tps)} tok/s"
     return f"{remedy.what}: {gained}; {remedy.cost}"
@@ -128,7 +121,6 @@ class BrailleCanvas:
         self._marks: dict[tuple[int, int], str] = {}
 
     def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        """Draw a straight line."""
         (x0, y0), (x1, y1) = self._dot(*start), self._dot(*end)
         n_steps = max(abs(x1 - x0), abs(y1 - y0), 1)
         for step in range(n_steps + 1):
@@ -223,7 +215,6 @@ def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> lis
 
 
 def _without_curve(report: PlanReport) -> list[str]:
-    """Return why there is no curve, and the measured speed."""
     if any(device.is_gpu for device in report.devices):
         why = "No curve: the GPU's memory bandwidth is unknown."
     else:
@@ -243,7 +234,6 @@ class DeviceBars(Widget):
         self._report: PlanReport | None = None
 
     def show(self, report: PlanReport) -> None:
-        """Draw the devices of `report`."""
         is_as_tall = self._report is not None and len(self._report.devices) == len(report.devices)
         self._report = report
         self.styles.height = 2 * len(report.devices) + 1

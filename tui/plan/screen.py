@@ -148,7 +148,6 @@ def _sequences(request: PlanRequest, report: PlanReport) -> int:
 
 
 def _layers(request: PlanRequest, report: PlanReport) -> dict[str, int]:
-    """Return layers per GPU as requested or as planned."""
     planned = {device.name: device.layers for device in report.devices if device.is_gpu}
     requested = request.gpu_layers
     return planned if requested is None else {name: requested.get(name, 0) for name in planned}
@@ -191,7 +190,6 @@ class Stepper(Static, can_focus=True):
         self._on_step = on_step
 
     def show(self, state: StepperState) -> None:
-        """Show another value."""
         if state != self.state:
             self.state = state
             self._draw()
@@ -201,7 +199,6 @@ class Stepper(Static, can_focus=True):
         self._draw()
 
     def action_step(self, n_steps: int) -> None:
-        """Change the value."""
         self._on_step(self.state.id, n_steps)
 
     def on_click(self, event: Click) -> None:
@@ -281,16 +278,13 @@ class PlanScreen(FeatureScreen):
             self._reload(request)  # in the background: the keys of the screen go on working
 
     def reset_plan(self) -> None:
-        """Reset all controls to the planner's choice."""
         self._change(PlanRequest(model=self._request.model, vram=self._request.vram, ram=self._request.ram))
 
     def ask_for_model(self) -> None:
-        """Ask which model to plan."""
         value = self._request.model
         self.app.push_screen(InputDialog("Plan which model?", self._use_model, value=value, explanation=_ABOUT_MODELS))
 
     def ask_for_machine(self) -> None:
-        """Ask which machine to plan for."""
         value = ", ".join(filter(None, (*self._request.vram, self._request.ram)))
         about = _ABOUT_MACHINES
         self.app.push_screen(InputDialog("Plan for which machine?", self._use_machine, value=value, explanation=about))

@@ -60,10 +60,7 @@ class SettingsController:
     """`settings` are in effect; `flags` and `environment` are their sources besides the file."""
 
     def __init__(
-        self,
-        settings: Settings,
-        flags: Mapping[str, object] | None = None,
-        environment: Mapping[str, str] = os.environ,
+        self, settings: Settings, flags: Mapping[str, object] | None = None, environment: Mapping[str, str] = os.environ
     ) -> None:
         self.path = settings_file(environment)
         self._in_force = settings
@@ -73,16 +70,13 @@ class SettingsController:
 
     @property
     def settings(self) -> Settings:
-        """The settings in effect."""
         return self._in_force
 
     @property
     def keys(self) -> Mapping[str, str]:
-        """Custom keys by command id."""
         return self._in_force.keys
 
     def is_flag(self, name: str) -> bool:
-        """Return whether the command line sets this setting."""
         return bool(self._flags.get(name))
 
     def on_change(self, name: str, callback: Callable[[], None]) -> None:
@@ -152,7 +146,6 @@ class SettingsController:
 
 
 def _is_explicit(value: object) -> bool:
-    """Return whether it is an explicit value, not automatic."""
     return isinstance(value, bool) or bool(value)
 
 

@@ -48,7 +48,6 @@ class SettingTable(DataTable[Text]):
         return key if key in {row.name for row in self._rows} else None
 
     def select(self, name: str) -> None:
-        """Move the cursor to a setting."""
         self._requested = name
         self._draw()
 
@@ -56,7 +55,6 @@ class SettingTable(DataTable[Text]):
         self._draw()
 
     def show(self, rows: Sequence[SettingRow], facts: Mapping[str, str]) -> None:
-        """Show these settings, then the derived facts."""
         self._rows, self._facts = tuple(rows), facts
         self._draw()
 
@@ -162,7 +160,6 @@ class SettingsScreen(FeatureScreen):
 
     @work(exclusive=True)
     async def change_setting(self) -> None:
-        """Ask for another value of the selected setting."""
         name = self.table.setting_name
         if name is None:
             self.inform(_FACT)
@@ -186,7 +183,6 @@ class SettingsScreen(FeatureScreen):
                 await self._write(name, chosen)
 
     async def reset_setting(self) -> None:
-        """Remove the selected setting from the settings file."""
         name = self.table.setting_name
         if name is None:
             self.inform(_FACT)
@@ -224,7 +220,6 @@ class SettingsScreen(FeatureScreen):
 
 
 def describe_reload(load_request: PlanRequest) -> str:
-    """Return what a model is reloaded with, and the cost."""
     shift = None if load_request.context_shift is None else "on" if load_request.context_shift else "off"
     requested = {
         "context": load_request.n_ctx,
@@ -238,7 +233,6 @@ def describe_reload(load_request: PlanRequest) -> str:
 
 
 def facts(settings: Settings) -> dict[str, str]:
-    """Return addresses, files and folders derived from the settings."""
     return {
         "address": settings.connect or settings.url,
         "models": str(settings.models_dir),

@@ -58,7 +58,7 @@ class HelpScreen(TableDialog):
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,q", "dismiss(None)", "Close", id="help-close", tooltip="Go back"),
+        Binding("escape,f1,q", "dismiss(None)", "Close", id="help-close", tooltip="Go back")
     ]
 
     def __init__(self, bindings: Iterable[Binding], commands: Iterable[Command], custom: Mapping[str, str]) -> None:
@@ -76,7 +76,7 @@ class GuidePage(ModalScreen[None]):
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,q", "dismiss(None)", "Close", id="guide-close", tooltip="Go back"),
+        Binding("escape,f1,q", "dismiss(None)", "Close", id="guide-close", tooltip="Go back")
     ]
 
     def __init__(self, page: str) -> None:
@@ -98,7 +98,7 @@ class ChoiceDialog(ModalScreen[str | None]):
     CSS_PATH = "dialogs.tcss"
     VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - Textual declares no class variable
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="choice-cancel", tooltip="Cancel without changes"),
+        Binding("escape", "dismiss(None)", "Cancel", id="choice-cancel", tooltip="Cancel without changes")
     ]
 
     def __init__(self, title: str, explanation: str, choices: Mapping[str, str], *, is_numbered: bool = False) -> None:
@@ -124,7 +124,6 @@ class ChoiceDialog(ModalScreen[str | None]):
         self.query_one("#explanation").display = bool(self._explanation)
 
     def on_key(self, event: Key) -> None:
-        """Choose by number."""
         number = int(event.key) if self._is_numbered and event.key in _NUMBERS else 0
         if 0 < number <= len(self._choices):
             event.stop()
@@ -143,7 +142,7 @@ class InputDialog(ModalScreen[None]):
     CSS_PATH = "dialogs.tcss"
     VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - Textual declares no class variable
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="ask-cancel", tooltip="Cancel without changes"),
+        Binding("escape", "dismiss(None)", "Cancel", id="ask-cancel", tooltip="Cancel without changes")
     ]
 
     def __init__(

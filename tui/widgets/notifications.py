@@ -52,7 +52,6 @@ class NotificationBoard:
 
     @property
     def newest(self) -> Notification | None:
-        """The newest of those that are shown."""
         return self._shown[-1] if self._shown else None
 
     @property
@@ -72,11 +71,9 @@ class NotificationBoard:
         self._latest.append(notification)
 
     def remove(self, notification: Notification) -> None:
-        """Stop showing `notification`, if it is shown."""
         self._shown = [each for each in self._shown if each is not notification]
 
     def dismiss(self) -> None:
-        """Stop showing all."""
         self._shown = []
 
 
@@ -124,11 +121,9 @@ class NotificationLine(Static):
             self._draw()
 
     def on_resize(self) -> None:
-        """Cut for the new width."""
         self._draw()
 
     async def on_click(self, event: Click) -> None:
-        """Show all notifications."""
         event.stop()
         await self.run_action("app.show_notifications")
 
@@ -143,7 +138,7 @@ class NotificationsScreen(TableDialog):
 
     CSS_PATH = "help.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss(None)", "Close", id="notifications-close", tooltip="Go back"),
+        Binding("escape,q", "dismiss(None)", "Close", id="notifications-close", tooltip="Go back")
     ]
 
     def __init__(self, notifications: Sequence[Notification]) -> None:
@@ -202,7 +197,6 @@ class NotificationCenter:
                     self._drawn, self._drawn_s = newest, self._clock()
 
     def show_all(self) -> None:
-        """Open the list, the newest first."""
         self._board.dismiss()
         self.draw()
         if not isinstance(self._app.screen, NotificationsScreen):

@@ -51,12 +51,10 @@ class CommandScreen(Screen[None]):
         cast("BaseApp", self.app).notifications.draw()
 
     def all_commands(self) -> Iterator[Command]:
-        """Yield the screen's commands, then the app's."""
         yield from self.TABLE
         yield from APP_COMMANDS
 
     async def action_command(self, command_id: str) -> None:
-        """Run the command of a key or a click."""
         await self.run_command(command_id)
 
     def action_click(self, command_id: str) -> None:
@@ -75,7 +73,6 @@ class CommandScreen(Screen[None]):
             await outcome
 
     def command_of_word(self, word: str) -> Command | None:
-        """Return the command of `/word`."""
         return self.TABLE.of_word(word) or APP_COMMANDS.of_word(word)
 
     def inform(self, text: str, for_s: float = _INFO_S) -> None:
@@ -83,7 +80,6 @@ class CommandScreen(Screen[None]):
         self.notify(printable(text), markup=False, timeout=for_s)
 
     def inform_during(self, text: str) -> AbstractContextManager[None]:
-        """Notify of `text` while the block runs."""
         return cast("BaseApp", self.app).notifications.during(text)
 
     def warn(self, text: str) -> None:
@@ -120,7 +116,6 @@ class NavigationBar(Widget):
         self.show(keys)
 
     def show(self, keys: Mapping[str, str]) -> None:
-        """Update the keys."""
         key_of = {feature.id: keys.get(f"go-{feature.id}", feature.key) for feature in FEATURES}
         lines = (
             (self._link(each, each.title, key_of[each.id]) for each in FEATURES),
@@ -137,7 +132,6 @@ class NavigationBar(Widget):
         return next((line for line in self._lines if line.cell_length <= n_columns), self._lines[-1])
 
     def on_resize(self) -> None:
-        """Select the line again."""
         self.refresh()
 
     def _link(self, feature: Feature, title: str = "", key: str = "") -> str:
@@ -158,7 +152,7 @@ class FeatureScreen(CommandScreen):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
     FEATURE: ClassVar[str]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", f"command('go-{HOME}')", "Chat", id="back", tooltip="Go back to the chat"),
+        Binding("escape", f"command('go-{HOME}')", "Chat", id="back", tooltip="Go back to the chat")
     ]
 
     def compose(self) -> ComposeResult:

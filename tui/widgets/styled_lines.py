@@ -41,7 +41,6 @@ class StyledLines(Widget):
         self._folded_at = -1
 
     def show(self, lines: Sequence[StyledLine]) -> None:
-        """Replace the lines."""
         if (shown := tuple(lines)) != self._lines:
             self._lines, self._folded_at = shown, -1
             self.refresh(layout=True)
@@ -50,7 +49,6 @@ class StyledLines(Widget):
         return len(self._folded(width))
 
     def render_line(self, y: int) -> Strip:
-        """Return one row."""
         rows, width = self._folded(self.content_size.width), self.content_size.width
         row = rows[y] if y < len(rows) else StyledLine("")
         style = self.rich_style
@@ -61,7 +59,6 @@ class StyledLines(Widget):
         return Strip(segments).extend_cell_length(width, self.rich_style).apply_offsets(0, y)
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return the selected text."""
         rows = self._folded(self.content_size.width)
         return selection.extract("\n".join(row.text for row in rows)), "\n"
 

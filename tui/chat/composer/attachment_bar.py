@@ -72,17 +72,14 @@ class AttachmentChip(Static):
         self._draw()
 
     def show(self, attachment: Attachment) -> None:
-        """Show the attachment as it is now."""
         self.attachment, self._count = attachment, None
         self._draw()
 
     def measure(self, count: TokenCount) -> None:
-        """Show the size in tokens."""
         self._count = count
         self._draw()
 
     def leave_room(self, *, is_alone: bool) -> None:
-        """Show all words, or leave room for other chips."""
         if is_alone != self._is_alone:
             self._is_alone = is_alone
             self._draw()
@@ -150,18 +147,15 @@ class AttachmentBar(HorizontalScroll):
             chip.show(attachment)
 
     def remove_attachment(self, name: str) -> None:
-        """Remove an attachment."""
         self._set_attachments(tuple(other for other in self.attachments if other.name != name))
         for chip in self._chips(name):
             chip.remove()
 
     def clear(self) -> None:
-        """Remove all attachments."""
         self._set_attachments(())
         self.remove_children(AttachmentChip)
 
     def measure(self, name: str, count: TokenCount) -> None:
-        """Show the token count of an attachment."""
         for chip in self._chips(name):
             chip.measure(count)
 
@@ -227,14 +221,12 @@ class AttachmentScreen(ModalScreen[AttachmentOutcome | None]):
             self.dismiss(AttachmentOutcome("save", text))
 
     def action_insert(self) -> None:
-        """Put the text into the prompt in place of the attachment."""
         if len(self.field.text) > _MAX_INSERTED_CHARACTERS:
             self._complain(f"The prompt takes {_MAX_INSERTED_CHARACTERS:,} characters at once.")
         else:
             self.dismiss(AttachmentOutcome("insert", self.field.text.rstrip("\n")))
 
     def action_remove(self) -> None:
-        """Remove the attachment."""
         self.dismiss(AttachmentOutcome("remove"))
 
     def action_close(self) -> None:
@@ -247,7 +239,6 @@ class AttachmentScreen(ModalScreen[AttachmentOutcome | None]):
 
     @work(exclusive=True)
     async def action_edit_outside(self) -> None:
-        """Edit the text in the user's editor."""
         from tui.chat.composer.external_programs import edit_text_outside
 
         try:
@@ -283,5 +274,4 @@ class MediaScreen(ModalScreen[AttachmentOutcome | None]):
             yield Static(_MEDIA_HELP, markup=False, id="keys")
 
     def action_remove(self) -> None:
-        """Remove the attachment."""
         self.dismiss(AttachmentOutcome("remove"))

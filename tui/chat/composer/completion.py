@@ -39,11 +39,9 @@ class PartialWord:
 
     @property
     def n_characters(self) -> int:
-        """The length of the word with its sign."""
         return len(self._sign) + len(self.typed) + self.is_quoted
 
     def equals(self, completion: Completion) -> bool:
-        """Return whether the word is typed in full."""
         return completion.text.removeprefix(self._sign) == self.typed
 
     @property
@@ -123,7 +121,6 @@ class CompletionList(OptionList):
         self._completions: Sequence[Completion] = ()
 
     def show(self, completions: Sequence[Completion]) -> None:
-        """Show `completions` with the first one selected; hide if there are none."""
         if completions != self._completions:
             self._completions = completions
             self.clear_options()
@@ -165,7 +162,6 @@ class CompletionSource:
         self._outside_paths: tuple[str, Sequence[str]] = ("", ())  # typed text, and its completions
 
     async def prepare(self, word: PartialWord | None) -> None:
-        """List what may complete `word`."""
         is_file = word is not None and word.kind == "file"
         if word is not None and is_file:
             if leads_outside(word.typed):

@@ -29,14 +29,7 @@ from tui.chat.composer.attachment_bar import (
     AttachmentScreen,
     MediaScreen,
 )
-from tui.chat.composer.attachments import (
-    AttachmentReader,
-    is_long,
-    pasted,
-    pasted_paths,
-    path_of,
-    unused_name,
-)
+from tui.chat.composer.attachments import AttachmentReader, is_long, pasted, pasted_paths, path_of, unused_name
 from tui.chat.composer.completion import (
     Arguments,
     Completion,
@@ -110,12 +103,10 @@ class Composer(Vertical):
 
     @property
     def attachments(self) -> tuple[Attachment, ...]:
-        """The attachments of the next question."""
         return self.query_one(AttachmentBar).attachments
 
     @property
     def draft(self) -> MessageContent:
-        """The unsent text and attachments."""
         return MessageContent(content=self.prompt.text, attachments=self.attachments)
 
     async def expected_draft(self) -> MessageContent:
@@ -126,18 +117,15 @@ class Composer(Vertical):
         return MessageContent(content=text, attachments=(*attachments, *mentioned.attachments))
 
     def put(self, text: str, attachments: Sequence[Attachment] = ()) -> None:
-        """Replace text and attachments."""
         self.prompt.put(text)
         self.query_one(AttachmentBar).clear()
         self.add(attachments)
 
     def add(self, attachments: Sequence[Attachment]) -> None:
-        """Add attachments."""
         for attachment in attachments:
             self._add_attachment(attachment)
 
     def attach(self, name: str) -> None:
-        """Attach the file with this name or path."""
         self.run_worker(self._attach_file(name), group=_PASTED)
 
     def open_attachment(self, name: str) -> None:
@@ -157,12 +145,10 @@ class Composer(Vertical):
         self._warning.display = bool(text)
 
     def replace(self, attachment: Attachment) -> None:
-        """Replace the attachment with the same name."""
         self.query_one(AttachmentBar).replace(attachment)
         self.post_message(self.Attached(attachment))
 
     def measure(self, name: str, count: TokenCount) -> None:
-        """Show the token count of an attachment."""
         self.query_one(AttachmentBar).measure(name, count)
 
     def dismiss(self) -> bool:

@@ -93,8 +93,6 @@ def names_in(question: str) -> set[str]:
 
 
 def without_mention(question: str, name: str) -> str:
-    """Return the question without the mentions of `name`."""
-
     def replaced(found: re.Match[str]) -> str:
         quoted, word = found.groups()
         names = _names(quoted or "", word or "")

@@ -132,7 +132,6 @@ class PromptInput(TextArea):
             self.selection = Selection((row, column), (row, column + len(found[0])))
 
     def replace_before_cursor(self, n_characters: int, text: str) -> None:
-        """Replace `n_characters` before the cursor with `text`."""
         row, column = self.cursor_location
         self.replace(text, (row, column - n_characters), (row, column))
 
@@ -168,11 +167,9 @@ class PromptInput(TextArea):
             self.paste_copied()
 
     def paste_copied(self) -> None:
-        """Paste what was copied in the app."""
         super().action_paste()
 
     def action_newline(self) -> None:
-        """Start a new line."""
         self.insert("\n")
 
     def action_cursor_up(self, select: bool = False) -> None:

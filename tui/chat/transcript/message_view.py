@@ -35,11 +35,7 @@ _MAX_PICTURES = 4  # of a question; the names say how many it has
 # Command and label by role; the key is in bold.
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
     "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
-    "assistant": (
-        ("again", "[b]R[/b] again"),
-        ("delete", "[b]Del[/b]ete"),
-        ("copy-message", "[b]Y[/b] copy"),
-    ),
+    "assistant": (("again", "[b]R[/b] again"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
     "tool": (
         ("expand-call", "[b]O[/b]utput"),
         ("delete", "[b]Del[/b]ete"),
@@ -118,7 +114,6 @@ class MessageView(Vertical, can_focus=True):
         return uniform_rows(super().render_lines, crop)
 
     def watch_has_focus(self, has_focus: bool) -> None:
-        """Show or hide the actions."""
         super().watch_has_focus(has_focus)
         self._show_bar()
 
@@ -128,7 +123,6 @@ class MessageView(Vertical, can_focus=True):
             view.is_marked = view is self
 
     def watch_is_marked(self) -> None:
-        """Show or hide the actions."""
         self._show_bar()
 
     def on_click(self) -> None:
@@ -144,7 +138,6 @@ class MessageView(Vertical, can_focus=True):
             self.post_message(self.Typed(event.character))
 
     def on_paste(self, event: Paste) -> None:
-        """Give a pasted text to the prompt."""
         event.stop()
         self.post_message(self.Typed(event.text))
 
@@ -217,7 +210,6 @@ class MessageBar(Static):
         self.display = False
 
     def show(self, entry: TranscriptEntry, *, is_selected: bool) -> None:
-        """Show the versions of `entry`, and its actions if it is selected."""
         parts = [_versions(entry)] if entry.n_versions > 1 else []
         if is_selected and not entry.is_running:
             actions = _ACTIONS.get(entry.message.role, _OTHERS)
@@ -268,7 +260,6 @@ class AnswerView(Vertical):
         return uniform_rows(super().render_lines, crop)
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
-        """Append `text`; the message is now `entry`."""
         self._entry = entry
         await self._show_reasoning()
         if self._text is not None:
@@ -319,7 +310,6 @@ class ReasoningView(Vertical):
         yield self._text
 
     def show(self, entry: TranscriptEntry) -> None:
-        """Show the current reasoning of `entry`."""
         former, self._entry = self._entry.message.reasoning, entry
         self._show_line()
         if self._is_open and entry.message.reasoning != former:
@@ -327,7 +317,6 @@ class ReasoningView(Vertical):
 
     @on(FoldLine.Clicked)
     def toggle(self) -> None:
-        """Expand or collapse the text."""
         self._is_open = not self._is_open
         self._show_line()
         self._show_text()
@@ -388,11 +377,9 @@ class SummaryView(Vertical):
         yield self._divider
 
     async def on_mount(self) -> None:
-        """Show the text of one that is open."""
         await self._show_text()
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
-        """Append `text`; the message is now `entry`."""
         self._entry = entry
         self._divider.update(self._line(), layout=False)
         if self._text is not None and self._shown + text == entry.message.content:
@@ -402,14 +389,12 @@ class SummaryView(Vertical):
             await self._show_text()
 
     async def show(self, entry: TranscriptEntry) -> None:
-        """Show the state of the summary."""
         self._entry = entry
         self._divider.update(self._line(), layout=False)
         await self._show_text()
 
     @on(FoldLine.Clicked)
     async def toggle(self) -> None:
-        """Unfold or fold the text."""
         self._is_open = not self._is_open
         self._divider.update(self._line(), layout=False)
         await self._show_text()

@@ -123,7 +123,6 @@ class MessageWindow:
 
     @classmethod
     def at_end(cls, n_messages: int) -> MessageWindow:
-        """Return the window on the last messages."""
         return cls(max(0, n_messages - STEP), n_messages)
 
     @classmethod
@@ -139,15 +138,12 @@ class MessageWindow:
         return self.first <= position < self.last
 
     def earlier(self) -> MessageWindow:
-        """Return it extended upwards."""
         return MessageWindow(max(0, self.first - STEP), self.last)
 
     def later(self, n_messages: int) -> MessageWindow:
-        """Return it extended downwards."""
         return MessageWindow(self.first, min(n_messages, self.last + STEP))
 
     def cut(self, n_messages: int) -> MessageWindow:
-        """Return it limited to the first `n_messages`."""
         last = min(self.last, n_messages)
         return MessageWindow(min(self.first, last), last)
 
@@ -236,7 +232,6 @@ class Transcript(SteadyScroll):
         return any(view.toggle_call() for view in views)
 
     async def add_notice(self, text: str) -> None:
-        """Append a notice."""
         await self.mount(Notice(text))
 
     async def note(self, text: str) -> None:
@@ -245,11 +240,9 @@ class Transcript(SteadyScroll):
             await self.add_notice(text)
 
     async def add_deletion(self, n_messages: int) -> None:
-        """Append the notice of a deletion, which undoes it."""
         await self.mount(DeletionNotice(n_messages))
 
     async def remove_last_deletion(self) -> None:
-        """Remove the notice of the deletion that was undone."""
         for notice in list(self.query(DeletionNotice))[-1:]:
             await notice.remove()
 
@@ -264,7 +257,6 @@ class Transcript(SteadyScroll):
         await self.mount(ErrorPanel(error))
 
     async def clear(self) -> None:
-        """Remove everything."""
         async with self._one_at_a_time:
             self._entries = ()
             await self._move_to(MessageWindow())
@@ -298,7 +290,6 @@ class Transcript(SteadyScroll):
         return True
 
     async def go_to_start(self) -> None:
-        """Scroll to the first message."""
         async with self._one_at_a_time:
             if self._window.first:
                 await self._move_to(MessageWindow.at(0, len(self._entries)))
