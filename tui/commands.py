@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +43,13 @@ FEATURES = (
     Feature("chat", "Chat", "Chat with the model", "", "tui.chat.screen:ChatScreen"),
     Feature("chats", "Chats", "Find and reopen chats", "f5", "tui.history.screen:HistoryScreen"),
     Feature("models", "Models", "Choose, download, quantize and remove models", "f6", "tui.models.screen:ModelsScreen"),
-    Feature(
-        "plan", "Plan", "See and change where a model's layers go, and its speed", "f7", "tui.plan.screen:PlanScreen"
-    ),
+    Feature("plan", "Plan", "See and change where a model's layers go, and its speed", "f7",
+            "tui.plan.screen:PlanScreen"),
     Feature("jobs", "Jobs", "Monitor, cancel and retry jobs", "f8", "tui.jobs.screen:JobsScreen"),
     Feature("metrics", "Metrics", "Monitor and benchmark models", "f9", "tui.metrics.screen:MetricsScreen"),
     Feature("settings", "Settings", "View and change settings", "f10", "tui.settings.screen:SettingsScreen"),
     Feature("log", "Log", "Read the service's log", "", "tui.jobs.screen:LogScreen"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +65,9 @@ class Command:
     title: str
     tooltip: str
     method: str
-    values: tuple[object, ...] = ()
     keys: str = ""
     slash: str = ""
+    values: tuple[object, ...] = ()
     also: tuple[str, ...] = ()
     argument: str = ""
     has_priority: bool = True
@@ -86,9 +85,8 @@ class Command:
 
     def run(self, target: object, argument: str = "") -> Awaitable[None] | None:
         """Call the method of `target`, a screen or the app."""
-        outcome: Awaitable[None] | None = getattr(target, self.method)(
-            *self.values, *([argument] if self.argument else [])
-        )
+        arguments = (*self.values, argument) if self.argument else self.values
+        outcome: Awaitable[None] | None = getattr(target, self.method)(*arguments)
         return outcome
 
 
@@ -96,40 +94,34 @@ def list_command(
     command_id: str, title: str, keys: str, tooltip: str, method: str, *, is_shown: bool = True
 ) -> Command:
     """Return a command for a list: letters are its keys while no text field has the focus."""
-    return Command(command_id, title, tooltip, method, keys=keys, has_priority=False, is_shown=is_shown)
+    return Command(command_id, title, tooltip, method, keys, has_priority=False, is_shown=is_shown)
 
 
-@dataclass(frozen=True, slots=True)
 class CommandTable:
     """The commands of one screen, in the order of its help."""
 
-    commands: tuple[Command, ...]
-    _by_id: dict[str, Command] = field(init=False, repr=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._by_id.update({command.id: command for command in self.commands})
+    def __init__(self, *commands: Command) -> None:
+        self._commands = commands
+        self._by_id = {command.id: command for command in commands}
 
     def __iter__(self) -> Iterator[Command]:
-        return iter(self.commands)
+        return iter(self._commands)
 
     def find(self, command_id: str) -> Command | None:
         return self._by_id.get(command_id)
 
     def of_word(self, word: str) -> Command | None:
         """Return the command with this slash word, or another program's word for it."""
-        return next((command for command in self.commands if word and word in (command.slash, *command.also)), None)
+        return next((command for command in self if word and word in (command.slash, *command.also)), None)
 
     def bindings(self) -> list[BindingType]:
-        return [_binding(command, "command", command.has_priority) for command in self.commands if command.keys]
+        return [_binding(command, "command", command.has_priority) for command in self if command.keys]
 
     def bindings_at_once(self) -> list[BindingType]:
         """Return bindings for a widget, for the keys that a text field would consume. They run before the next key is
         dispatched, which may change the focus."""
-        return [
-            _binding(command, "screen.command", has_priority=True)
-            for command in self.commands
-            if command.keys and not command.has_priority
-        ]
+        shared = (command for command in self if command.keys and not command.has_priority)
+        return [_binding(command, "screen.command", has_priority=True) for command in shared]
 
 
 def _binding(command: Command, action: str, has_priority: bool) -> BindingType:
@@ -167,84 +159,24 @@ def unknown_command(word: str, commands: Iterable[Command], remedy: str) -> str:
     return f"Unknown command /{word}.{question} {remedy}"
 
 
-_SUSPENDING = (
-    ()
-    if sys.platform == "win32"
-    else (Command("suspend", "Suspend", "Go to the shell; fg comes back", "suspend_to_shell", keys="ctrl+z"),)
-)
+_SUSPEND = Command("suspend", "Suspend", "Go to the shell; fg comes back", "suspend_to_shell", "ctrl+z")
 
 APP_COMMANDS = CommandTable(
-    (
-        *(
-            Command(
-                f"go-{feature.id}",
-                feature.title,
-                feature.tooltip,
-                "go_to",
-                values=(feature.id,),
-                keys=feature.key,
-                slash=feature.id,
-            )
-            for feature in FEATURES
-        ),
-        Command(
-            "talk-newest",
-            "Chat with the new model",
-            "Chat with the model that was downloaded last",
-            "chat_with_newest",
-            keys="ctrl+t",
-        ),
-        Command(
-            "model",
-            "Change the model",
-            "Chat with another local model; without NAME, list the models",
-            "choose_model",
-            slash="model",
-            argument="NAME",
-        ),
-        Command(
-            "welcome",
-            "Models for this machine",
-            "Show this machine and download a model that suits it",
-            "show_welcome",
-            slash="welcome",
-        ),
-        Command(
-            "notifications",
-            "Notifications",
-            "Show every notification of this session; Esc dismisses the line",
-            "show_notifications",
-            keys="alt+n",
-            slash="notifications",
-        ),
-        Command("theme", "Theme", "Change the colour theme", "change_theme", slash="theme"),
-        Command(
-            "help",
-            "Help",
-            "Show every key and command of this screen",
-            "show_help",
-            keys="f1",
-            slash="help",
-            argument="TOPIC",
-            also=("?",),
-        ),
-        Command(
-            "interrupt",
-            "Copy or stop",
-            "Copy the selection; else stop the answer, or say how to quit",
-            "interrupt",
-            keys="ctrl+c",
-            is_listed=False,
-        ),
-        *_SUSPENDING,
-        Command(
-            "quit",
-            "Quit",
-            "Quit; the service stops too if this app started it",
-            "quit_app",
-            keys="ctrl+q",
-            slash="quit",
-            also=("bye", "exit"),
-        ),
-    )
-)
+    *(Command(f"go-{each.id}", each.title, each.tooltip, "go_to", each.key, each.id, (each.id,)) for each in FEATURES),
+    Command("talk-newest", "Chat with the new model", "Chat with the model that was downloaded last",
+            "chat_with_newest", "ctrl+t"),
+    Command("model", "Change the model", "Chat with another local model; without NAME, list the models",
+            "choose_model", slash="model", argument="NAME"),
+    Command("welcome", "Models for this machine", "Show this machine and download a model that suits it",
+            "show_welcome", slash="welcome"),
+    Command("notifications", "Notifications", "Show every notification of this session; Esc dismisses the line",
+            "show_notifications", "alt+n", "notifications"),
+    Command("theme", "Theme", "Change the colour theme", "change_theme", slash="theme"),
+    Command("help", "Help", "Show every key and command of this screen", "show_help", "f1", "help", argument="TOPIC",
+            also=("?",)),
+    Command("interrupt", "Copy or stop", "Copy the selection; else stop the answer, or say how to quit", "interrupt",
+            "ctrl+c", is_listed=False),
+    *(() if sys.platform == "win32" else (_SUSPEND,)),
+    Command("quit", "Quit", "Quit; the service stops too if this app started it", "quit_app", "ctrl+q", "quit",
+            also=("bye", "exit")),
+)  # fmt: skip

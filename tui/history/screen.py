@@ -29,43 +29,21 @@ from tui.widgets.dialogs import InputDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 HISTORY_COMMANDS = CommandTable(
-    (
-        Command(
-            "chats-search",
-            "Search",
-            "Search titles and messages; Down goes to the results",
-            "go_to_search",
-            keys="slash,ctrl+f",  # with priority: the next key is text; check_action protects typing
-            is_shown=True,
-        ),
-        list_command("chats-rename", "Rename", "r", "Rename the chat", "rename_chat"),
-        list_command("chats-pin", "Pin", "p", "Pin the chat to the top, or unpin it", "pin_chat"),
-        list_command("chats-archive", "Archive", "a", "Archive the chat, or unarchive it", "archive_chat"),
-        list_command(
-            "chats-delete", "Delete", "delete,x", "Delete the chat; it can be restored for a week", "delete_chat"
-        ),
-        list_command("chats-undo", "Undo", "u", "Restore the last deleted chat", "restore_chat"),
-        list_command(
-            "chats-duplicate", "Duplicate", "d", "Copy the chat with all its branches", "duplicate_chat", is_shown=False
-        ),
-        list_command(
-            "chats-export",
-            "Export",
-            "e",
-            "Export the chat; the file extension selects Markdown, JSON or HTML",
-            "export_chat",
-            is_shown=False,
-        ),
-        list_command(
-            "chats-import",
-            "Import",
-            "i",
-            "Import chats from a JSON file of localllm, ChatGPT, Open WebUI or Ollama",
-            "import_chats",
-            is_shown=False,
-        ),
-    )
-)
+    Command("chats-search", "Search", "Search titles and messages; Down goes to the results", "go_to_search",
+            keys="slash,ctrl+f", is_shown=True),  # with priority: the next key is text; check_action protects typing
+    list_command("chats-rename", "Rename", "r", "Rename the chat", "rename_chat"),
+    list_command("chats-pin", "Pin", "p", "Pin the chat to the top, or unpin it", "pin_chat"),
+    list_command("chats-archive", "Archive", "a", "Archive the chat, or unarchive it", "archive_chat"),
+    list_command("chats-delete", "Delete", "delete,x", "Delete the chat; it can be restored for a week", "delete_chat"),
+    list_command("chats-undo", "Undo", "u", "Restore the last deleted chat", "restore_chat"),
+    list_command("chats-duplicate", "Duplicate", "d", "Copy the chat with all its branches", "duplicate_chat",
+                 is_shown=False),
+    list_command("chats-export", "Export", "e", "Export the chat; the file extension selects Markdown, JSON or HTML",
+                 "export_chat", is_shown=False),
+    list_command("chats-import", "Import", "i",
+                 "Import chats from a JSON file of localllm, ChatGPT, Open WebUI or Ollama", "import_chats",
+                 is_shown=False),
+)  # fmt: skip
 
 
 class HistoryScreen(FeatureScreen):

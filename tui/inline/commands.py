@@ -38,7 +38,7 @@ _IDS = (
 COMMANDS: tuple[Command, ...] = tuple(
     command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
 )
-_COMMANDS = CommandTable(COMMANDS)
+_COMMANDS = CommandTable(*COMMANDS)
 SLASH_WORDS = tuple(word for command in COMMANDS for word in (command.slash, *command.also) if word.isalpha())
 
 _KEYS = (

@@ -39,12 +39,10 @@ _MAX_BYTES = 256 * 1024  # earlier lines are in the file
 
 
 JOBS_COMMANDS = CommandTable(
-    (
-        list_command("jobs-cancel", "Cancel", "c", "Cancel the job; a download keeps its partial data", "cancel_job"),
-        list_command("jobs-retry", "Retry", "r", "Run it again, or resume where it stopped", "retry_job"),
-        list_command("jobs-forget", "Forget", "delete,x", "Remove a finished job and its log", "forget_job"),
-    )
-)
+    list_command("jobs-cancel", "Cancel", "c", "Cancel the job; a download keeps its partial data", "cancel_job"),
+    list_command("jobs-retry", "Retry", "r", "Run it again, or resume where it stopped", "retry_job"),
+    list_command("jobs-forget", "Forget", "delete,x", "Remove a finished job and its log", "forget_job"),
+)  # fmt: skip
 
 
 class JobsScreen(FeatureScreen):
@@ -193,7 +191,7 @@ class LogScreen(FeatureScreen):
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "log.tcss"]
     FEATURE = "log"
-    TABLE: ClassVar[CommandTable] = CommandTable(())
+    TABLE: ClassVar[CommandTable] = CommandTable()
 
     def body(self) -> Iterable[Widget]:
         yield Input(placeholder="Filter lines", compact=True)

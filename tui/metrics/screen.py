@@ -46,19 +46,11 @@ _POLLS_PER_RUN_REFRESH = 4  # fetch the runs every so many polls
 _QUICK_WORK = "decode,prefill,turns"
 _MARGIN_COLUMNS = 3  # padding and scrollbar
 METRICS_COMMANDS = CommandTable(
-    (
-        list_command(
-            "metrics-measure",
-            "Benchmark",
-            "b",
-            "Benchmark the model in a separate service; takes a minute or more",
-            "measure",
-        ),
-        list_command(
-            "metrics-clear", "Clear comparison", "c", "Clear the run selected for comparison", "clear_comparison"
-        ),
-    )
-)
+    list_command("metrics-measure", "Benchmark", "b",
+                 "Benchmark the model in a separate service; takes a minute or more", "measure"),
+    list_command("metrics-clear", "Clear comparison", "c", "Clear the run selected for comparison",
+                 "clear_comparison"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

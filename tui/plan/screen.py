@@ -48,28 +48,15 @@ _ABOUT_MACHINES = (
     "A part without = is system memory; omitted parts are this machine's. Empty means this machine."
 )
 PLAN_COMMANDS = CommandTable(
-    (
-        list_command("plan-load", "Load", "l", "Load the model with this plan; the second press confirms", "load_plan"),
-        list_command("plan-automatic", "Automatic", "a", "Reset every value to the planner's choice", "reset_plan"),
-        list_command(
-            "plan-model",
-            "Model",
-            "m",
-            "Plan another model: a name, a path, or org/repo:QUANT from the hub, without a download",
-            "ask_for_model",
-        ),
-        list_command(
-            "plan-machine",
-            "What if",
-            "w",
-            "Plan for another machine, such as RTX 3060=12GiB; empty means this machine",
-            "ask_for_machine",
-        ),
-        list_command(
-            "plan-look", "Refresh", "r", "Rescan this machine's memory and plan again", "rescan", is_shown=False
-        ),
-    )
-)
+    list_command("plan-load", "Load", "l", "Load the model with this plan; the second press confirms", "load_plan"),
+    list_command("plan-automatic", "Automatic", "a", "Reset every value to the planner's choice", "reset_plan"),
+    list_command("plan-model", "Model", "m",
+                 "Plan another model: a name, a path, or org/repo:QUANT from the hub, without a download",
+                 "ask_for_model"),
+    list_command("plan-machine", "What if", "w",
+                 "Plan for another machine, such as RTX 3060=12GiB; empty means this machine", "ask_for_machine"),
+    list_command("plan-look", "Refresh", "r", "Rescan this machine's memory and plan again", "rescan", is_shown=False),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,30 +86,13 @@ def _cell(text: str) -> Text:
 
 
 SETTINGS_COMMANDS = CommandTable(
-    (
-        list_command(
-            "settings-change",
-            "Change",
-            "e",
-            "Change the setting in the settings file; Enter does the same",
-            "change_setting",
-        ),
-        list_command(
-            "settings-reset",
-            "Reset",
-            "r,delete",
-            "Remove the setting from the settings file: the default applies again",
-            "reset_setting",
-        ),
-        list_command(
-            "settings-load",
-            "Reload",
-            "l",
-            "Reload the model with the saved context, cache and parallel settings",
-            "load_as_written",
-        ),
-    )
-)
+    list_command("settings-change", "Change", "e", "Change the setting in the settings file; Enter does the same",
+                 "change_setting"),
+    list_command("settings-reset", "Reset", "r,delete",
+                 "Remove the setting from the settings file: the default applies again", "reset_setting"),
+    list_command("settings-load", "Reload", "l",
+                 "Reload the model with the saved context, cache and parallel settings", "load_as_written"),
+)  # fmt: skip
 
 
 class SettingsScreen(FeatureScreen):
