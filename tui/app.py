@@ -41,8 +41,6 @@ from tui.widgets.notifications import Severity
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
-    from textual.command import Provider
-
     from app.protocol.job import Job
 
 
@@ -53,20 +51,13 @@ _LOSS = "Lost the service: reconnecting. Your messages are saved; F8 lists inter
 _ENGINE_LOSS = "Lost the connection to {url}: reconnecting. Your messages are saved."
 
 
-def _palette_provider() -> type[Provider]:
-    """Return the palette's content; it imports every screen, so only when the palette is opened."""
-    from tui.palette import PaletteProvider
-
-    return PaletteProvider
-
-
 class LocalllmApp(BaseApp):
     """localllm in a terminal. It paints first and connects afterwards; the caller closes the connection and the
     repository. `is_welcoming` shows the welcome screen first."""
 
     TITLE = "localllm"
     DEFAULT_MODE = HOME
-    COMMANDS: ClassVar[set[Any]] = {_palette_provider}
+    COMMANDS: ClassVar[set[Any]] = {lambda: import_module("tui.palette").PaletteProvider}  # it imports every screen
     CSS = NO_COLOR_CSS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Copy", show=False, priority=True, id="interrupt"),

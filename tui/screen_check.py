@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from io import TextIOWrapper
-from typing import TextIO
 
 _SAMPLE = "é"  # two bytes in UTF-8: a terminal of another encoding shows two characters
 _ASK_CURSOR = "\x1b[6n"
@@ -34,9 +33,12 @@ def prepare_screen(ask: Callable[[], int | None] | None = None) -> str:
     if os.environ.get("TERM") == "dumb":
         _set_encodings(None)
         return f"TERM is dumb: this terminal cannot show the full screen. {_INLINE}"
-    if _is_utf8(sys.stdout):
+    try:
+        encoding = codecs.lookup(sys.stdout.encoding).name
+    except (AttributeError, LookupError, TypeError):  # a stream of a test, or one that takes any text
         return ""
-    encoding = codecs.lookup(sys.stdout.encoding).name
+    if encoding == "utf-8":
+        return ""
     column = (ask or _ask_terminal)()
     if column == len(_SAMPLE) + 1:
         _set_encodings("utf-8")
@@ -50,13 +52,6 @@ def column_in(answer: bytes) -> int | None:
     """Return the column that a terminal reports in `answer`, None before it is whole."""
     found = _CURSOR.search(answer)
     return int(found[1]) if found else None
-
-
-def _is_utf8(stream: TextIO) -> bool:
-    try:
-        return codecs.lookup(stream.encoding).name == "utf-8"
-    except (AttributeError, LookupError, TypeError):
-        return True  # a stream of a test, or one that takes any text
 
 
 def _set_encodings(encoding: str | None) -> None:

@@ -123,7 +123,8 @@ class Composer(Vertical):
 
     def add(self, attachments: Sequence[Attachment]) -> None:
         for attachment in attachments:
-            self._add_attachment(attachment)
+            self.query_one(AttachmentBar).add(attachment)
+            self.post_message(self.Attached(attachment))
 
     def attach(self, name: str) -> None:
         self.run_worker(self._attach_file(name), group=_PASTED)
@@ -157,23 +158,23 @@ class Composer(Vertical):
         was_shown, completions.display = completions.display, False
         return was_shown
 
-    # What the prompt asks before it handles a key itself, see `tui.chat.composer.prompt_input.PromptDelegate`
+    # What the prompt asks before it handles a key itself: each method returns whether it did so here
 
     def accept(self, *, is_sending: bool = False) -> bool:
         """Apply the selected completion; return False if there is none, if it no longer matches the text, or if
         `is_sending` a text whose last word it already is."""
-        completion, word = self.query_one(CompletionList).chosen, self._partial_word()
-        is_done = is_sending and completion is not None and word is not None and self._is_whole(word, completion)
-        if completion is None or word is None or is_done or completion not in self._source.completions(word):
+        completions = self.query_one(CompletionList)
+        completion, word = completions.chosen, self._partial_word()
+        if completion is None or word is None or completion not in self._source.completions(word):
             self.dismiss()
+            return False
+        # Enter sends a word as it is that is typed in full, or an argument of which nothing was chosen.
+        has_chosen = bool(word.kind != "argument" or word.typed or completions.highlighted)
+        self.dismiss()
+        if is_sending and (word.equals(completion) or not has_chosen):
             return False
         self._apply(completion, word)
         return True
-
-    def _is_whole(self, word: PartialWord, completion: Completion) -> bool:
-        """Return whether Enter sends `word` as it is: typed in full, or an argument of which nothing was chosen."""
-        has_chosen = bool(word.typed or self.query_one(CompletionList).highlighted)
-        return word.equals(completion) or (word.kind == "argument" and not has_chosen)
 
     def move(self, n_rows: int) -> bool:
         """Select another completion; return False if there is none."""
@@ -185,13 +186,15 @@ class Composer(Vertical):
 
     def paste(self, text: str) -> bool:
         """Attach the files that a pasted text names, or a long text itself; return False for any other."""
-        paths = () if self._is_naming_path else pasted_paths(text)
-        if paths:
+        typed, before = self.prompt.text, self.prompt.before_cursor
+        # A path that is pasted behind a command or the sign of a mention belongs to it.
+        is_part = slash_line(typed) is not None or typed.startswith("/") or before.endswith(("@", '@"'))
+        if paths := () if is_part else pasted_paths(text):
             self.run_worker(self._attach_pasted(paths), group=_PASTED)
             return True
         if not is_long(text):
             return False
-        self._add_attachment(pasted(text, self.attachments))
+        self.add([pasted(text, self.attachments)])
         return True
 
     def paste_clipboard(self) -> bool:
@@ -243,8 +246,9 @@ class Composer(Vertical):
             self.post_message(self.Refused(error))
             return
         if all(are_read):
-            question = MessageContent(content=event.text, attachments=(*attachments, *mentioned))
-            self.post_message(self.Submitted(question))
+            self.post_message(
+                self.Submitted(MessageContent(content=event.text, attachments=(*attachments, *mentioned)))
+            )
         else:
             self._put_back(event.text, attachments)
 
@@ -301,12 +305,9 @@ class Composer(Vertical):
         return partial_word(self.prompt.before_cursor)
 
     def _apply(self, completion: Completion, word: PartialWord) -> None:
-        self.dismiss()
-        if word.kind == "command":
-            self.prompt.replace_before_cursor(word.n_characters, f"{completion.text} ")
-            return
-        if word.kind == "argument":
-            self.prompt.replace_before_cursor(word.n_characters, completion.text)
+        if word.kind != "file":
+            behind = " " if word.kind == "command" else ""
+            self.prompt.replace_before_cursor(word.n_characters, f"{completion.text}{behind}")
             return
         name = completion.text[1:]
         is_folder = name.endswith("/")  # continue inside it
@@ -317,12 +318,6 @@ class Composer(Vertical):
             self.prompt.replace_before_cursor(word.n_characters, "")
         if not is_folder:
             self.run_worker(self._attach_file(name), group="attach")
-
-    @property
-    def _is_naming_path(self) -> bool:
-        """Whether a path that is pasted now belongs to a command or a mention."""
-        text = self.prompt.text
-        return slash_line(text) is not None or text.startswith("/") or self.prompt.before_cursor.endswith(("@", '@"'))
 
     async def _attach_pasted(self, paths: Sequence[Path]) -> bool:
         """Attach files by their names, or by their paths where a name is taken; return whether all could be read."""
@@ -360,9 +355,5 @@ class Composer(Vertical):
             return False
         finally:
             bar.end(name)
-        self._add_attachment(attachment)
+        self.add([attachment])
         return True
-
-    def _add_attachment(self, attachment: Attachment) -> None:
-        self.query_one(AttachmentBar).add(attachment)
-        self.post_message(self.Attached(attachment))

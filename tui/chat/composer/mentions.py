@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from app.chat.attachments.parsing import ALL_PAGES, PageChoice, split_page_choice
@@ -49,16 +51,16 @@ class MentionReader:
             return Mentioned()
         attachments: dict[str, Attachment] = {}
         faults: dict[str, str] = {}
-        for mention in await asyncio.to_thread(_resolve_all, question, self._folder):
+        resolve = partial(_resolved, self._folder)
+        for mention in await asyncio.to_thread(lambda: [*map(resolve, _candidates(question))]):
             if mention.name in attachments or any(name in attached for name in mention.names):
                 continue
-            fault = mention.fault(is_typed=is_typed)
-            if fault:
+            if fault := mention.fault(is_typed=is_typed):
                 faults[mention.name] = fault
             elif mention.path is not None and not mention.is_folder:
                 try:
-                    found = await self._reader.read_file(mention.path, mention.name, mention.pages)
-                    attachments[mention.name] = found
+                    read = self._reader.read_file(mention.path, mention.name, mention.pages)
+                    attachments[mention.name] = await read
                 except UserError as error:
                     faults[mention.name] = error.cause
         return Mentioned(tuple(attachments.values()), tuple(faults.values()))
@@ -115,49 +117,33 @@ class _Mention:
     def fault(self, *, is_typed: bool) -> str:
         """Return why nothing can be read; empty for a word that is no file."""
         if self.path is None or self.is_folder:
-            is_meant = is_typed and _LOOKS_LIKE_A_FILE.search(self.name)
-            if not is_meant:
+            if not (is_typed and _LOOKS_LIKE_A_FILE.search(self.name)):
                 return ""
             return f"{self.name} is a folder: mention one of its files." if self.path else f"No such file: {self.name}."
         return f"{self.name} is outside this folder." if self.is_outside and not is_typed else ""
 
 
-def _candidates(question: str) -> Iterator[list[str]]:
+def _candidates(question: str) -> Iterator[tuple[str, ...]]:
     """Yield for each mention its names, the likeliest first."""
-    for quoted, word in _MENTION.findall(question):
-        if names := _names(quoted, word):
-            yield names
+    return filter(None, (_names(quoted, word) for quoted, word in _MENTION.findall(question)))
 
 
-def _names(quoted: str, word: str) -> list[str]:
-    names = [quoted] if quoted else [word, word.rstrip(_AFTER_A_WORD)]
-    return [name for name in dict.fromkeys(names) if name]
+def _names(quoted: str, word: str) -> tuple[str, ...]:
+    names = (quoted,) if quoted else (word, word.rstrip(_AFTER_A_WORD))
+    return tuple(filter(None, dict.fromkeys(names)))
 
 
-def _resolve_all(question: str, folder: Path) -> list[_Mention]:
-    return [_resolved(tuple(names), folder) for names in _candidates(question)]
-
-
-def _resolved(names: tuple[str, ...], folder: Path) -> _Mention:
+def _resolved(folder: Path, names: tuple[str, ...]) -> _Mention:
     """Return the mention of the first of the names that exists, or of the last one; it may choose pages."""
     for name in names:
-        for file_name, pages in ((name, ALL_PAGES), _split(name)):
-            path = path_of(file_name, folder)
-            if _exists(path):
+        readings = [(name, ALL_PAGES)]
+        with suppress(UsageError):  # pages that run backwards: then it is the name of no file
+            readings.append(split_page_choice(name))
+        for file_name, pages in readings:
+            path, is_there = path_of(file_name, folder), False
+            with suppress(OSError, ValueError):  # too long for a name, or a character that none has
+                is_there = path.exists()
+            if is_there:
                 is_outside = not path.resolve().is_relative_to(folder.resolve())
                 return _Mention(names, name, path, pages, path.is_dir(), is_outside)
     return _Mention(names, names[-1], None)
-
-
-def _split(name: str) -> tuple[str, PageChoice]:
-    try:
-        return split_page_choice(name)
-    except UsageError:  # pages that run backwards: then it is the name of no file
-        return name, ALL_PAGES
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # too long for a name, or a character that none has
-        return False

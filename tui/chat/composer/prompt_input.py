@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Key, Paste
@@ -15,45 +15,27 @@ from textual.widgets.text_area import Selection
 
 from app.common.terminal import printable
 
-_PLACEHOLDER = re.compile(r"\{\{[^{}\n]*\}\}")
+if TYPE_CHECKING:
+    from tui.chat.composer.composer import Composer
 
 
-class PromptDelegate(Protocol):
-    """The prompt's surroundings, which handle some keys first; each method returns whether it did."""
-
-    def accept(self, *, is_sending: bool = False) -> bool: ...
-
-    def move(self, n_rows: int) -> bool: ...
-
-    def paste(self, text: str) -> bool: ...
-
-    def paste_clipboard(self) -> bool: ...
-
-    def drop_last(self) -> bool: ...
-
-    def take_back(self) -> bool: ...
+_PLACEHOLDER = "Ask something. Enter sends, @ attaches a file, / lists commands."
+_VARIABLE = re.compile(r"\{\{[^{}\n]*\}\}")
 
 
 class PromptInput(TextArea):
-    """A text field of one to eight rows that recalls sent questions."""
+    """A text field of one to eight rows that recalls sent questions. Its `composer` handles some keys first."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("enter", "submit", "Send", id="prompt-send", tooltip="Send the question"),
-        Binding(
-            "ctrl+j,shift+enter",
-            "newline",
-            "New line",
-            id="prompt-newline",
-            tooltip="Start a new line (some terminals: Ctrl+J only)",
-        ),
+        Binding("ctrl+j,shift+enter", "newline", "New line", id="prompt-newline",
+                tooltip="Start a new line (some terminals: Ctrl+J only)"),
         Binding("tab", "accept", "Complete", id="prompt-complete", tooltip="Complete /command or @file"),
-        Binding(
-            "ctrl+v", "paste", "Paste", id="prompt-paste", tooltip="Attach the picture in the clipboard; else paste"
-        ),
-        Binding(
-            "up", "cursor_up", "Recall", id="prompt-recall", tooltip="On an empty line: recall an earlier question"
-        ),
-    )
+        Binding("ctrl+v", "paste", "Paste", id="prompt-paste",
+                tooltip="Attach the picture in the clipboard; else paste"),
+        Binding("up", "cursor_up", "Recall", id="prompt-recall",
+                tooltip="On an empty line: recall an earlier question"),
+    )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = list(KEYS)
 
     @dataclass
@@ -67,20 +49,16 @@ class PromptInput(TextArea):
     class Passed(Message):
         """The user pressed Tab where nothing is to be completed."""
 
-    def __init__(self, neighbours: PromptDelegate) -> None:
-        super().__init__(
-            compact=True,
-            highlight_cursor_line=False,
-            placeholder="Ask something. Enter sends, @ attaches a file, / lists commands.",
-        )
-        self._neighbours = neighbours
+    def __init__(self, composer: Composer) -> None:
+        super().__init__(compact=True, highlight_cursor_line=False, placeholder=_PLACEHOLDER)
+        self._composer = composer
         self._sent: list[str] = []
         self._n_back = 0
         self._has_paste = False
 
     async def _on_key(self, event: Key) -> None:
         """Handle each key before the next one: Textual would run cursor keys and Enter after letters already queued."""
-        drops = event.key == "backspace" and not self.text and self._neighbours.drop_last()
+        drops = event.key == "backspace" and not self.text and self._composer.drop_last()
         bindings = () if drops else self._bindings.key_to_bindings.get(event.key, ())
         if drops or bindings:
             event.stop()
@@ -89,10 +67,10 @@ class PromptInput(TextArea):
             await self.run_action(binding.action)
 
     async def _on_paste(self, event: Paste) -> None:
-        """Insert a short text; the delegate attaches a long one, files and, where the terminal pastes nothing, a
+        """Insert a short text; the composer attaches a long one, files and, where the terminal pastes nothing, a
         picture."""
         self._has_paste = True
-        if self._neighbours.paste(event.text) if event.text else self._neighbours.paste_clipboard():
+        if self._composer.paste(event.text) if event.text else self._composer.paste_clipboard():
             event.stop()
             event.prevent_default()
 
@@ -126,7 +104,7 @@ class PromptInput(TextArea):
 
     def select_placeholder(self) -> None:
         """Select the first {{placeholder}}, if there is one: typing replaces it."""
-        if found := _PLACEHOLDER.search(self.text):
+        if found := _VARIABLE.search(self.text):
             row = self.text.count("\n", 0, found.start())
             column = found.start() - (self.text.rfind("\n", 0, found.start()) + 1)
             self.selection = Selection((row, column), (row, column + len(found[0])))
@@ -146,12 +124,12 @@ class PromptInput(TextArea):
 
     def action_accept(self) -> None:
         """Apply the selected completion; without one, let the screen use the key."""
-        if not self._neighbours.accept():
+        if not self._composer.accept():
             self.post_message(self.Passed())
 
     def action_submit(self) -> None:
         """Complete an unfinished word, else send the text unless it is blank."""
-        if self._neighbours.accept(is_sending=True):
+        if self._composer.accept(is_sending=True):
             return
         if text := self.text.strip():
             is_typed = self.is_typed
@@ -162,8 +140,8 @@ class PromptInput(TextArea):
             self.post_message(self.Submitted(text, is_typed))
 
     def action_paste(self) -> None:
-        """Let the delegate attach the picture in the clipboard; else paste what was copied in the app."""
-        if not self._neighbours.paste_clipboard():
+        """Let the composer attach the picture in the clipboard; else paste what was copied in the app."""
+        if not self._composer.paste_clipboard():
             self.paste_copied()
 
     def paste_copied(self) -> None:
@@ -174,26 +152,19 @@ class PromptInput(TextArea):
 
     def action_cursor_up(self, select: bool = False) -> None:
         """Move up: in the completions, else on an empty field or during a recall to an earlier question."""
-        if self._neighbours.move(-1) or (not self.text and self._neighbours.take_back()):
-            return
-        if self._is_recalling and self._n_back < len(self._sent):
-            self._recall(self._n_back + 1)
-        else:
+        if not (self._composer.move(-1) or (not self.text and self._composer.take_back()) or self._recall(1)):
             super().action_cursor_up(select)
 
     def action_cursor_down(self, select: bool = False) -> None:
         """Move down: in the completions, else during a recall to a later question."""
-        if self._neighbours.move(1):
-            return
-        if self._is_recalling and self._n_back:
-            self._recall(self._n_back - 1)
-        else:
+        if not (self._composer.move(1) or self._recall(-1)):
             super().action_cursor_down(select)
 
-    @property
-    def _is_recalling(self) -> bool:
-        return self.text == (self._sent[-self._n_back] if self._n_back else "")
-
-    def _recall(self, n_back: int) -> None:
-        self._n_back = n_back
-        self.put(self._sent[-n_back] if n_back else "")
+    def _recall(self, n_earlier: int) -> bool:
+        """Put a question sent earlier (or later) into the field, unless its text was changed; return whether it did."""
+        is_recalling = self.text == (self._sent[-self._n_back] if self._n_back else "")
+        if not (is_recalling and 0 <= self._n_back + n_earlier <= len(self._sent)):
+            return False
+        self._n_back += n_earlier
+        self.put(self._sent[-self._n_back] if self._n_back else "")
+        return True

@@ -193,7 +193,9 @@ class Transcript(SteadyScroll):
             if self._is_closing:
                 return
             has_focus = any(view is self.screen.focused for view in self._views)
-            n_same = _n_same(self._entries, entries)
+            pairs = enumerate(zip(self._entries, entries, strict=False))
+            n_both = min(len(self._entries), len(entries))
+            n_same = next((n for n, (old, new) in pairs if old.message.id != new.message.id), n_both)
             n_new = len(entries) - n_same
             self._entries = tuple(entries)
             await self._move_to(self._window.cut(n_same))
@@ -223,13 +225,11 @@ class Transcript(SteadyScroll):
 
     def toggle_thoughts(self) -> bool:
         """Expand or collapse the reasoning of the selected message, or of the last with any; return whether one has."""
-        views = [self.selected] if self.selected else reversed(self._views)
-        return any(view.toggle_thoughts() for view in views)
+        return any(view.toggle_thoughts() for view in ([self.selected] if self.selected else reversed(self._views)))
 
     def toggle_call(self) -> bool:
         """Expand or collapse the selected call of a tool, or the last one; return whether there is one."""
-        views = [self.selected] if self.selected else reversed(self._views)
-        return any(view.toggle_call() for view in views)
+        return any(view.toggle_call() for view in ([self.selected] if self.selected else reversed(self._views)))
 
     async def add_notice(self, text: str) -> None:
         await self.mount(Notice(text))
@@ -398,9 +398,3 @@ class Transcript(SteadyScroll):
             await self.query("Transcript > Greeting, Transcript > ErrorPanel").remove()
         elif not self.query(Greeting):
             await self.mount(Greeting())
-
-
-def _n_same(old: Sequence[TranscriptEntry], new: Sequence[TranscriptEntry]) -> int:
-    """Return how many messages both begin with."""
-    pairs = enumerate(zip(old, new, strict=False))
-    return next((n for n, (one, other) in pairs if one.message.id != other.message.id), min(len(old), len(new)))
