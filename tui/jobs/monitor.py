@@ -81,24 +81,21 @@ class JobMonitor:
         self._notify()
         try:
             async for job in client.watch_jobs():
-                self._update(job)
+                before = self.jobs.get(job.id)
+                if job.state == "forgotten":
+                    self.jobs.pop(job.id, None)
+                else:
+                    self.jobs[job.id] = job
+                if job.has_ended and job.state != "forgotten" and not (before and before.has_ended):
+                    for callback in self._ended:  # also for a new job, which may have failed at once
+                        callback(job)
+                self._notify()
         except ServiceError:
             try:  # no other request may be running that would report a lost service
                 await (await self._connection.service()).status()
             except ServiceError as gone:
                 await self._connection.report_failure(gone)
             raise
-
-    def _update(self, job: Job) -> None:
-        before = self.jobs.get(job.id)
-        if job.state == "forgotten":
-            self.jobs.pop(job.id, None)
-        else:
-            self.jobs[job.id] = job
-            if job.has_ended and not (before and before.has_ended):  # a new job may have failed at once
-                for callback in self._ended:
-                    callback(job)
-        self._notify()
 
     def _note_phase(self) -> None:
         """Record another phase, not each step of loading: each phase causes one retry."""

@@ -127,15 +127,11 @@ class Lines(Protocol):
 
 
 class BlockRenderer(Protocol):
-    """Draws blocks for one width and one set of colours."""
+    """Draws blocks for one width and one set of colours, without empty lines around one; those of code grow with it."""
 
-    def lines(self, block: Sequence[Token]) -> Lines:
-        """Return the lines of a block, without empty ones around it."""
-        ...
+    def lines(self, block: Sequence[Token]) -> Lines: ...
 
-    def code_lines(self, code: Code) -> Lines:
-        """Return the lines of a code block, which grow with it."""
-        ...
+    def code_lines(self, code: Code) -> Lines: ...
 
 
 class MarkdownDocument:

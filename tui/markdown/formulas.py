@@ -8,7 +8,7 @@ CommonMark would take one away. Converting takes linear time and never fails, wh
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,18 +33,8 @@ _SPACES = {
     **dict.fromkeys(("big", "Big", "bigg", "Bigg", "bigl", "bigr", "Bigl", "Bigr", "biggl", "biggr", "middle"), ""),
 }
 _ESCAPED = {**{sign: sign for sign in "{}%$_&#"}, "|": "‖", "\\": "\n"}
-_COMBINING = {
-    "hat": "\u0302",
-    "widehat": "\u0302",
-    "tilde": "\u0303",
-    "widetilde": "\u0303",
-    "bar": "\u0304",
-    "overline": "\u0305",
-    "underline": "\u0332",
-    "vec": "\u20d7",
-    "dot": "\u0307",
-    "ddot": "\u0308",
-}
+_MARKED = ("hat", "widehat", "tilde", "widetilde", "bar", "overline", "underline", "vec", "dot", "ddot")
+_COMBINING = dict(zip(_MARKED, "\u0302\u0302\u0303\u0303\u0304\u0305\u0332\u20d7\u0307\u0308", strict=True))
 _SUPERSCRIPTS = {
     **dict(zip("0123456789+-=()", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾", strict=True)),
     **dict(zip("abcdefghijklmnoprstuvwxyz", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ", strict=True)),
@@ -56,18 +46,12 @@ _SUBSCRIPTS = {
     **dict(zip("aehijklmnoprstuvx", "ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ", strict=True)),
     **dict(zip("βγρφχ", "ᵦᵧᵨᵩᵪ", strict=True)),
 }
-_ENVIRONMENTS = {
+_ENVIRONMENTS: Mapping[str, Sequence[str] | None] = {
     **dict.fromkeys(
         ("align", "align*", "aligned", "gather", "gather*", "gathered", "split", "equation", "equation*"), None
     ),
-    "matrix": ("", ""),
-    "pmatrix": ("(", ")"),
-    "bmatrix": ("[", "]"),
-    "Bmatrix": ("{", "}"),
-    "array": ("", ""),
-    "vmatrix": ("|", "|"),
-    "Vmatrix": ("‖", "‖"),
-    "smallmatrix": ("", ""),
+    **dict.fromkeys(("matrix", "array", "smallmatrix"), ("", "")),
+    **dict(zip(("pmatrix", "bmatrix", "Bmatrix", "vmatrix", "Vmatrix"), ("()", "[]", "{}", "||", "‖‖"), strict=True)),
     "cases": ("{ ", ""),
 }
 _ROOTS = {"": "√", "2": "√", "3": "∛", "4": "∜"}
@@ -242,12 +226,12 @@ class _Formula:
         if sign == "{":
             return self.read_until("}")
         if sign in {"^", "_"}:
-            return _script(sign, self._argument())
+            return _script(sign, self.argument())
         if sign.startswith("\\"):
             return self._command(sign[1:])
         return {"'": "′", "~": " "}.get(sign, " " if sign.isspace() else sign)
 
-    def _argument(self) -> str:
+    def argument(self) -> str:
         """Return the next group or sign."""
         sign = self._take()
         while sign is not None and sign.isspace():
@@ -268,9 +252,9 @@ class _Formula:
         if name in _FUNCTIONS:
             return name
         if name in _PLAIN:
-            return self._argument()
+            return self.argument()
         if name in _COMBINING:
-            mark, text = _COMBINING[name], self._argument()
+            mark, text = _COMBINING[name], self.argument()
             if len(text) > 1 and mark not in "\u0305\u0332":  # a hat sits on one letter, a line on any number
                 raise _UnknownError
             return "".join(letter + mark for letter in text)
@@ -279,11 +263,8 @@ class _Formula:
         raise _UnknownError
 
     def fraction(self) -> str:
-        numerator, denominator = self._argument(), self._argument()
+        numerator, denominator = self.argument(), self.argument()
         return f"{_bracketed(numerator, _SIMPLE_ABOVE)}/{_bracketed(denominator, _SIMPLE)}"
-
-    def binomial(self) -> str:
-        return f"C({self._argument()}, {self._argument()})"
 
     def root(self) -> str:
         degree = ""
@@ -291,31 +272,19 @@ class _Formula:
             self._next += 1
             degree = self.read_until("]").strip()
         sign = _ROOTS.get(degree) or f"{_script('^', degree)}√"
-        return sign + _bracketed(self._argument(), _SIMPLE)
+        return sign + _bracketed(self.argument(), _SIMPLE)
 
     def delimiter(self) -> str:
         r"""Return what stands behind `\left` or `\right`."""
-        delimiter = self._argument()
+        delimiter = self.argument()
         return "" if delimiter == "." else delimiter
-
-    def double_struck(self) -> str:
-        return "".join(_DOUBLE_STRUCK.get(letter, letter) for letter in self._argument())
-
-    def negated(self) -> str:
-        return self._argument() + "\u0338"
-
-    def tag(self) -> str:
-        return f" ({self._argument()})"
-
-    def modulus(self) -> str:
-        return f" (mod {self._argument()})"
 
     def environment(self) -> str:
         name = self._name()
         if name not in _ENVIRONMENTS:
             raise _UnknownError
         if name == "array":
-            self._argument()
+            self.argument()
         text = self.read_until(r"\end")
         if self._name() != name:
             raise _UnknownError
@@ -334,12 +303,12 @@ class _Formula:
 _READERS: Mapping[str, Callable[[_Formula], str]] = {
     **dict.fromkeys(("frac", "dfrac", "tfrac", "cfrac"), _Formula.fraction),
     **dict.fromkeys(("left", "right"), _Formula.delimiter),
-    "binom": _Formula.binomial,
+    "binom": lambda formula: f"C({formula.argument()}, {formula.argument()})",
     "sqrt": _Formula.root,
-    "mathbb": _Formula.double_struck,
-    "not": _Formula.negated,
-    "tag": _Formula.tag,
-    "pmod": _Formula.modulus,
+    "mathbb": lambda formula: "".join(_DOUBLE_STRUCK.get(letter, letter) for letter in formula.argument()),
+    "not": lambda formula: formula.argument() + "\u0338",
+    "tag": lambda formula: f" ({formula.argument()})",
+    "pmod": lambda formula: f" (mod {formula.argument()})",
     "begin": _Formula.environment,
 }
 

@@ -7,9 +7,10 @@ from the JSON that `localllm bench` prints.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from operator import ge
 from statistics import median
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -85,7 +86,8 @@ class MetricsHistory:
             before_s, before = self._snapshots.pop(model.id, (at_s, None))
             if (now := model.counters) is not None:
                 self._snapshots[model.id] = (at_s, now)
-                if before is not None and at_s > before_s and _is_same_worker(before, now):
+                # A new worker counts from 0 again.
+                if before is not None and at_s > before_s and all(map(ge, _sums(now), _sums(before))):
                     samples.append(_sample(model, before, now, at_s - before_s))
 
     def samples(self, model_id: str) -> Sequence[Sample]:
@@ -93,14 +95,10 @@ class MetricsHistory:
         return tuple(self._samples.get(model_id, ()))
 
 
-def _is_same_worker(before: EngineCounters, after: EngineCounters) -> bool:
-    """Return whether the same worker counted both: a new one starts at 0."""
-    return all(new >= old for old, new in zip(_sums(before), _sums(after), strict=True))
-
-
-def _sums(counters: EngineCounters) -> Iterator[float]:
-    yield from (counters.n_finished, counters.n_prompt_tokens, counters.n_output_tokens)
-    yield from (counters.first_token_s.n_samples, counters.first_token_s.total_s)
+def _sums(counters: EngineCounters) -> tuple[float, ...]:
+    first_s = counters.first_token_s
+    n_tokens = (counters.n_prompt_tokens, counters.n_output_tokens)
+    return (counters.n_finished, *n_tokens, first_s.n_samples, first_s.total_s)
 
 
 def _sample(model: ModelStatus, old: EngineCounters, new: EngineCounters, between_s: float) -> Sample:
@@ -144,14 +142,10 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
     tps = [sample.output_tps for sample in samples]
     cached = "none yet" if not counters.n_prompt_tokens else f"{counters.cached_share:.0%} of all"
     cells = f"{occupancy.n_cells_used:,} of {occupancy.n_cells:,}"
+    speeds = f"{format_speed(tps[-1]) if tps else '–'}, answers {format_speed(counters.decode_tokens_per_s)}"
     most_bytes = max((sample.n_bytes for sample in samples), default=0)
     rows: tuple[tuple[str, str, Sequence[float | None], float | None], ...] = (
-        (
-            "tok/s",
-            f"{format_speed(tps[-1]) if tps else '–'}, answers {format_speed(counters.decode_tokens_per_s)}",
-            tps,
-            None,
-        ),
+        ("tok/s", speeds, tps, None),
         ("first token", latency, [sample.first_token_s for sample in samples], None),
         ("cache hits", cached, [sample.cached_share for sample in samples], 1.0),
         ("memory", format_memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
@@ -191,12 +185,13 @@ def run_line(job: Job) -> str:
         return f"{begun}: failed. {job.error.cause}"
     if job.state != "done" or job.result is None:
         return f"{begun}: {job.state}"
-    figures = _figures(job.result)
-    decode = next((f"answers {tps:.4g} tok/s" for (work, _, _), tps in figures.items() if work == "decode"), "")
-    prefill = next((f"prompts {tps:.4g} tok/s" for (work, _, _), tps in figures.items() if work == "prefill"), "")
-    roofline = next(
-        (f"{item['share']:.0%} of the memory bandwidth limit" for item in job.result.get("rooflines", ())), ""
-    )
+    tps_of: dict[str, float] = {}  # the first case of each work
+    for (name, _, _), tps in _figures(job.result).items():
+        tps_of.setdefault(name, tps)
+    decode = f"answers {tps_of['decode']:.4g} tok/s" if "decode" in tps_of else ""
+    prefill = f"prompts {tps_of['prefill']:.4g} tok/s" if "prefill" in tps_of else ""
+    shares = (item["share"] for item in job.result.get("rooflines", ()))
+    roofline = next((f"{share:.0%} of the memory bandwidth limit" for share in shares), "")
     return f"{begun}: {', '.join(filter(None, (decode, prefill, roofline))) or 'no results'}"
 
 

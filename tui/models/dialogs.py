@@ -30,7 +30,7 @@ from tui.models.rows import format_fit, format_rate, format_size
 from tui.widgets.dialogs import TableDialog
 
 if TYPE_CHECKING:
-    from app.protocol.library import MachineReport, Recommended, TypeChoice
+    from app.protocol.library import Recommended, TypeChoice
 
 
 _HEADINGS = f"{'type':<10}{'size':>9}{'loss':>9}  {'fit':<9}{'speed':>11}"
@@ -102,11 +102,9 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         choice = self._choices.get(event.option_id or "")
-        if choice is None:
-            self.query_one("#about", Static).update("Starts nothing.", layout=False)
-            return
-        needs = "; computes an importance matrix first, which takes a while" if choice.needs_imatrix else ""
-        self.query_one("#about", Static).update(printable_line(f"{choice.description}{needs}"), layout=False)
+        needs = "; computes an importance matrix first, which takes a while" if choice and choice.needs_imatrix else ""
+        about = printable_line(f"{choice.description}{needs}") if choice else "Starts nothing."
+        self.query_one("#about", Static).update(about, layout=False)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         choice = self._choices.get(event.option_id or "")
@@ -216,9 +214,13 @@ class WelcomeScreen(ModalScreen[bool]):
         self.choices.set_options([_not_now(), *options])
         self.choices.highlighted = 0  # Enter may be meant for the prompt
         try:
-            text = _machine_text(await (await localllm_service(self._connection)).library.machine())
+            machine = await (await localllm_service(self._connection)).library.machine()
         except UserError as error:
             text = printable_line(str(error))
+        else:
+            rows = [f"  {printable_line(label):<10} {printable_line(value)}" for label, value in machine.rows]
+            problems = [printable_line(f"! {problem.what} {problem.next_step}") for problem in machine.problems]
+            text = "\n".join(["", "This machine:", *rows, *problems])
         self.query_one("#machine", Static).update(text)
 
 
@@ -245,17 +247,6 @@ def _not_now() -> Option:
 def offer_line(offer: Recommended) -> str:
     """Return a recommendation as one printable line: title, size, fit, speed, role."""
     speed = f"about {format_rate(offer.quant.fit)}" if format_rate(offer.quant.fit) else ""
-    facts = (
-        offer.title,
-        format_size(offer.quant.n_bytes),
-        format_fit(offer.quant.fit),
-        speed,
-        _ROLES.get(offer.role, ""),
-    )
+    size, fit = format_size(offer.quant.n_bytes), format_fit(offer.quant.fit)
+    facts = (offer.title, size, fit, speed, _ROLES.get(offer.role, ""))
     return printable_line(" · ".join(fact for fact in facts if fact))
-
-
-def _machine_text(checkup: MachineReport) -> str:
-    rows = [f"  {printable_line(label):<10} {printable_line(text)}" for label, text in checkup.rows]
-    problems = [printable_line(f"! {problem.what} {problem.next_step}") for problem in checkup.problems]
-    return "\n".join(["", "This machine:", *rows, *problems])

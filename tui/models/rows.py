@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -158,7 +158,7 @@ def downloadable_rows(
         for each in reversed(by_reference.values())
         if _matches(f"{each.title} {each.reference}", words)
     )
-    return catalogue, tuple(_repository(repo) for repo in found)
+    return catalogue, tuple(map(_repository, found))
 
 
 def with_jobs(rows: Iterable[ModelRow], jobs: Iterable[Job]) -> tuple[ModelRow, ...]:
@@ -269,26 +269,25 @@ def _repository(repo: HubRepository) -> Section:
     facts = [f"{repo.n_downloads:,} downloads", repo.licence, "gated: accept its terms first"]
     title = f"{repo.repo}  {', '.join(fact for fact in facts[: 3 if repo.is_gated else 2] if fact)}"
     left_out = f"and {repo.n_left_out} files of other models" if repo.n_left_out else ""
-    return Section(title, tuple(_quants(repo)), repo.problem or left_out)
-
-
-def _quants(repo: HubRepository) -> Iterator[ModelRow]:
+    kind = ", a checkpoint: converted to a GGUF of this type after download" if repo.is_checkpoint else ""
+    rows = []
     for found in repo.models:
         for quant in found.quants:
-            how = ("", quant.name) if repo.is_checkpoint else (f":{quant.name}", "")
-            yield ModelRow(
-                id=f"remote:{repo.repo}{how[0]}:{how[1]}:{quant.n_bytes}",
+            suffix, quantize = ("", quant.name) if repo.is_checkpoint else (f":{quant.name}", "")
+            row = ModelRow(
+                id=f"remote:{repo.repo}{suffix}:{quantize}:{quant.n_bytes}",
                 kind="remote",
                 name=f"  {quant.name}",
                 n_bytes=quant.n_bytes,
                 type=quant.name,
                 fit=quant.fit,
                 n_ctx=found.n_ctx_train,
-                reference=f"{repo.repo}{how[0]}",
-                quantize=how[1],
-                note=f"{found.architecture}, {found.n_parameters / 1e9:.1f}B"
-                + (", a checkpoint: converted to a GGUF of this type after download" if repo.is_checkpoint else ""),
+                reference=f"{repo.repo}{suffix}",
+                quantize=quantize,
+                note=f"{found.architecture}, {found.n_parameters / 1e9:.1f}B{kind}",
             )
+            rows.append(row)
+    return Section(title, tuple(rows), repo.problem or left_out)
 
 
 def _matches(name: str, words: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,7 +27,6 @@ from tui.context import AppContext
 from tui.models.dialogs import ModelInfoScreen, QuantizeScreen
 from tui.models.lists import ModelLists
 from tui.models.rows import (
-    Columns,
     ModelRow,
     Section,
     columns,
@@ -123,22 +122,11 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
         state = "loaded, unloads when idle"
     name = row.reference or (row.model if row.kind in ("file", "folder") else row.name)
     speed = f"about {format_rate(row.fit)}" if format_rate(row.fit) else ""
-    facts = (
-        name,
-        format_size(row.n_bytes),
-        row.type if row.type not in name else "",
-        format_fit(row.fit),
-        speed,
-        context,
-        row.takes,
-        state,
-    )
+    type_ = row.type if row.type not in name else ""
+    facts = (name, format_size(row.n_bytes), type_, format_fit(row.fit), speed, context, row.takes, state)
     action = "X stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]
     notes = (row.damaged, row.progress, action, row.note)
-    return (
-        printable_line(" · ".join(fact for fact in facts if fact)),
-        printable_line(" ".join(note for note in notes if note)),
-    )
+    return printable_line(" · ".join(filter(None, facts))), printable_line(" ".join(filter(None, notes)))
 
 
 class ModelList(OptionList):
@@ -164,7 +152,14 @@ class ModelList(OptionList):
     def show(self, sections: Sequence[Section]) -> None:
         """Show `sections`; if the rows are the same, redraw only changed text."""
         self._sections = tuple(sections)
-        options = list(_options(self._sections, columns(max(20, self.size.width - _MARGIN_CELLS))))
+        at, options = columns(max(20, self.size.width - _MARGIN_CELLS)), list[Option]()
+        for number, section in enumerate(sections):
+            title = printable_line(section.title) if number else headings(section.title, at)
+            options.append(Option(Content.styled(title, "bold"), id=f"heading-{number}", disabled=True))
+            options += (Option(Content(row_line(row, at)), id=row.id) for row in section.rows)
+            if section.note:
+                note = Content(f"  {printable_line(section.note)}")
+                options.append(Option(note, id=f"note-{number}", disabled=True))
         shape = tuple(option.id for option in options)
         if shape == self._shape:
             for index, option in enumerate(options):
@@ -179,16 +174,6 @@ class ModelList(OptionList):
 
     def on_reformat_size(self) -> None:
         self.show(self._sections)
-
-
-def _options(sections: Sequence[Section], at: Columns) -> Iterator[Option]:
-    for number, section in enumerate(sections):
-        title = printable_line(section.title) if number else headings(section.title, at)
-        yield Option(Content.styled(title, "bold"), id=f"heading-{number}", disabled=True)
-        for row in section.rows:
-            yield Option(Content(row_line(row, at)), id=row.id)
-        if section.note:
-            yield Option(Content(f"  {printable_line(section.note)}"), id=f"note-{number}", disabled=True)
 
 
 class ModelsScreen(FeatureScreen):

@@ -6,6 +6,7 @@ colour.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from statistics import median
 from typing import TYPE_CHECKING
@@ -55,7 +56,19 @@ def machine_text(request: PlanRequest) -> str:
 
 def device_lines(report: PlanReport, n_columns: int) -> list[str]:
     """Return two lines per device, a bar and its figures, and a legend."""
-    lines = [line for device in report.devices for line in _device(device, report.n_layers, n_columns)]
+    lines = []
+    for device in report.devices:
+        name = f"{device.name}{f' {device.description}' if device.description else ''}"
+        name = name if len(name) <= _NAME_COLUMNS else f"{name[: _NAME_COLUMNS - 1]}…"
+        head = f"{name:<{_NAME_COLUMNS}} {device.layers:>3} of {report.n_layers} layers "
+        room = n_columns - len(head)
+        bar = _bar(device, room) if room >= _LEAST_BAR_COLUMNS else ""
+        parts = [f"{sign} {format_memory(size)}" for sign, size in _sections(device) if size]
+        if device.left_bytes < 0:
+            parts.append(f"! {format_memory(-device.left_bytes)} over {format_memory(device.free_bytes)} free")
+        else:
+            parts.append(f"· {format_memory(device.left_bytes)} of {format_memory(device.total_bytes)}")
+        lines += [f"{head}{bar}", f"  {'  '.join(parts)}"]
     return [*lines, _LEGEND]
 
 
@@ -80,27 +93,9 @@ def describe_load(request: PlanRequest, report: PlanReport) -> str:
     return f"! {report.warnings[0]} {text}" if is_too_large and report.warnings else text
 
 
-def _device(device: DevicePlan, n_layers: int, n_columns: int) -> tuple[str, str]:
-    name = f"{device.name}{f' {device.description}' if device.description else ''}"
-    name = name if len(name) <= _NAME_COLUMNS else f"{name[: _NAME_COLUMNS - 1]}…"
-    head = f"{name:<{_NAME_COLUMNS}} {device.layers:>3} of {n_layers} layers "
-    room = n_columns - len(head)
-    bar = _bar(device, room) if room >= _LEAST_BAR_COLUMNS else ""
-    parts = [f"{sign} {format_memory(size)}" for sign, size in _sections(device) if size]
-    if device.left_bytes < 0:
-        parts.append(f"! {format_memory(-device.left_bytes)} over {format_memory(device.free_bytes)} free")
-    else:
-        parts.append(f"· {format_memory(device.left_bytes)} of {format_memory(device.total_bytes)}")
-    return f"{head}{bar}", f"  {'  '.join(parts)}"
-
-
-def _sections(device: DevicePlan) -> tuple[tuple[str, int], ...]:
-    return (
-        ("█", device.weights_bytes),
-        ("▓", device.kv_bytes),
-        ("▒", device.compute_bytes),
-        ("░", device.extras_bytes),
-    )
+def _sections(device: DevicePlan) -> Iterable[tuple[str, int]]:
+    sizes = (device.weights_bytes, device.kv_bytes, device.compute_bytes, device.extras_bytes)
+    return zip("█▓▒░", sizes, strict=True)
 
 
 def _bar(device: DevicePlan, n_columns: int) -> str:
@@ -124,7 +119,8 @@ class BrailleCanvas:
         (x0, y0), (x1, y1) = self._dot(*start), self._dot(*end)
         n_steps = max(abs(x1 - x0), abs(y1 - y0), 1)
         for step in range(n_steps + 1):
-            self._set(x0 + round((x1 - x0) * step / n_steps), y0 + round((y1 - y0) * step / n_steps))
+            x, y = x0 + round((x1 - x0) * step / n_steps), y0 + round((y1 - y0) * step / n_steps)
+            self._dots[y // _DOTS_DOWN][x // _DOTS_ACROSS] |= _BITS[x % _DOTS_ACROSS][y % _DOTS_DOWN]
 
     def mark(self, x: float, y: float, sign: str) -> None:
         """Draw the character `sign` over the dots and earlier marks."""
@@ -141,21 +137,17 @@ class BrailleCanvas:
     def rows(self) -> list[str]:
         """Return the drawing, top first."""
         return [
-            "".join(self._marks.get((row, column)) or self._cell(row, column) for column in range(self._n_columns))
-            for row in range(self._n_rows)
+            "".join(
+                self._marks.get((row, column)) or (chr(_BLANK + bits) if bits else " ")
+                for column, bits in enumerate(cells)
+            )
+            for row, cells in enumerate(self._dots)
         ]
-
-    def _cell(self, row: int, column: int) -> str:
-        bits = self._dots[row][column]
-        return chr(_BLANK + bits) if bits else " "
 
     def _dot(self, x: float, y: float) -> tuple[int, int]:
         """Return the dot of a position, counted from the upper left corner."""
         across, down = self._n_columns * _DOTS_ACROSS - 1, self._n_rows * _DOTS_DOWN - 1
         return round(min(max(x, 0.0), 1.0) * across), down - round(min(max(y, 0.0), 1.0) * down)
-
-    def _set(self, x: int, y: int) -> None:
-        self._dots[y // _DOTS_DOWN][x // _DOTS_ACROSS] |= _BITS[x % _DOTS_ACROSS][y % _DOTS_DOWN]
 
 
 def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_rows: int) -> list[str]:

@@ -6,9 +6,9 @@ Owns which plan is shown and when to request the next. The service computes plan
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
 from textual.binding import Binding, BindingType
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 _LEAST_CTX, _MOST_CTX = 512, 1 << 20
 _SEQUENCES = (1, 2, 4, 8, 16, 32)
 _LAYERS = "layers:"
-Value = TypeVar("Value", int, str)
 OnStep = Callable[[str, int], None]
 """Takes the id of a control and the steps it changes. Called, not posted: the next key must find the change applied."""
 _LABEL_COLUMNS, _WIDEST_LABEL_COLUMNS = 16, 32  # by the width of the control
@@ -72,14 +71,14 @@ class StepperState:
 
 def plan_controls(request: PlanRequest, report: PlanReport) -> tuple[StepperState, ...]:
     """Return the controls for `request`, with open values from `report`."""
-    n_ctx, kv_type, n_sequences = _context(request, report), _cache(request, report), _sequences(request, report)
     layers = _layers(request, report)
     is_full = sum(layers.values()) >= report.n_layers
     of_all = f" of {report.n_layers}{'' if request.gpu_layers is not None else ', planned'}"
     return (
-        _state("context", "Context", _contexts(report, n_ctx), n_ctx, f"{n_ctx:,} tokens"),
-        _state("cache", "Cache", _caches(report, kv_type), kv_type, kv_type),
-        _state("sequences", "Parallel", _counts(n_sequences), n_sequences, str(n_sequences)),
+        *(
+            StepperState(id_, label, shown.format(value), value != values[0], value != values[-1])
+            for id_, label, shown, values, value in _scales(request, report)
+        ),
         *(
             StepperState(f"{_LAYERS}{name}", f"Layers: {name}", f"{count}{of_all}", count > 0, not is_full)
             for name, count in layers.items()
@@ -89,49 +88,27 @@ def plan_controls(request: PlanRequest, report: PlanReport) -> tuple[StepperStat
 
 def apply_step(request: PlanRequest, report: PlanReport, control_id: str, n_steps: int) -> PlanRequest:
     """Return `request` with a control changed by `n_steps` within its limits. Layers taken off a GPU go to the CPU."""
-    if control_id == "context":
-        n_ctx = _context(request, report)
-        return replace(request, n_ctx=_stepped(_contexts(report, n_ctx), n_ctx, n_steps))
-    if control_id == "cache":
-        kv_type = _cache(request, report)
-        return replace(request, kv_type=_stepped(_caches(report, kv_type), kv_type, n_steps))
-    if control_id == "sequences":
-        n_sequences = _sequences(request, report)
-        return replace(request, n_sequences=_stepped(_counts(n_sequences), n_sequences, n_steps))
+    for field, _, _, values, value in _scales(request, report):
+        if field == control_id:
+            changed: Any = values[min(max(values.index(value) + n_steps, 0), len(values) - 1)]
+            return replace(request, **{field: changed})
     name, layers = control_id.removeprefix(_LAYERS), _layers(request, report)
     most = report.n_layers - sum(layers.values()) + layers[name]
     return replace(request, gpu_layers=layers | {name: min(max(layers[name] + n_steps, 0), most)})
 
 
-def _state(control_id: str, label: str, values: Sequence[Value], value: Value, shown: str) -> StepperState:
-    return StepperState(control_id, label, shown, value != values[0], value != values[-1])
-
-
-def _contexts(report: PlanReport, n_ctx: int) -> tuple[int, ...]:
-    """Return powers of two up to the trained context, the trained and the current one."""
+def _scales(request: PlanRequest, report: PlanReport) -> Iterator[tuple[str, str, str, Sequence[int | str], int | str]]:
+    """Yield the controls that step through values: the field of a request, label, format, values, and the one in
+    effect, as requested or else as planned."""
+    setting = report.setting
+    n_ctx, kv_type = request.n_ctx or setting.ctx, request.kv_type or setting.kv_type
+    n_sequences = request.n_sequences or setting.sequences
     most = report.n_ctx_train or _MOST_CTX
     sizes = {size for power in range(_LEAST_CTX.bit_length() - 1, 31) if (size := 1 << power) <= most}
-    return tuple(sorted(sizes | {most, n_ctx}))
-
-
-def _caches(report: PlanReport, kv_type: str) -> tuple[str, ...]:
-    return report.kv_types if kv_type in report.kv_types else (kv_type, *report.kv_types)
-
-
-def _counts(n_sequences: int) -> tuple[int, ...]:
-    return tuple(sorted({*_SEQUENCES, n_sequences}))
-
-
-def _context(request: PlanRequest, report: PlanReport) -> int:
-    return request.n_ctx or report.setting.ctx
-
-
-def _cache(request: PlanRequest, report: PlanReport) -> str:
-    return request.kv_type or report.setting.kv_type
-
-
-def _sequences(request: PlanRequest, report: PlanReport) -> int:
-    return request.n_sequences or report.setting.sequences
+    yield "n_ctx", "Context", "{:,} tokens", sorted(sizes | {most, n_ctx}), n_ctx
+    kv_types = report.kv_types if kv_type in report.kv_types else (kv_type, *report.kv_types)
+    yield "kv_type", "Cache", "{}", kv_types, kv_type
+    yield "n_sequences", "Parallel", "{}", sorted({*_SEQUENCES, n_sequences}), n_sequences
 
 
 def _layers(request: PlanRequest, report: PlanReport) -> dict[str, int]:
@@ -140,33 +117,19 @@ def _layers(request: PlanRequest, report: PlanReport) -> dict[str, int]:
     return planned if requested is None else {name: requested.get(name, 0) for name in planned}
 
 
-def _stepped(values: Sequence[Value], value: Value, n_steps: int) -> Value:
-    return values[min(max(values.index(value) + n_steps, 0), len(values) - 1)]
-
-
 class Stepper(Static, can_focus=True):
     """One row: label, and value between arrows that show the possible directions."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("left", "step(-1)", "Less", id="value-less", tooltip="Decrease the value"),
         Binding("right", "step(1)", "More", id="value-more", tooltip="Increase the value"),
-        Binding(
-            "shift+left,pagedown",
-            f"step(-{_FAR})",
-            "Much less",
-            id="value-far-less",
-            tooltip="Decrease it by a large step",
-        ),
-        Binding(
-            "shift+right,pageup",
-            f"step({_FAR})",
-            "Much more",
-            id="value-far-more",
-            tooltip="Increase it by a large step",
-        ),
+        Binding("shift+left,pagedown", f"step(-{_FAR})", "Much less", id="value-far-less",
+                tooltip="Decrease it by a large step"),
+        Binding("shift+right,pageup", f"step({_FAR})", "Much more", id="value-far-more",
+                tooltip="Increase it by a large step"),
         Binding("up", "app.focus_previous", "Up", id="value-up", tooltip="Go to the value above"),
         Binding("down", "app.focus_next", "Down", id="value-down", tooltip="Go to the value below"),
-    )
+    )  # fmt: skip
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key.key, key.action, key.description, id=key.id, tooltip=key.tooltip, show=False) for key in KEYS
     ]

@@ -52,21 +52,13 @@ HIGH_CONTRAST = Theme(
     boost="#1c1c1c",
     text_alpha=1.0,
     variables={
-        "text-muted": "#ffffff",
-        "text-disabled": "#c8c8c8",
-        "foreground-muted": "#ffffff",
-        "foreground-disabled": "#c8c8c8",
-        "block-cursor-background": "#ffff00",
-        "block-cursor-foreground": "#000000",
+        **dict.fromkeys(("text-muted", "foreground-muted", "footer-description-foreground"), "#ffffff"),
+        **dict.fromkeys(("text-disabled", "foreground-disabled", "border-blurred"), "#c8c8c8"),
+        **dict.fromkeys(("block-cursor-background", "footer-key-foreground", "input-cursor-background"), "#ffff00"),
+        **dict.fromkeys(("block-cursor-foreground", "footer-background", "input-cursor-foreground"), "#000000"),
         "block-cursor-text-style": "bold",
-        "footer-key-foreground": "#ffff00",
-        "footer-description-foreground": "#ffffff",
-        "footer-background": "#000000",
-        "input-cursor-background": "#ffff00",
-        "input-cursor-foreground": "#000000",
         "input-selection-background": "#004080",
         "border": "#ffffff",
-        "border-blurred": "#c8c8c8",
         "scrollbar": "#ffffff",
         "scrollbar-background": "#000000",
     },
@@ -95,17 +87,8 @@ class WithoutColors(LineFilter):
 
 @lru_cache(4096)
 def _without_colors(style: Style) -> Style:
-    return Style(
-        bold=style.bold,
-        dim=style.dim,
-        italic=style.italic,
-        underline=style.underline,
-        underline2=style.underline2,
-        strike=style.strike,
-        reverse=style.reverse,
-        link=style.link,
-        meta=style.meta,
-    )
+    attributes = ("bold", "dim", "italic", "underline", "underline2", "strike", "reverse")
+    return Style(link=style.link, meta=style.meta, **{name: getattr(style, name) for name in attributes})
 
 
 def theme_choices(available: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ Owns folding and colours.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.cells import chop_cells
@@ -73,13 +73,10 @@ class StyledLines(Widget):
 
     def _folded(self, width: int) -> tuple[StyledLine, ...]:
         if width != self._folded_at:
-            self._rows = tuple(row for line in self._lines for row in _rows_of(line, max(width, 2)))
-            self._folded_at = width
+            rows: list[StyledLine] = []
+            for line in self._lines:
+                fits = len(line.text) * 2 <= width  # no character is wider than two cells
+                parts = () if fits else chop_cells(line.text, max(width, 2)) or ("",)
+                rows += [line] if fits else [StyledLine(part, line.kind) for part in parts]
+            self._rows, self._folded_at = tuple(rows), width
         return self._rows
-
-
-def _rows_of(line: StyledLine, width: int) -> Iterator[StyledLine]:
-    if len(line.text) * 2 <= width:  # no character is wider than two cells
-        yield line
-    else:
-        yield from (StyledLine(part, line.kind) for part in chop_cells(line.text, width) or ("",))

@@ -102,10 +102,10 @@ def test_controls_stop_at_their_limits() -> None:
         "Parallel",
         "Layers: CUDA0",
     ]
-    most = apply_step(PlanRequest(), found, "context", 99)
+    most = apply_step(PlanRequest(), found, "n_ctx", 99)
     assert most.n_ctx == found.n_ctx_train
     assert not plan_controls(most, found)[0].has_more
-    least = apply_step(PlanRequest(), found, "context", -99)
+    least = apply_step(PlanRequest(), found, "n_ctx", -99)
     assert least.n_ctx == 512
     assert not plan_controls(least, found)[0].has_less
 
@@ -135,7 +135,7 @@ def test_a_cache_type_of_the_settings_that_no_control_offers_is_still_shown() ->
     request = PlanRequest(kv_type="q8_0,q4_0")
     stepper = plan_controls(request, report())[1]
     assert stepper.value == "q8_0,q4_0"
-    assert apply_step(request, report(), "cache", 1).kv_type == report().kv_types[0]
+    assert apply_step(request, report(), "kv_type", 1).kv_type == report().kv_types[0]
 
 
 def test_machines_are_named_as_they_were_given() -> None:
