@@ -8,11 +8,17 @@ import pytest
 
 from tui.app import LocalllmApp
 from tui.chat.commands import CHAT_COMMANDS
+from tui.chat.draft_actions import DraftActions
+from tui.chat.message_actions import MessageActions
+from tui.chat.screen import ChatScreen
+from tui.chat.settings_actions import SettingsActions
+from tui.chat.tools.actions import ToolActions
 from tui.commands import APP_COMMANDS, FEATURES, slash_line, unknown_command
 from tui.inline.chat import InlineChat
 from tui.inline.commands import COMMANDS
 
 SCREENS = [feature.screen_class() for feature in FEATURES]
+PARTS = {ChatScreen: (MessageActions, DraftActions, ToolActions, SettingsActions)}  # they carry out commands too
 EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)
 
 
@@ -34,7 +40,9 @@ def test_every_command_is_reachable_and_described(screen):
 
 @EVERY_SCREEN
 def test_every_command_is_a_method_of_its_screen_or_of_the_app(screen):
-    assert all(callable(getattr(screen, command.method)) for command in screen.TABLE)
+    targets = (screen, *PARTS.get(screen, ()))
+    for command in screen.TABLE:
+        assert any(callable(getattr(target, command.method, None)) for target in targets), command.id
     assert all(callable(getattr(LocalllmApp, command.method)) for command in APP_COMMANDS)
 
 
