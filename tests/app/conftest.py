@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ import pytest
 from app.cli.main import main
 from app.engine.load.machine import list_gpus
 from offload.devices.bandwidth import measure_read_bandwidth
-from quantizer.system.process import python_command
 from tests.app.running import RunningService
+from tests.app.service_process import CommandStarter, command_starter
 from tests.quantizer.gguf_files import tiny_llama
 
 CHAT_TEMPLATE = (
@@ -74,18 +73,15 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> M
 
 
 @contextmanager
-def _started_services(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
+def _started_services(
+    starter: CommandStarter, environment: Mapping[str, str]
+) -> Iterator[Callable[..., RunningService]]:
     """Start services that end with this block; `outside` are variables that are no settings."""
     running: list[RunningService] = []
 
     def start(outside: Mapping[str, str] | None = None, **settings: str) -> RunningService:
         own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
-        process = subprocess.Popen(
-            python_command("tests.app.service_process", "serve", "--owned"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**environment, **(outside or {}), **own},
-        )
+        process = starter.start({**environment, **(outside or {}), **own}, "serve", "--owned")
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         key = settings.get("api_key", "")
@@ -104,16 +100,22 @@ def _started_services(environment: Mapping[str, str]) -> Iterator[Callable[..., 
         service.wait_for_end()
 
 
+@pytest.fixture(scope="session")
+def starter(environment: Mapping[str, str]) -> Iterator[CommandStarter]:
+    with command_starter(environment) as starter:
+        yield starter
+
+
 @pytest.fixture(scope="module")
-def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
+def start_service(starter: CommandStarter, environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
     """Start services that end with the tests of this file."""
-    with _started_services(environment) as start:
+    with _started_services(starter, environment) as start:
         yield start
 
 
 @pytest.fixture(scope="session")
-def shared_service(environment: Mapping[str, str]) -> Iterator[RunningService]:
-    with _started_services(environment) as start:
+def shared_service(starter: CommandStarter, environment: Mapping[str, str]) -> Iterator[RunningService]:
+    with _started_services(starter, environment) as start:
         yield start()
 
 

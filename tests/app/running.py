@@ -11,6 +11,8 @@ from typing import Any
 
 import httpx
 
+from tests.app.service_process import ForkedProcess
+
 __all__ = ["RunningService"]
 
 
@@ -20,7 +22,7 @@ class RunningService:
 
     url: str
     http: httpx.Client
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | ForkedProcess
 
     def let_end(self) -> None:
         assert self.process.stdin is not None

@@ -1,16 +1,180 @@
-"""`python -m tests.app.service_process ARGUMENTS`: the command line as it is, but for the measured memory bandwidth.
+"""The command line as tests start it, and how one process forks many of it.
 
-A service that plans reads a gibibyte seven times: 2.5 s of processor time, where 16 MiB do for a test.
+A service imports for two seconds of processor time, and a suite starts fifty: on Linux one process imports once and
+forks each service, elsewhere each is a Python started anew. `python -m tests.app.service_process ARGUMENTS` is the
+command line as it is, but for the measured memory bandwidth: a service that plans reads a gibibyte seven times,
+2.5 s of processor time, where 16 MiB do for a test.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from typing import NoReturn
 
-import app.engine.load.machine as machine
-from app.cli.main import main
-from offload.devices.bandwidth import measure_read_bandwidth
+from quantizer.system.process import python_command
+
+__all__ = ["CommandStarter", "ForkedProcess", "command_starter"]
+
+_FORKS = "--fork"
+
+
+class ForkedProcess:
+    """A process that another one forked, with what tests use of `subprocess.Popen`."""
+
+    def __init__(self, forker: socket.socket, environment: Mapping[str, str], arguments: tuple[str, ...]) -> None:
+        its_input, our_output = os.pipe()
+        our_input, its_output = os.pipe()
+        ours, its = socket.socketpair()
+        socket.send_fds(forker, [b"!"], [its_input, its_output, its.fileno()])
+        for number in (its_input, its_output):
+            os.close(number)
+        its.close()
+        self.stdin, self.stdout = os.fdopen(our_output, "wb"), os.fdopen(our_input, "rb")
+        ours.sendall(json.dumps([dict(environment), arguments]).encode() + b"\n")
+        self._reports = ours
+        self.pid = self._read_number()
+        self.returncode: int | None = None
+
+    def __enter__(self) -> ForkedProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stdin.close()
+        self.stdout.close()
+        self.wait()
+        self._reports.close()
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            self._reports.settimeout(timeout)
+            try:
+                self.returncode = self._read_number()
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0) from None
+        return self.returncode
+
+    def kill(self) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _read_number(self) -> int:
+        line = b""
+        while not line.endswith(b"\n"):  # byte by byte: what follows a timeout must find the whole line
+            byte = self._reports.recv(1)
+            assert byte, "the process that forks has ended"
+            line += byte
+        return int(line)
+
+
+class CommandStarter:
+    """Starts the command line with piped input and output, forked where `forker` is a process that forks."""
+
+    def __init__(self, forker: socket.socket | None) -> None:
+        self._forker = forker
+
+    def start(self, environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes] | ForkedProcess:
+        if self._forker is not None:
+            return ForkedProcess(self._forker, environment, arguments)
+        return subprocess.Popen(
+            python_command(__name__, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+
+
+@contextmanager
+def command_starter(environment: Mapping[str, str]) -> Iterator[CommandStarter]:
+    if sys.platform != "linux":  # macOS's own libraries do not bear a fork without an exec
+        yield CommandStarter(None)
+        return
+    ours, its = socket.socketpair()
+    with (
+        subprocess.Popen(
+            python_command(__name__, _FORKS, str(its.fileno())),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=[its.fileno()],
+        ),
+        ours,  # it ends where this one is closed
+    ):
+        its.close()
+        yield CommandStarter(ours)
+
+
+def _fork_commands(door: socket.socket) -> None:
+    """Fork a command for each that asks at `door`, and report its process id and its exit status."""
+    import app.cli.verbs.service
+    import app.service.application
+    import app.service.server  # noqa: F401 - what every service imports
+
+    gc.freeze()
+    asking: dict[int, socket.socket] = {}
+    woken, wake = socket.socketpair()
+    wake.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake.fileno())
+    while True:
+        ready, _, _ = select.select([door, woken], [], [])
+        if woken in ready:
+            woken.recv(4096)
+        while asking:
+            process_id, status = os.waitpid(-1, os.WNOHANG)
+            if process_id == 0:
+                break
+            with asking.pop(process_id) as asker, contextlib.suppress(OSError):
+                asker.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+        if door not in ready:
+            continue
+        message, numbers, _, _ = socket.recv_fds(door, 1, 3)
+        if not message:
+            return
+        asker = socket.socket(fileno=numbers[2])
+        with asker.makefile("rb") as lines:
+            environment, arguments = json.loads(lines.readline())
+        process_id = os.fork()
+        if process_id == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for other in (door, woken, wake, asker, *asking.values()):
+                other.close()
+            _run_here(environment, arguments, numbers[0], numbers[1])
+        asker.sendall(b"%d\n" % process_id)
+        asking[process_id] = asker
+        for number in numbers[:2]:
+            os.close(number)
+
+
+def _run_here(environment: Mapping[str, str], arguments: list[str], reading: int, writing: int) -> NoReturn:
+    for number, standard in ((reading, 0), (writing, 1)):
+        os.dup2(number, standard)
+        os.close(number)
+    os.environ.clear()
+    os.environ.update(environment)
+    _main(arguments)
+
+
+def _main(arguments: list[str]) -> NoReturn:
+    import app.engine.load.machine as machine
+    from app.cli.main import main
+    from offload.devices.bandwidth import measure_read_bandwidth
+
+    machine.measure_read_bandwidth = partial(measure_read_bandwidth, n_bytes=16 << 20)
+    sys.argv[1:] = arguments
+    main(arguments)
+
 
 if __name__ == "__main__":
-    machine.measure_read_bandwidth = partial(measure_read_bandwidth, n_bytes=16 << 20)
-    main()
+    if sys.argv[1] == _FORKS:
+        _fork_commands(socket.socket(fileno=int(sys.argv[2])))
+    else:
+        _main(sys.argv[1:])
