@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from app.service.api.responses.requests import ResponsesBody
 from tests.app.one_file_service import MADE, Service, serving
+from tests.app.service.api import sdk
 
 TEMPLATES = Path(__file__).parents[1] / "tools" / "family_templates"
 TEMPLATE = (TEMPLATES / "gpt-oss.jinja").read_text("utf-8")
@@ -261,7 +260,9 @@ async def test_an_answer_continues_in_its_channel(service: Service) -> None:
 
 async def test_openai_s_client_accumulates_a_thought_a_plan_and_a_call(service: Service) -> None:
     """openai-python 3.54 sends the request, and checks every event of the stream."""
-    client = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=service.http, max_retries=0)
+    client = sdk.openai.AsyncOpenAI(
+        base_url="http://localhost/v1", api_key="none", http_client=service.http, max_retries=0
+    )
     text = THOUGHT_AND_CALL.replace("<|end|>", "<|end|><|start|>assistant<|channel|>commentary<|message|>I go.<|end|>")
     messages: Any = [saying(text)]
     tool: Any = {"type": "function", "function": FUNCTION}
@@ -277,7 +278,9 @@ async def test_openai_s_client_accumulates_a_thought_a_plan_and_a_call(service: 
 
 
 async def test_openai_s_client_gets_the_items_of_a_response(service: Service) -> None:
-    client = openai.AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=service.http, max_retries=0)
+    client = sdk.openai.AsyncOpenAI(
+        base_url="http://localhost/v1", api_key="none", http_client=service.http, max_retries=0
+    )
     asked: Any = {"model": MADE, "input": [saying(THOUGHT_AND_ANSWER)], "reasoning": {"effort": "high"}}
     whole = await client.responses.create(**asked)
     assert [item.type for item in whole.output] == ["reasoning", "message"]
@@ -292,7 +295,7 @@ async def test_anthropic_s_client_gets_the_blocks_of_a_message(service: Service)
     """anthropic 2.12, with the fields of Claude Code."""
     httpx2 = pytest.importorskip("httpx2", reason="this anthropic is older than 2 and brings none")
     http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=service.app))
-    client = anthropic.AsyncAnthropic(base_url="http://localhost", api_key="none", http_client=http)
+    client = sdk.anthropic.AsyncAnthropic(base_url="http://localhost", api_key="none", http_client=http)
     tool: Any = {"name": "get_weather", "description": "Tells the weather.", "input_schema": PARAMETERS}
     messages: Any = [saying(THOUGHT_AND_CALL)]
     async with client.messages.stream(

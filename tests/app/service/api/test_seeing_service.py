@@ -13,13 +13,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import ollama
-import openai
 import pytest
 
 from tests.app.chat.attachments.files import pdf_of
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 from tests.app.service.api.lmstudio.sdk_client import connected, history, predict, stack
 from tests.app.service.api.picture_requests import FILE, REQUESTS, SOUND, URL
 from tests.quantizer.gguf_projectors import tiny_projector
@@ -49,8 +48,8 @@ def seeing(model: Path, start_service: Callable[..., RunningService]) -> Running
 
 
 @pytest.fixture(scope="module")
-def openai_client(seeing: RunningService) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{seeing.url}/v1", api_key="none", max_retries=0) as client:
+def openai_client(seeing: RunningService) -> Iterator[sdk.openai.OpenAI]:
+    with sdk.openai.OpenAI(base_url=f"{seeing.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -126,7 +125,7 @@ def test_a_stored_response_keeps_its_picture(seeing: RunningService) -> None:
     assert items[0]["content"][1]["image_url"] == URL
 
 
-def test_openais_client_sends_pictures_and_sounds(openai_client: openai.OpenAI) -> None:
+def test_openais_client_sends_pictures_and_sounds(openai_client: sdk.openai.OpenAI) -> None:
     content: Any = [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": URL, "detail": "low"}},
@@ -141,19 +140,19 @@ def test_openais_client_sends_pictures_and_sounds(openai_client: openai.OpenAI) 
     assert openai_client.responses.create(model="tiny", input=items, max_output_tokens=4).output_text
 
 
-def test_openais_client_knows_a_damaged_picture_as_a_bad_request(openai_client: openai.OpenAI) -> None:
+def test_openais_client_knows_a_damaged_picture_as_a_bad_request(openai_client: sdk.openai.OpenAI) -> None:
     damaged = b64encode(b"damaged").decode()
     part: dict[str, Any] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,?"}}
     messages: Any = [{"role": "user", "content": [part]}]
-    with pytest.raises(openai.BadRequestError, match="not valid Base64"):
+    with pytest.raises(sdk.openai.BadRequestError, match="not valid Base64"):
         openai_client.chat.completions.create(model="tiny", messages=messages)
     part["image_url"]["url"] = f"data:image/png;base64,{damaged}"
-    with pytest.raises(openai.BadRequestError, match="damaged"):
+    with pytest.raises(sdk.openai.BadRequestError, match="damaged"):
         openai_client.chat.completions.create(model="tiny", messages=messages)
 
 
 def test_anthropics_client_sends_a_picture_and_gets_one_from_a_tool(seeing: RunningService) -> None:
-    with anthropic.Anthropic(base_url=seeing.url, api_key="none", max_retries=0) as client:
+    with sdk.anthropic.Anthropic(base_url=seeing.url, api_key="none", max_retries=0) as client:
         asked: list[Any] = [{"role": "user", "content": [BLOCK, {"type": "text", "text": "What is it?"}]}]
         answer = client.messages.create(model="tiny", max_tokens=4, messages=asked)
         assert answer.content[0].type == "text"

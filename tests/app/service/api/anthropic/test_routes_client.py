@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import anthropic
 import pytest
 
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 
 MESSAGES: list[Any] = [{"role": "user", "content": "hello"}]
 TOOL: Any = {
@@ -20,12 +20,12 @@ CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Åre"}}\n</t
 
 
 @pytest.fixture(scope="module")
-def client(service: RunningService) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=service.url, api_key="none", max_retries=0) as client:
+def client(service: RunningService) -> Iterator[sdk.anthropic.Anthropic]:
+    with sdk.anthropic.Anthropic(base_url=service.url, api_key="none", max_retries=0) as client:
         yield client
 
 
-def test_it_asks_and_streams(client: anthropic.Anthropic) -> None:
+def test_it_asks_and_streams(client: sdk.anthropic.Anthropic) -> None:
     asked: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 5, "extra_body": {"temperature": 0}}
     whole = client.messages.create(**asked)
     with client.messages.stream(**asked) as stream:
@@ -39,7 +39,7 @@ def test_it_asks_and_streams(client: anthropic.Anthropic) -> None:
     assert final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0) == counted
 
 
-def test_a_whole_loop_with_a_tool_runs(client: anthropic.Anthropic) -> None:
+def test_a_whole_loop_with_a_tool_runs(client: sdk.anthropic.Anthropic) -> None:
     messages: list[Any] = [{"role": "user", "content": f"<say>{CALL}</say>"}]
     with client.messages.stream(model="tiny", max_tokens=500, messages=messages, tools=[TOOL]) as stream:
         first = stream.get_final_message()
@@ -54,8 +54,8 @@ def test_a_whole_loop_with_a_tool_runs(client: anthropic.Anthropic) -> None:
     assert second.stop_reason == "end_turn"
 
 
-def test_its_own_errors_are_raised(client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.NotFoundError):
+def test_its_own_errors_are_raised(client: sdk.anthropic.Anthropic) -> None:
+    with pytest.raises(sdk.anthropic.NotFoundError):
         client.messages.create(model="mario", max_tokens=5, messages=MESSAGES)
-    with pytest.raises(anthropic.BadRequestError, match=r"prompt is too long: 50\d\d tokens > 4096 maximum"):
+    with pytest.raises(sdk.anthropic.BadRequestError, match=r"prompt is too long: 50\d\d tokens > 4096 maximum"):
         client.messages.create(model="tiny", max_tokens=5, messages=[{"role": "user", "content": "x" * 5000}])

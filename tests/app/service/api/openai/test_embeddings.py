@@ -4,10 +4,10 @@ import base64
 import struct
 from typing import Any
 
-import openai
 import pytest
 
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 
 
 def embed(service: RunningService, **body: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def test_base64_holds_the_same_floats(service: RunningService) -> None:
 
 
 def test_openais_client_embeds(service: RunningService) -> None:
-    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
+    with sdk.openai.OpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
         answered = client.embeddings.create(model="tiny", input=["hello", "world"])
     assert len(answered.data) == 2
     assert answered.data[0].embedding == pytest.approx(embed(service, input="hello")["data"][0]["embedding"])

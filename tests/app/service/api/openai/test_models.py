@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-import anthropic
 import pytest
 
 from app.protocol.errors import RequestError
 from app.service.api.anthropic.models import Page, anthropic_model, model_page
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 
 # What Anthropic's clients send with every request (its SDK for Python 0.7x, and Claude Code 2.1 with `limit=1000`).
 ANTHROPIC = {"anthropic-version": "2023-06-01", "x-api-key": "none"}
@@ -34,10 +34,10 @@ def test_an_anthropic_client_gets_its_list(service: RunningService) -> None:
 
 
 def test_anthropics_own_client_lists_and_finds_models(service: RunningService) -> None:
-    with anthropic.Anthropic(base_url=service.url, api_key="none") as client:
+    with sdk.anthropic.Anthropic(base_url=service.url, api_key="none") as client:
         assert "tiny" in [model.id for model in client.models.list(limit=1)], "a page each"
         assert client.models.retrieve("tiny").display_name == "tiny"
-        with pytest.raises(anthropic.NotFoundError, match="nope"):
+        with pytest.raises(sdk.anthropic.NotFoundError, match="nope"):
             client.models.retrieve("nope")
 
 

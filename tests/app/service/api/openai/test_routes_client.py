@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import openai
 import pytest
 
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 
-MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+MESSAGES: list[sdk.openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
 
 
 @pytest.fixture(scope="module")
-def client(service: RunningService) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+def client(service: RunningService) -> Iterator[sdk.openai.OpenAI]:
+    with sdk.openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
-def test_it_chats(client: openai.OpenAI) -> None:
+def test_it_chats(client: sdk.openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=5, temperature=0)
     assert answer.choices[0].message.content
     assert answer.usage is not None
     assert answer.usage.completion_tokens <= 5
 
 
-def test_it_streams(client: openai.OpenAI) -> None:
+def test_it_streams(client: sdk.openai.OpenAI) -> None:
     whole = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=5, temperature=0)
     stream = client.chat.completions.create(
         model="tiny",
@@ -41,11 +41,11 @@ def test_it_streams(client: openai.OpenAI) -> None:
     assert chunks[-1].usage is not None
 
 
-def test_it_completes(client: openai.OpenAI) -> None:
+def test_it_completes(client: sdk.openai.OpenAI) -> None:
     assert client.completions.create(model="tiny", prompt="hello", max_tokens=5).choices[0].text
 
 
-def test_it_reads_several_answers_and_their_logprobs(client: openai.OpenAI) -> None:
+def test_it_reads_several_answers_and_their_logprobs(client: sdk.openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model="tiny",
         messages=MESSAGES,
@@ -65,14 +65,14 @@ def test_it_reads_several_answers_and_their_logprobs(client: openai.OpenAI) -> N
     assert "".join(text.logprobs.tokens) == text.text
 
 
-def test_it_lists_models(client: openai.OpenAI) -> None:
+def test_it_lists_models(client: sdk.openai.OpenAI) -> None:
     assert "tiny" in {model.id for model in client.models.list()}
 
 
-def test_its_own_exceptions_are_raised(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as unknown:
+def test_its_own_exceptions_are_raised(client: sdk.openai.OpenAI) -> None:
+    with pytest.raises(sdk.openai.NotFoundError) as unknown:
         client.chat.completions.create(model="nope", messages=MESSAGES)
     assert unknown.value.code == "model_not_found"
-    with pytest.raises(openai.BadRequestError) as overflow:
+    with pytest.raises(sdk.openai.BadRequestError) as overflow:
         client.completions.create(model="tiny", prompt="x" * 5000)
     assert overflow.value.code == "context_length_exceeded"

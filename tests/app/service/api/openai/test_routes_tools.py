@@ -6,18 +6,17 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import openai
 import pytest
-from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolParam
 from pydantic import ValidationError
 
 from app.protocol.errors import RequestError
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.generation.message_order import TAKES_ALL, with_whole_calls
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 from tests.app.service.template_messages import as_dicts
 
-TOOL: ChatCompletionToolParam = {
+TOOL: sdk.openai.types.chat.ChatCompletionToolParam = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -28,18 +27,18 @@ TOOL: ChatCompletionToolParam = {
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Åre"}}\n</tool_call>'
 
 
-def asking(answer: str) -> list[ChatCompletionMessageParam]:
+def asking(answer: str) -> list[sdk.openai.types.chat.ChatCompletionMessageParam]:
     """Return messages to which the fake model answers `answer`."""
     return [{"role": "user", "content": f"<say>{answer}</say>"}]
 
 
 @pytest.fixture(scope="module")
-def client(service: RunningService) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+def client(service: RunningService) -> Iterator[sdk.openai.OpenAI]:
+    with sdk.openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
-def test_a_call_comes_structured(client: openai.OpenAI) -> None:
+def test_a_call_comes_structured(client: sdk.openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="tiny", messages=asking(f"One moment.\n{CALL}"), tools=[TOOL])
     (choice,) = answer.choices
     assert choice.finish_reason == "tool_calls"
@@ -52,7 +51,7 @@ def test_a_call_comes_structured(client: openai.OpenAI) -> None:
     assert len(call.id) == 9
 
 
-def test_calls_stream_name_first_and_then_their_arguments(client: openai.OpenAI) -> None:
+def test_calls_stream_name_first_and_then_their_arguments(client: sdk.openai.OpenAI) -> None:
     with client.chat.completions.stream(model="tiny", messages=asking(CALL + CALL), tools=[TOOL]) as stream:
         events = list(stream)
         final = stream.get_final_completion()
@@ -73,7 +72,7 @@ def test_calls_stream_name_first_and_then_their_arguments(client: openai.OpenAI)
     assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [{"city": "Åre"}] * 2
 
 
-def test_a_whole_loop_with_a_tool_runs(client: openai.OpenAI) -> None:
+def test_a_whole_loop_with_a_tool_runs(client: sdk.openai.OpenAI) -> None:
     messages = asking(CALL)
     first = client.chat.completions.create(model="tiny", messages=messages, tools=[TOOL]).choices[0].message
     assert first.content is None
@@ -127,7 +126,7 @@ def test_unsupported_tools_are_refused(fields: dict[str, Any], word: str) -> Non
         body.turn()
 
 
-def test_a_conversation_goes_on_after_a_call_that_was_cut_off(client: openai.OpenAI) -> None:
+def test_a_conversation_goes_on_after_a_call_that_was_cut_off(client: sdk.openai.OpenAI) -> None:
     """The loop of openai 3.54 for Python: the message goes back as it came, with a result for each call."""
     messages = asking(CALL)
     asked = {"model": "tiny", "tools": [TOOL]}

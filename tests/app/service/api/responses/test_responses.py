@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import openai
 import pytest
 
 from app.service.api.responses.items import InputItem, encode_reasoning
 from app.service.api.responses.requests import ResponsesBody
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 from tests.app.service.api.responses.test_routes import CALL, TOOL, _events
 from tests.quantizer.gguf_files import tiny_llama
 
@@ -34,8 +34,8 @@ def thinker(start_service: Callable[..., RunningService], tmp_path_factory: pyte
 
 
 @pytest.fixture(scope="module")
-def client(service: RunningService) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+def client(service: RunningService) -> Iterator[sdk.openai.OpenAI]:
+    with sdk.openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -226,7 +226,7 @@ def test_an_item_that_is_cut_is_incomplete(service: RunningService) -> None:
     assert of_kind(events, "incomplete")
 
 
-def test_a_response_that_went_on_after_its_limit_takes_its_text_along(client: openai.OpenAI) -> None:
+def test_a_response_that_went_on_after_its_limit_takes_its_text_along(client: sdk.openai.OpenAI) -> None:
     cut = client.responses.create(model="tiny", input="<say>one two three</say>", max_output_tokens=3, temperature=0)
     longer = client.responses.create(model="tiny", input="<say>more</say>", previous_response_id=cut.id)
     assert longer.usage is not None

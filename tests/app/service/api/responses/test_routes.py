@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import openai
 import pytest
 
 from app.engine.grammar.json_grammar import ANY_OBJECT
@@ -14,6 +13,7 @@ from app.protocol.errors import RequestError
 from app.service.api.responses.requests import ResponsesBody
 from app.service.generation.thinking import Thinking
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 from tests.app.service.template_messages import as_dicts
 
 ASK: dict[str, Any] = {"model": "tiny", "input": "hello", "max_output_tokens": 6, "temperature": 0}
@@ -40,8 +40,8 @@ def _messages(**fields: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def client(service: RunningService) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+def client(service: RunningService) -> Iterator[sdk.openai.OpenAI]:
+    with sdk.openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -68,7 +68,7 @@ def test_the_events_of_a_response_are_numbered_and_nested(service: RunningServic
     assert events[0]["response"]["id"] == events[-1]["response"]["id"]
 
 
-def test_the_official_client_asks_and_streams(client: openai.OpenAI) -> None:
+def test_the_official_client_asks_and_streams(client: sdk.openai.OpenAI) -> None:
     asked = ASK | {"input": "<say>good day</say>", "max_output_tokens": 50}
     whole = client.responses.create(**asked)
     with client.responses.stream(**asked) as stream:
@@ -80,14 +80,14 @@ def test_the_official_client_asks_and_streams(client: openai.OpenAI) -> None:
     assert whole.usage.input_tokens == len("<user><say>good day</say>\n<assistant>")
 
 
-def test_an_answer_cut_short_is_incomplete(client: openai.OpenAI) -> None:
+def test_an_answer_cut_short_is_incomplete(client: sdk.openai.OpenAI) -> None:
     response = client.responses.create(model="tiny", input="<say>one two three</say>", max_output_tokens=3)
     assert response.status == "incomplete"
     assert response.incomplete_details is not None
     assert response.incomplete_details.reason == "max_output_tokens"
 
 
-def test_a_whole_loop_with_a_tool_runs(client: openai.OpenAI) -> None:
+def test_a_whole_loop_with_a_tool_runs(client: sdk.openai.OpenAI) -> None:
     items: list[Any] = [{"role": "user", "content": f"<say>{CALL}</say>"}]
     with client.responses.stream(model="tiny", input=items, tools=[TOOL]) as stream:
         first = stream.get_final_response()

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import openai
 import pytest
 
 from app.service.api.responses.exchange import MAX_RUNNING
 from app.service.api.responses.store import FILE_NAME
 from tests.app.running import RunningService
+from tests.app.service.api import sdk
 from tests.app.service.api.responses.test_routes import CALL, TOOL, _events
 
 Start = Callable[..., RunningService]
@@ -28,8 +28,8 @@ def say(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def client(service: RunningService) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+def client(service: RunningService) -> Iterator[sdk.openai.OpenAI]:
+    with sdk.openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
         yield client
 
 
@@ -110,7 +110,9 @@ def test_a_reference_may_have_an_id_alone(service: RunningService) -> None:
     assert texts(second["output"]) == ["Two."]
 
 
-def test_a_conversation_by_previous_responses_has_the_prompt_of_one_that_is_sent_whole(client: openai.OpenAI) -> None:
+def test_a_conversation_by_previous_responses_has_the_prompt_of_one_that_is_sent_whole(
+    client: sdk.openai.OpenAI,
+) -> None:
     """openai 3.54 (Python)."""
     previous, sent, n_before = None, [], 0
     for number in range(4):
@@ -137,7 +139,7 @@ def test_instructions_are_not_carried_over(service: RunningService) -> None:
     assert second["instructions"] is None
 
 
-def test_a_stored_response_is_retrieved_and_deleted(client: openai.OpenAI) -> None:
+def test_a_stored_response_is_retrieved_and_deleted(client: sdk.openai.OpenAI) -> None:
     made = client.responses.create(model="tiny", input=say("Hej."), metadata={"a": "b"})
     found = client.responses.retrieve(made.id)
     assert found.to_dict() == made.to_dict()
@@ -145,11 +147,11 @@ def test_a_stored_response_is_retrieved_and_deleted(client: openai.OpenAI) -> No
     assert texts([item.to_dict() for item in items]) == [say("Hej.")]
     client.responses.delete(made.id)
     for ask_again in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
-        with pytest.raises(openai.NotFoundError):
+        with pytest.raises(sdk.openai.NotFoundError):
             ask_again(made.id)
 
 
-def test_input_items_come_in_pages(client: openai.OpenAI) -> None:
+def test_input_items_come_in_pages(client: sdk.openai.OpenAI) -> None:
     questions: list[Any] = [{"role": "user", "content": f"number {number}"} for number in range(45)]
     made = client.responses.create(model="tiny", input=questions, max_output_tokens=1)
     newest = [item.to_dict() for item in client.responses.input_items.list(made.id)]  # which walks through the pages
@@ -243,7 +245,7 @@ def test_an_answer_that_cannot_be_stored_still_comes(start_service: Start, tmp_p
         assert str(tmp_path) not in warning
 
 
-def test_the_official_client_goes_on_with_a_conversation(client: openai.OpenAI) -> None:
+def test_the_official_client_goes_on_with_a_conversation(client: sdk.openai.OpenAI) -> None:
     """openai 3.54 (Python): `client.conversations`."""
     conversation = client.conversations.create(
         metadata={"topic": "demo"}, items=[{"type": "message", "role": "user", "content": say("One.")}]
@@ -263,11 +265,11 @@ def test_the_official_client_goes_on_with_a_conversation(client: openai.OpenAI) 
     assert client.conversations.retrieve(conversation.id).metadata == {"topic": "other"}
     assert len(list(client.conversations.items.list(conversation.id))) == 4
     assert client.conversations.delete(conversation.id).deleted
-    with pytest.raises(openai.NotFoundError):
+    with pytest.raises(sdk.openai.NotFoundError):
         client.conversations.retrieve(conversation.id)
 
 
-def test_a_session_of_the_agents_sdk_is_a_conversation(client: openai.OpenAI) -> None:
+def test_a_session_of_the_agents_sdk_is_a_conversation(client: sdk.openai.OpenAI) -> None:
     """openai-agents 0.24 (`OpenAIConversationsSession`): it adds the items itself, and pops the newest one."""
     session = client.conversations.create(items=[])
     turn: Any = [
@@ -293,7 +295,7 @@ def test_a_conversation_is_extended_though_the_response_is_not_stored(service: R
     assert len(service.http.get(f"/v1/conversations/{conversation}/items").json()["data"]) == 2
 
 
-def test_input_tokens_are_counted_with_the_conversation(client: openai.OpenAI) -> None:
+def test_input_tokens_are_counted_with_the_conversation(client: sdk.openai.OpenAI) -> None:
     """openai 3.54 (Python): `client.responses.input_tokens.count`."""
     first = client.responses.create(model="tiny", input=say("a"))
     asked: Any = {"model": "tiny", "input": "b", "instructions": "Be kind.", "previous_response_id": first.id}
@@ -337,7 +339,7 @@ def test_a_web_page_cannot_read_what_is_stored(service: RunningService) -> None:
     assert service.http.get(f"/v1/responses/{made['id']}").status_code == 200
 
 
-def test_a_background_response_is_polled(client: openai.OpenAI) -> None:
+def test_a_background_response_is_polled(client: sdk.openai.OpenAI) -> None:
     """openai 3.54 (Python): `background=True`, then `retrieve` until it has ended."""
     made = client.responses.create(model="tiny", input=say("Hej."), background=True)
     assert made.status == "queued"
@@ -373,7 +375,7 @@ def test_only_so_many_responses_run_in_the_background(start_service: Start, tmp_
     service.let_end()  # they would run beside the tests of this file
 
 
-def test_a_background_response_is_cancelled(service: RunningService, client: openai.OpenAI) -> None:
+def test_a_background_response_is_cancelled(service: RunningService, client: sdk.openai.OpenAI) -> None:
     n_before = service.n_output_tokens()
     made = client.responses.create(model="tiny", input=say("x" * 3000), background=True)
     with client.responses.retrieve(made.id, stream=True) as stream:
@@ -388,7 +390,7 @@ def test_a_background_response_is_cancelled(service: RunningService, client: ope
     assert client.responses.cancel(made.id).status == "cancelled"
 
 
-def test_a_stream_of_a_background_response_is_taken_up_where_it_broke_off(client: openai.OpenAI) -> None:
+def test_a_stream_of_a_background_response_is_taken_up_where_it_broke_off(client: sdk.openai.OpenAI) -> None:
     """openai 3.54 (Python): `retrieve(stream=True, starting_after=...)` after the connection was lost."""
     seen: list[Any] = []
     with client.responses.create(model="tiny", input=say("one two three"), background=True, stream=True) as stream:
