@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.datastructures import Headers
@@ -52,16 +52,16 @@ from app.service.http.errors import (
     status_of,
 )
 from app.service.http.guard import Guard, GuardPolicy
-from app.service.http.openapi import document
-from app.service.http.routing import return_type_of
+from app.service.http.routing import document, return_type_of
 from app.service.http.streaming import JsonResponse
 from app.service.jobs.manager import JobManager
-from app.service.models.library import LibraryService
+from app.service.models.library import LibraryService, PlanService
 from app.service.models.manager import ModelManager
-from app.service.models.plan_service import PlanService
-from app.service.shutdown_policy import ShutdownPolicy
 from quantizer.system.errors import StorageError, UserError
 from quantizer.system.memory_limit import out_of_memory
+
+if TYPE_CHECKING:  # which imports this module when its model loads already
+    from app.service.server import ShutdownPolicy
 
 # Each has a router.
 _ROUTE_MODULES = (

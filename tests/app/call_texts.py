@@ -7,8 +7,7 @@ import json
 from app.protocol.chat import AnswerDelta, Tool, joined_deltas
 from app.service.generation.generation import AnswerParser
 from app.service.tools.formats import ToolFormat, tool_format_of
-from app.service.tools.parser import ToolCallParser
-from app.service.tools.tool import ToolOptions
+from app.service.tools.parser import ToolCallParser, ToolOptions
 
 WEATHER = Tool(
     "get_weather",

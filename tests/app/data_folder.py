@@ -19,7 +19,7 @@ from app.protocol.chat import ToolCall
 from app.protocol.codec import encode
 from app.protocol.job import Job
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
-from app.service.jobs.store import JobStore
+from app.service.jobs.run import JobStore
 from app.settings.settings import load_settings
 from app.tools.approval import ApprovalRule, ToolSettings
 from app.tools.result import FileChange, ToolOutcome, ToolResult

@@ -12,23 +12,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import HTTPConnection, Request
 
 from app.service.api.fields import WithWarnings
-from app.service.api.lmstudio.history import UploadedFiles
+from app.service.api.lmstudio.sdk_requests import UploadedFiles
 from app.service.api.text_request import PromptField
 from app.service.generation.media import DocumentReader, MediaFetcher, PromptMedia, UnreadableError
 from app.service.http.access_log import MeteredKeys, record_of
 from app.service.jobs.manager import JobManager
-from app.service.models.library import LibraryService
+from app.service.models.library import LibraryService, PlanService
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import ModelTask
-from app.service.models.plan_service import PlanService
 from app.service.models.served_model import ServedModel
 from app.service.pool.engine_pool import IdleLimit
-from app.service.shutdown_policy import ShutdownPolicy
 from app.service.threads import in_thread
 
 if TYPE_CHECKING:  # they use this module
     from app.service.api.responses.exchange import Runs
     from app.service.api.responses.store import ResponseStore
+    from app.service.server import ShutdownPolicy
 
 Made = TypeVar("Made")
 AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -37,32 +37,26 @@ async def docs(request: Request) -> Response:
 
 def page(document: Mapping[str, Any]) -> str:
     title = escape(f"{document['info']['title']} {document['info']['version']}")
-    rows = "".join(_rows(document))
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
-    return f'{head}<h1>{title}</h1><p><a href="/openapi.json">openapi.json</a></p><ul>{rows}</ul></html>\n'
-
-
-def _rows(document: Mapping[str, Any]) -> Iterator[str]:
+    rows = ""
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             name = f"<code>{method.upper()} {escape(path)}</code> {escape(operation['summary'])}"
             fields = _fields(document, operation)
-            yield f"<li><details><summary>{name}</summary>{fields}</details></li>" if fields else f"<li>{name}</li>"
+            rows += f"<li><details><summary>{name}</summary>{fields}</details></li>" if fields else f"<li>{name}</li>"
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{_STYLE}</style>'
+    return f'{head}<h1>{title}</h1><p><a href="/openapi.json">openapi.json</a></p><ul>{rows}</ul></html>\n'
 
 
 def _fields(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
     """Return the field names of the body and of the answer."""
     body = operation.get("requestBody", {}).get("content", {})
+    answers: Mapping[str, Any] = operation.get("responses", {})
     answer: Mapping[str, Any] = next(
-        (each.get("content", {}) for status, each in _answers(operation) if status < "300"), {}
+        (each.get("content", {}) for status, each in answers.items() if status < "300"), {}
     )
-    statuses = ", ".join(f"<code>{status}</code>" for status, _ in _answers(operation) if status >= "400")
+    statuses = ", ".join(f"<code>{status}</code>" for status in answers if status >= "400")
     parts = {"Body": _names(document, body), "Answer": _names(document, answer), "Errors": statuses}
     return "".join(f"<div>{label} {names}</div>" for label, names in parts.items() if names)
-
-
-def _answers(operation: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    return list(operation.get("responses", {}).items())
 
 
 def _names(document: Mapping[str, Any], content: Mapping[str, Any]) -> str:

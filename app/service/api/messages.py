@@ -28,7 +28,7 @@ from app.service.generation.media import (
     note_of_unreadable,
 )
 from app.service.generation.thinking import Thinking
-from app.service.tools.tool import NO_TOOLS, ToolOptions
+from app.service.tools.parser import NO_TOOLS, ToolOptions
 
 Value = TypeVar("Value")
 

@@ -20,8 +20,7 @@ from app.service.models.served_model import ServedModel
 from app.service.pool.background import common_prefix
 from app.service.tools.call_grammar import BoundCalls, answer_grammar, bound_calls
 from app.service.tools.formats import GENERIC, tool_format_of
-from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import NO_TOOLS, ToolOptions
+from app.service.tools.parser import NO_TOOLS, ToolCalling, ToolOptions
 
 _OTHER_WORDS = ("A", "B")
 

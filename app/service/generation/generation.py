@@ -14,8 +14,7 @@ from app.engine.request import Request, TokenLogprob
 from app.protocol.chat import AnswerDelta, ToolCall, ToolCallDelta, with_deltas
 from app.service.generation.harmony import HarmonyParser
 from app.service.models.served_model import ServedModel
-from app.service.tools.parser import ToolCalling, ToolCallParser
-from app.service.tools.tool import NO_TOOLS
+from app.service.tools.parser import NO_TOOLS, ToolCalling, ToolCallParser
 
 _MAX_OPENINGS = 32  # of calls, which are looked at in reasoning
 

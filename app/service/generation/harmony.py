@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 from app.common.answer_text import partial_match_length
 from app.protocol.chat import AnswerDelta, ToolCallDelta, joined_deltas
 from app.service.tools.argument_forms import JsonArguments
-from app.service.tools.tool import ToolOptions, new_call_id
+from app.service.tools.parser import ToolOptions, new_call_id
 
 MAX_HEADER_CHARACTERS = 256
 _MESSAGE = "<|message|>"

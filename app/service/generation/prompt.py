@@ -23,7 +23,7 @@ from app.service.generation.quoted_content import QuoteMarks
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.models.served_model import ServedModel
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
-from app.service.tools.tool import NO_TOOLS, ToolOptions, tool_for_template
+from app.service.tools.parser import NO_TOOLS, ToolOptions, tool_for_template
 
 _INTRODUCTION = "You can call functions. These are described in JSON, one a line:"
 _FORM = "To call one, answer in exactly this form, with its name and its arguments:"

@@ -17,8 +17,7 @@ from app.options.jobs import JobOptions, given
 from app.protocol.job import Job
 from app.service.http.errors import RefusedError
 from app.service.jobs.arguments import Resource, command_of, options_of, resources_of, title_of
-from app.service.jobs.run import JobRun
-from app.service.jobs.store import JobStore
+from app.service.jobs.run import JobRun, JobStore
 from app.settings.settings import Settings
 from quantizer.system.errors import ErrorInfo, StorageError
 from quantizer.system.files import explained

@@ -1,34 +1,51 @@
-"""One running job: its verb in a process of its own, from the start to the end.
+"""One running job, its verb in a process of its own, and the jobs on disk: `<data>/jobs/<id>.json` and `<id>.log`.
 
-Each line of its stdout changes the job: the lines of `app.cli.output.job_events` and those of `pull --json`. Unknown
-events change nothing; a line without an event is the result of the verb.
+Each line of a verb's stdout changes its job: the lines of `app.cli.output.job_events` and those of `pull --json`.
+Unknown events change nothing; a line without an event is the result of the verb.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from app.common.terminal import printable
 from app.library.download import events as download
 from app.library.local.removal import remove_empty_folders
 from app.options.jobs import JobOptions
+from app.protocol.codec import decode, encode
 from app.protocol.job import Job, JobState
 from app.service.jobs.arguments import JobCommand, command_of
-from app.service.jobs.store import JobLog
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
-from quantizer.system.files import explained
+from quantizer.system.files import (
+    PRIVATE_FILE,
+    explained,
+    open_private,
+    private_folder,
+    remove_lock,
+    try_lock,
+    write_atomically,
+)
 from quantizer.system.memory_limit import out_of_memory
 from quantizer.system.process import ChildProcess, lower_priority
 from quantizer.write.events import JobFailed
 
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+
 Line: TypeAlias = Mapping[str, Any]
 
+MAX_LOG_BYTES = 256 << 10
+_DROPPED = "[the older part was dropped]\n"
 _GRACE_S = 15.0  # from Ctrl-C on: a download saves its progress
 _FULL_PRIORITY = {"tune", "bench"}  # at low priority these would measure other programs
 _FREQUENT_EVENTS = ("step", "fetching", "progress")
@@ -248,3 +265,103 @@ class JobRun:
     def _write_log(self, text: str) -> None:
         with suppress(OSError):  # a full disk fails the job itself, with an error that names it
             self._log.append(text)
+
+
+class JobLog:
+    """The log at `path`, which may be missing. Its size is limited: the newest part stays."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def folder(self) -> Path:
+        return self._path.parent
+
+    def append(self, text: str) -> None:
+        """Add `text` without terminal control sequences; drop the older half of a full log. Raises OSError."""
+        with open_private(self._path) as file:
+            file.write(printable(text).encode("utf-8", "replace"))
+            is_full = file.tell() > MAX_LOG_BYTES
+        if is_full:
+            kept = self._path.read_bytes()[-MAX_LOG_BYTES // 2 :].partition(b"\n")[2]
+            write_atomically(self._path, (_DROPPED, kept), sync=False, mode=PRIVATE_FILE)
+
+    def read(self) -> str:
+        """Return the text, empty for a missing log. Raises OSError."""
+        try:
+            return self._path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+class JobStore:
+    """The jobs in `folder`, which is created with the first one.
+
+    Each unfinished job names a lock that its service holds as long as it runs, so that two services on one data folder
+    leave each other's jobs alone.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._owner = secrets.token_hex(8)
+        self._lock: BaseFileLock | None = None
+
+    def load(self) -> list[Job]:
+        """Return the jobs that ended and those whose service is gone, oldest first; skip invalid files."""
+        owners: dict[str, bool] = {}
+        jobs = []
+        for path in self.folder.glob("*.json"):
+            try:
+                data = json.loads(path.read_text(encoding="utf-8"))
+                job, owner = decode(Job, data), str(data["owner"])
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                continue
+            if not job.has_ended and owner not in owners:
+                owners[owner] = self._is_alive(owner)
+            if job.id == path.stem and (job.has_ended or not owners[owner]):
+                jobs.append(job)
+        return sorted(jobs, key=lambda job: (job.created_s, job.id))
+
+    def save(self, job: Job) -> None:
+        """Save `job`. Raises StorageError."""
+        with explained(f"The job cannot be saved in {self.folder}", "Check its permissions and its disk."):
+            if self._lock is None:
+                private_folder(self.folder)
+                self._lock = try_lock(self._lock_path(self._owner))
+            data = json.dumps({**encode(job), "owner": self._owner})
+            write_atomically(self.folder / f"{job.id}.json", data, sync=False, mode=PRIVATE_FILE)
+
+    def log(self, job_id: str) -> JobLog:
+        return JobLog(self.folder / f"{job_id}.log")
+
+    def remove(self, job_id: str) -> None:
+        """Remove a job and its log. Raises StorageError."""
+        with explained(f"The job {job_id} cannot be removed", "Check its folder."):
+            (self.folder / f"{job_id}.json").unlink(missing_ok=True)
+            self.log(job_id).remove()
+
+    def close(self) -> None:
+        """Release the lock of this service."""
+        if self._lock is not None:
+            remove_lock(self._lock)
+            self._lock = None
+
+    def _lock_path(self, owner: str) -> Path:
+        return self.folder / f"{owner}.lock"
+
+    def _is_alive(self, owner: str) -> bool:
+        """Whether the service with the id `owner` runs; remove the lock file of one that does not."""
+        path = self._lock_path(owner)
+        if not owner.isalnum() or not path.exists():
+            return False
+        try:
+            lock = try_lock(path)
+        except OSError:
+            return False
+        if lock is None:
+            return True
+        remove_lock(lock)
+        return False

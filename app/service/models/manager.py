@@ -15,14 +15,16 @@ from app.library.local.projectors import general_choice
 from app.library.local.resolve import BUILT_IN, UnknownModelError
 from app.protocol.errors import RequestError
 from app.service.generation.template_caps import TemplateProbe
-from app.service.models.model_catalog import FileFacts, ModelCatalog, is_placeholder
 from app.service.models.model_file import (
     NOTHING_ATTACHED,
     Attachments,
+    FileFacts,
+    ModelCatalog,
     ModelFile,
     ModelTask,
     Senses,
     is_current,
+    is_placeholder,
     read_model_file,
 )
 from app.service.models.served_model import ServedModel, TemplateRenderer

@@ -1,31 +1,48 @@
-"""A model file as requests need it before an engine loads it, and what the settings attach to the default model.
+"""Model files as requests need them before an engine loads them, what the settings attach, and all names there are.
 
-Reads the header only: chat template, fill-in-the-middle tokens, whether it takes pictures or sounds. Validates LoRA
-adapters (FILE[=NAME]), control vectors (FILE[=SCALE]) and the draft model.
+Reads headers only: chat template, fill-in-the-middle tokens, whether a model takes pictures or sounds. Validates LoRA
+adapters (FILE[=NAME]), control vectors (FILE[=SCALE]) and the draft model. The catalog has every model that a request
+may name, loaded or not, with facts that are cached until a file changes; `is_placeholder` recognises names that mean no
+local model: clients send `gpt-4o` or `default` because they have to send something.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import hashlib
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from app.library.local.model_files import FileIdentity, identity_of
-from app.library.local.projectors import NOTHING_FOUND, FoundProjector, choose_projector, projector_stamp
+from app.library.local.model_files import FileIdentity, ModelRef, identity_of
+from app.library.local.projectors import (
+    NOTHING_FOUND,
+    FoundProjector,
+    choose_projector,
+    general_choice,
+    projector_stamp,
+)
 from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe
-from app.library.local.resolve import absolute, resolve
+from app.library.local.resolve import absolute, available, find_by_name, resolve
+from app.service.threads import in_thread
 from app.settings.settings import NO_DRAFT, Settings
 from quantizer.gguf.adapters import read_control_vector, validate_adapter
+from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError, Scalar
 from quantizer.gguf.header import Header
+from quantizer.gguf.model_info import ModelInfo, read_model_info
 from quantizer.gguf.validation import check_answers, validate_gguf
 from quantizer.system.errors import UsageError
+from quantizer.system.files import explained
 
 Modality: TypeAlias = Literal["text", "image", "audio"]
 ModelTask: TypeAlias = Literal["text", "vectors", "ranking"]  # what a model was made for
 
 MAX_SCALE = 100.0
+_TEMPLATE, _TOKENS = "tokenizer.chat_template", "tokenizer.ggml.tokens"
 _RANK = 4  # as a `pooling_type`
 _WITH_ENCODER = ("t5", "t5encoder")  # only the encoder runs
 
@@ -103,7 +120,7 @@ def read_model_file(path: Path, projector: str = "") -> ModelFile:
     header, recipe = validate_gguf(path), read_recipe(path)
     check_answers(header, needs_tokenizer=True)
     return ModelFile(
-        chat_template=recipe.template or header.text("tokenizer.chat_template"),
+        chat_template=recipe.template or header.text(_TEMPLATE),
         bos_token=_token(header, "tokenizer.ggml.bos_token_id"),
         eos_token=_token(header, "tokenizer.ggml.eos_token_id"),
         n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
@@ -135,13 +152,11 @@ def _task(header: Header) -> ModelTask:
 def _token(header: Header, key: str) -> str:
     """Return the text of the token whose id is at `key`, empty for none or an invalid id."""
     token_id = header.integer(key)
-    if token_id is None or "tokenizer.ggml.tokens" not in header.fields:
+    if token_id is None or _TOKENS not in header.fields:
         return ""
-    tokens = header.array("tokenizer.ggml.tokens")
+    tokens = header.array(_TOKENS)
     return str(tokens[token_id]) if 0 <= token_id < len(tokens) else ""
 
-
-_TOKENS = "tokenizer.ggml.tokens"
 
 # The metadata keys, the newer first, and the spellings in files without them (source: llama.cpp
 # src/llama-vocab.cpp @ the version vendored in llama-cpp-python 0.3.36; mistral-common for [PREFIX] and [SUFFIX]).
@@ -199,29 +214,18 @@ def infill_tokens_of(header: Header) -> InfillTokens | None:
     """Return the tokens of the model of `header`, None if it has none."""
     if _TOKENS not in header.fields:
         return None
-    ids = _ids_by_key(header) or _ids_by_spelling(header)
+    ids: dict[str, int] = {}
+    for name, keys in _KEYS.items():
+        found = [token for key in keys if (token := header.integer(f"tokenizer.ggml.{key}")) is not None]
+        if found and 0 <= found[0] < header.array_ref(_TOKENS).count:  # some files name ids beyond the vocabulary
+            ids[name] = found[0]
+    if not ids:  # older files: by a known spelling, the first of each
+        for token, text in enumerate(header.array(_TOKENS)):
+            if isinstance(text, str) and text in _SPELLINGS:
+                ids.setdefault(_SPELLINGS[text], token)
     if "prefix" not in ids or "suffix" not in ids:
         return None
     return InfillTokens(**ids, begin=header.integer("tokenizer.ggml.bos_token_id"))
-
-
-def _ids_by_key(header: Header) -> dict[str, int]:
-    """Return the ids in the metadata, ignoring those beyond the vocabulary."""
-    n_tokens = header.array_ref(_TOKENS).count
-    found = {
-        name: [token for key in keys if (token := header.integer(f"tokenizer.ggml.{key}")) is not None]
-        for name, keys in _KEYS.items()
-    }
-    return {name: tokens[0] for name, tokens in found.items() if tokens and 0 <= tokens[0] < n_tokens}
-
-
-def _ids_by_spelling(header: Header) -> dict[str, int]:
-    """Return the ids of the tokens with a known spelling, the first of each."""
-    ids: dict[str, int] = {}
-    for token, text in enumerate(header.array(_TOKENS)):
-        if isinstance(text, str) and text in _SPELLINGS:
-            ids.setdefault(_SPELLINGS[text], token)
-    return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,3 +278,134 @@ def _scale(text: str) -> float:
         cause = f"The scale {text!r} of a control vector is not a number up to {MAX_SCALE:g}."
         raise UsageError(cause, "Use FILE=0.8.")
     return scale
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """A valid file: its model info, its metadata without lists and the chat template, and that template.
+
+    `senses` are what the model reads besides text.
+
+    `identity` are 64 hexadecimal digits that change with the file's name, size or time.
+    """
+
+    info: ModelInfo
+    metadata: Mapping[str, Scalar | str]
+    chat_template: str
+    modified_s: float
+    identity: str
+    senses: Senses = TEXT_ONLY
+
+    @property
+    def only_embeds(self) -> bool:
+        """Whether the model is an encoder, which cannot write."""
+        return self.metadata.get(f"{self.info.architecture}.attention.causal") is False
+
+
+def read_facts(path: Path, projector: str = "") -> FileFacts:
+    """Return the facts of the GGUF at `path`; `projector` is how to choose the one that belongs to it.
+
+    Raises ModelFileError for an invalid file.
+    """
+    stat = path.stat()
+    header = validate_gguf(path)
+    found = choose_projector(header, projector)
+    metadata = {key: value for key, value in header.metadata.items() if not isinstance(value, ArrayRef)}
+    return FileFacts(
+        info=read_model_info(header),
+        metadata={key: value for key, value in metadata.items() if key != _TEMPLATE},
+        chat_template=header.text(_TEMPLATE),
+        modified_s=stat.st_mtime,
+        identity=hashlib.sha256(repr((header.path.name, stat.st_size, stat.st_mtime_ns)).encode()).hexdigest(),
+        senses=Senses(found.sees, found.hears),
+    )
+
+
+class ModelCatalog:
+    """The models in the folder of `settings`, after those of `opened`, which may be anywhere."""
+
+    def __init__(self, settings: Settings, opened: Callable[[], Sequence[ModelRef]]) -> None:
+        self._settings = settings
+        self._opened = opened
+        self._facts: dict[Path, tuple[tuple[int, int, str], FileFacts]] = {}
+
+    async def list_models(self) -> tuple[ModelRef, ...]:
+        """Return every model that a request may name: the opened ones first, then the installed ones."""
+        opened = self._opened()
+        paths = {ref.path for ref in opened}
+        installed = await asyncio.to_thread(available, self._settings)
+        return (*opened, *(ref for ref in installed if ref.path not in paths))
+
+    async def find(self, name: str) -> ModelRef:
+        """Return the model that clients call `name`. Raises UnknownModelError that lists the models."""
+        return find_by_name(name, await self.list_models())
+
+    async def resolve(self, name: str) -> ModelRef:
+        """Return the model `name` (or path). Raises ModelFileError as `app.library.local.resolve` does."""
+        return await asyncio.to_thread(resolve, name, self._settings)
+
+    async def list_with_facts(self) -> list[tuple[ModelRef, FileFacts]]:
+        """Return every model of `list_models` with its facts; skip invalid files."""
+        return await self.with_facts(await self.list_models())
+
+    async def with_facts(self, refs: Sequence[ModelRef]) -> list[tuple[ModelRef, FileFacts]]:
+        """Return `refs` with their facts; skip invalid and missing files."""
+        found = await asyncio.gather(*(self._facts_or_none(ref) for ref in refs))
+        return [(ref, facts) for ref, facts in zip(refs, found, strict=True) if facts]
+
+    @in_thread
+    def facts(self, ref: ModelRef) -> FileFacts:
+        """Return the facts in the file of `ref`, read again when it or its projector changed. Raises ModelFileError."""
+        with explained(f"{ref.path.name} cannot be read", "Name another model.", ModelFileError):
+            stat = ref.path.stat()
+        version = (stat.st_size, stat.st_mtime_ns, projector_stamp(ref.path))
+        cached = self._facts.get(ref.path)
+        if cached is None or cached[0] != version:
+            cached = self._facts[ref.path] = (version, read_facts(ref.path, general_choice(self._settings.projector)))
+        return cached[1]
+
+    async def _facts_or_none(self, ref: ModelRef) -> FileFacts | None:
+        with contextlib.suppress(ModelFileError):
+            return await self.facts(ref)
+        return None
+
+
+# What routers and clients put before a model's name (source: the providers of LiteLLM and OpenRouter).
+_PROVIDERS = re.compile(
+    r"(?:anthropic|azure|custom_openai|default|deepseek|google|gemini|hosted_vllm|litellm_proxy|llamacpp|llama_cpp|lm_studio"
+    r"|lmstudio|local|localllm|mistral|models|ollama|ollama_chat|openai|openai_like|openrouter|qwen|vllm|x-ai|xai)/"
+)
+# Hosted models, which nobody can have as a file (source: the providers' lists of models).
+_HOSTED = re.compile(
+    r"gpt-\d.*"  # not gpt-oss, gpt-j, gpt-neox
+    r"|(?:chatgpt|codex|text-davinci|text-curie|text-babbage|text-ada|text-embedding|davinci|babbage|o\d)(?:-.*)?"
+    r"|claude(?:-.*)?|(?:claude-)?(?:sonnet|opus|haiku)(?:\[1m\]|-[\d.-]+|-latest)?"
+    r"|gemini-.*|grok-.*|sonar(?:-.*)?|deepseek-(?:chat|reasoner)|moonshot-v1-.*|voyage-.*"
+    r"|qwen[\d.]*(?:-coder|-vl|-omni)?-(?:max|plus|turbo|flash|long)(?:-.*)?"
+    r"|(?:mistral|ministral|codestral|devstral|magistral|pixtral|kimi)-(?:.+-)?latest|mistral-(?:tiny|small|medium|large|embed)"
+)
+# What a client offers before anybody has chosen: a word alone, or several as in local-model, llama-server, my-model.
+_ALONE = re.compile(
+    r"(?:ai|any|auto|current|custom|default|demo|dummy|empty|example|fake|foo|llamacpp|llamafile|llm|lm|lmstudio|loaded"
+    r"|local|localhost|localllm|main|model|none|null|ollama|openai|placeholder|server|test|undefined|vllm|whatever)\d{0,2}"
+)
+_WORD = (
+    r"(?:a|ai|any|api|assistant|auto|bot|chat|coder|compatible|completion|cpp|current|custom|default|demo|dummy|empty"
+    r"|example|fake|here|llama|llm|lm|loaded|local|localllm|main|model|my|name|openai|placeholder|server|some|studio"
+    r"|test|text|the|vision|whatever|your|\d{1,2})"
+)
+_WORDS = re.compile(rf"{_WORD}(?:[-_. ]{_WORD})+")
+_SUFFIX = re.compile(r":(?:latest|free|thinking|nitro|online)$")
+_MAX_CHARACTERS = 100
+
+
+def is_placeholder(name: str) -> bool:
+    """Return whether `name` is of a hosted model, or says as little as "default": no local model can be meant by it.
+
+    A name that could be of a local model, `llama3.2`, `qwen3:8b`, `org/repo`, is none, and neither is one that people
+    give to theirs, such as `mario`.
+    """
+    rest = _SUFFIX.sub("", name.strip().lower()[:_MAX_CHARACTERS])
+    while provider := _PROVIDERS.match(rest):
+        rest = rest[provider.end() :]
+    return any(pattern.fullmatch(rest) for pattern in (_HOSTED, _ALONE, _WORDS))

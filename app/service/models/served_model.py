@@ -26,12 +26,7 @@ class TemplateRenderer(Protocol):
     """Renders chat templates; see `app.engine.chat_template.template_process`."""
 
     async def render(
-        self,
-        template: str,
-        messages: Sequence[dict[str, Any]],
-        *,
-        add_generation_prompt: bool = True,
-        **variables: Any,
+        self, template: str, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
     ) -> str: ...
 
     async def close(self) -> None: ...

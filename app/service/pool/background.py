@@ -92,10 +92,7 @@ class IdleTuning:
     """
 
     def __init__(
-        self,
-        is_busy: Callable[[], bool],
-        quiet_s: float = IDLE_S,
-        read_times: Callable[[], CpuTimes] = read_cpu_times,
+        self, is_busy: Callable[[], bool], quiet_s: float = IDLE_S, read_times: Callable[[], CpuTimes] = read_cpu_times
     ) -> None:
         self._is_busy = is_busy
         self._quiet_s = quiet_s

@@ -14,7 +14,7 @@ from app.engine.messages import EngineConfig
 from app.engine.request import Request
 from app.protocol.errors import ContextOverflowError
 from app.service.pool.engine_client import EngineClient
-from app.service.pool.load_queue import LoadQueue
+from app.service.pool.memory import LoadQueue
 from quantizer.system.errors import UserError
 
 _USUAL_ROOM = 2048  # most turns of agents and most thoughts are shorter

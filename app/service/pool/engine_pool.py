@@ -20,8 +20,7 @@ from app.service.models.model_file import Attachments, ModelFile
 from app.service.pool.background import IdleTuning, PrefillAhead
 from app.service.pool.context_growth import ContextGrowth
 from app.service.pool.engine_client import EngineClient, EngineOwner
-from app.service.pool.load_queue import LoadQueue
-from app.service.pool.memory import Memory
+from app.service.pool.memory import LoadQueue, Memory
 from app.service.pool.worker_process import StartWorker
 from app.settings.parsing import parse_duration, parse_rpc_endpoints
 from app.settings.settings import NO_DRAFT, Settings

@@ -90,25 +90,15 @@ def tool_format_of(chat_template: str) -> ToolFormat | None:
     return next((known for known in _FORMATS if all(mark in chat_template for mark in known.marks)), None)
 
 
-def _object(before: str, after: str, name: str = "name", arguments: str = "arguments") -> tuple[str, str, str]:
-    return f'{before}{{"{name}": "', f'", "{arguments}": ', f"}}{after}"
-
-
-def _objects(opening: str, closing: str, **keys: str) -> CallSyntax:
-    name, arguments, end = _object("", "", **keys)
+def _objects(opening: str, closing: str, name: str = "name", arguments: str = "arguments") -> CallSyntax:
     return CallSyntax(
         before_first=f"{opening}[",
-        before_name=name,
-        before_arguments=arguments,
-        after_arguments=end,
+        before_name=f'{{"{name}": "',
+        before_arguments=f'", "{arguments}": ',
+        after_arguments="}",
         between=", ",
         after_last=f"]{closing}",
     )
-
-
-def _tagged_object(opening: str, closing: str) -> CallSyntax:
-    name, arguments, end = _object(f"{opening}\n", f"\n{closing}")
-    return CallSyntax(before_name=name, before_arguments=arguments, after_arguments=end, between="\n")
 
 
 def _functions(name: str, opening: str, closing: str, *marks: str, has_lines: bool = True) -> ToolFormat:
@@ -128,10 +118,7 @@ def _functions(name: str, opening: str, closing: str, *marks: str, has_lines: bo
             unclosed=f"\n</function>\n{closing}" if has_lines else "",
         ),
         syntax=CallSyntax(
-            before_name=f"{opening}\n<function=",
-            before_arguments=">\n",
-            after_arguments=f"\n{closing}",
-            between="\n",
+            before_name=f"{opening}\n<function=", before_arguments=">\n", after_arguments=f"\n{closing}", between="\n"
         ),
     )
 
@@ -210,7 +197,12 @@ _HERMES = ToolFormat(
     marks=("<tool_call>", '"arguments'),
     openings=("<tool_call>",),
     fillers=("</tool_call>",),
-    syntax=_tagged_object("<tool_call>", "</tool_call>"),
+    syntax=CallSyntax(
+        before_name='<tool_call>\n{"name": "',
+        before_arguments='", "arguments": ',
+        after_arguments="}\n</tool_call>",
+        between="\n",
+    ),
 )
 
 # The first whose marks are all in the template counts.
@@ -421,16 +413,10 @@ _FORMATS = (
         syntax=CallSyntax(before_name="[TOOL_CALLS]", before_arguments="[ARGS]", after_arguments="", between=""),
     ),
     ToolFormat(
-        name="mistral-list",
-        marks=("[TOOL_CALLS]",),
-        openings=("[TOOL_CALLS]",),
-        syntax=_objects("[TOOL_CALLS]", ""),
+        name="mistral-list", marks=("[TOOL_CALLS]",), openings=("[TOOL_CALLS]",), syntax=_objects("[TOOL_CALLS]", "")
     ),
     ToolFormat(
-        name="granite-3",
-        marks=("<|tool_call|>",),
-        openings=("<|tool_call|>",),
-        syntax=_objects("<|tool_call|>", ""),
+        name="granite-3", marks=("<|tool_call|>",), openings=("<|tool_call|>",), syntax=_objects("<|tool_call|>", "")
     ),
     ToolFormat(
         name="nemotron-nano",

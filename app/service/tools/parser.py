@@ -1,4 +1,4 @@
-"""Separates tool calls from the text of an answer while both stream.
+"""The tools of one request in any dialect, and the calls in its answer, separated from the text while both stream.
 
 Text is held back until it is clear whether it is a call; a call of a tool that was not offered is text again. Reasoning
 is separated before.
@@ -7,27 +7,75 @@ is separated before.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+import secrets
+import string
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from app.common.answer_text import partial_match_length
-from app.protocol.chat import AnswerDelta, ToolCallDelta, joined_deltas
+from app.protocol.chat import AnswerDelta, Tool, ToolCallDelta, joined_deltas
+from app.protocol.errors import RequestError
 from app.service.tools.argument_forms import ArgumentsReader, JsonArguments, JsonForm, ObjectReader, n_after_arguments
 from app.service.tools.formats import ToolFormat
-from app.service.tools.tool import ToolOptions, new_call_id
 
+MAX_TOOLS = 512
 MAX_HEADER_CHARACTERS = 256
 _NAMESPACE = re.compile(r"\Afunctions[._]")
 _NUMBER = re.compile(r"[:_]\d+\Z")
 _BLANKS = " \t\r\n"
 _SEPARATORS = ",;]}"  # between calls in a list; models add a brace too many
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_ID_CHARACTERS = 9  # Mistral's templates take nine letters and digits, the others anything
+_ID_ALPHABET = string.ascii_letters + string.digits
 
 
-def _spellings(name: str) -> Iterator[str]:
-    """Yield the names that a model may mean by `name`: it writes a namespace before it, and a number behind it."""
-    yield name
-    yield (bare := _NAMESPACE.sub("", name))
-    yield _NUMBER.sub("", bare)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolOptions:
+    """The `tools` of a request. With `must_call` the answer must be a call, of the tool `only` if that is given.
+
+    Unless `is_parallel`, at most one call is made. Raises RequestError for an invalid name, too many tools, two of one
+    name, and an unknown `only`.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    must_call: bool = False
+    only: str = ""
+    is_parallel: bool = True
+
+    def __post_init__(self) -> None:
+        names = [tool.name for tool in self.tools]
+        if invalid := next((name for name in names if not _NAME.fullmatch(name)), None):
+            cause = f"The tool name {invalid[:80]!r} is invalid."  # it could not be parsed in a call
+            raise RequestError(cause, "Use 1 to 64 letters, digits, underscores, dots and dashes.")
+        if len(names) > MAX_TOOLS:
+            raise RequestError(f"{len(names)} tools were given.", f"Give at most {MAX_TOOLS}.")
+        if twice := next((name for name, count in Counter(names).items() if count > 1), ""):
+            raise RequestError(f"Two tools are named {twice}.", "Give each a name of its own.")
+        if self.only and self.only not in names:
+            raise RequestError(f"tool_choice names {self.only[:64]!r}, which is not in tools.", "Add it to tools.")
+        if self.must_call and not names:
+            raise RequestError("A tool call is required and no tools were given.", "Give tools.")
+
+    @property
+    def callable_tools(self) -> tuple[Tool, ...]:
+        """The tools that an answer may call."""
+        return tuple(tool for tool in self.tools if not self.only or tool.name == self.only)
+
+
+NO_TOOLS = ToolOptions()
+
+
+def tool_for_template(tool: Tool) -> dict[str, Any]:
+    """Return a tool in the form of chat templates (source: transformers, utils/chat_template_utils.py)."""
+    function = {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def new_call_id() -> str:
+    """Return an id that every template accepts."""
+    return "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_CHARACTERS))
 
 
 class ToolCallParser:
@@ -155,7 +203,8 @@ class ToolCallParser:
 
     def _begin_call(self, n_characters: int, name: str, call_id: str | None = None) -> bool:
         """Begin a call after `n_characters`. Return False, reading nothing, where `name` may not be called."""
-        name = next((known for known in _spellings(name) if known in self._tools), "")
+        bare = _NAMESPACE.sub("", name)  # models write a namespace before a name, and a number behind it
+        name = next((known for known in (name, bare, _NUMBER.sub("", bare)) if known in self._tools), "")
         if not name or (self.n_calls and not self._is_parallel):
             return False
         self._unread, self._doubtful = self._unread[n_characters:], ""

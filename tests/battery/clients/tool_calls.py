@@ -41,8 +41,7 @@ from app.service.generation.harmony import HARMONY_TAGS
 from app.service.generation.thinking import DEFAULT_THINKING, reasoning_budget
 from app.service.tools.call_grammar import bound_calls
 from app.service.tools.formats import ToolFormat, tool_format_of
-from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import ToolOptions
+from app.service.tools.parser import ToolCalling, ToolOptions
 from offload.placement.load_parameters import ON_HOST
 from tests.app.call_texts import FAMILIES, family
 from tests.battery.clients.tool_schemas import many_tools

@@ -12,8 +12,7 @@ from app.library.local.index import Index
 from app.library.local.model_record import describe_model
 from app.library.machine_fit.planning import planning_context
 from app.protocol.plan import describe_plan
-from app.service.models.model_catalog import read_facts
-from app.service.models.model_file import read_model_file
+from app.service.models.model_file import read_facts, read_model_file
 from app.settings.settings import load_settings
 from offload.footprint.model import PlannedModel
 from quantizer.gguf.tensor_types import file_type_named

@@ -25,8 +25,7 @@ from app.engine.request import Request, SamplingParams
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.chat import Tool
 from app.service.tools.call_grammar import bound_calls
-from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import ToolOptions
+from app.service.tools.parser import ToolCalling, ToolOptions
 from offload.placement.load_parameters import ON_HOST
 from tests.app.call_texts import family
 from tests.battery.clients.tool_calls import WillingModel

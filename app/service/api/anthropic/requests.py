@@ -39,7 +39,7 @@ from app.service.generation.media import (
 )
 from app.service.generation.message_order import PARAGRAPH_BREAK
 from app.service.generation.thinking import Thinking
-from app.service.tools.tool import NO_TOOLS, ToolOptions
+from app.service.tools.parser import NO_TOOLS, ToolOptions
 
 # Thoughts, calls and their results are added by themselves.
 _TYPES_WITHOUT_TEXT = ("thinking", "redacted_thinking", "tool_use", "tool_result")

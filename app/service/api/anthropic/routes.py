@@ -19,8 +19,7 @@ from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
 from app.service.generation.media import PromptMedia
 from app.service.http.errors import anthropic_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
 

@@ -130,7 +130,10 @@ class LlamaCppFormatter:
         return {path: value for path, value in values.items() if value is not None}
 
     def _completion(self, answer: Answer, prompt: str, warnings: WithWarnings) -> Completion:
-        end = answer.end
+        end, stop_type = answer.end, _stop_type(answer)
+        # The last token was sampled but not computed, unless the model ended its turn after it (source: `tokens_cached`
+        # of llama-server).
+        n_computed = max(0, end.usage.n_output_tokens - (stop_type != "eos"))
         completion: Completion = {
             "index": answer.index,
             "content": "",
@@ -139,12 +142,12 @@ class LlamaCppFormatter:
             "model": self.model_id,
             "tokens_predicted": end.usage.n_output_tokens,
             "tokens_evaluated": end.usage.n_prompt_tokens,
-            "tokens_cached": _n_in_cache(answer),
+            "tokens_cached": end.usage.n_prompt_tokens + n_computed - end.usage.n_dropped_tokens,
             "generation_settings": generation_settings(self.requests[answer.index]),
             "prompt": prompt,
             "has_new_line": "\n" in answer.text,
             "truncated": end.usage.n_dropped_tokens > 0,
-            "stop_type": _stop_type(answer),
+            "stop_type": stop_type,
             "stopping_word": end.stopped_by,
             "timings": timings_of(end),
         }
@@ -171,16 +174,6 @@ def token_probabilities(entries: Sequence[TokenLogprob]) -> list[TokenProbabilit
 
 def _probability(token: int, piece: bytes, logprob: float) -> RivalProbability:
     return {"id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": logprob}
-
-
-def _n_in_cache(answer: Answer) -> int:
-    """Return how many tokens of prompt and answer the cache holds at the end (source: `tokens_cached` of llama-server).
-
-    The last one was sampled but not computed, unless the model ended its turn after it.
-    """
-    usage = answer.end.usage
-    n_computed = usage.n_output_tokens - (_stop_type(answer) != "eos")
-    return usage.n_prompt_tokens + max(0, n_computed) - usage.n_dropped_tokens
 
 
 def _stop_type(answer: Answer) -> StopType:

@@ -27,20 +27,13 @@ from app.service.api.llamacpp.responses import (
     SelectedFields,
     SeveralCompletions,
 )
-from app.service.api.openai.embeddings import (
-    MAX_INPUTS,
-    EmbeddingList,
-    EmbeddingsBody,
-    as_floats,
-    embeddings,
-)
+from app.service.api.openai.embeddings import MAX_INPUTS, EmbeddingList, EmbeddingsBody, as_floats, embeddings
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.text_request import GenerationBody, PromptField, with_recipe_defaults, with_token_ids
 from app.service.generation.chat import prompt_of
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import llamacpp_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import EventStream, JsonResponse, while_connected
 from app.service.infill_request import FimRequest, Snippet, fim_generation
 from app.service.models.served_model import ServedModel

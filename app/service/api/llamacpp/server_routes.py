@@ -25,8 +25,7 @@ from app.service.api.fields import Body, Byte
 from app.service.api.llamacpp.responses import GenerationSettings, generation_settings
 from app.service.generation.template_caps import TemplateCaps
 from app.service.http.errors import LlamaCppError, RefusedError, llamacpp_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse
 
 router = Router()

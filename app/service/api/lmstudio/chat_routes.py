@@ -21,15 +21,14 @@ from app.engine.messages import AnswerProgress
 from app.protocol.errors import ServiceError
 from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.fields import Body, WithWarnings
-from app.service.api.lmstudio.models import begin_loading, loading
-from app.service.api.lmstudio.prediction import prompt_progress, with_progress
+from app.service.api.lmstudio.model_routes import begin_loading, loading
+from app.service.api.lmstudio.sdk_text import prompt_progress, with_progress
 from app.service.api.responses.context import context_of
 from app.service.api.responses.exchange import Exchange
 from app.service.api.responses.requests import ResponsesBody
 from app.service.api.text_request import with_recipe_defaults
 from app.service.http.errors import RefusedError, lmstudio_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
@@ -40,10 +39,7 @@ router = Router(prefix="/api/v1")
 Event: TypeAlias = dict[str, Any]
 Kind: TypeAlias = Literal["message", "reasoning"]
 
-_DELTAS: Mapping[str, Kind] = {
-    "response.output_text.delta": "message",
-    "response.reasoning_text.delta": "reasoning",
-}
+_DELTAS: Mapping[str, Kind] = {"response.output_text.delta": "message", "response.reasoning_text.delta": "reasoning"}
 _LAST = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -84,24 +80,22 @@ class StudioChatBody(Body):
         if self.integrations:
             cause = "localllm runs no MCP servers and plugins (integrations)."
             raise RefusedError(501, "not_implemented", cause, "Send tools to /v1/responses, and run them yourself.")
+        parts = [InputPart(type="text", content=self.input)] if isinstance(self.input, str) else self.input
+        items: list[dict[str, Any]] = [{"role": "user", "content": [part.content_part() for part in parts]}]
+        if self.system_prompt and not self.previous_response_id:
+            items.insert(0, {"role": "system", "content": self.system_prompt})
         names = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_output_tokens", "store")
         effort = {"off": "none", "on": "medium"}.get(self.reasoning or "", self.reasoning)
         fields: dict[str, Any] = {
             **{name: getattr(self, name) for name in names},
             "model": self.model,
-            "input": self._items(),
+            "input": items,
             "previous_response_id": self.previous_response_id,
             "reasoning": {"effort": effort} if effort else None,
         }
         if self.system_prompt and self.previous_response_id:  # the conversation has one of its own
             fields["instructions"] = self.system_prompt
         return ResponsesBody.model_validate(fields)
-
-    def _items(self) -> list[dict[str, Any]]:
-        parts = [InputPart(type="text", content=self.input)] if isinstance(self.input, str) else self.input
-        user = {"role": "user", "content": [part.content_part() for part in parts]}
-        is_first = self.system_prompt and not self.previous_response_id
-        return [{"role": "system", "content": self.system_prompt}, user] if is_first else [user]
 
 
 class ChatItem(TypedDict):
@@ -208,19 +202,16 @@ class _Answer:
             self._first_token_s = time.monotonic() - self._begun_s
             return [{"type": "prompt_processing.end"}, *self._translated(event)]
         if kind := _DELTAS.get(event["type"]):
-            return [*self._begin(kind), {"type": f"{kind}.delta", "content": event["delta"]}]
+            begun = []
+            if self._open != kind:
+                begun = [*self._end(), {"type": f"{kind}.start"}]
+                self._open = kind
+            return [*begun, {"type": f"{kind}.delta", "content": event["delta"]}]
         if event["type"] not in _LAST:
             return []
         response = event["response"]
         failed = [_stream_error(ServiceError(response["error"]["message"]))] if response["error"] else []
         return [*self._end(), *failed, {"type": "chat.end", "result": self._result(response)}]
-
-    def _begin(self, kind: Kind) -> list[Event]:
-        if self._open == kind:
-            return []
-        ended = self._end()
-        self._open = kind
-        return [*ended, {"type": f"{kind}.start"}]
 
     def _end(self) -> list[Event]:
         ended, self._open = self._open, None

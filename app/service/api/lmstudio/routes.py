@@ -15,15 +15,14 @@ from typing_extensions import TypedDict
 from app import __version__
 from app.library.local.model_files import ModelRef
 from app.service.api.app_state import app_state
-from app.service.api.lmstudio.models import publisher_of
+from app.service.api.lmstudio.model_routes import publisher_of
 from app.service.api.openai import embeddings
 from app.service.api.openai import routes as openai
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.openai.responses import ChatChoice, ChatChunk, Completion, TextChoice, TextChunk
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import EventStream, JsonResponse
-from app.service.models.model_catalog import FileFacts
+from app.service.models.model_file import FileFacts
 from app.service.models.served_model import ServedModel
 
 router = Router(prefix="/api/v0")

@@ -15,8 +15,7 @@ from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
-from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, load_fields, sdk_config
-from app.service.api.lmstudio.models import (
+from app.service.api.lmstudio.model_routes import (
     Domain,
     begin_loading,
     domain_of,
@@ -25,6 +24,7 @@ from app.service.api.lmstudio.models import (
     model_info,
     unload,
 )
+from app.service.api.lmstudio.sdk_requests import ConfigStack, change_of_loading, load_fields, sdk_config
 from app.service.api.lmstudio.sdk_session import (
     Channel,
     Context,
@@ -33,7 +33,7 @@ from app.service.api.lmstudio.sdk_session import (
     no_model_for,
     no_model_with_path,
 )
-from app.service.models.model_catalog import FileFacts
+from app.service.models.model_file import FileFacts
 from app.service.models.served_model import ServedModel
 
 _MAX_INSTANCES = 256

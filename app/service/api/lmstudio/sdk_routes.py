@@ -25,11 +25,12 @@ from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.options.jobs import PullOptions
 from app.protocol.errors import RequestError, ServiceError
-from app.protocol.library import Quant, VerdictName
+from app.protocol.library import VerdictName
 from app.service.api.fields import Body
-from app.service.api.lmstudio.models import domain_of, model_info
+from app.service.api.lmstudio.model_routes import domain_of, model_info
 from app.service.api.lmstudio.sdk_models import MODEL_ENDPOINTS
 from app.service.api.lmstudio.sdk_session import (
+    Answer,
     Channel,
     Context,
     Endpoint,
@@ -110,12 +111,13 @@ async def _list_variants(context: Context, body: _VariantsBody) -> list[Any]:
     return [model_info(ref, facts, domain_of(facts), models.senses(ref, facts))]
 
 
-async def _version(_context: Context, _: NoParameter) -> dict[str, Any]:
-    return {"version": __version__, "build": 1}
+def _constant(value: object) -> Answer:
+    """Return an endpoint that answers `value`."""
 
+    async def answer(_context: Context, _: NoParameter) -> object:
+        return value
 
-async def _info(_context: Context, _: NoParameter) -> dict[str, Any]:
-    return {"pid": os.getpid(), "isDaemon": True, "version": __version__}
+    return answer
 
 
 async def _alive(_context: Context, _: NoParameter, _channel: Channel) -> None:
@@ -125,10 +127,6 @@ async def _alive(_context: Context, _: NoParameter, _channel: Channel) -> None:
 
 async def _notify(context: Context, _: _NotifyBody) -> None:
     await context.tell("localllm shows no notifications.")
-
-
-async def _flags(_context: Context, _: NoParameter) -> list[str]:
-    return []
 
 
 async def _search(context: Context, body: _SearchBody) -> dict[str, Any]:
@@ -160,21 +158,20 @@ async def _download_options(context: Context, body: _OptionsBody) -> dict[str, A
         raise RequestError(f"The hub has no repository {repo[:80]!r}.", "Search for models again.")
     quants = [quant for model in repository.models for quant in model.quants]
     best = max((quant for quant in quants if quant.fit.runs_well), key=lambda quant: quant.n_bytes, default=None)
-    return {"results": [_option(repository.repo, quant, is_best=quant is best) for quant in quants]}
-
-
-def _option(repo: str, quant: Quant, *, is_best: bool) -> dict[str, Any]:
-    """Return one file of a repository; the largest that runs well is recommended."""
-    reference = f"{repo}:{quant.name}"
     return {
-        "quantization": quant.name,
-        "name": repo.partition("/")[2] or repo,
-        "sizeBytes": quant.n_bytes,
-        "fitEstimation": _FITS[quant.fit.verdict],
-        "recommended": is_best,
-        "downloadIdentifier": reference,
-        "indexedModelIdentifier": reference,
-        "compatibilityType": "gguf",
+        "results": [
+            {
+                "quantization": quant.name,
+                "name": repository.repo.partition("/")[2] or repository.repo,
+                "sizeBytes": quant.n_bytes,
+                "fitEstimation": _FITS[quant.fit.verdict],
+                "recommended": quant is best,  # the largest that runs well
+                "downloadIdentifier": f"{repository.repo}:{quant.name}",
+                "indexedModelIdentifier": f"{repository.repo}:{quant.name}",
+                "compatibilityType": "gguf",
+            }
+            for quant in quants
+        ]
     }
 
 
@@ -234,9 +231,9 @@ SYSTEM_ENDPOINTS = {
     "listDownloadedModelVariants": Endpoint(_VariantsBody, _list_variants),
     "alive": Endpoint(NoParameter, stream=_alive),
     "notify": Endpoint(_NotifyBody, _notify),
-    "version": Endpoint(NoParameter, _version),
-    "info": Endpoint(NoParameter, _info),
-    "getExperimentFlags": Endpoint(NoParameter, _flags),
+    "version": Endpoint(NoParameter, _constant({"version": __version__, "build": 1})),
+    "info": Endpoint(NoParameter, _constant({"pid": os.getpid(), "isDaemon": True, "version": __version__})),
+    "getExperimentFlags": Endpoint(NoParameter, _constant([])),
 }
 REPOSITORY_ENDPOINTS = {
     "searchModels": Endpoint(_SearchBody, _search, scope=KeyScope.MANAGE),

@@ -16,8 +16,7 @@ from app.protocol.job import Job
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.api.native.status import error_body
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 
 router = Router(prefix="/api/localllm/jobs")

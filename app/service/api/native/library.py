@@ -27,8 +27,7 @@ from app.protocol.library import (
 )
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
 from app.settings.parsing import parse_duration

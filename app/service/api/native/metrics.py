@@ -19,8 +19,7 @@ from app.protocol.status import MeteredKey, MeteredUsage
 from app.service.api.app_state import app_state
 from app.service.api.native.status import error_body
 from app.service.http.errors import RefusedError
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 
 router = Router()
@@ -101,11 +100,7 @@ _METRICS = (
     ),
     _Metric(("localllm_answers_total",), "Answers that have ended.", lambda metrics: metrics.counters.n_finished),
     _Metric(("localllm_cache_cells",), "Cells of the cache.", lambda metrics: metrics.occupancy.n_cells),
-    _Metric(
-        ("localllm_cache_cells_used",),
-        "Cells that hold a token.",
-        lambda metrics: metrics.occupancy.n_cells_used,
-    ),
+    _Metric(("localllm_cache_cells_used",), "Cells that hold a token.", lambda metrics: metrics.occupancy.n_cells_used),
 )
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[EngineMetrics], Histogram]], ...] = (
     (

@@ -19,10 +19,8 @@ from app.protocol.status import ContextLength
 from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body
 from app.service.api.native.status import ModelId
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse, while_connected
-from app.service.models.served_model import ServedModel
 from app.service.pool.memory import LoadedModel
 from app.settings.settings import SETTINGS
 from offload.footprint.kv_cache import parse_kv_types
@@ -72,7 +70,15 @@ async def plan(request: Request, body: PlanBody) -> JsonResponse[PlanReport]:
     wanted, models = body.plan_request(), app_state(request).models
     served = next((model for model in models.opened if wanted.model in ("", model.ref.id)), None)
     resolved = wanted if served is None else replace(wanted, model=str(served.ref.path))
-    loaded = tuple(filter(None, map(_loaded, models.opened)))
+    loaded = [
+        LoadedModel(
+            path=model.ref.path,
+            worker_pid=model.engine.worker_pid,
+            held_bytes={device.name: device.n_bytes - device.extras_bytes for device in known.devices if device.is_gpu},
+        )
+        for model in models.opened
+        if model.engine.worker_pid is not None and (known := model.engine.status.plan) is not None
+    ]
     report = await asyncio.to_thread(app_state(request).plan_service.plan, resolved, loaded)
     return JsonResponse(replace(report, model=served.ref.id if served else wanted.model))
 
@@ -115,11 +121,3 @@ def apply_plan_request(request: PlanRequest, config: EngineConfig) -> EngineConf
         context_shift=config.context_shift if request.context_shift is None else request.context_shift,
         gpu_layers=request.gpu_layers,
     )
-
-
-def _loaded(model: ServedModel) -> LoadedModel | None:
-    pid, status = model.engine.worker_pid, model.engine.status
-    if pid is None or status.plan is None:
-        return None
-    held_bytes = {device.name: device.n_bytes - device.extras_bytes for device in status.plan.devices if device.is_gpu}
-    return LoadedModel(path=model.ref.path, worker_pid=pid, held_bytes=held_bytes)

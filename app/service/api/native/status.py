@@ -25,8 +25,7 @@ from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, Ser
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.http.errors import RefusedError, openai_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel

@@ -36,8 +36,7 @@ from app.protocol.job import Job
 from app.service.api.app_state import app_state
 from app.service.api.ollama.requests import CopyBody, CreateBody, ModelBody, PullBody
 from app.service.http.errors import RefusedError, ollama_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse, LineStream, while_connected
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager

@@ -17,8 +17,7 @@ from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.model_files import ModelRef
 from app.library.local.recipe import Recipe
 from app.service.api.ollama.responses import rfc3339_time
-from app.service.models.model_catalog import FileFacts
-from app.service.models.model_file import Senses
+from app.service.models.model_file import FileFacts, Senses
 from app.service.models.served_model import ServedModel
 
 _NAME_WIDTH = 30  # source: Ollama's ShowHandler

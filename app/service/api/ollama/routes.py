@@ -49,8 +49,7 @@ from app.service.api.openai.embeddings import as_floats
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.errors import RefusedError, ollama_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse, LineStream, while_connected
 from app.service.infill_request import fim_generation
 from app.service.models.model_file import ModelTask

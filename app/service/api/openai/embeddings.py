@@ -17,8 +17,7 @@ from app.engine.messages import Embedded, Reranked
 from app.protocol.errors import RequestError
 from app.service.api.app_state import model_of
 from app.service.api.fields import Body, TtlBody
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse, while_connected
 
 router = Router()

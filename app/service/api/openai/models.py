@@ -26,12 +26,10 @@ from app.service.api.anthropic.models import (
 )
 from app.service.api.app_state import app_state
 from app.service.http.errors import AnthropicError, OpenAiError, openai_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse
 from app.service.models.manager import ModelManager
-from app.service.models.model_catalog import FileFacts
-from app.service.models.model_file import Modality, Senses
+from app.service.models.model_file import FileFacts, Modality, Senses
 from app.service.models.served_model import ServedModel
 from quantizer.system.errors import UserError
 

@@ -31,8 +31,7 @@ from app.service.api.text_request import with_recipe_defaults, with_token_ids
 from app.service.generation.chat import chat_generation, n_prompt_tokens
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import openai_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.infill_request import fim_generation
 from app.service.models.served_model import ServedModel

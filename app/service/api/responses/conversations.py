@@ -18,8 +18,7 @@ from app.service.api.responses.items import InputItem, Item
 from app.service.api.responses.requests import Metadata
 from app.service.api.responses.store import Kind, ResponseStore
 from app.service.http.errors import RefusedError
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse
 
 router = Router(prefix="/v1/conversations")

@@ -18,8 +18,7 @@ from app.service.api.responses.store import Kind
 from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import n_prompt_tokens
 from app.service.http.errors import openai_error
-from app.service.http.openapi import errors
-from app.service.http.routing import Router
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 from quantizer.system.process import is_process_alive
 

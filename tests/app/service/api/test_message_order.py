@@ -12,7 +12,7 @@ import pytest
 
 from app.library.local.model_files import ModelRef
 from app.service.api.anthropic.requests import MessagesBody
-from app.service.api.lmstudio.history import ChatHistory
+from app.service.api.lmstudio.sdk_requests import ChatHistory
 from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.requests import ResponsesBody

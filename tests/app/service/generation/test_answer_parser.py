@@ -10,8 +10,7 @@ from app.common.answer_text import ANY_FAMILY, HARMONY, NO_REASONING, ReasoningT
 from app.protocol.chat import AnswerDelta, with_deltas
 from app.service.generation.generation import answer_parser
 from app.service.tools.formats import tool_format_of
-from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import NO_TOOLS, ToolOptions
+from app.service.tools.parser import NO_TOOLS, ToolCalling, ToolOptions
 from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, call_text, family, told_by
 
 TAGS = ReasoningTags("<think>", "</think>")

@@ -21,7 +21,7 @@ from app.service.http.errors import openai_error
 from app.service.models.model_file import ModelFile, ModelTask
 from app.service.models.served_model import ServedModel
 from app.service.pool.engine_client import EngineStatus
-from app.service.tools.tool import NO_TOOLS, ToolOptions
+from app.service.tools.parser import NO_TOOLS, ToolOptions
 from tests.app.service.template_messages import messages_of
 
 PLAIN = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"

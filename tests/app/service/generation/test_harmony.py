@@ -9,7 +9,7 @@ from app.common.answer_text import HARMONY
 from app.protocol.chat import AnswerDelta
 from app.service.generation.generation import answer_parser
 from app.service.generation.harmony import HARMONY_TAGS, HarmonyParser
-from app.service.tools.tool import NO_TOOLS, ToolOptions
+from app.service.tools.parser import NO_TOOLS, ToolOptions
 from tests.app.call_texts import OFFER, told_by
 
 ANALYSIS = "<|channel|>analysis<|message|>We should look.<|end|>"

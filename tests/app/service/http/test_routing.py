@@ -16,8 +16,16 @@ from starlette.responses import PlainTextResponse
 
 from app.protocol.errors import RequestError
 from app.service.http.errors import RefusedError
-from app.service.http.openapi import document, errors
-from app.service.http.routing import MAX_DEPTH, MAX_TEXT_BYTES, Router, body_type_of, parse_object, return_type_of
+from app.service.http.routing import (
+    MAX_DEPTH,
+    MAX_TEXT_BYTES,
+    Router,
+    body_type_of,
+    document,
+    errors,
+    parse_object,
+    return_type_of,
+)
 from app.service.http.streaming import EventStream, JsonResponse
 
 

@@ -18,8 +18,7 @@ from app.service.generation.generation import answer_parser
 from app.service.generation.harmony import HARMONY_BOUNDS
 from app.service.tools.call_grammar import answer_grammar, bound_calls
 from app.service.tools.formats import ToolFormat, tool_format_of
-from app.service.tools.parser import ToolCalling
-from app.service.tools.tool import MAX_TOOLS, ToolOptions
+from app.service.tools.parser import MAX_TOOLS, ToolCalling, ToolOptions
 from tests.app.call_texts import FAMILIES, family
 from tests.app.gbnf_texts import Grammar
 from tests.app.spoken_answers import spoken

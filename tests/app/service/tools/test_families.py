@@ -23,7 +23,7 @@ from app.service.generation.generation import Generation, answer_parser
 from app.service.models.model_file import ModelFile
 from app.service.models.served_model import ServedModel
 from app.service.tools.formats import tool_format_of
-from app.service.tools.tool import ToolOptions
+from app.service.tools.parser import ToolOptions
 from tests.app.service.generation.test_chat import HereAndNow
 from tests.app.service.template_messages import messages_of
 

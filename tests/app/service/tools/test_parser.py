@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from app.protocol.chat import AnswerDelta, Tool, ToolCallDelta, with_deltas
 from app.service.tools.formats import GENERIC, tool_format_of
-from app.service.tools.parser import ToolCallParser
-from app.service.tools.tool import ToolOptions
+from app.service.tools.parser import ToolCallParser, ToolOptions
 from tests.app.call_texts import ARGUMENTS, FAMILIES, OFFER, WEATHER, call_text, family, split
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from app.engine.messages import EngineConfig
 from app.protocol.errors import RequestError
-from app.service.api.lmstudio.kv_config import ConfigStack, change_of_loading, prediction_fields
+from app.service.api.lmstudio.sdk_requests import ConfigStack, change_of_loading, prediction_fields
 from app.service.api.openai.requests import ChatCompletionBody
 
 

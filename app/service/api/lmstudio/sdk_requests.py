@@ -1,15 +1,19 @@
-"""LM Studio's configuration, lists of keys and values in layers, as OpenAI's fields and options of loading. Pure.
+"""What clients of LM Studio's SDK send, in OpenAI's form: conversations, uploaded pictures, configuration. Pure.
 
-Source: lmstudio-js 2.0.0, `globalConfigSchematics` in `lms-kv-config`.
+Clients send back what they were sent, so reasoning lies in an assistant's text, tags included. Configuration, lists of
+keys and values in layers, becomes OpenAI's fields and options of loading. Source: lmstudio-js 2.0.0,
+`chatMessageDataSchema`, `LLMPromptTemplate`, and `globalConfigSchematics` in `lms-kv-config`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
-from pydantic import StrictStr
+from pydantic import StrictInt, StrictStr
 from typing_extensions import TypedDict
 
 from app.engine.messages import BackendFacts, EngineConfig
@@ -18,9 +22,142 @@ from app.service.api.fields import Body
 
 ConfigFields: TypeAlias = Mapping[str, Any]
 Change: TypeAlias = Callable[[EngineConfig], EngineConfig]
+Message: TypeAlias = dict[str, Any]
 
+MAX_CHARACTERS = 64 << 20  # of Base64
 _PREDICTION = "llm.prediction."
 _MOST_TOKENS = 1 << 30  # llama.cpp counts them in 32 bits
+OPENING_TAG, CLOSING_TAG = "<think>", "</think>"  # of every model's reasoning in the fragments of an answer
+
+
+class UploadedFiles:
+    """The latest files in Base64, in memory, by identifiers that nobody can guess."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, str] = OrderedDict()
+
+    def add(self, base64: str) -> str:
+        """Hold a file and return its identifier; the oldest ones leave."""
+        identifier = secrets.token_hex(16)
+        self._files[identifier] = base64
+        while len(self._files) > 1 and sum(map(len, self._files.values())) > MAX_CHARACTERS:
+            self._files.popitem(last=False)
+        return identifier
+
+    def get(self, identifier: str) -> str:
+        """Return a file in Base64, "" for one that is not held any more."""
+        return self._files.get(identifier, "")
+
+
+NO_FILES = UploadedFiles()  # nothing is ever added to it
+
+
+class _ToolCall(Body):
+    id: StrictStr = ""
+    name: StrictStr = ""
+    arguments: dict[str, Any] | None = None
+
+    def message(self) -> Message:
+        function = {"name": self.name, "arguments": self.arguments or {}}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+class _Part(Body):
+    """A part of a message: text, a file, a call, or the result of one, by its `type`."""
+
+    type: StrictStr
+    text: StrictStr = ""
+    name: StrictStr = ""
+    fileType: StrictStr = ""  # noqa: N815
+    identifier: StrictStr = ""
+    sizeBytes: StrictInt = 0  # noqa: N815
+    toolCallRequest: _ToolCall = _ToolCall()  # noqa: N815
+    content: StrictStr = ""
+    toolCallId: StrictStr = ""  # noqa: N815
+
+    def content_part(self, files: UploadedFiles) -> dict[str, Any]:
+        """Return the part in OpenAI's form, a picture as it is in `files`."""
+        if self.type == "file" and self.fileType == "image":
+            return {"type": "image_url", "image_url": {"url": files.get(self.identifier)}}
+        return {"type": "text" if self.type == "text" else self.type, "text": self.text}
+
+
+class _Message(Body):
+    role: Literal["assistant", "user", "system", "tool"]
+    content: list[_Part]
+
+    def messages(self, files: UploadedFiles) -> Iterator[Message]:
+        """Yield the message in OpenAI's form; the results of several calls are a message each."""
+        if self.role == "tool":
+            for part in self.content:
+                yield {
+                    "role": "tool",
+                    "content": part.content,
+                    "tool_call_id": part.toolCallId,
+                    "name": part.name or None,
+                }
+            return
+        parts = [part for part in self.content if part.type != "toolCallRequest"]
+        is_text = all(part.type == "text" for part in parts)
+        content = "".join(part.text for part in parts) if is_text else [part.content_part(files) for part in parts]
+        message: Message = {"role": self.role, "content": content}
+        if self.role == "assistant":
+            text = "".join(part.text for part in parts)
+            message["content"] = text
+            if text.startswith(OPENING_TAG) and CLOSING_TAG in text:  # reasoning comes first
+                reasoning, _, answer = text.removeprefix(OPENING_TAG).partition(CLOSING_TAG)
+                message |= {"content": answer.lstrip("\n"), "reasoning_content": reasoning.strip("\n")}
+            if calls := [part.toolCallRequest.message() for part in self.content if part.type == "toolCallRequest"]:
+                message["tool_calls"] = calls
+        yield message
+
+
+class ChatHistory(Body):
+    """A conversation."""
+
+    messages: list[_Message]
+
+    def openai_messages(self, system_prompt: str = "", files: UploadedFiles = NO_FILES) -> list[Message]:
+        """Return the conversation in OpenAI's form, after a `system_prompt` of the configuration, with its `files`."""
+        first = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        return [*first, *(message for item in self.messages for message in item.messages(files))]
+
+
+class _Jinja(Body):
+    template: StrictStr
+    bosToken: StrictStr = ""  # noqa: N815
+    eosToken: StrictStr = ""  # noqa: N815
+
+
+class ManualTemplate(Body):
+    """The texts before and after the messages of each role."""
+
+    beforeSystem: StrictStr = ""  # noqa: N815
+    afterSystem: StrictStr = ""  # noqa: N815
+    beforeUser: StrictStr = ""  # noqa: N815
+    afterUser: StrictStr = ""  # noqa: N815
+    beforeAssistant: StrictStr = ""  # noqa: N815
+    afterAssistant: StrictStr = ""  # noqa: N815
+
+    def text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return the prompt of `messages`, up to where the answer begins."""
+        around = {
+            "system": (self.beforeSystem, self.afterSystem),
+            "user": (self.beforeUser, self.afterUser),
+            "assistant": (self.beforeAssistant, self.afterAssistant),
+            "tool": (self.beforeUser, self.afterUser),
+        }
+        written = [f"{around[item['role']][0]}{item['content'] or ''}{around[item['role']][1]}" for item in messages]
+        return "".join((*written, self.beforeAssistant))
+
+
+class PromptTemplate(Body):
+    """A template of the client in place of the model's; text completion of the Python SDK 1.5 sends one."""
+
+    type: Literal["jinja", "manual"]
+    jinjaPromptTemplate: _Jinja | None = None  # noqa: N815
+    manualPromptTemplate: ManualTemplate | None = None  # noqa: N815
+    stopStrings: tuple[StrictStr, ...] = ()  # noqa: N815
 
 
 class _Field(Body):
@@ -192,10 +329,7 @@ def change_of_loading(fields: ConfigFields) -> tuple[Change | None, tuple[str, .
 # What the JavaScript SDK 2.0.0 sends with every loading: whether LM Studio's engines choose what fits, as ours does.
 _OF_OTHER_ENGINES = frozenset({"autoFit", "mlx.autoFit", "yuzu.autoFit"})
 # What the JavaScript SDK 1.5.0 sends with every loading.
-_USUAL_SPLIT = (
-    "load.gpuSplitConfig",
-    {"strategy": "evenly", "disabledGpus": [], "priority": [], "customRatio": []},
-)
+_USUAL_SPLIT = ("load.gpuSplitConfig", {"strategy": "evenly", "disabledGpus": [], "priority": [], "customRatio": []})
 
 
 def _n_tokens(value: Any) -> int:

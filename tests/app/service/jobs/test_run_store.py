@@ -9,7 +9,7 @@ import pytest
 
 from app.protocol.codec import encode
 from app.protocol.job import Job
-from app.service.jobs.store import MAX_LOG_BYTES, JobLog, JobStore
+from app.service.jobs.run import MAX_LOG_BYTES, JobLog, JobStore
 from quantizer.system.errors import StorageError
 
 JOB = Job(id="ab12", kind="tune", title="Tune guide", arguments={"model": "guide"}, created_s=1.0)

@@ -11,7 +11,7 @@ import pytest
 from app.engine.load.machine_file import model_key
 from app.engine.load.run_history import RunHistory, RunRecord, machine_key
 from app.protocol.plan import MeasuredRun, PlanRequest
-from app.service.models.plan_service import MachineCache, PlanService, machine_for_reload
+from app.service.models.library import MachineCache, PlanService, machine_for_reload
 from app.service.pool.memory import LoadedModel
 from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind, Machine

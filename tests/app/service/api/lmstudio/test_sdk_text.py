@@ -11,8 +11,8 @@ import pytest
 from app.engine.messages import AnswerProgress
 from app.engine.request import TokenLogprob
 from app.protocol.chat import ToolCallDelta
-from app.service.api.lmstudio.history import ChatHistory
-from app.service.api.lmstudio.prediction import PacketMaker, progress_packet, with_progress
+from app.service.api.lmstudio.sdk_requests import ChatHistory
+from app.service.api.lmstudio.sdk_text import PacketMaker, progress_packet, with_progress
 from app.service.generation.generation import Delta
 
 
