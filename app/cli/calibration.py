@@ -112,7 +112,7 @@ class Runnable(ExitStack):
 def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -> Path:
     """Run `request` into a cache folder that is removed with `owned`, and return the path.
 
-    Prints the disk space that it needs, and its `purpose`, on stderr. Raises UserError.
+    Prints the free space that it needs, and its `purpose`, on stderr. Raises UserError.
     """
     from quantizer.write.job import run_job
 
@@ -124,7 +124,7 @@ def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -
             progress.show(event)
             if isinstance(event, JobPlanned):
                 # not click.echo: that writes past the bar, into its line
-                print(f"Needs {format_bytes(event.n_bytes)} of disk space meanwhile, {purpose}.", file=sys.stderr)
+                print(f"Needs {format_bytes(event.n_bytes)} of free space in {folder} {purpose}.", file=sys.stderr)
     return output
 
 
