@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from quantizer.architectures.architecture import Hyperparameter, Value
@@ -33,8 +34,17 @@ def boolean(key: str, value: Read | Value) -> Hyperparameter:
     return Hyperparameter(key, "bool", value)
 
 
+def flag(key: str, setting: str) -> Hyperparameter:
+    """Return a row that is false without the setting."""
+    return boolean(key, lambda config: config.flag(setting) or False)
+
+
 def string(key: str, value: Read | Value) -> Hyperparameter:
     return Hyperparameter(key, "str", value)
+
+
+def string_list(key: str, value: Read | Value) -> Hyperparameter:
+    return Hyperparameter(key, "str[]", value)
 
 
 def u32_list(key: str, value: Read | Value) -> Hyperparameter:
@@ -51,6 +61,31 @@ def f32_list(key: str, value: Read | Value) -> Hyperparameter:
 
 def bool_list(key: str, value: Read | Value) -> Hyperparameter:
     return Hyperparameter(key, "bool[]", value)
+
+
+def where(applies: Callable[[Config], bool], rows: Iterable[Hyperparameter]) -> tuple[Hyperparameter, ...]:
+    """Return `rows`, left out of the files of configs to which they do not apply."""
+    return tuple(
+        replace(row, value=lambda config, row=row: row.read(config) if applies(config) else None)  # type: ignore[misc]
+        for row in rows
+    )
+
+
+_GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers for how experts are chosen
+BY_SIGMOID = u32("expert_gating_func", _GATING["sigmoid"])
+
+
+def gating(setting: str, default: str = "") -> Hyperparameter:
+    """Return the row of how experts are chosen; reading it raises CheckpointError for another way."""
+
+    def read(config: Config) -> Value:
+        name = config.text(setting) or default
+        if name not in _GATING:
+            cause = f"The expert scoring function {name[:32]!r} is not supported."
+            raise CheckpointError(cause, "Choose another model.")
+        return _GATING[name]
+
+    return u32("expert_gating_func", read)
 
 
 def each_layer(read: Callable[[Config, int], Any]) -> Read:

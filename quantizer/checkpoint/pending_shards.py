@@ -76,13 +76,10 @@ class PendingFile:
         if stop <= len(self.head):
             return self.head[start:stop]
         if self.arrivals.wait_for(self.path.name):
-            self._check()
+            file = open_local(self.path)
+            if file.n_bytes != self.n_bytes or file.read(0, len(self.head)) != self.head:
+                raise CheckpointError(f"{self.path.name} differs from its announced header.", "Pull it again.")
         return LocalFile(self.path, self.n_bytes).read(start, stop)
-
-    def _check(self) -> None:
-        file = open_local(self.path)
-        if file.n_bytes != self.n_bytes or file.read(0, len(self.head)) != self.head:
-            raise CheckpointError(f"{self.path.name} differs from its announced header.", "Pull it again.")
 
 
 NO_PENDING: Mapping[str, PendingFile] = {}

@@ -139,17 +139,14 @@ def _inside(folder: Path, name: str, checkpoint: Path | None = None) -> Path:
     path = folder / name
     if not path.is_file():
         raise CheckpointError(f"The shard {name} is missing.", "Download the whole checkpoint.")
-    if path.is_symlink() and not _is_cache_link(path, checkpoint or folder):
+    target, root = path.resolve(), (checkpoint or folder).resolve()
+    # in the hub's cache a link leads from snapshots/<revision> to blobs
+    is_inside = target.is_relative_to(root) or target.parent == root.parent.parent / "blobs"
+    if path.is_symlink() and not is_inside:
         raise CheckpointError(
             f"The shard {name} is a symlink out of the checkpoint folder.", "Copy the file into the folder."
         )
     return path
-
-
-def _is_cache_link(path: Path, checkpoint: Path) -> bool:
-    """Return whether a link stays in its folder, or leads from snapshots/<revision> to blobs as in the hub's cache."""
-    target, folder = path.resolve(), checkpoint.resolve()
-    return target.is_relative_to(folder) or target.parent == folder.parent.parent / "blobs"
 
 
 def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, FileTensor], dict[str, str]]:
@@ -169,7 +166,10 @@ def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, File
     metadata = header.pop("__metadata__", None)
     texts = metadata.items() if isinstance(metadata, dict) else ()
     tensors = {name: _tensor(path, source, 8 + length, name, row) for name, row in header.items()}
-    _check_overlaps(path, tensors)
+    sizes = ((tensor.start, tensor.stored.tensor_bytes(tensor.shape)) for tensor in tensors.values())
+    spans = sorted((start, start + n_bytes) for start, n_bytes in sizes)
+    if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
+        raise _broken(path, "two tensors overlap")
     return tensors, {key: value for key, value in texts if isinstance(value, str)}
 
 
@@ -195,13 +195,6 @@ def _stored(path: Path, name: str, dtype: object) -> TensorType:
         f"The tensor {name!r} in {path.name} is stored as {str(dtype)[:32]}, which is not supported.",
         "Get the F32, F16 or BF16 version of this model.",
     )
-
-
-def _check_overlaps(path: Path, tensors: Mapping[str, FileTensor]) -> None:
-    sizes = ((tensor.start, tensor.stored.tensor_bytes(tensor.shape)) for tensor in tensors.values())
-    spans = sorted((start, start + n_bytes) for start, n_bytes in sizes)
-    if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
-        raise _broken(path, "two tensors overlap")
 
 
 def _counts(value: object) -> list[int] | None:

@@ -60,8 +60,11 @@ def open_checkpoint(
     target = read_target(base) if architecture.is_draft_head else None
     modules = EmbeddingModules()
     more: Mapping[str, SourceTensor] = {}
+    words: Sequence[str]
+    vocabulary: Iterable[Entry]
     if target:
-        config, vocabulary = target.config_of(config), _Vocabulary(target.tokens, target.vocabulary_of(config))
+        config = target.config_of(config)
+        words, vocabulary = target.tokens, target.vocabulary_of(config)
     else:
         own = read_vocabulary(folder, config)
         if is_yes_no_ranker(folder, config):
@@ -69,15 +72,22 @@ def open_checkpoint(
             architecture, own, more = ranker.architecture, ranker.vocabulary, ranker.tensors
         else:
             modules = read_embedding_modules(folder, config, architecture.dense_modules)
-        vocabulary = _Vocabulary([token.text for token in own.tokens], vocabulary_entries(own))
+        words, vocabulary = [token.text for token in own.tokens], vocabulary_entries(own)
     tensors = {**map_tensors({**checkpoint.tensors, **modules.tensors}, config, architecture), **more}
     name = folder.resolve().name
+    of_modules = (Hyperparameter(key, "u32", number) for key, number in modules.numbers.items())
+    rows = {row.key: row for row in (*of_modules, *architecture.hyperparameters)}  # the table's own have priority
     return SourceModel(
         name,
         (
-            *_entries(name, folder, config, architecture, vocabulary, modules, tensors.values()),
+            *general_entries(name, folder, architecture.gguf_name, tensors.values(), set(words)),
+            *_hyperparameter_entries(architecture, config, rows.values()),
+            *vocabulary,
             *layer_number_entries(checkpoint.tensors, config, architecture),
-            *_flag_entries(checkpoint.tensors, architecture),
+            *(
+                encode_entry(key, any(stored.startswith(beginning) for stored in checkpoint.tensors), "bool")
+                for key, beginning in architecture.metadata_of_tensors.flags.items()
+            ),
         ),
         list(tensors.values()),
         _shape(config, architecture),
@@ -113,40 +123,6 @@ def _shape(config: Config, architecture: Architecture) -> ModelShape:
     return ModelShape(architecture.gguf_name, n_all_layers(config), n_heads, n_kv_heads, n_experts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Vocabulary:
-    """The texts of all tokens, and everything about them as metadata."""
-
-    tokens: Sequence[str]
-    entries: Iterable[Entry]
-
-
-def _flag_entries(tensors: Iterable[str], architecture: Architecture) -> Iterator[Entry]:
-    for key, beginning in architecture.metadata_of_tensors.flags.items():
-        yield encode_entry(key, any(name.startswith(beginning) for name in tensors), "bool")
-
-
-def _entries(
-    name: str,
-    folder: Path,
-    config: Config,
-    architecture: Architecture,
-    vocabulary: _Vocabulary,
-    modules: EmbeddingModules,
-    tensors: Collection[SourceTensor],
-) -> Iterable[Entry]:
-
-    of_modules = (_constant(key, number) for key, number in modules.numbers.items())
-    rows = {row.key: row for row in (*of_modules, *architecture.hyperparameters)}  # the table's own have priority
-    yield from general_entries(name, folder, architecture.gguf_name, tensors, set(vocabulary.tokens))
-    yield from _hyperparameter_entries(architecture, config, rows.values())
-    yield from vocabulary.entries
-
-
-def _constant(key: str, number: int) -> Hyperparameter:
-    return Hyperparameter(key, "u32", lambda _config: number)
-
-
 def config_header(settings: Mapping[str, Any], name: str) -> Header:
     """Return the header of the F16 GGUF that a checkpoint with this config.json, called `name`, would become.
 
@@ -155,9 +131,10 @@ def config_header(settings: Mapping[str, Any], name: str) -> Header:
     architecture, config = find_architecture(dict(settings))
     if is_named_ranker(name, config):
         architecture = ranking_entry(architecture)
+    f16, f32 = tensor_type_named("F16"), tensor_type_named("F32")
     tensors = [
-        _tensor(tensor_name, shape, architecture.gguf_name)
-        for tensor_name, shape in needed_tensors(architecture, config).items()
+        OutputTensor(each, shape, f16 if allows_quantization(each, shape, architecture.gguf_name) else f32)
+        for each, shape in needed_tensors(architecture, config).items()
     ]
     entries = _hyperparameter_entries(architecture, config, architecture.hyperparameters)
     head = encode_header([encode_entry("general.architecture", architecture.gguf_name, "str"), *entries], tensors)
@@ -172,11 +149,6 @@ def _hyperparameter_entries(
         value = row.read(config)
         if value is not None:
             yield encode_entry(f"{architecture.gguf_name}.{row.key}", value, row.type_name)
-
-
-def _tensor(name: str, shape: tuple[int, ...], architecture: str) -> OutputTensor:
-    kind = "F16" if allows_quantization(name, shape, architecture) else "F32"
-    return OutputTensor(name, shape, tensor_type_named(kind))
 
 
 _PLAIN = ("F32", "F16", "BF16")

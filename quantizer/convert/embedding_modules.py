@@ -16,6 +16,7 @@ from typing import Any
 
 from quantizer.architectures import Architecture
 from quantizer.architectures.architecture import Hyperparameter
+from quantizer.architectures.shapes import without
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.checkpoint.safetensors import as_object, read_json, read_weights
 from quantizer.convert.derived_tensors import StackedTensor
@@ -135,8 +136,8 @@ _MAX_CARD = 1 << 16
 _ANSWERS = ["yes", "no"]
 _RANK = 4  # llama.cpp's number for pooling by a head that ranks
 _ROWS = (
-    Hyperparameter("pooling_type", "u32", lambda _config: _RANK),
-    Hyperparameter("classifier.output_labels", "str[]", lambda _config: _ANSWERS),
+    Hyperparameter("pooling_type", "u32", _RANK),
+    Hyperparameter("classifier.output_labels", "str[]", _ANSWERS),
 )
 PROMPT = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct"
@@ -178,7 +179,9 @@ def ranking_entry(architecture: Architecture) -> Architecture:
     return replace(
         architecture,
         hyperparameters=(*architecture.hyperparameters, *_ROWS),
-        tensors=replace(architecture.tensors, model=lambda config: _without_output(architecture, config)),
+        tensors=replace(
+            architecture.tensors, model=lambda config: without(architecture.tensors.model(config), "output.weight")
+        ),
         names=replace(architecture.names, unused=(*architecture.names.unused, "lm_head.")),
     )
 
@@ -194,17 +197,10 @@ def yes_no_ranker(
             f"The model is named like a reranker, but has no {name} or no tokens for yes and no.",
             "Rename its folder if it is not a reranker.",
         )
+    matrix, ids = tensors[name], [texts.index(answer) for answer in _ANSWERS]
+    rows = tuple(replace(matrix.rows(row, row + 1), shape=matrix.shape[:1]) for row in ids)
     return YesNoRanker(
         ranking_entry(architecture),
         replace(vocabulary, chat_templates={**vocabulary.chat_templates, "rerank": PROMPT}),
-        {"cls.output.weight": _outputs(tensors[name], [texts.index(answer) for answer in _ANSWERS])},
+        {"cls.output.weight": StackedTensor("cls.output.weight", rows)},
     )
-
-
-def _without_output(architecture: Architecture, config: Config) -> Mapping[str, tuple[str | int, ...]]:
-    return {name: size for name, size in architecture.tensors.model(config).items() if name != "output.weight"}
-
-
-def _outputs(matrix: FileTensor, rows: Sequence[int]) -> StackedTensor:
-    parts = (replace(matrix.rows(row, row + 1), shape=matrix.shape[:1]) for row in rows)
-    return StackedTensor("cls.output.weight", tuple(parts))

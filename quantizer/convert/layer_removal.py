@@ -12,6 +12,7 @@ import struct
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from quantizer.convert.source_model import RenamedTensor, SourceModel
@@ -78,8 +79,9 @@ def check_removable(model: SourceModel, n_removed: int) -> None:
             f" {n_layers}.",
             "Choose another --prune-layers, or a model of another size.",
         )
-    if n_removed > (most := _n_spare(_kinds(model))):
-        one = "one layer" if len(set(_kinds(model))) == 1 else "one layer of each kind"
+    n_kinds = len(set(_kinds(model)))
+    if n_removed > (most := n_layers - n_kinds):
+        one = "one layer" if n_kinds == 1 else "one layer of each kind"
         raise UsageError(
             f"{n_removed} of {n_layers} layers cannot be removed: {one} must stay.",
             f"Use at most --prune-layers {most}." if most else "Omit --prune-layers.",
@@ -109,7 +111,7 @@ def without_layers(model: SourceModel, removed: Collection[int]) -> SourceModel:
     if not set(removed) <= set(range(n_layers_of(model))):
         raise UsageError(f"{model.name} has layers 0 to {n_layers_of(model) - 1}.", "Leave out some of these.")
     names = {tensor.name: _renumbered(tensor.name, removed) for tensor in model.tensors}
-    kept = [name is not None for name in names.values()]
+    kept = iter([name is not None for name in names.values()])
     layers = ", ".join(map(str, sorted(removed)))
     return replace(
         model,
@@ -121,7 +123,8 @@ def without_layers(model: SourceModel, removed: Collection[int]) -> SourceModel:
         ],
         shape=replace(model.shape, n_layers=n_all - len(removed)),
         unquantized={new: kind for name, kind in model.unquantized.items() if (new := names.get(name))},
-        shard_counts=tuple(_counts(model.shard_counts, kept)),
+        # files of which no tensor stays are left out
+        shard_counts=tuple(n for count in model.shard_counts if (n := sum(islice(kept, count)))),
         warnings=(*model.warnings, f"Removed of {n_all} layers: {layers}. `localllm eval` measures the loss."),
     )
 
@@ -143,15 +146,6 @@ def _renumbered(name: str, removed: Collection[int]) -> str | None:
     return f"blk.{layer - sum(other < layer for other in removed)}.{name[match.end() :]}"
 
 
-def _counts(shard_counts: Sequence[int], kept: Sequence[bool]) -> Iterator[int]:
-    """Yield the number of tensors that stay of each file, without files that are empty then."""
-    start = 0
-    for count in shard_counts:
-        if n_kept := sum(kept[start : start + count]):
-            yield n_kept
-        start += count
-
-
 def _hyperparameters(model: SourceModel) -> Header:
     """Return a header with the metadata of `model` but for its vocabulary, and without tensors."""
     head = encode_header([entry for entry in model.entries if not entry.key.startswith("tokenizer.")], [])
@@ -171,10 +165,6 @@ def _kinds(model: SourceModel) -> list[Hashable]:
         if match and int(match[1]) < len(layers):
             names[int(match[1])].add(tensor.name[match.end() :])
     return [(frozenset(own), layer.is_windowed) for own, layer in zip(names, layers, strict=True)]
-
-
-def _n_spare(kinds: Sequence[Hashable]) -> int:
-    return len(kinds) - len(set(kinds))
 
 
 def _entries(model: SourceModel, removed: Collection[int]) -> Iterator[Entry]:

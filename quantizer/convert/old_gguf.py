@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -80,33 +80,24 @@ def _with_pretokenizer(model: SourceModel) -> SourceModel:
     stored = _text(entries.get(_PRE))
     if _text(entries.get(_MODEL)) != "gpt2" or stored not in ("", "default"):
         return model
-    name = _pretokenizer(model.shape.architecture, entries.get(_MERGES))
-    if name is None:
+    merges = entries.get(_MERGES)
+    is_list = merges is not None and merges.type_id == ARRAY
+    sha256 = hashlib.sha256(merges.payload[_ARRAY_HEAD_BYTES:]).hexdigest() if merges and is_list else ""
+    architectures, name = _KNOWN_MERGES.get(sha256, (frozenset(), ""))
+    if model.shape.architecture not in architectures:
         what = "The file does not name its pre-tokenizer, and its merges match no known vocabulary"
         return (
             model if stored else _noted(model, f"{what}: llama.cpp uses its default, which may split text differently.")
         )
     what = f"named {stored!r}" if stored else "missing"
-    changed = replace(model, entries=(*_without(model.entries, _PRE), encode_entry(_PRE, name, "str")))
+    others = (entry for entry in model.entries if entry.key != _PRE)
+    changed = replace(model, entries=(*others, encode_entry(_PRE, name, "str")))
     return _noted(changed, f"The pre-tokenizer was {what}; its merges identify it as {name!r}.")
-
-
-def _pretokenizer(architecture: str, merges: Entry | None) -> str | None:
-    """Return the name that the merges identify, None for an unknown vocabulary."""
-    if merges is None or merges.type_id != ARRAY:
-        return None
-    sha256 = hashlib.sha256(merges.payload[_ARRAY_HEAD_BYTES:]).hexdigest()
-    architectures, name = _KNOWN_MERGES.get(sha256, (frozenset(), ""))
-    return name if architecture in architectures else None
 
 
 def _text(entry: Entry | None) -> str:
     """Return the value of an entry that is a string, "" for none."""
     return entry.payload[8:].decode("utf-8", "replace") if entry else ""
-
-
-def _without(entries: Sequence[Entry], key: str) -> Iterator[Entry]:
-    return (entry for entry in entries if entry.key != key)
 
 
 def _noted(model: SourceModel, warning: str) -> SourceModel:

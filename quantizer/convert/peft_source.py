@@ -21,7 +21,7 @@ from quantizer.convert.derived_tensors import TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.gguf.adapters import fits
-from quantizer.gguf.header import Entry, Header, encode_entry
+from quantizer.gguf.header import Entry, encode_entry
 from quantizer.gguf.tensor_types import FileType
 from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.mix.type_rules import ModelShape
@@ -212,9 +212,6 @@ def _open_base(path: Path) -> _BaseModel:
     if not fitting:
         cause = f"Adapters for {header.architecture[:64]!r} models cannot be converted yet."
         raise CheckpointError(cause, "Look for a GGUF of this adapter.")
-    return _BaseModel(path, fitting[0], _config(header), shapes)
-
-
-def _config(header: Header) -> Config:
     values = {name: header.integer(f"{header.architecture}.{key}") for name, key in _SETTINGS.items()}
-    return Config({name: value for name, value in values.items() if value is not None})
+    config = Config({name: value for name, value in values.items() if value is not None})
+    return _BaseModel(path, fitting[0], config, shapes)

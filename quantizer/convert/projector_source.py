@@ -43,12 +43,19 @@ def open_projector(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING
         return None
     tensors = [tensor for tower in towers for tensor in tower.tensors]
     name = folder.resolve().name
+    unquantized = {}
+    for tower in towers:
+        for tensor in tower.tensors:
+            if not allows_quantization(tensor.name, tensor.shape, tower.projector.gguf_name):
+                unquantized[tensor.name] = tensor_type_named("F32")
+            elif tensor.name in tower.projector.plain:
+                unquantized[tensor.name] = tensor_type_named("F16")
     return SourceModel(
         name,
         tuple(_entries(name, folder, towers, tensors)),
         tensors,
         ModelShape(towers[0].projector.gguf_name, towers[0].config.integer("num_hidden_layers")),
-        {name: tensor_type_named(kind) for tower in towers for name, kind in _kept_types(tower)},
+        unquantized,
         (),
         warnings=tuple(warning for tower in towers for warning in tower.projector.approximations(tower.config)),
     )
@@ -92,14 +99,6 @@ def _token_rows(checkpoint: Checkpoint, config: Config, projector: Projector) ->
             )
         rows[name] = replace(table.rows(ids[text], ids[text] + 1), name=name, shape=table.shape[:1])
     return rows
-
-
-def _kept_types(tower: _Tower) -> Iterator[tuple[str, str]]:
-    for tensor in tower.tensors:
-        if not allows_quantization(tensor.name, tensor.shape, tower.projector.gguf_name):
-            yield tensor.name, "F32"
-        elif tensor.name in tower.projector.plain:
-            yield tensor.name, "F16"
 
 
 def _entries(name: str, folder: Path, towers: Sequence[_Tower], tensors: Collection[SourceTensor]) -> Iterator[Entry]:

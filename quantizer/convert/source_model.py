@@ -63,7 +63,11 @@ class FileTensor:
         end = self.start + self.stored.tensor_bytes(self.shape)
         step = self.stored.row_bytes(self.shape[0]) * rows_per_slab
         for start in range(self.start, end, step):
-            yield _read_all(self.source, start, min(start + step, end), self.name)
+            stop = min(start + step, end)
+            data = self.source.read(start, stop)
+            if len(data) != stop - start:
+                raise ModelFileError(f"The file ended in the middle of the tensor {self.name}.", "Download it again.")
+            yield data
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +158,6 @@ class SourceModel:
     @property
     def n_parameters(self) -> int:
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
-
-
-def _read_all(source: ByteSource, start: int, stop: int, name: str) -> bytes:
-    data = source.read(start, stop)
-    if len(data) != stop - start:
-        raise ModelFileError(f"The file ended in the middle of the tensor {name}.", "Download it again.")
-    return data
 
 
 # True of the file they stand in only; what is written is one file with the default alignment.

@@ -35,6 +35,7 @@ from quantizer.convert.source_model import FileTensor, RearrangedTensor, Renamed
 # what the language model of one that also sees has in its names
 _LANGUAGE_MODEL = "language_model."
 _PREDICTION_KINDS = "NEXTN_"  # beginning of gguf's names for what only the layer that predicts further has
+_LAYER = re.compile(r"model\.layers\.(\d{1,6})\.")
 _MAX_DIMENSIONS = 4  # GGML_MAX_DIMS
 
 _Origin: TypeAlias = (
@@ -64,8 +65,10 @@ def map_tensors(
     placed: dict[str, SourceTensor] = {}
     for name, tensor in named.items():
         kind, new_name = _find(name, names, (".weight", ".bias", *architecture.names.suffixes))
-        if kind in architecture.layout.reshaped and new_name in needed:
-            tensor = _reshaped(tensor, needed[new_name])
+        # the same numbers in another shape; a wrong count is reported by the check of shapes
+        shape = needed.get(new_name) if kind in architecture.layout.reshaped else None
+        if shape is not None and isinstance(tensor, FileTensor) and math.prod(shape) == math.prod(tensor.shape):
+            tensor = replace(tensor, shape=shape)
         _put(placed, new_name, _placed(tensor, new_name, kind, config, architecture))
     for generated in generated_tensors(architecture, config):
         _put(placed, generated.name, generated)
@@ -97,18 +100,13 @@ def _without_ignored(
             name = usual_name(name, config.integer("num_hidden_layers"))
         is_tower = name.removeprefix("model.").startswith(architecture.names.skipped_modules)
         is_computed = name.endswith(architecture.names.ignored) or (is_tied and name == "lm_head.weight")
-        is_later = architecture.names.leaves_later_layers and _layer(name) >= n_all_layers(config)
+        layer = _LAYER.match(name)
+        is_later = layer and architecture.names.leaves_later_layers and int(layer[1]) >= n_all_layers(config)
         if not (is_tower or is_computed or is_later or name.startswith(architecture.names.unused)):
             if name not in architecture.layout.number_maps:
                 check_stored(tensor)
             _put(kept, name, tensor)
     return kept
-
-
-def _layer(name: str) -> int:
-    """Return the number of the layer that a source tensor belongs to, -1 for none."""
-    match = re.match(r"model\.layers\.(\d{1,6})\.", name)
-    return int(match[1]) if match else -1
 
 
 def _stacked(tensors: Mapping[str, _Origin], stack: Stack, config: Config) -> dict[str, _Origin]:
@@ -181,13 +179,6 @@ def _find(name: str, names: Mapping[str, tuple[str, str]], endings: Iterable[str
             kind, new_name = names[name.removesuffix(ending)]
             return kind, new_name + ending
     raise CheckpointError(f"gguf has no name for the tensor {name[:128]!r} in this architecture.", "Report the model.")
-
-
-def _reshaped(tensor: _Origin, shape: tuple[int, ...]) -> _Origin:
-    """Return the same numbers in another shape; a wrong count is reported by the check of shapes."""
-    if isinstance(tensor, FileTensor) and math.prod(shape) == math.prod(tensor.shape):
-        return replace(tensor, shape=shape)
-    return tensor
 
 
 def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture: Architecture) -> SourceTensor:

@@ -180,9 +180,15 @@ def parse_header(source: ByteSource, path: Path) -> Header:
     cursor = Cursor(source, path.name)
     version = _read_version(cursor, source, path)
     n_tensors, n_fields = cursor.u64(), cursor.u64()
-    _check_count(cursor, n_fields, _MAX_FIELDS, "metadata entries")
-    _check_count(cursor, n_tensors, _MAX_TENSORS, "tensors")
-    fields = _read_fields(cursor, n_fields)
+    for count, limit, noun in ((n_fields, _MAX_FIELDS, "metadata entries"), (n_tensors, _MAX_TENSORS, "tensors")):
+        if count > limit:
+            raise cursor.invalid(f"it claims {count} {noun} where at most {limit} make sense")
+    fields: dict[str, Field] = {}
+    for _ in range(n_fields):
+        key = _name(cursor, _MAX_KEY_BYTES, "metadata key")
+        if key in fields:
+            raise cursor.invalid(f"the metadata key {key!r} appears twice")
+        fields[key] = _read_field(cursor, key)
     alignment = _alignment(cursor, fields)
     tensors = _read_tensors(cursor, n_tensors, alignment)
     data_offset = _padded(cursor.position, alignment) if tensors else cursor.position
@@ -195,7 +201,10 @@ def parse_header(source: ByteSource, path: Path) -> Header:
 def _read_version(cursor: Cursor, source: ByteSource, path: Path) -> int:
     head = source.read(0, 32)
     if head[:4] != _MAGIC:
-        raise _not_gguf(path, head)
+        if not head:
+            raise ModelFileError(f"{path.name} is empty.", "Download it again.")
+        hints = (hint for start, hint in _IMPOSTORS if head.startswith(start))
+        raise ModelFileError(f"{path.name} is not a GGUF file.", next(hints, "Name a file that begins with GGUF."))
     cursor.skip(len(_MAGIC))
     version = cursor.u32()
     if version & 0xFFFF == 0:
@@ -208,28 +217,6 @@ def _read_version(cursor: Cursor, source: ByteSource, path: Path) -> int:
             "Convert the model again." if version < 2 else "Update localllm.",
         )
     return version
-
-
-def _not_gguf(path: Path, head: bytes) -> ModelFileError:
-    if not head:
-        return ModelFileError(f"{path.name} is empty.", "Download it again.")
-    hints = (hint for start, hint in _IMPOSTORS if head.startswith(start))
-    return ModelFileError(f"{path.name} is not a GGUF file.", next(hints, "Name a file that begins with GGUF."))
-
-
-def _check_count(cursor: Cursor, count: int, limit: int, noun: str) -> None:
-    if count > limit:
-        raise cursor.invalid(f"it claims {count} {noun} where at most {limit} make sense")
-
-
-def _read_fields(cursor: Cursor, count: int) -> dict[str, Field]:
-    fields: dict[str, Field] = {}
-    for _ in range(count):
-        key = _name(cursor, _MAX_KEY_BYTES, "metadata key")
-        if key in fields:
-            raise cursor.invalid(f"the metadata key {key!r} appears twice")
-        fields[key] = _read_field(cursor, key)
-    return fields
 
 
 def _read_field(cursor: Cursor, key: str) -> Field:

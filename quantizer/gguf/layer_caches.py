@@ -21,22 +21,10 @@ from quantizer.gguf.hyperparameters import hyperparameter, layer_values, per_lay
 
 # Encoders and diffusion models compute whole texts at once and have no cache.
 _WITHOUT_CACHE = frozenset(
-    [
-        "bert",
-        "dream",
-        "eurobert",
-        "gemma-embedding",
-        "jina-bert-v2",
-        "jina-bert-v3",
-        "llada",
-        "llada-moe",
-        "modern-bert",
-        "neo-bert",
-        "nomic-bert",
-        "nomic-bert-moe",
-        "rnd1",
-        "wavtokenizer-dec",
-    ]
+    (
+        *("bert", "dream", "eurobert", "gemma-embedding", "jina-bert-v2", "jina-bert-v3", "llada", "llada-moe"),
+        *("modern-bert", "neo-bert", "nomic-bert", "nomic-bert-moe", "rnd1", "wavtokenizer-dec"),
+    )
 )
 # Sparse attention keeps keys of an indexer, too: of these they are counted.
 _WITH_INDEX_KEYS = frozenset(["deepseek32", "glm-dsa"])
@@ -215,27 +203,20 @@ _PATTERNS = {
 def _windows_of(header: Header, n_layers: int) -> tuple[int, list[bool]]:
     """Return the tokens of the window, 0 for none, and for each layer but those that predict whether it has one."""
     pattern = _PATTERNS.get(header.architecture)
-    n_tokens = _n_tokens(header, pattern, n_layers) if pattern else 0
-    if pattern is None or not n_tokens:
+    if pattern is None or pattern.n_layers not in (0, n_layers):
         return 0, [False] * n_layers
-    return n_tokens, _layers(header, pattern, n_layers)
-
-
-def _n_tokens(header: Header, pattern: _Pattern, n_layers: int) -> int:
-    if pattern.n_layers not in (0, n_layers):
-        return 0
     has_key = f"{header.architecture}.{_WINDOW_KEY}" in header.fields
     n_tokens = hyperparameter(header, _WINDOW_KEY) if has_key else pattern.default
-    return pattern.fixed or n_tokens if n_tokens else 0
-
-
-def _layers(header: Header, pattern: _Pattern, n_layers: int) -> list[bool]:
+    if not n_tokens:
+        return 0, [False] * n_layers
     field = header.fields.get(f"{header.architecture}.{_PATTERN_KEY}")
     if field is not None and isinstance(field.value, ArrayRef):
-        return [bool(value) for value in layer_values(header, _PATTERN_KEY, n_layers)]
-    named = hyperparameter(header, _PATTERN_KEY)
-    chosen = _Pattern(named, pattern.is_dense_first) if named else pattern
-    return [chosen.windows(index) for index in range(n_layers)]
+        windowed = [bool(value) for value in layer_values(header, _PATTERN_KEY, n_layers)]
+    else:
+        named = hyperparameter(header, _PATTERN_KEY)
+        chosen = _Pattern(named, pattern.is_dense_first) if named else pattern
+        windowed = [chosen.windows(index) for index in range(n_layers)]
+    return pattern.fixed or n_tokens, windowed
 
 
 _DEFAULT_TOKEN_SHIFTS = 2

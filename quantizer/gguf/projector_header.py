@@ -8,7 +8,7 @@ of llama.cpp as vendored in llama-cpp-python 0.3.36.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -171,7 +171,9 @@ def _encoder(header: Header, name: EncoderName) -> Encoder | None:
         return value if value is not None and 0 <= value <= _MAX_SIZE else default
 
     names = {tensor.name for tensor in header.tensors}
-    side, patch, merge = size("image_size"), size("patch_size", 1) or 1, _merge(kind, size)
+    side, patch = size("image_size"), size("patch_size", 1) or 1
+    # patches a side that become one token
+    merge = max(1, size("projector.scale_factor") or size("spatial_merge_size") or _MERGES.get(kind, 1))
     if kind == "gemma4uv":  # its patches are merged by the convolution
         patch, merge = patch * merge, 1
     return Encoder(
@@ -193,12 +195,6 @@ def _encoder(header: Header, name: EncoderName) -> Encoder | None:
         n_queries=min(header.integer("clip.minicpmv_query_num") or 0, _MAX_SIDE),
         n_stacked=max(1, size("projector.stack_factor", 1)),
     )
-
-
-def _merge(kind: str, size: Callable[[str, int], int]) -> int:
-    """Return how many patches a side become one token."""
-    default = _MERGES.get(kind, 1)
-    return max(1, size("projector.scale_factor", 0) or size("spatial_merge_size", 0) or default)
 
 
 def _n_deepstack(names: Iterable[str]) -> int:

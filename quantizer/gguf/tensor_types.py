@@ -44,55 +44,49 @@ class TensorType:
         return self.row_bytes(shape[0]) * math.prod(shape[1:])
 
 
-def _plain(type_id: int, name: str, n_bytes: int) -> TensorType:
-    return TensorType(type_id, name, 1, n_bytes, is_quantized=False)
-
-
-def _quantized(type_id: int, name: str, block_size: int, block_bytes: int) -> TensorType:
-    return TensorType(type_id, name, block_size, block_bytes, is_quantized=True)
-
-
-_ALL = (
-    _plain(0, "F32", 4),
-    _plain(1, "F16", 2),
-    _quantized(2, "Q4_0", 32, 18),
-    _quantized(3, "Q4_1", 32, 20),
-    _quantized(6, "Q5_0", 32, 22),
-    _quantized(7, "Q5_1", 32, 24),
-    _quantized(8, "Q8_0", 32, 34),
-    _quantized(9, "Q8_1", 32, 36),
-    _quantized(10, "Q2_K", 256, 84),
-    _quantized(11, "Q3_K", 256, 110),
-    _quantized(12, "Q4_K", 256, 144),
-    _quantized(13, "Q5_K", 256, 176),
-    _quantized(14, "Q6_K", 256, 210),
-    _quantized(15, "Q8_K", 256, 292),
-    _quantized(16, "IQ2_XXS", 256, 66),
-    _quantized(17, "IQ2_XS", 256, 74),
-    _quantized(18, "IQ3_XXS", 256, 98),
-    _quantized(19, "IQ1_S", 256, 50),
-    _quantized(20, "IQ4_NL", 32, 18),
-    _quantized(21, "IQ3_S", 256, 110),
-    _quantized(22, "IQ2_S", 256, 82),
-    _quantized(23, "IQ4_XS", 256, 136),
-    _plain(24, "I8", 1),
-    _plain(25, "I16", 2),
-    _plain(26, "I32", 4),
-    _plain(27, "I64", 8),
-    _plain(28, "F64", 8),
-    _quantized(29, "IQ1_M", 256, 56),
-    _plain(30, "BF16", 2),
-    _quantized(31, "Q4_0_4_4", 32, 18),
-    _quantized(32, "Q4_0_4_8", 32, 18),
-    _quantized(33, "Q4_0_8_8", 32, 18),
-    _quantized(34, "TQ1_0", 256, 54),
-    _quantized(35, "TQ2_0", 256, 66),
-    _quantized(39, "MXFP4", 32, 17),
-    _quantized(40, "NVFP4", 64, 36),
-    _quantized(41, "Q1_0", 128, 18),
-    _quantized(42, "Q2_0", 64, 18),
+# number, name, elements of a block (1: a plain type), bytes of a block
+_ROWS = (
+    (0, "F32", 1, 4),
+    (1, "F16", 1, 2),
+    (2, "Q4_0", 32, 18),
+    (3, "Q4_1", 32, 20),
+    (6, "Q5_0", 32, 22),
+    (7, "Q5_1", 32, 24),
+    (8, "Q8_0", 32, 34),
+    (9, "Q8_1", 32, 36),
+    (10, "Q2_K", 256, 84),
+    (11, "Q3_K", 256, 110),
+    (12, "Q4_K", 256, 144),
+    (13, "Q5_K", 256, 176),
+    (14, "Q6_K", 256, 210),
+    (15, "Q8_K", 256, 292),
+    (16, "IQ2_XXS", 256, 66),
+    (17, "IQ2_XS", 256, 74),
+    (18, "IQ3_XXS", 256, 98),
+    (19, "IQ1_S", 256, 50),
+    (20, "IQ4_NL", 32, 18),
+    (21, "IQ3_S", 256, 110),
+    (22, "IQ2_S", 256, 82),
+    (23, "IQ4_XS", 256, 136),
+    (24, "I8", 1, 1),
+    (25, "I16", 1, 2),
+    (26, "I32", 1, 4),
+    (27, "I64", 1, 8),
+    (28, "F64", 1, 8),
+    (29, "IQ1_M", 256, 56),
+    (30, "BF16", 1, 2),
+    (31, "Q4_0_4_4", 32, 18),
+    (32, "Q4_0_4_8", 32, 18),
+    (33, "Q4_0_8_8", 32, 18),
+    (34, "TQ1_0", 256, 54),
+    (35, "TQ2_0", 256, 66),
+    (39, "MXFP4", 32, 17),
+    (40, "NVFP4", 64, 36),
+    (41, "Q1_0", 128, 18),
+    (42, "Q2_0", 64, 18),
 )
 
+_ALL = tuple(TensorType(number, name, size, n_bytes, size > 1) for number, name, size, n_bytes in _ROWS)
 TENSOR_TYPES: dict[int, TensorType] = {entry.type_id: entry for entry in _ALL}
 # Q4_0 as files of 2024 have it, which llama.cpp no longer reads -> rows that are interleaved, bytes of each in turn
 INTERLEAVED_ROWS = {"Q4_0_4_4": (4, 4), "Q4_0_4_8": (4, 8), "Q4_0_8_8": (8, 8)}

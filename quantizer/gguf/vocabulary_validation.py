@@ -151,11 +151,8 @@ def _character_map_faults(header: Header) -> tuple[str, ...]:
         return ("its precompiled_charsmap is not a list",)
     if ref.element_type not in _BYTE_TYPES or ref.count > _MAX_MAP_BYTES:
         return ("its precompiled_charsmap is not a list of bytes, or too long",)
-    return (
-        ()
-        if is_sound_map(header.source.read(ref.start, ref.stop))
-        else ("its precompiled_charsmap points beyond its end",)
-    )
+    is_sound = is_sound_map(header.source.read(ref.start, ref.stop))
+    return () if is_sound else ("its precompiled_charsmap points beyond its end",)
 
 
 def is_sound_map(content: bytes) -> bool:

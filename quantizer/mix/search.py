@@ -265,19 +265,16 @@ class MixSearch:
             for name, index in zip(self.free, selection, strict=True)
         }
         types = {**self._unmeasured, **chosen}
-        file_type = self._file_type(chosen)
+        # it is called after the type of most weights
+        weights: Counter[str] = Counter()
+        for name, shape in self.free.items():
+            weights[types[name]] += math.prod(shape)
+        file_type = _FILE_TYPES[weights.most_common(1)[0][0]]
         plan = plan_model(self._model, file_type, _NOWHERE, replace(self._options, mix=types))
         return Mix(types, file_type, plan.n_bytes, self._loss(chosen))
 
     def _loss(self, types: Mapping[str, str]) -> float:
         return sum(self.sensitivities[name].loss(kind) for name, kind in types.items())
-
-    def _file_type(self, types: Mapping[str, str]) -> FileType:
-        weights: Counter[str] = Counter()
-        for name, shape in self.free.items():
-            weights[types[name]] += math.prod(shape)
-        ((kind, _),) = weights.most_common(1)
-        return _FILE_TYPES[kind]
 
 
 def check_unquantized(model: SourceModel) -> None:
@@ -292,15 +289,13 @@ def check_unquantized(model: SourceModel) -> None:
 
 def check_reachable(model: SourceModel, options: PlanOptions, n_bytes: int) -> None:
     """Raise UsageError, with the possible range, for a size that no mix has, whatever is measured of tensors."""
-    guessed = {tensor.name: _guessed(tensor) for tensor in model.tensors if _is_quantizable(tensor, model)}
+    guessed = {}
+    for tensor in model.tensors:
+        if _is_quantizable(tensor, model):  # every type is possible, and each bit helps
+            *coarser, lossless = candidates(tensor.shape[0], tensor.stored, has_weights=True)
+            errors = {kind.name: 4.0**-kind.bits_per_weight for kind in coarser} | {lossless.name: 0.0}
+            guessed[tensor.name] = Sensitivity(tensor.name, (coarser or [lossless])[0].name, 1.0, errors)
     MixSearch(model, options, guessed).check_size(n_bytes)
-
-
-def _guessed(tensor: SourceTensor) -> Sensitivity:
-    """Return the sensitivity assumed for a tensor that was not measured: every type, and each bit helps."""
-    *coarser, lossless = candidates(tensor.shape[0], tensor.stored, has_weights=True)
-    errors = {kind.name: 4.0**-kind.bits_per_weight for kind in coarser}
-    return Sensitivity(tensor.name, (coarser or [lossless])[0].name, 1.0, {**errors, lossless.name: 0.0})
 
 
 def _is_quantizable(tensor: SourceTensor, model: SourceModel) -> bool:

@@ -407,9 +407,15 @@ class _TypeRules:
         if any(part in tensor.name for part in _KEPT_IN_Q8.get(self._shape.architecture, ())):
             return "Q8_0"
         if kind is Category.OUTPUT or (self._is_tied and kind is Category.EMBEDDING):
-            return self._output(tensor)
+            is_odd = self._shape.architecture == "falcon" or not self._file_type.base.fits(tensor.shape[0])
+            if name == "MXFP4_MOE" or is_odd or self._base == "Q8_0":
+                return "Q8_0"
+            return "Q5_K" if name in _OUTPUT_IN_Q5 else "Q6_K"
         if name == "MXFP4_MOE":
-            return self._mxfp4(tensor, kind)
+            is_expert = len(tensor.shape) > 2 and tensor.shape[2] > 1
+            if self._shape.architecture == "bailingmoe3":
+                is_expert = is_expert and kind in (Category.UP, Category.GATE, Category.DOWN)
+            return "MXFP4" if is_expert else "Q8_0"
         if kind is Category.EMBEDDING:
             return _EMBEDDING.get(name, self._base)
         rule = self._low_bit if name in _LOW_BIT else self._usual
@@ -418,19 +424,6 @@ class _TypeRules:
     @property
     def _base(self) -> str:
         return self._file_type.base_name
-
-    def _output(self, tensor: MixTensor) -> str:
-        name = self._file_type.name
-        is_odd = self._shape.architecture == "falcon" or not self._file_type.base.fits(tensor.shape[0])
-        if name == "MXFP4_MOE" or is_odd or self._base == "Q8_0":
-            return "Q8_0"
-        return "Q5_K" if name in _OUTPUT_IN_Q5 else "Q6_K"
-
-    def _mxfp4(self, tensor: MixTensor, kind: Category) -> str:
-        is_expert = len(tensor.shape) > 2 and tensor.shape[2] > 1
-        if self._shape.architecture == "bailingmoe3":
-            is_expert = is_expert and kind in (Category.UP, Category.GATE, Category.DOWN)
-        return "MXFP4" if is_expert else "Q8_0"
 
     def _place(self, name: str, kind: Category) -> _TensorPosition:
         if kind is Category.VALUE:
@@ -451,15 +444,9 @@ class _TypeRules:
         if kind is Category.DOWN and at.is_early:
             return "IQ3_S" if is_better else "Q2_K"
         if kind is Category.ATTENTION_OUTPUT:
-            return self._low_bit_attention_output(at)
+            usual = "IQ2_XXS" if self._base in ("IQ1_S", "IQ1_M") else "IQ3_S" if is_better else None
+            return "Q5_K" if at.is_mixtral else usual
         return None
-
-    def _low_bit_attention_output(self, at: _TensorPosition) -> str | None:
-        if at.is_mixtral:
-            return "Q5_K"
-        if self._base in ("IQ1_S", "IQ1_M"):
-            return "IQ2_XXS"
-        return "IQ3_S" if self._file_type.name in _BETTER_LOW_BIT else None
 
     def _usual(self, kind: Category, at: _TensorPosition) -> str | None:
         name = self._file_type.name

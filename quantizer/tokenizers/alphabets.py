@@ -56,17 +56,15 @@ def merge_pairs(model: Mapping[str, Any]) -> list[tuple[str, str]]:
     merges = model.get("merges")
     if not isinstance(merges, list) or not merges:
         raise CheckpointError("tokenizer.json has no merges.", "Download the checkpoint again.")
-    return [_pair(merge) for merge in merges]
-
-
-def _pair(merge: object) -> tuple[str, str]:
-    """Return one pair, which older files write as a string and newer ones as a list."""
-    parts = merge.split(" ") if isinstance(merge, str) else merge
-    if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
-        raise CheckpointError(
-            f"tokenizer.json contains an invalid merge rule: {str(merge)[:64]!r}.", "Download it again."
-        )
-    return parts[0], parts[1]
+    pairs = []
+    for merge in merges:
+        parts = merge.split(" ") if isinstance(merge, str) else merge  # a string in older files, a list in newer ones
+        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
+            raise CheckpointError(
+                f"tokenizer.json contains an invalid merge rule: {str(merge)[:64]!r}.", "Download it again."
+            )
+        pairs.append((parts[0], parts[1]))
+    return pairs
 
 
 _MODEL_NAME = "llama"
@@ -119,17 +117,16 @@ def _alphabet(
         )
     return Alphabet(
         model=_MODEL_NAME,
-        tokens={token_id: _as_looked_for(token) for token_id, token in tokens.items()},
+        # the runtime searches for user-defined pieces in text that still has its spaces
+        tokens={
+            token_id: replace(token, text=token.text.replace("▁", " "))
+            if token.type is TokenType.USER_DEFINED
+            else token
+            for token_id, token in tokens.items()
+        },
         flags={"add_space_prefix": adds_space_prefix},
         special_ids=special_ids or {},
     )
-
-
-def _as_looked_for(token: Token) -> Token:
-    """Return a user-defined piece with plain spaces: the runtime searches for it in text that still has them."""
-    if token.type is not TokenType.USER_DEFINED:
-        return token
-    return Token(token.text.replace("▁", " "), token.type, token.score)
 
 
 def _scored_by_merges(folder: TokenizerFolder) -> dict[int, Token]:
@@ -139,16 +136,13 @@ def _scored_by_merges(folder: TokenizerFolder) -> dict[int, Token]:
     for left, right in merge_pairs(model):
         ranks.setdefault(left + right, len(ranks))
     unknown = model.get("unk_token")
+    kinds = dict.fromkeys(_BYTES, TokenType.BYTE)
+    if isinstance(unknown, str):
+        kinds[unknown] = TokenType.UNKNOWN
     return {
-        token_id: Token(text, _type(text, unknown), -float(ranks.get(text, len(ranks))))
+        token_id: Token(text, kinds.get(text, TokenType.NORMAL), -float(ranks.get(text, len(ranks))))
         for text, token_id in token_ids(model).items()
     }
-
-
-def _type(text: str, unknown: object) -> TokenType:
-    if text == unknown:
-        return TokenType.UNKNOWN
-    return TokenType.BYTE if text in _BYTES else TokenType.NORMAL
 
 
 _WORDPIECE = "bert"
@@ -196,16 +190,15 @@ def _wordpiece_alphabet(ids: Mapping[str, int], is_lowercased: object, strips_ac
     lowercase = bool(is_lowercased)
     return Alphabet(
         model=_WORDPIECE,
-        tokens={token_id: Token(_marked(text)) for text, token_id in ids.items()},
+        tokens={
+            token_id: Token(text.removeprefix(_GOES_ON) if text.startswith(_GOES_ON) else f"▁{text}")
+            for text, token_id in ids.items()
+        },
         flags={
             "normalizer.lowercase": lowercase,
             "normalizer.strip_accents": lowercase if strips_accents is None else bool(strips_accents),
         },
     )
-
-
-def _marked(text: str) -> str:
-    return text.removeprefix(_GOES_ON) if text.startswith(_GOES_ON) else f"▁{text}"
 
 
 _UNIGRAM = "t5"

@@ -77,7 +77,9 @@ def _add_piece(model: PieceModel, message: memoryview) -> None:
         if number == 1:
             text = str(_bytes(value), "utf-8")
         elif number == 2:
-            score = _float_of(value)
+            if isinstance(value, int) or len(value) != 4:
+                raise _WireError("a float is not 32 bits wide")
+            score = float(struct.unpack("<f", value)[0])
         elif number == 3:
             kind = TokenType(_number(value))
     if len(model.pieces) >= MAX_TOKENS or not math.isfinite(score):
@@ -93,7 +95,9 @@ def _read_trainer(model: PieceModel, message: memoryview) -> None:
         elif number == 24:
             model.has_space_suffix = bool(_number(value))
         elif number in roles:
-            model.ids[roles[number]] = _signed(_number(value))
+            token_id = _number(value)
+            # an int32 as a varint carries it: negative ones as 64 bits in two's complement
+            model.ids[roles[number]] = token_id - (1 << 64) if token_id >> 63 else token_id
 
 
 def _read_normalizer(model: PieceModel, message: memoryview) -> None:
@@ -116,11 +120,6 @@ def _number(value: int | memoryview) -> int:
     if not isinstance(value, int):
         raise _WireError("bytes where a number should be")
     return value
-
-
-def _signed(value: int) -> int:
-    """Return an int32 as a varint carries it: negative ones as 64 bits in two's complement."""
-    return value - (1 << 64) if value >> 63 else value
 
 
 _MAX_VARINT_BYTES = 10
@@ -147,26 +146,16 @@ def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             value, position = _varint(message, position)
             yield number, value
             continue
-        length, position = _length(message, position, wire_type)
+        if wire_type == _BYTES:
+            length, position = _varint(message, position)
+        elif wire_type in _FIXED_BYTES:
+            length = _FIXED_BYTES[wire_type]
+        else:
+            raise _WireError(f"a field has the wire type {wire_type}")
         if length > end - position:
             raise _WireError("a field is longer than its message")
         yield number, message[position : position + length]
         position += length
-
-
-def _float_of(value: int | memoryview) -> float:
-    """Return the number in a fixed 32-bit field. Raises _WireError for a field of another width."""
-    if isinstance(value, int) or len(value) != 4:
-        raise _WireError("a float is not 32 bits wide")
-    return float(struct.unpack("<f", value)[0])
-
-
-def _length(message: memoryview, position: int, wire_type: int) -> tuple[int, int]:
-    if wire_type == _BYTES:
-        return _varint(message, position)
-    if wire_type not in _FIXED_BYTES:
-        raise _WireError(f"a field has the wire type {wire_type}")
-    return _FIXED_BYTES[wire_type], position
 
 
 def _varint(message: memoryview, position: int) -> tuple[int, int]:

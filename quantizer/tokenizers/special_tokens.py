@@ -45,32 +45,20 @@ class AddedToken:
 def read_added_tokens(folder: TokenizerFolder) -> list[AddedToken]:
     """Return the added tokens of a checkpoint. Raises CheckpointError when a list of them is not sound."""
     if folder.tokenizer:
-        return list(_listed_tokens(folder.tokenizer.get("added_tokens") or []))
-    by_id = {token.id: token for token in _named(folder)}
-    decoder = as_object(folder.settings.values.get("added_tokens_decoder") or {}, "added_tokens_decoder")
-    by_id |= {token.id: token for token in map(_decoded, decoder.items())}
-    return list(by_id.values())
-
-
-def _listed_tokens(entries: object) -> Iterator[AddedToken]:
-    if not isinstance(entries, list):
-        raise unsound("The list of added tokens in tokenizer.json")
-    for entry in entries:
-        if not isinstance(entry, dict):
+        listed = folder.tokenizer.get("added_tokens") or []
+        if not isinstance(listed, list) or not all(isinstance(entry, dict) for entry in listed):
             raise unsound("The list of added tokens in tokenizer.json")
-        yield _token(entry.get("id"), entry)
-
-
-def _named(folder: TokenizerFolder) -> Iterator[AddedToken]:
+        return [_token(entry.get("id"), entry) for entry in listed]
     path = folder.file("added_tokens.json")
     names = read_object(path) if path else {}
-    for content, token_id in names.items():
-        yield _token(token_id, {"content": content})
-
-
-def _decoded(item: tuple[str, Any]) -> AddedToken:
-    key, entry = item
-    return _token(int(key) if key.isdecimal() and len(key) < 10 else None, as_object(entry, "An added token"))
+    named = [_token(token_id, {"content": name}) for name, token_id in names.items()]
+    by_id = {token.id: token for token in named}
+    decoder = as_object(folder.settings.values.get("added_tokens_decoder") or {}, "added_tokens_decoder")
+    for key, entry in decoder.items():
+        token_id = int(key) if key.isdecimal() and len(key) < 10 else None
+        token = _token(token_id, as_object(entry, "An added token"))
+        by_id[token.id] = token
+    return list(by_id.values())
 
 
 def _token(token_id: object, entry: Mapping[str, Any]) -> AddedToken:

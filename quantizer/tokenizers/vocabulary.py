@@ -82,21 +82,20 @@ def read_chat_templates(folder: TokenizerFolder) -> dict[str, str]:
     that hold no text.
     """
     main = folder.file("chat_template.jinja")
-    templates = {} if main else _json_templates(folder)
+    if main:
+        templates = {}
+    else:
+        # the tokenizer's, else the processor's; a file of its own precedes both
+        processor = folder.path / "processor_config.json"
+        templates = _in_settings(folder.settings.values.get("chat_template"))
+        templates = templates or _in_settings(_optional_object(processor).get("chat_template"))
+        templates |= _in_settings(_optional_object(folder.path / "chat_template.json").get("chat_template"))
     files = {DEFAULT_TEMPLATE: main} if main else {}
     files |= {path.stem: path for path in sorted((folder.path / "additional_chat_templates").glob("*.jinja"))}
     templates |= {name: read_text(path, _MAX_TEMPLATE_BYTES) for name, path in files.items()}
     if len(templates) > _MAX_TEMPLATES:
         raise unsound("The list of chat templates")
     return templates
-
-
-def _json_templates(folder: TokenizerFolder) -> dict[str, str]:
-    """Return the templates of JSON files: the tokenizer's, else the processor's; a file of its own precedes both."""
-    templates = _in_settings(folder.settings.values.get("chat_template"))
-    if not templates:
-        templates = _in_settings(_optional_object(folder.path / "processor_config.json").get("chat_template"))
-    return templates | _in_settings(_optional_object(folder.path / "chat_template.json").get("chat_template"))
 
 
 def _in_settings(setting: object) -> dict[str, str]:
@@ -108,14 +107,13 @@ def _in_settings(setting: object) -> dict[str, str]:
         setting = [{"name": name, "template": template} for name, template in setting.items()]
     if not isinstance(setting, list) or not all(isinstance(entry, dict) for entry in setting):
         raise unsound("The chat template")
-    return dict(map(_named, setting))
-
-
-def _named(entry: Mapping[str, object]) -> tuple[str, str]:
-    name, template = entry.get("name"), entry.get("template")
-    if not isinstance(name, str) or not isinstance(template, str):
-        raise unsound("The list of chat templates")
-    return name, template
+    templates = {}
+    for entry in setting:
+        name, template = entry.get("name"), entry.get("template")
+        if not isinstance(name, str) or not isinstance(template, str):
+            raise unsound("The list of chat templates")
+        templates[name] = template
+    return templates
 
 
 MAX_TOKENS = 2_000_000

@@ -158,7 +158,11 @@ class PartialOutput:
         assert self.n_written == sum(item.n_bytes for item in self._blocks[: self.n_done]) + block.n_bytes
         with _storage_errors(self._output):
             if block.start + block.n_bytes == self._files[block.file].n_bytes:
-                self._close_part()  # synced before the journal has the file as whole
+                assert self._part is not None
+                self._syncing.finish()
+                os.fsync(self._part.fileno())  # before the journal has the file as whole
+                self._part.close()
+                self._part = None
             self._journal.add(self._checksum)
         self.n_done += 1
         self._checksum = 0
@@ -201,7 +205,8 @@ class PartialOutput:
 
     def _check_space(self) -> None:
         for index, file in enumerate(self._files):
-            is_ours = self._is_whole(index) and not self._part_path(index).exists()
+            is_whole = all(block.file != index for block in self._blocks[self.n_done :])
+            is_ours = is_whole and not self._part_path(index).exists()
             if os.path.lexists(file.path) and not self._is_overwriting and not is_ours:
                 raise _in_the_way(file.path)
         n_missing = sum(file.n_bytes for file in self._files) - self.n_written
@@ -211,9 +216,6 @@ class PartialOutput:
                 f"The output needs {n_missing / 1e9:.3f} GB, and {free / 1e9:.3f} GB is free in {self._output.parent}.",
                 "Free some space, make it smaller, or write to another disk.",
             )
-
-    def _is_whole(self, file: int) -> bool:
-        return all(block.file != file for block in self._blocks[self.n_done :])
 
     def _part_path(self, file: int) -> Path:
         return partial_path(self._output, file)
@@ -228,13 +230,6 @@ class PartialOutput:
             self._part.truncate(block.start)
             self._part.seek(block.start)
         return self._part
-
-    def _close_part(self) -> None:
-        assert self._part is not None
-        self._syncing.finish()
-        os.fsync(self._part.fileno())
-        self._part.close()
-        self._part = None
 
     def _publish(self) -> None:
         """Rename the files, the first one last: without it the others are no model."""

@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, fields, is_dataclass, replace
 from importlib.metadata import version
-from pathlib import Path
 
 from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.packed.parts import RowFile
@@ -103,11 +102,8 @@ def _write(
                         raise CheckpointError(
                             f"{text}.", "Get an undamaged copy of the model, or pass --allow-nan to quantize it anyway."
                         )
-                    report(
-                        JobWarning(
-                            f"{text}; they count as 0." if tensor.output.kind.is_quantized else f"{text}, and stay so."
-                        )
-                    )
+                    end = "; they count as 0." if tensor.output.kind.is_quantized else ", and stay so."
+                    report(JobWarning(text + end))
                 partial.write(bytes(padding(tensor.output.n_bytes)))
                 partial.end_block()
                 stored, target = tensor.source.stored.name, tensor.output.kind.name
@@ -117,18 +113,16 @@ def _write(
 
 def fingerprint(plan: QuantizePlan) -> str:
     """Return what distinguishes outputs: the bytes before the data, the files read, the code that quantizes."""
-    inputs = [*(_identity(path) for path in plan.inputs), *plan.identities]
+    inputs: list[object] = []
+    for path in plan.inputs:
+        # name, size and time: hashing a file would take as long as quantizing it
+        with explained(f"{path} cannot be read", "Keep the model where it is.", ModelFileError):
+            status = path.stat()
+        inputs.append((str(path.resolve()), status.st_size, status.st_mtime_ns))
     shards = (*plan.shards, *plan.existing)
     headers = [(shard.path.name, hashlib.sha256(shard.header).hexdigest()) for shard in shards]
-    parts = repr((1, version("localllm"), version("llama-cpp-python"), inputs, headers))
+    parts = repr((1, version("localllm"), version("llama-cpp-python"), [*inputs, *plan.identities], headers))
     return hashlib.sha256(parts.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _identity(path: Path) -> tuple[str, int, int]:
-    """Return the file's name, size and time; hashing it would take as long as quantizing. Raises ModelFileError."""
-    with explained(f"{path} cannot be read", "Keep the model where it is.", ModelFileError):
-        status = path.stat()
-    return str(path.resolve()), status.st_size, status.st_mtime_ns
 
 
 def _files_of(tensor: object) -> Iterator[PendingFile]:

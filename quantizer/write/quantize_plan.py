@@ -121,15 +121,20 @@ def plan(
         return plan_model(open_adapter(source, base, file_type), file_type, output, options)
     planned = plan_model(open_source(source, pending, base), file_type, output, options)
     if source.is_dir():  # a GGUF was checked when it was read
-        _check_loadable(source, planned.shards[0])
+        # what is written, or the first of several files, must pass validation too
+        shard = planned.shards[0]
+        for fault in header_faults(planned_header(shard.header, shard.file.n_bytes, shard.path)):
+            raise CheckpointError(f"{source.name} cannot be converted: {fault}.", "Download the checkpoint again.")
     beside = plan_projector(source, output, options.projector, pending)
-    return planned if beside is None else _joined(planned, beside)
-
-
-def _check_loadable(source: Path, shard: PlannedShard) -> None:
-    """Raise CheckpointError where validation would reject the file that is to be written, or the first of several."""
-    for fault in header_faults(planned_header(shard.header, shard.file.n_bytes, shard.path)):
-        raise CheckpointError(f"{source.name} cannot be converted: {fault}.", "Download the checkpoint again.")
+    if beside is None:
+        return planned
+    return replace(
+        planned,
+        shards=(*planned.shards, *beside.shards),
+        warnings=(*planned.warnings, *beside.warnings),
+        n_parameters=planned.n_parameters + beside.n_parameters,
+        projector=beside.output,
+    )
 
 
 def plan_projector(
@@ -164,16 +169,6 @@ def _open_projector(source: Path, pending: Mapping[str, PendingFile]) -> SourceM
         raise CheckpointError(f"The projector cannot be converted. {error.cause}", remedy) from error
 
 
-def _joined(model: QuantizePlan, projector: QuantizePlan) -> QuantizePlan:
-    return replace(
-        model,
-        shards=(*model.shards, *projector.shards),
-        warnings=(*model.warnings, *projector.warnings),
-        n_parameters=model.n_parameters + projector.n_parameters,
-        projector=projector.output,
-    )
-
-
 def plan_model(
     model: SourceModel, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS
 ) -> QuantizePlan:
@@ -186,7 +181,10 @@ def plan_model(
     if options.removed_layers:
         model = without_layers(model, options.removed_layers)
         matrix = matrix and matrix_without_layers(matrix, options.removed_layers)
-    mix = [_in_the_mix(model, tensor) for tensor in model.tensors]
+    mix = []
+    for tensor in model.tensors:
+        stored = model.unquantized.get(tensor.name, tensor.stored)
+        mix.append(MixTensor(tensor.name, tensor.shape, stored, model.keeps_quantized and stored.is_quantized))
     verdicts = assign(mix, file_type, model.shape, matrix is not None, overrides)
     if matrix is not None:
         verdicts = with_unweighted(verdicts, mix, matrix.entries.keys(), overrides)
@@ -194,7 +192,11 @@ def plan_model(
         verdicts |= _kept(model, overrides)
     tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)
     entries = _entries(model, file_type, imatrix_entries(imatrix, matrix) if imatrix and matrix else [])
-    shards = tuple(_shards(output, entries, tensors, _counts(model, entries, tensors, options)))
+    if options.max_shard_bytes:
+        counts = split_by_bytes(entries, [tensor.output for tensor in tensors], options.max_shard_bytes)
+    else:
+        counts = list(model.shard_counts if options.keep_split else ()) or [len(tensors)]
+    shards = tuple(_shards(output, entries, tensors, counts))
     return QuantizePlan(
         output,
         file_type,
@@ -250,16 +252,6 @@ def _planned(tensor: SourceTensor, target: TensorType, matrix: ImportanceMatrix 
     return PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, target), weights)
 
 
-def _counts(
-    model: SourceModel, entries: list[Entry], tensors: Sequence[PlannedTensor], options: PlanOptions
-) -> Sequence[int]:
-    """Return how many tensors each file gets."""
-    if options.max_shard_bytes:
-        outputs = [tensor.output for tensor in tensors]
-        return split_by_bytes(entries, outputs, options.max_shard_bytes)
-    return (options.keep_split and model.shard_counts) or [len(tensors)]
-
-
 def _shards(
     output: Path, entries: list[Entry], tensors: Sequence[PlannedTensor], counts: Sequence[int]
 ) -> Iterator[PlannedShard]:
@@ -269,11 +261,6 @@ def _shards(
         marks = shard_entries(index, len(counts), len(tensors))
         header = encode_header([*(entries if index == 0 else ()), *marks], [tensor.output for tensor in part])
         yield PlannedShard(shard_path(output, index, len(counts)), header, part)
-
-
-def _in_the_mix(model: SourceModel, tensor: SourceTensor) -> MixTensor:
-    stored = model.unquantized.get(tensor.name, tensor.stored)
-    return MixTensor(tensor.name, tensor.shape, stored, model.keeps_quantized and stored.is_quantized)
 
 
 def _entries(model: SourceModel, file_type: FileType, notes: Sequence[Entry]) -> list[Entry]:

@@ -20,18 +20,9 @@ from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, negative_exponential, whole_tensor
 from quantizer.convert.source_model import FileTensor
 
-_GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
-
 
 def _sum_of(*names: str) -> Callable[[Config], Value]:
     return lambda config: sum(config.integer(name) for name in names)
-
-
-def _gating(config: Config) -> Value:
-    name = config.text("scoring_func") or ""
-    if name not in _GATING:
-        raise CheckpointError(f"The expert scoring function {name[:32]!r} is not supported.", "Choose another model.")
-    return _GATING[name]
 
 
 def _is_lite(config: Config) -> bool:
@@ -59,7 +50,7 @@ EXPERT_CHOICE = (
     rows.u32("expert_shared_count", "n_shared_experts"),
     rows.u32("expert_group_count", lambda config: config.optional_integer("n_group")),
     rows.u32("expert_group_used_count", lambda config: config.optional_integer("topk_group")),
-    rows.u32("expert_gating_func", _gating),
+    rows.gating("scoring_func"),
     rows.f32("expert_weights_scale", rows.number("routed_scaling_factor")),
     rows.boolean("expert_weights_norm", lambda config: config.flag("norm_topk_prob") or None),
 )

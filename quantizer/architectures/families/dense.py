@@ -102,7 +102,7 @@ _STABLELM = Architecture(
     hyperparameters=(
         *(rows.DECODER + rows.LAYER_NORM),
         rows.u32("rope.dimension_count", rows.partly_rotated(0.25)),
-        rows.boolean("use_parallel_residual", lambda config: config.flag("use_parallel_residual") or False),
+        rows.flag("use_parallel_residual", "use_parallel_residual"),
     ),
     tensors=RequiredTensors(
         model=shapes.decoder_with_bias,

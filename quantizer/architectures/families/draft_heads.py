@@ -14,15 +14,7 @@ import numpy.typing as npt
 
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-    Value,
-)
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import unpermute_keys, unpermute_queries, whole_tensor
 
@@ -110,10 +102,6 @@ def _eagle3_layer(config: Config, _layer: int) -> shapes.Dimensions:
     }
 
 
-def _flag(name: str) -> Hyperparameter:
-    return rows.boolean(name, lambda config: config.flag(name) or False)
-
-
 _EAGLE3 = Architecture(
     hf_classes=("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel"),
     gguf_name="eagle3",
@@ -121,8 +109,8 @@ _EAGLE3 = Architecture(
         *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED),
         rows.i32_list("target_layers", _eagle3_layers),
         rows.u32("target_hidden_size", _n_read),
-        _flag("norm_before_residual"),
-        _flag("norm_before_fc"),
+        rows.flag("norm_before_residual", "norm_before_residual"),
+        rows.flag("norm_before_fc", "norm_before_fc"),
     ),
     tensors=RequiredTensors(
         layer=_eagle3_layer, model=_eagle3_tensors, optional=_vocabulary_tensors, generate=rows.llama3_factors

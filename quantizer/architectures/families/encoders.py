@@ -14,15 +14,7 @@ from dataclasses import replace
 
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
-from quantizer.architectures.architecture import (
-    Architecture,
-    Hyperparameter,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-    Value,
-)
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import MappedTensor, positions_beyond_padding, whole_tensor
 from quantizer.convert.source_model import FileTensor
@@ -62,7 +54,7 @@ def _labels(config: Config) -> Value:
     return [str(name) for name in names]
 
 
-_RANKER = (rows.u32("pooling_type", _RANK), Hyperparameter("classifier.output_labels", "str[]", _labels))
+_RANKER = (rows.u32("pooling_type", _RANK), rows.string_list("classifier.output_labels", _labels))
 _LABELS = {"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}
 
 _BERT = Architecture(

@@ -24,10 +24,8 @@ from quantizer.checkpoint.config import Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
-_SIGMOID = 2  # llama.cpp's number for it
 _SILU: dict[str, Any] = {"hidden_act": "silu"}
 _UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
-_BY_SIGMOID = rows.u32("expert_gating_func", _SIGMOID)
 _WIDTH_OF_EXPERTS = rows.u32("expert_feed_forward_length", "moe_intermediate_size", "intermediate_size")
 _WHOLE_NORMS: shapes.Dimensions = {"attn_q_norm.weight": ("n_query",), "attn_k_norm.weight": ("n_kv",)}
 
@@ -38,7 +36,7 @@ _MINIMAX_M2 = Architecture(
     hyperparameters=(
         *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
         _WIDTH_OF_EXPERTS,
-        _BY_SIGMOID,
+        rows.BY_SIGMOID,
         rows.u32(
             "rope.dimension_count",
             lambda config: config.optional_integer("rotary_dim") or rows.partly_rotated(1.0)(config),
@@ -182,7 +180,7 @@ def _dense_first(setting: str, attention: shapes.Dimensions) -> Callable[[Config
 _ROUTED_ROWS = (
     *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
     _WIDTH_OF_EXPERTS,
-    _BY_SIGMOID,
+    rows.BY_SIGMOID,
     rows.u32("expert_shared_count", "n_shared_experts"),
 )
 
@@ -192,7 +190,7 @@ _DOTS_1 = Architecture(
     hyperparameters=(
         *_ROUTED_ROWS,
         rows.u32("leading_dense_block_count", "first_k_dense_replace"),
-        rows.boolean("expert_weights_norm", lambda config: config.flag("norm_topk_prob") or False),
+        rows.flag("expert_weights_norm", "norm_topk_prob"),
         rows.f32("expert_weights_scale", rows.number("routed_scaling_factor")),
     ),
     tensors=RequiredTensors(
@@ -303,7 +301,7 @@ _MIMO_2 = Architecture(
         *rows.without(rows.DECODER, "attention.head_count_kv", "attention.value_length"),
         *(rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
         _WIDTH_OF_EXPERTS,
-        _BY_SIGMOID,
+        rows.BY_SIGMOID,
         *rows.WINDOW_ROPE,
         rows.u32_list("attention.head_count_kv", rows.each_layer(_n_mimo_kv_heads)),
         rows.u32("attention.value_length", "v_head_dim"),

@@ -17,7 +17,6 @@ from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
 from quantizer.architectures.architecture import (
     Architecture,
-    Hyperparameter,
     Layout,
     RequiredTensors,
     Settings,
@@ -305,10 +304,6 @@ def _has_experts(config: Config) -> bool:
     return config.flag("enable_moe_block") or False
 
 
-def _of_experts(row: Hyperparameter) -> Hyperparameter:
-    return replace(row, value=lambda config: row.read(config) if _has_experts(config) else None)
-
-
 def _has_per_layer(config: Config) -> bool:
     return config.integer("hidden_size_per_layer_input") > 0
 
@@ -390,7 +385,9 @@ _GEMMA_4 = Architecture(
         rows.u32("rope.dimension_count", _full_head),
         rows.u32("rope.dimension_count_swa", shapes.head_size),
         rows.u32_list("feed_forward_length", _widths),
-        *map(_of_experts, (*rows.EXPERTS, rows.u32("expert_feed_forward_length", shapes.DIMENSIONS["n_ff_expert"]))),
+        *rows.where(
+            _has_experts, (*rows.EXPERTS, rows.u32("expert_feed_forward_length", shapes.DIMENSIONS["n_ff_expert"]))
+        ),
     ),
     tensors=RequiredTensors(
         model=lambda config: {**shapes.decoder(config), **(_PER_LAYER_EMBEDDINGS if _has_per_layer(config) else {})},

@@ -174,7 +174,7 @@ _WITH_EXPERTS = replace(
         rows.u32("expert_shared_count", "n_shared_experts"),
         rows.u32("expert_group_count", "n_group"),
         rows.u32("expert_group_used_count", "topk_group"),
-        rows.boolean("expert_weights_norm", lambda config: config.flag("norm_topk_prob") or False),
+        rows.flag("expert_weights_norm", "norm_topk_prob"),
         rows.f32("expert_weights_scale", "routed_scaling_factor"),
         rows.u32("moe_latent_size", lambda config: config.optional_integer("moe_latent_size")),
     ),

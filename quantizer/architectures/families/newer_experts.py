@@ -21,7 +21,6 @@ from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import whole_tensor
 
 _NAMES_OF = "dots1"  # all but Laguna's gates
-_GATING = {"softmax": 1, "sigmoid": 2}  # llama.cpp's numbers
 _SILU: dict[str, Any] = {"hidden_act": "silu"}
 
 
@@ -56,13 +55,9 @@ def _windows(config: Config) -> list[bool]:
     return [kind == "sliding_attention" for kind in _listed(config, "layer_types")]
 
 
-_WINDOW = (
-    rows.u32(
-        "attention.sliding_window", lambda config: config.integer("sliding_window") if any(_windows(config)) else None
-    ),
-    rows.bool_list(
-        "attention.sliding_window_pattern", lambda config: _windows(config) if any(_windows(config)) else None
-    ),
+_WINDOW = rows.where(
+    lambda config: any(_windows(config)),
+    (*rows.WINDOW, rows.bool_list("attention.sliding_window_pattern", _windows)),
 )
 
 
@@ -120,17 +115,12 @@ def _cohere_layer(config: Config, i: int) -> shapes.Dimensions:
     return {**attention, **shapes.EXPERT_FEED_FORWARD, **shared}
 
 
-def _gating(config: Config) -> Value:
-    name = config.text("expert_selection_fn") or "softmax"
-    if name not in _GATING:
-        raise CheckpointError(f"The expert scoring function {name[:32]!r} is not supported.", "Choose another model.")
-    return _GATING[name]
+_CHOICE = rows.gating("expert_selection_fn", "softmax")
 
 
 def _weights_norm(config: Config) -> Value:
     """Return whether the weights of chosen experts add up to one, as a softmax of theirs always does."""
-    flag = config.flag("norm_topk_prob")
-    return _gating(config) == _GATING["softmax"] or flag is None or flag
+    return _CHOICE.read(config) != rows.BY_SIGMOID.value or config.flag("norm_topk_prob") is not False
 
 
 def _of_shared(factor: Callable[[Config], int]) -> Callable[[Config], Value]:
@@ -153,7 +143,7 @@ _COHERE = Architecture(
         rows.f32("logit_scale", "logit_scale"),
         rows.u32("leading_dense_block_count", _COHERE_N_DENSE),
         rows.u32("expert_feed_forward_length", "intermediate_size"),
-        rows.u32("expert_gating_func", _gating),
+        _CHOICE,
         rows.boolean("expert_weights_norm", _weights_norm),
         rows.u32("expert_shared_count", _of_shared(lambda _config: 1)),
         rows.u32("expert_shared_feed_forward_length", _of_shared(lambda config: config.integer("intermediate_size"))),
@@ -223,7 +213,7 @@ _LAGUNA = Architecture(
         rows.u32("leading_dense_block_count", _LAGUNA_N_DENSE),
         rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
         rows.u32("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
-        rows.u32("expert_gating_func", _GATING["sigmoid"]),
+        rows.BY_SIGMOID,
         rows.boolean("expert_weights_norm", True),
         rows.f32("expert_weights_scale", "moe_routed_scaling_factor"),
     ),
@@ -334,7 +324,7 @@ _HY_3 = Architecture(
         *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS),
         rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
         rows.u32("expert_shared_feed_forward_length", _hy_3_shared_width),
-        rows.u32("expert_gating_func", 2),  # sigmoid
+        rows.BY_SIGMOID,
         rows.boolean("expert_weights_norm", True),
         rows.f32("expert_weights_scale", "router_scaling_factor"),
     ),

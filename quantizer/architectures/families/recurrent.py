@@ -198,7 +198,6 @@ JAMBA = Architecture(
 )
 
 
-_SIGMOID = 2  # llama.cpp's number for it
 _CONVOLUTION = {"conv", "short_conv"}
 
 
@@ -289,7 +288,7 @@ LFM = (
             rows.u32("feed_forward_length", "intermediate_size"),
             rows.u32("leading_dense_block_count", "num_dense_layers"),
             rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
-            rows.u32("expert_gating_func", _SIGMOID),
+            rows.BY_SIGMOID,
         ),
         tensors=replace(_LFM_2.tensors, layer=_lfm_moe_layer),
         layout=replace(

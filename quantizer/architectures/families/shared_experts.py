@@ -112,14 +112,7 @@ _EXAONE = Architecture(
     gguf_name="exaone4",
     hyperparameters=(
         *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY),
-        rows.u32(
-            "attention.sliding_window",
-            lambda config: config.integer("sliding_window") if _has_windows(config) else None,
-        ),
-        rows.bool_list(
-            "attention.sliding_window_pattern",
-            lambda config: rows.WINDOW_PATTERN[0].read(config) if _has_windows(config) else None,
-        ),
+        *rows.where(_has_windows, rows.WINDOW + rows.WINDOW_PATTERN),
     ),
     tensors=RequiredTensors(
         layer={**shapes.POST_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.GATED_FEED_FORWARD},
