@@ -110,19 +110,16 @@ def read_cpu_times() -> CpuTimes:
     for times in processors:
         idle_s += _sum(times, _IDLE)
         total_s += _sum(times, times._fields) - _sum(times, _COUNTED_TWICE)
-    return CpuTimes(total_s, idle_s, sum(map(_computed_s, _own_processes())))
+    process = psutil.Process()
+    try:
+        own = [process, *process.parents()[:_N_ANCESTORS]]
+    except psutil.Error:  # one of them has just ended
+        own = [process]
+    return CpuTimes(total_s, idle_s, sum(map(_computed_s, own)))
 
 
 def _sum(times: object, names: Iterable[str]) -> float:
     return sum(getattr(times, name, 0.0) for name in names)
-
-
-def _own_processes() -> list[psutil.Process]:
-    process = psutil.Process()
-    try:
-        return [process, *process.parents()[:_N_ANCESTORS]]
-    except psutil.Error:  # one of them has just ended
-        return [process]
 
 
 def _computed_s(process: psutil.Process) -> float:

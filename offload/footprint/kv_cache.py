@@ -233,26 +233,16 @@ def plan_context(request: ContextRequest) -> ContextPlan:
     than the model was trained on is granted with a notice, as some models bear it. Raises EngineError with the numbers.
     """
     n_fitting = _n_fitting(request, request.free_bytes)
-    n_affordable = _n_fitting(request, _left_by_weights(request))
-    n_ctx = request.n_ctx or _default(request, n_affordable)
+    # the default context leaves memory for the weights, and half of the rest
+    spare_bytes = None if request.free_bytes is None else max(0, request.free_bytes - request.weight_bytes)
+    n_affordable = _n_fitting(request, None if spare_bytes is None else int(spare_bytes * MEMORY_SHARE))
+    n_most = DEFAULT_N_CTX if n_affordable is None else max(MIN_N_CTX, min(DEFAULT_N_CTX, n_affordable))
+    n_ctx = request.n_ctx or min(request.n_ctx_train or DEFAULT_N_CTX, n_most)
     if n_fitting is not None and n_ctx > n_fitting:
         raise _too_large(request, n_ctx, n_fitting)
     n_wanted = max(n_ctx, min(n_ctx * request.n_sequences, DEFAULT_N_CELLS))
     n_cells = n_wanted if n_affordable is None else max(n_ctx, min(n_wanted, n_affordable))
     return ContextPlan(n_ctx, n_cells, _notice(request, n_ctx, n_fitting))
-
-
-def _default(request: ContextRequest, n_affordable: int | None) -> int:
-    n_trained = request.n_ctx_train or DEFAULT_N_CTX
-    n_most = DEFAULT_N_CTX if n_affordable is None else max(MIN_N_CTX, min(DEFAULT_N_CTX, n_affordable))
-    return min(n_trained, n_most)
-
-
-def _left_by_weights(request: ContextRequest) -> int | None:
-    """Return the bytes that the default context may take, None where free memory is unknown."""
-    if request.free_bytes is None:
-        return None
-    return int(max(0, request.free_bytes - request.weight_bytes) * MEMORY_SHARE)
 
 
 def _n_fitting(request: ContextRequest, n_bytes: int | None) -> int | None:

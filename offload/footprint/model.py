@@ -287,22 +287,12 @@ def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
         n_ubatch=DEFAULT_N_UBATCH,
     )
     rows = []
-    for n_ctx in _contexts(model.n_ctx_train):
+    doublings = [_MIN_N_CTX << power for power in range(_MAX_ROWS)]
+    longest = model.n_ctx_train or _MIN_N_CTX
+    for n_ctx in (*(n_ctx for n_ctx in doublings if n_ctx < model.n_ctx_train), longest):
         cells = replace(cells_for(caches, n_ctx, n_sequences=places), n_sequences=rows_of_states)
         rows.append(KvRow(n_ctx, {str(kv_types): sum(cache_layers(caches, kv_types, cells)) for kv_types in types}))
     return tuple(rows)
-
-
-def _contexts(n_ctx_train: int) -> list[int]:
-    doublings = [_MIN_N_CTX << power for power in range(_MAX_ROWS)]
-    return [*(n_ctx for n_ctx in doublings if n_ctx < n_ctx_train), n_ctx_train or _MIN_N_CTX]
-
-
-def _head_run(run_config: RunConfig) -> RunConfig:
-    """Return how a draft head runs beside a model: in batches of its own, with cells for the drafts."""
-    n_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
-    n_ubatch = max(HEAD_BATCH, n_seq_max(run_config.n_sequences, supports_truncation=True))
-    return replace(run_config, n_cells=n_cells, n_ubatch=n_ubatch)
 
 
 def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
@@ -313,7 +303,11 @@ def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> It
     if auxiliary.draft is not None:  # the engine makes it a context of the same size
         weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
         is_head = auxiliary.draft.header.architecture in DRAFT_HEADS
-        run_config = _head_run(profile.run_config) if is_head else profile.run_config
+        run_config = profile.run_config
+        if is_head:  # it runs in batches of its own, with cells for the drafts
+            n_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
+            n_ubatch = max(HEAD_BATCH, n_seq_max(run_config.n_sequences, supports_truncation=True))
+            run_config = replace(run_config, n_cells=n_cells, n_ubatch=n_ubatch)
         draft = profile_of(auxiliary.draft.header, weights, run_config)
         yield AuxiliaryUsage(
             what=f"draft {'head' if is_head else 'model'} {auxiliary.draft.name}",

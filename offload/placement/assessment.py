@@ -106,7 +106,9 @@ def assess(
     if placement is None:
         return Assessment(verdict=FitLevel.WONT_RUN, profile=profile, machine=machine, placement=None)
     shares = allocate(profile, machine, placement)
-    best = best or place(profile, _with_plenty(machine), rates)
+    if best is None:
+        gpus = tuple(replace(gpu, free_bytes=_PLENTY_BYTES) for gpu in machine.gpus)
+        best = place(profile, Machine(replace(machine.host, free_bytes=_PLENTY_BYTES), gpus), rates)
     assert best is not None
     is_partial = best.token_s < _SAME_SPEED * placement.token_s
     verdict = FitLevel.PARTIAL if is_partial else _whole(shares, machine)
@@ -159,12 +161,6 @@ def _check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers:
         raise UsageError(f"{sum(gpu_layers.values())} layers were assigned to GPUs.", f"This model has {n_layers}.")
 
 
-def _with_plenty(machine: Machine) -> Machine:
-    """Return `machine` with unlimited memory."""
-    gpus = tuple(replace(gpu, free_bytes=_PLENTY_BYTES) for gpu in machine.gpus)
-    return Machine(replace(machine.host, free_bytes=_PLENTY_BYTES), gpus)
-
-
 def _whole(shares: tuple[Share, ...], machine: Machine) -> FitLevel:
     """Return FITS or TIGHT: FITS leaves twice the margin free on every memory in use."""
     taken_from_host = sum(share.n_bytes for share in shares if share.device.shares_host)
@@ -204,7 +200,9 @@ def choose(
     """
     found = assess(model.profile(wanted), machine, rates, gpu_layers=gpu_layers)
     for run_config in _smaller(wanted, model.min_ubatch):
-        if _is_enough(found):
+        if found.is_manual and found.verdict is not FitLevel.WONT_RUN:
+            break
+        if not found.is_manual and found.verdict is FitLevel.FITS and _is_fastest(found):
             break
         other = assess(model.profile(run_config), machine, rates, found.best, gpu_layers)
         if _is_better(other, found, wanted):
@@ -223,12 +221,6 @@ def _smaller(wanted: RunConfig, min_ubatch: int) -> Iterator[RunConfig]:
             yield replace(smaller, n_ubatch=n_ubatch)
     if not wanted.is_fused:
         yield replace(smaller, is_fused=True)
-
-
-def _is_enough(found: Assessment) -> bool:
-    if found.is_manual:
-        return found.verdict is not FitLevel.WONT_RUN
-    return found.verdict is FitLevel.FITS and _is_fastest(found)
 
 
 def _is_better(other: Assessment, found: Assessment, wanted: RunConfig) -> bool:

@@ -60,7 +60,10 @@ def load_parameters(profile: ModelProfile, machine: Machine, placement: Placemen
     """Return the parameters that make llama.cpp place the layers of `profile` so."""
     used = [(name, count) for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count]
     used.reverse()  # a placement begins with the last layers
-    host_pattern = _host_pattern(profile, placement)
+    split = [str(index) for index in range(len(profile.layers) - placement.n_on_gpus, placement.n_split)]
+    movable = _EXPERTS if profile.has_experts else _FEED_FORWARD
+    host_pattern = rf"^blk\.({'|'.join(split)})\.{movable}" if split else ""
+    has_host_work = placement.n_on_gpus < len(profile.layers) or bool(placement.n_split) or placement.has_cache_on_host
     return LoadParameters(
         n_gpu_layers=placement.n_on_gpus,
         devices=tuple(name for name, _ in used),
@@ -70,16 +73,8 @@ def load_parameters(profile: ModelProfile, machine: Machine, placement: Placemen
         n_ubatch=profile.run_config.n_ubatch,
         flash_attention=profile.run_config.is_fused,
         load_mode=LoadMode.NONE if host_pattern else _load_mode(profile, machine, placement),
-        n_threads=0 if _has_host_work(profile, placement) else 1,
+        n_threads=0 if has_host_work else 1,
     )
-
-
-def _host_pattern(profile: ModelProfile, placement: Placement) -> str:
-    first = len(profile.layers) - placement.n_on_gpus
-    split = [str(index) for index in range(first, placement.n_split)]
-    if not split:
-        return ""
-    return rf"^blk\.({'|'.join(split)})\.{_EXPERTS if profile.has_experts else _FEED_FORWARD}"
 
 
 def _load_mode(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadMode:
@@ -95,10 +90,6 @@ def _load_mode(profile: ModelProfile, machine: Machine, placement: Placement) ->
     used = {name for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count}
     fetches = any(gpu.name in used and not (gpu.shares_host or gpu.is_remote) for gpu in machine.gpus)
     return LoadMode.NONE if is_read and fetches else LoadMode.AUTO
-
-
-def _has_host_work(profile: ModelProfile, placement: Placement) -> bool:
-    return placement.n_on_gpus < len(profile.layers) or bool(placement.n_split) or placement.has_cache_on_host
 
 
 _LEAST_SHARE = 0.5  # of the planned weights: with less a device was passed over

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from offload.devices.machine import Device, DeviceKind, Machine
+from offload.devices.machine import DeviceKind, Machine
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import layer_values
 from quantizer.gguf.layer_caches import LayerCaches
-from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType
+from quantizer.gguf.tensor_types import TENSOR_TYPES
 
 # The share of a published or measured bandwidth that decoding reaches: 0.55 to 0.7 in llama.cpp's published benchmarks
 # of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp), on processors too; but those unpack meanwhile,
@@ -74,11 +74,20 @@ class Work:
 def expected_rates(machine: Machine) -> Rates:
     """Return the rates to expect of `machine` before any measurement."""
     devices = (machine.host, *machine.gpus)
-    seconds_per_byte = {device.name: 1 / _reached_bytes_per_s(device) for device in devices}
+    seconds_per_byte, seconds_per_operation = {}, {}
+    for device in devices:
+        bytes_per_s = device.bytes_per_s or _ASSUMED_BYTES_PER_S[device.kind]
+        reached_bytes_per_s = _REACHED[device.kind] * bytes_per_s
+        reached_operations_per_s = _OPERATIONS_PER_BYTE[device.kind] * bytes_per_s
+        if device.speed:
+            reached_bytes_per_s = _REACHED_OF_PRODUCTS * device.speed.bytes_per_s
+            reached_operations_per_s = _REACHED_OF_PRODUCTS * device.speed.operations_per_s
+        seconds_per_byte[device.name] = 1 / reached_bytes_per_s
+        seconds_per_operation[device.name] = 1 / reached_operations_per_s
     return Rates(
         seconds_per_byte=seconds_per_byte,
         attention_seconds_per_byte=seconds_per_byte[machine.host.name],
-        seconds_per_operation={device.name: 1 / _reached_operations_per_s(device) for device in devices},
+        seconds_per_operation=seconds_per_operation,
         link_seconds_per_byte={
             device.name: (0.0 if device.shares_host else 1 / (device.link_bytes_per_s or _ASSUMED_LINK_BYTES_PER_S))
             for device in machine.gpus
@@ -87,22 +96,6 @@ def expected_rates(machine: Machine) -> Rates:
         known=frozenset(device.name for device in devices if device.bytes_per_s),
         latency_s={device.name: device.link_latency_s for device in machine.gpus if device.link_latency_s is not None},
     )
-
-
-def _reached_bytes_per_s(device: Device) -> float:
-    if device.speed:
-        return _REACHED_OF_PRODUCTS * device.speed.bytes_per_s
-    return _REACHED[device.kind] * _bytes_per_s(device)
-
-
-def _reached_operations_per_s(device: Device) -> float:
-    if device.speed:
-        return _REACHED_OF_PRODUCTS * device.speed.operations_per_s
-    return _OPERATIONS_PER_BYTE[device.kind] * _bytes_per_s(device)
-
-
-def _bytes_per_s(device: Device) -> float:
-    return device.bytes_per_s or _ASSUMED_BYTES_PER_S[device.kind]
 
 
 def decode_s(work: Work, rates: Rates) -> float:
@@ -119,7 +112,10 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
     Each device computes or reads, whichever takes longer; what lies with the processor goes for the time being to a GPU
     that has layers where that is faster, as llama.cpp does with large batches.
     """
-    seconds = {name: _busy_s(work, rates, name, n_ubatch) for name in work.operations}
+    seconds = {}
+    for name, operations in work.operations.items():
+        reading_s = work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] / n_ubatch
+        seconds[name] = max(operations * rates.seconds_per_operation[name], reading_s)
     if host in seconds:
         seconds[host] = min([seconds[host], *_lent_s(work, rates, host, n_ubatch)])
     overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
@@ -128,11 +124,6 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
 
 def _waiting_s(work: Work, rates: Rates) -> float:
     return sum(rates.latency_s.get(name, 0.0) for name, n_bytes in work.read_bytes.items() if n_bytes)
-
-
-def _busy_s(work: Work, rates: Rates, name: str, n_ubatch: int) -> float:
-    reading_s = work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] / n_ubatch
-    return max(work.operations[name] * rates.seconds_per_operation[name], reading_s)
 
 
 def _lent_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> list[float]:
@@ -168,13 +159,8 @@ def unpacking_bytes(tensor: TensorInfo, read_share: float = 1.0) -> float:
     type_ = TENSOR_TYPES[tensor.type_id]
     n_rows = tensor.n_elements / tensor.shape[0] if len(tensor.shape) > 1 else 0.0
     weights_bytes = tensor.n_elements * _UNPACKING.get(type_.name, _UNPACKING_OF_OTHERS)
-    return read_share * (weights_bytes + n_rows * _row_bytes(type_))
-
-
-def _row_bytes(type_: TensorType) -> float:
-    if not type_.is_quantized:
-        return _PLAIN_ROW_BYTES
-    return _REPACKED_ROW_BYTES if type_.name in _REPACKED else _ROW_BYTES
+    row_bytes = _REPACKED_ROW_BYTES if type_.name in _REPACKED else _ROW_BYTES
+    return read_share * (weights_bytes + n_rows * (row_bytes if type_.is_quantized else _PLAIN_ROW_BYTES))
 
 
 def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> Iterator[float]:

@@ -104,7 +104,10 @@ def _with_operations(rates: Rates, prompts: Iterable[Run]) -> Rates:
     """
     measured: dict[str, list[tuple[float, float]]] = {}
     for prompt in prompts:
-        name = _alone(rates, prompt.work)
+        busy = [name for name, operations in prompt.work.operations.items() if operations]
+        gpus = rates.link_seconds_per_byte
+        # where others compute too, or a processor's share may go to a GPU, nothing follows for one device
+        name = busy[0] if len(busy) == 1 and (busy[0] in gpus or not gpus) else ""
         computing_s = 1 / prompt.tokens_per_s - rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch
         if name and computing_s > 0:
             measured.setdefault(name, []).append((prompt.weight, computing_s / prompt.work.operations[name]))
@@ -120,13 +123,6 @@ def _pulled(expected: float, measured: Sequence[tuple[float, float]]) -> float:
         return value
     ratio = expected / value
     return expected * (weight**2 * ratio + _PRIOR_WEIGHT**2) / (weight**2 * ratio**2 + _PRIOR_WEIGHT**2)
-
-
-def _alone(rates: Rates, work: Work) -> str:
-    """Return the only device that computes; "" where others do too, or a processor's share may go to a GPU."""
-    busy = [name for name, operations in work.operations.items() if operations]
-    gpus = rates.link_seconds_per_byte
-    return busy[0] if len(busy) == 1 and (busy[0] in gpus or not gpus) else ""
 
 
 _N_QUIET = 5  # the newest, whose median counts
