@@ -78,24 +78,18 @@ class Downloader:
         with PartialFile(path, file.n_bytes, file.fingerprint) as partial:
             for n_left in reversed(range(_N_DOWNLOADS)):
                 self._report(Fetching(file.name, file.n_bytes, partial.done.n_bytes, str(file.digest)))
-                found = await self._download(partial, file)
+                source, hasher = RangeSource(self._session, file), file.digest.hasher(file.n_bytes)
+                with StreamingHash(partial.path, file.n_bytes, hasher) as hashing:
+                    hashing.advance(partial.done.frontier)
+                    await _Transfer(source, file, partial, hashing, self._limit, self._options, self._report).run()
+                    found = await asyncio.to_thread(hashing.digest)
                 if file.digest.is_met_by(found):
                     return found
                 partial.restart()
                 if n_left:
                     self._report(Discarded(file.name, f"its hash is {found} instead of {file.digest.hex}"))
-        raise HubError(
-            f"{file.name} was fetched twice with a wrong hash.",
-            "Nothing of it was kept. Try again later, or over another network.",
-        )
-
-    async def _download(self, partial: PartialFile, file: RemoteFile) -> str:
-        source = RangeSource(self._session, file)
-        with StreamingHash(partial.path, file.n_bytes, file.digest.hasher(file.n_bytes)) as hasher:
-            hasher.advance(partial.done.frontier)
-            transfer = _Transfer(source, file, partial, hasher, self._limit, self._options, self._report)
-            await transfer.run()
-            return await asyncio.to_thread(hasher.digest)
+        cause = f"{file.name} was fetched twice with a wrong hash."
+        raise HubError(cause, "Nothing of it was kept. Try again later, or over another network.")
 
 
 @dataclass(slots=True)

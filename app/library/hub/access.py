@@ -21,6 +21,7 @@ _GATED = "GatedRepo"
 _LOG_IN = "Accept its terms on its page there, then provide your token: HF_TOKEN, or `hf auth login`."
 _WAIT = "Accept its terms on its page there; its owners may have to approve your request."
 _SPELLING = "Check the spelling. If it is private, provide a token that may read it: HF_TOKEN, or `hf auth login`."
+# By status and X-Error-Code. The hub answers 401 for repositories that do not exist as for private ones.
 _REFUSALS = {
     (401, _GATED): ("is only for users who accepted its terms", _LOG_IN),
     (403, _GATED): ("is gated, and the account of your token has no access yet", _WAIT),
@@ -30,6 +31,7 @@ _REFUSALS = {
 }
 _PUBLIC_HUB = "https://huggingface.co"
 _CONNECT_TIMEOUT_S = 10.0
+# Identity, since ranges, lengths and hashes are those of the file, not of a compressed form of it.
 _HEADERS = {"User-Agent": f"localllm/{__version__}", "Accept-Encoding": "identity"}
 
 
@@ -78,6 +80,7 @@ def async_http_client(timeout_s: float) -> httpx.AsyncClient:
     A server that is silent for `timeout_s` has failed.
     """
     timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
+    # Redirects are followed by hand: those of the hub lead to other servers, which must not get the token.
     return httpx.AsyncClient(headers=_HEADERS, timeout=timeout, follow_redirects=False)
 
 

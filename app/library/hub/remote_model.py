@@ -83,7 +83,7 @@ async def read_remote_projector(
 ) -> PlannedProjector:
     """Read the header of a projector of `model`.
 
-    Raises HubError where a request fails, ModelFileError for a file that is none of that model.
+    Raises HubError where a request fails, ModelFileError for a file of another model.
     """
     from app.engine.load.projector_file import check_projector_header
 
@@ -97,9 +97,8 @@ async def _read_header(session: HttpSession, file: RemoteFile, policy: RetryPoli
     stop = min(_FIRST_BYTES, file.n_bytes)
     while True:
         if stop > _MOST_BYTES:
-            raise ModelFileError(
-                f"The header of {file.name} is longer than {_MOST_BYTES >> 20} MiB.", "Choose another."
-            )
+            cause = f"The header of {file.name} is longer than {_MOST_BYTES >> 20} MiB."
+            raise ModelFileError(cause, "Choose another.")
         await read_up_to(stop, source, head, file, policy)
         try:
             return parse_header(head, Path(file.name))

@@ -191,24 +191,21 @@ def _models(candidates: Iterable[RepoFile]) -> tuple[RepoModel, ...]:
         if file.path.endswith(".gguf") and file.n_bytes and not _NO_MODELS.search(file.name):
             whole = str(PurePosixPath(file.path).with_name(unsplit_name(file.name)))
             groups.setdefault(whole, []).append(file)
-    models = (_model(PurePosixPath(path).name, files) for path, files in groups.items())
-    return tuple(sorted((model for model in models if model), key=lambda model: (model.n_bytes, model.name)))
+    models = []
+    for path, unsorted in groups.items():
+        name, files = PurePosixPath(path).name, sorted(unsorted, key=lambda file: file.name)
+        indices = [shard_index(file.name) for file in files]
+        has_all_parts = len(files) <= MAX_SHARDS and indices == [(index, len(files)) for index in range(len(files))]
+        if has_all_parts or name == files[0].name:
+            folder = PurePosixPath(files[0].path).parent.name  # large quants are in a folder of their name
+            models.append(RepoModel(name, quant_of(name) or quant_of(folder), tuple(files)))
+    return tuple(sorted(models, key=lambda model: (model.n_bytes, model.name)))
 
 
 def _n_bits(quant: str) -> int:
     """Return the bits in the name of a quant, 0 without one."""
     match = _BITS.search(quant)
     return int(match[0]) if match else 0
-
-
-def _model(name: str, files: list[RepoFile]) -> RepoModel | None:
-    files = sorted(files, key=lambda file: file.name)
-    if name != files[0].name:
-        indices = [shard_index(file.name) for file in files]
-        if len(files) > MAX_SHARDS or indices != [(index, len(files)) for index in range(len(files))]:
-            return None
-    folder = PurePosixPath(files[0].path).parent.name  # large quants are in a folder of their name
-    return RepoModel(name, quant_of(name) or quant_of(folder), tuple(files))
 
 
 def checkpoint_files(repository: Repository) -> tuple[RepoFile, ...]:

@@ -82,7 +82,7 @@ def link_model(plan: ImportPlan, index: Index) -> ImportWay:
     hashes = [expected_sha256(source, index) for source, _ in plan.files]
     way: ImportWay = REFERENCE
     with _new_folder(plan.path.parent), ExitStack() as undo:
-        for source, target in reversed(plan.files):
+        for source, target in reversed(plan.files):  # the first file is the one that lists show: all others are there
             way = link(source, target)
             undo.callback(target.unlink)
         undo.pop_all()
@@ -97,7 +97,7 @@ def link(source: Path, target: Path) -> ImportWay:
 
     Raises NameTakenError if `target` exists, StorageError when no kind of link works.
     """
-    real = source.resolve()
+    real = source.resolve()  # a link to a link, as snapshots of a Hugging Face cache have them, breaks with that one
     reasons = []
     for way, make in _WAYS.items():
         try:

@@ -1,8 +1,8 @@
 """Which projector belongs to a model: the file that lets it see or hear, found where programs keep one.
 
 Owns where it is looked for (the model's folder, that of its commit in a Hugging Face cache, the layers of a model of
-Ollama), which of several is taken, and what a choice of the settings means. Reads headers only; the load tries whether
-libmtmd runs one.
+Ollama), which of several is taken, and what a choice of the settings means. Reads headers only: whether
+libmtmd can run one is tested when it is loaded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from quantizer.gguf.projector_header import ProjectorHeader
 
 
-_AMBIGUOUS = 2
+_AMBIGUOUS = 2  # rank of a projector that may belong to any model of its folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ Look: TypeAlias = Callable[[Path], _Folder]
 
 
 def look_into(folder: Path) -> _Folder:
-    """Return what is in a folder; nothing if its files can be opened by their names only."""
+    """Return the projectors and the models in a folder; none if it cannot be listed."""
     try:
         names = sorted(path.name for path in folder.iterdir() if is_model_file(path.name))
     except OSError:
@@ -86,7 +86,7 @@ def choose_projector(model: Header, choice: str) -> FoundProjector:
     """Return the projector of `model` by a `choice` of the settings: empty or auto (the one that is found), none, a
     type that is preferred among those found, or a file.
 
-    Raises ModelFileError for a file that is no projector, or that of another model.
+    Raises ModelFileError for a file that is not a projector, or belongs to another model.
     """
     if choice.lower() == NO_PROJECTOR:
         return NOTHING_FOUND
@@ -98,7 +98,7 @@ def choose_projector(model: Header, choice: str) -> FoundProjector:
 
 
 def general_choice(choice: str) -> str:
-    """Return what a `choice` for one model means for all others: a file is no projector of theirs."""
+    """Return what a `choice` for one model means for all others: a file belongs to that model only."""
     return "" if projector_file(choice) else choice
 
 

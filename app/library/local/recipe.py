@@ -59,7 +59,7 @@ def read_recipe(path: Path) -> Recipe:
     """Return the recipe of the model at `path`, NO_RECIPE where there is none. Raises ModelFileError for a bad one."""
     try:
         with recipe_path(path).open("rb") as file:
-            data = file.read(MAX_RECIPE_BYTES + 1)
+            data = file.read(MAX_RECIPE_BYTES + 1)  # one byte more shows that it is too large
     except FileNotFoundError:
         return NO_RECIPE
     except OSError as error:

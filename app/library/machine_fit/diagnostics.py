@@ -58,7 +58,7 @@ def describe_machine(findings: Findings) -> MachineReport:
 
 
 def machine_rows(findings: Findings) -> list[tuple[str, str]]:
-    """Return a label and a text for each part of the machine."""
+    """Return a label and a description of each part of the machine."""
     machine, disk = findings.machine, findings.disk_bytes_per_s
     gpus = [(gpu.name, f"{gpu.description}, {_memory(gpu)}{_link(gpu)}") for gpu in machine.gpus]
     return [

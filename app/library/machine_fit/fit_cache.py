@@ -99,7 +99,7 @@ class FitCache:
             self._lock.release()
 
     def _has_become_quiet(self) -> bool:
-        """Return whether nobody computed since the last call, if that is long enough ago to say."""
+        """Return whether the processors were idle since the last call, if that was long enough ago to tell."""
         now, before = self._read_times(), self._times
         if before is not None and now.total_s - before.total_s < _LOOK_S:
             return False
