@@ -75,7 +75,14 @@ class PrefixTree:
 
         Of a sequence count as many tokens as `n_usable` returns, given its id and how many match.
         """
-        lengths = self._common_lengths(tokens, namespace)
+        lengths: dict[int, int] = {}  # by sequence: how many of the first tokens it has
+        node, n_matched = self._roots.get(namespace), 0
+        while node and n_matched < len(tokens) and (child := node.children.get(tokens[n_matched])) is not None:
+            n_equal = n_common(child.tokens, tokens, n_matched)
+            node, n_matched = child, n_matched + n_equal
+            lengths |= dict.fromkeys(node.holders, n_matched)
+            if n_equal < len(child.tokens):
+                break
         usable = ((n_usable(sequence_id, n), sequence_id) for sequence_id, n in lengths.items())
         found = ((n, self._paths[sequence_id].used, sequence_id) for n, sequence_id in usable)
         n_tokens, _, sequence_id = max(found, default=(0, 0, -1))
@@ -100,14 +107,18 @@ class PrefixTree:
         while begin < len(tokens):
             child = path.end.children.get(tokens[begin])
             if child is None:
-                self._grow(path, sequence_id, tokens[begin:])
-                begin = len(tokens)
-            else:
-                n_common = _common(child.tokens, tokens, begin)
-                path.end = self._split(child, n_common)
-                begin += n_common
-                shared = Match(begin, next(iter(path.end.holders)))
-                path.end.holders.add(sequence_id)
+                end, rest = path.end, tokens[begin:]
+                if end.parent is not None and end.holders == {sequence_id} and not end.children:
+                    end.tokens.extend(rest)  # no other sequence shares the last node
+                else:
+                    path.end = end.children[rest[0]] = _Node(list(rest), end, holders={sequence_id})
+                self.n_cells += len(rest)
+                break
+            n_equal = n_common(child.tokens, tokens, begin)
+            path.end = self._split(child, n_equal)
+            begin += n_equal
+            shared = Match(begin, next(iter(path.end.holders)))
+            path.end.holders.add(sequence_id)
         path.n_tokens += len(tokens)
         return shared
 
@@ -122,7 +133,10 @@ class PrefixTree:
                 (node,) = self._split(node, n_remaining).children.values()
             assert node.parent is not None
             path.end = node.parent
-            self._leave(node, sequence_id)
+            node.holders.remove(sequence_id)
+            if not node.holders:
+                del node.parent.children[node.tokens[0]]
+                self.n_cells -= len(node.tokens)
 
     def remove(self, sequence_id: int) -> None:
         assert not self._paths[sequence_id].n_locks, "a locked sequence stays"
@@ -186,27 +200,6 @@ class PrefixTree:
         self._clock += 1
         return self._clock
 
-    def _common_lengths(self, tokens: Sequence[int], namespace: Hashable) -> dict[int, int]:
-        """Return how many of the first `tokens` each sequence has, of those that have any."""
-        lengths: dict[int, int] = {}
-        node, n_matched = self._roots.get(namespace), 0
-        while node and n_matched < len(tokens) and (child := node.children.get(tokens[n_matched])) is not None:
-            n_common = _common(child.tokens, tokens, n_matched)
-            node, n_matched = child, n_matched + n_common
-            lengths |= dict.fromkeys(node.holders, n_matched)
-            if n_common < len(child.tokens):
-                break
-        return lengths
-
-    def _grow(self, path: _SequencePath, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Append new tokens to the path, to its last node if no other sequence shares it."""
-        end = path.end
-        if end.parent is not None and end.holders == {sequence_id} and not end.children:
-            end.tokens.extend(tokens)
-        else:
-            path.end = end.children[tokens[0]] = _Node(list(tokens), end, holders={sequence_id})
-        self.n_cells += len(tokens)
-
     def _split(self, node: _Node, n_tokens: int) -> _Node:
         """Return the node that ends after `n_tokens` of `node`, splitting a longer one."""
         if n_tokens == len(node.tokens):
@@ -221,13 +214,6 @@ class PrefixTree:
                 self._paths[sequence_id].end = tail
         return node
 
-    def _leave(self, node: _Node, sequence_id: int) -> None:
-        node.holders.remove(sequence_id)
-        if not node.holders:
-            assert node.parent is not None
-            del node.parent.children[node.tokens[0]]
-            self.n_cells -= len(node.tokens)
-
 
 def _path(node: _Node) -> Iterator[_Node]:
     """Yield the nodes from `node` up to, but without, the root."""
@@ -236,7 +222,7 @@ def _path(node: _Node) -> Iterator[_Node]:
         node = node.parent
 
 
-def _common(stretch: list[int], tokens: Sequence[int], begin: int) -> int:
+def n_common(stretch: list[int], tokens: Sequence[int], begin: int = 0) -> int:
     """Return how many tokens of `stretch` equal those of `tokens` from `begin` on."""
     n_most = min(len(stretch), len(tokens) - begin)
     if stretch[:n_most] == list(tokens[begin : begin + n_most]):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from app.engine.backend import Backend, Chunk, Sampler
+from app.engine.cache.prefix_tree import n_common
 from app.engine.loop.call_stages import AnswerVocabulary, CallStages
 from app.engine.loop.output import AnswerOutput
 from app.engine.loop.thought import Thought
@@ -356,7 +357,7 @@ class Admission:
         if needs_none or not isinstance(prompt, str):
             return () if needs_none else request.branches
         begins = (self._tokens_of(prompt[:end], request, layouts).tokens for end in request.branches)
-        return tuple(_n_common(begin, tokens) for begin in begins)
+        return tuple(n_common(begin, tokens) for begin in begins)  # cut text may end in other tokens
 
     def _prompt_tokens(self, request: Request, layouts: Mapping[str, MediaLayout]) -> PromptTokens:
         if isinstance(request.prompt, str):
@@ -402,9 +403,3 @@ class Admission:
             cause = "context_shift with ignore_eos needs a token limit, a time limit or a stop string."
             raise RequestError(cause, "Set max_tokens, a time limit or a stop string.")
         return replace(request, context_shift=wants_shift)
-
-
-def _n_common(begin: list[int], tokens: list[int]) -> int:
-    """Return how many of the first `tokens` are those of `begin`; cut text may end in other tokens."""
-    pairs = enumerate(zip(begin, tokens, strict=False))
-    return next((index for index, (one, other) in pairs if one != other), min(len(begin), len(tokens)))

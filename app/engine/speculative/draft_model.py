@@ -14,6 +14,7 @@ from itertools import repeat
 
 from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
+from app.engine.cache.prefix_tree import n_common
 from app.engine.loop.sequence import Sequence
 from app.engine.messages import BackendFacts
 from app.engine.speculative.cost_model import CONFIDENCE, NO_ESTIMATE, DraftEstimate, StepCost
@@ -57,9 +58,7 @@ class _Answer:
 
     def n_accepted(self) -> int:
         """Return how many of the drafted tokens were accepted, not counting the newest token."""
-        sampled = self.tokens[self.n_computed : -1]
-        n_same = min(len(sampled), len(self.drafted))
-        return next((i for i in range(n_same) if sampled[i] != self.drafted[i]), n_same)
+        return n_common(self.drafted, self.tokens[self.n_computed : -1])
 
 
 @dataclass(slots=True)

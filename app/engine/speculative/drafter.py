@@ -127,10 +127,8 @@ class Drafter:
             return
         sequence.drafting.n_drafted += n_verified
         sequence.drafting.n_accepted += n_accepted
-        n_repeated = sequence.n_repeated
-        sequence.drafting.saved_s += self._cost.saved_s(
-            self._n_plain, self._n_answers, n_verified, n_accepted, n_repeated
-        )
+        saved_s = self._cost.saved_s(self._n_plain, self._n_answers, n_verified, n_accepted, sequence.n_repeated)
+        sequence.drafting.saved_s += saved_s
         self._count(sequence, sequence.draft, n_verified, n_accepted)
         self._count_use(self._assigned.pop(sequence), is_verified=True)
         sequence.draft = NO_DRAFT
