@@ -173,7 +173,11 @@ class EmbeddingQueue:
         try:
             vectors = self._embedder.compute([text.chunk(n_tokens) for text, n_tokens in batch])
         except EngineError as error:
-            self._fail_batch([text for text, _ in batch], error)
+            for text, _ in batch:
+                if text is not self._carried:  # that one is released with its call
+                    self._release(text)
+            for text, _ in batch:
+                self._fail(text.call, error)
             return
         for (text, n_tokens), vector in zip(batch, vectors, strict=True):
             self._take(text, n_tokens, vector)
@@ -280,14 +284,6 @@ class EmbeddingQueue:
         else:
             data = tuple(normalized(vector).astype("<f4").tobytes() for vector in vectors)
             self._emit(Embedded(call.message.call_id, data, call.n_tokens, call.n_cut))
-
-    def _fail_batch(self, texts: list[_Text], error: EngineError) -> None:
-        carried = self._carried  # released with its call
-        for text in texts:
-            if text is not carried:
-                self._release(text)
-        for text in texts:
-            self._fail(text.call, error)
 
     def _fail(self, call: _Call, error: UserError) -> None:
         if call in self._calls:

@@ -88,13 +88,11 @@ def _prepared(message: Mapping[str, Any]) -> Mapping[str, Any]:
     if message.get("content", "") is None:
         message["content"] = _NoContent()
     if "tool_calls" in message:
-        message["tool_calls"] = [_prepared_call(call) for call in message["tool_calls"]]
+        message["tool_calls"] = [
+            {**call, "function": {**call["function"], "arguments": _Arguments(call["function"]["arguments"])}}
+            for call in message["tool_calls"]
+        ]
     return message
-
-
-def _prepared_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    function = call["function"]
-    return {**call, "function": {**function, "arguments": _Arguments(function["arguments"])}}
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):

@@ -38,10 +38,8 @@ class TemplateProcess:
         variables |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         reply = await self._reply({"template": template, "variables": variables})
         if "error" in reply:
-            raise RequestError(
-                f"The model's chat template rejects these messages: {reply['error']}",
-                "Change the order or roles of the messages, or use /v1/completions.",
-            )
+            cause = f"The model's chat template rejects these messages: {reply['error']}"
+            raise RequestError(cause, "Change the order or roles of the messages, or use /v1/completions.")
         return str(reply["text"])
 
     async def close(self) -> None:
@@ -76,16 +74,12 @@ class TemplateProcess:
             return await _exchange(child, job, self._timeout_s)
         except TimeoutError:
             await self._end_child()
-            raise RequestError(
-                f"The model's chat template took more than {self._timeout_s:g} s and was stopped.",
-                "Use /v1/completions with this model, or another model.",
-            ) from None
+            cause = f"The model's chat template took more than {self._timeout_s:g} s and was stopped."
+            raise RequestError(cause, "Use /v1/completions with this model, or another model.") from None
         except ValueError:  # the child died, or its line is too long
             await self._end_child()
-            raise RequestError(
-                "The model's chat template ended its process: it used too much memory or nested too deep.",
-                "Use /v1/completions with this model, or another model.",
-            ) from None
+            cause = "The model's chat template ended its process: it used too much memory or nested too deep."
+            raise RequestError(cause, "Use /v1/completions with this model, or another model.") from None
         except asyncio.CancelledError:
             await self._end_child()  # its reply would be taken for the next one's
             raise

@@ -99,7 +99,7 @@ def texts_grammar(texts: Sequence[str], *, is_loose: bool = False) -> str:
 
 
 def texts_rule(texts: Sequence[str], *, is_loose: bool = False) -> str:
-    """Return a text in the place of a rule for one of `texts`; what several begin with is written once.
+    """Return GBNF for one of `texts`; what several begin with is written once.
 
     llama.cpp follows all ways that begin alike at once: 200 of them for as many tools.
     """

@@ -8,8 +8,9 @@ and has only the ways that are supported. `format` is an annotation, as there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -58,7 +59,7 @@ def schema_grammar(schema: object) -> str:
 
 
 def schema_rule(schema: object, rules: GbnfRules, document: object = None) -> str:
-    """Return a rule of `rules`, or a text in its place, for the values of `schema`, whose references are to `document`.
+    """Return a rule of `rules`, or GBNF in its place, for the values of `schema`, whose references are to `document`.
 
     Without a `document` that is the schema itself. Raises RequestError as `schema_grammar` does.
     """
@@ -106,16 +107,16 @@ class _Converter:
         self._document = document
         self._of_reference: dict[str, str] = {}
         self._n_visits = 0
-        self._builders = {
+        self._builders: dict[str, Callable[[Schema, _Place], str]] = {
             "object": self._object,
             "array": self._array,
             "string": self._string,
-            "integer": self._integer,
-            "number": self._number,
+            "integer": partial(self._number, integers_between),
+            "number": partial(self._number, numbers_between),
         }
 
     def visit(self, schema: object, place: _Place) -> str:
-        """Return the name of a rule, or a text in its place, for the values of `schema`."""
+        """Return the name of a rule, or GBNF in its place, for the values of `schema`."""
         checked = self._checked(schema, place)
         if "$ref" in checked and not constraints(checked) - {"$ref"}:
             return self._reference(checked["$ref"], place)
@@ -198,27 +199,22 @@ class _Converter:
         branches: list[Any] = listed(schema, keyword)
         if constraints(own):
             branches = [{**own, "allOf": [*own.get("allOf", ()), branch]} for branch in branches]
-        return self._union(self._supported(branches, inner))
-
-    def _supported(self, branches: Sequence[object], place: _Place) -> list[str]:
-        """Return rules for those of `branches` that are supported. Raises RequestError where none is."""
         ways: list[str] = []
         faults: list[UnsupportedSchemaError] = []
-        for branch in branches:
+        for branch in branches:  # a union may do without those that are not supported
             try:
-                ways.append(self.visit(branch, place))
+                ways.append(self.visit(branch, inner))
             except UnsupportedSchemaError as fault:
                 faults.append(fault)
         if not ways:
             raise faults[0]
-        return ways
+        return self._union(ways)
 
     def _enum(self, schema: Schema) -> str:
         beside = constraints(schema) - {"enum", "const", "type"}
         if beside:
-            raise RequestError(
-                f"The schema's keyword {min(beside)!r} beside an enum is not supported.", "Leave it out."
-            )
+            cause = f"The schema's keyword {min(beside)!r} beside an enum is not supported."
+            raise RequestError(cause, "Leave it out.")
         values = listed(schema, "enum") if "enum" in schema else [schema["const"]]
         if "const" in schema:
             values = [value for value in values if is_same(value, schema["const"])]
@@ -240,11 +236,8 @@ class _Converter:
             return kind
         return self.rules.add(self._builders[kind](schema, place))
 
-    def _integer(self, schema: Schema, _place: _Place) -> str:
-        return self._union([way for way in [integers_between(*number_bounds(schema))] if way])
-
-    def _number(self, schema: Schema, _place: _Place) -> str:
-        return self._union([way for way in [numbers_between(*number_bounds(schema))] if way])
+    def _number(self, between: Callable[..., str], schema: Schema, _place: _Place) -> str:
+        return self._union([way for way in [between(*number_bounds(schema))] if way])
 
     def _string(self, schema: Schema, _place: _Place) -> str:
         shortest, longest = length_bounds(schema)

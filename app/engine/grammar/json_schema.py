@@ -25,7 +25,7 @@ _ANNOTATIONS = frozenset(
     )
 )
 _LARGEST_BOUND = 10**300
-MAX_LENGTH = 100_000  # characters of a text that are counted
+MAX_LENGTH = 100_000  # characters of a string that are counted
 _BOUNDS = frozenset(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"))
 KEYWORDS_OF = {
     "object": frozenset(("properties", "required", "additionalProperties", "propertyNames")),
@@ -94,7 +94,7 @@ def bounds(schema: Schema, lowest: str, highest: str, most: int = MAX_REPETITION
 
 
 def length_bounds(schema: Schema) -> tuple[int, int | None]:
-    """Return the least and the most characters of a text; what no answer can reach is no limit."""
+    """Return the least and the most characters of a string; what no answer can reach is no limit."""
     shortest, longest = schema.get("minLength", 0), schema.get("maxLength")
     if isinstance(longest, int) and not isinstance(longest, bool) and longest > MAX_LENGTH:
         longest = None

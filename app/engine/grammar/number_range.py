@@ -26,7 +26,7 @@ class Bound:
 
 
 def integers_between(low: Bound | None, high: Bound | None) -> str:
-    """Return a GBNF text for the integers between `low` and `high`, "" where there are none."""
+    """Return GBNF for the integers between `low` and `high`, "" where there are none."""
     first = -_LARGEST if low is None else _nearest(low, ROUND_CEILING, 1)
     last = _LARGEST if high is None else _nearest(high, ROUND_FLOOR, -1)
     first, last = max(first, -_LARGEST), min(last, _LARGEST)
@@ -39,7 +39,7 @@ def integers_between(low: Bound | None, high: Bound | None) -> str:
 
 
 def numbers_between(low: Bound | None, high: Bound | None) -> str:
-    """Return a GBNF text for the numbers between `low` and `high`, "" where there are none."""
+    """Return GBNF for the numbers between `low` and `high`, "" where there are none."""
     zero = Bound(Decimal(0))
     ways: list[str] = []
     if high is None or high.value > 0 or high == zero:
@@ -149,7 +149,7 @@ class _Comparison:
         return is_above and (high is None or high != "" or not self.is_high_open)
 
     def digits(self, low: str | None, high: str | None, n_most: int, *, is_first: bool = False) -> str:
-        """Return a text for what may follow, at most `n_most` digits, "" where none can; only `is_first` needs one."""
+        """Return GBNF for what may follow, at most `n_most` digits, "" where none can; only `is_first` needs one."""
         least = int(is_first)
         if low == "" and not self.is_low_open:
             low = None

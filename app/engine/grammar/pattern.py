@@ -59,7 +59,7 @@ _IN_JSON = InJson()
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A GBNF text for all characters of a string, of which there are `shortest` to `longest`; None is no limit.
+    """GBNF for all characters of a string, of which there are `shortest` to `longest`; None is no limit.
 
     `n_copies` is how many parts llama.cpp makes of its repetitions.
     """
@@ -76,7 +76,7 @@ _NOTHING = Pattern("", 0, 0)
 def limited_pattern(
     expression: object, shortest: int, longest: int | None, written: InJson | RawText = _IN_JSON
 ) -> str:
-    """Return a GBNF text for the strings that match and have `shortest` to `longest` characters, as they are `written`.
+    """Return GBNF for the strings that match and have `shortest` to `longest` characters, as they are `written`.
 
     Raises RequestError for lengths that would limit them further.
     """

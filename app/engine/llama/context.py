@@ -243,10 +243,8 @@ class LlamaBackend:
             self._states.after_batch(chunks, is_done=status is DecodeStatus.DONE)
         if status is not None:
             return status
-        raise EngineError(
-            f"llama.cpp failed to compute a batch (status {returned}): {native_log().last_lines()}",
-            "Load the model again.",
-        )
+        cause = f"llama.cpp failed to compute a batch (status {returned}): {native_log().last_lines()}"
+        raise EngineError(cause, "Load the model again.")
 
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         if self._states:

@@ -212,10 +212,8 @@ def gpu_address(name: str) -> int:
     for address in _gpus():
         if _name(address) == name:
             return address
-    raise EngineError(
-        f"The device {name} of the plan no longer exists.",
-        "See `localllm doctor` for the available devices, and load again.",
-    )
+    cause = f"The device {name} of the plan no longer exists."
+    raise EngineError(cause, "See `localllm doctor` for the available devices, and load again.")
 
 
 def buffer_bytes_by_device(buffers: Iterable[Buffer]) -> dict[str, DeviceUsage]:

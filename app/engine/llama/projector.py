@@ -181,10 +181,8 @@ class LlamaProjector:
         form = format_of(data)
         if not (self.hears if form.kind is MediaKind.SOUND else self.sees):
             takes = MediaKind.PICTURE if self.sees else MediaKind.SOUND
-            raise RequestError(
-                f"The model takes no {form.kind}s; a file of the prompt is a {form.kind} ({form}).",
-                f"Send {takes}s, or choose a model that takes {form.kind}s.",
-            )
+            cause = f"The model takes no {form.kind}s; a file of the prompt is a {form.kind} ({form})."
+            raise RequestError(cause, f"Send {takes}s, or choose a model that takes {form.kind}s.")
         sha256 = hashlib.sha256(data).digest()
         if known := self._layouts.get(sha256):
             self._layouts.move_to_end(sha256)
@@ -312,10 +310,8 @@ class LlamaProjector:
         tokens = tuple(found[: n_tokens.value]) if n_tokens.value else ()
         if all(0 <= token < self._n_vocab for token in tokens):
             return tokens
-        raise ModelFileError(
-            "The projector marks pictures or sounds with tokens that the model's vocabulary lacks.",
-            "Name the projector that belongs to the model.",
-        )
+        cause = "The projector marks pictures or sounds with tokens that the model's vocabulary lacks."
+        raise ModelFileError(cause, "Name the projector that belongs to the model.")
 
     def _positions(self, pointer: int, n_tokens: int) -> NDArray[np.int32] | None:
         """Return time, height and width of each token of a picture under M-RoPE, None where they count up."""

@@ -199,10 +199,8 @@ def check_reachable(endpoints: Sequence[str]) -> None:
         try:
             socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
         except OSError as error:
-            raise EngineError(
-                f"The RPC server {endpoint} cannot be reached: {error}.",
-                "Start llama.cpp's rpc-server there, or leave out --rpc.",
-            ) from error
+            cause = f"The RPC server {endpoint} cannot be reached: {error}."
+            raise EngineError(cause, "Start llama.cpp's rpc-server there, or leave out --rpc.") from error
 
 
 def exposure_warning(endpoints: Sequence[str]) -> str:

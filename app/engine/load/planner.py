@@ -330,10 +330,8 @@ class LoadDevices:
         Raises EngineError when a planned GPU got nothing.
         """
         if missing := missing_gpus(attempt.shares, usage):
-            raise EngineError(
-                f"The plan puts layers on {', '.join(missing)}, but none were loaded there.",
-                "See `localllm doctor`; to use the processor alone, set gpu to false.",
-            )
+            cause = f"The plan puts layers on {', '.join(missing)}, but none were loaded there."
+            raise EngineError(cause, "See `localllm doctor`; to use the processor alone, set gpu to false.")
         if attempt.shares:
             self._excess.update(key, encode(excess_usage(attempt.shares_without_projector, usage)))
 

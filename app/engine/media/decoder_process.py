@@ -88,9 +88,8 @@ class DecoderProcess:
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=child_environment(), **options
             )
         except OSError as error:
-            raise EngineError(
-                f"The {_NAME} cannot be started: {error.strerror}.", "Free memory or processes."
-            ) from error
+            cause = f"The {_NAME} cannot be started: {error.strerror}."
+            raise EngineError(cause, "Free memory or processes.") from error
         self._child = child
         with ChildWatch(child, START_TIMEOUT_S):
             try:

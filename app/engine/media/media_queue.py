@@ -281,10 +281,8 @@ class MediaIntake:
     def begin(self, message: _Message) -> None:
         """Have the media of `message` laid out. Raises RequestError where the model takes none."""
         if self._queue is None:
-            raise RequestError(
-                "This model takes no pictures or sounds: no projector (mmproj) is loaded with it.",
-                "Choose a model that does: `localllm list` marks those with a projector.",
-            )
+            cause = "This model takes no pictures or sounds: no projector (mmproj) is loaded with it."
+            raise RequestError(cause, "Choose a model that does: `localllm list` marks those with a projector.")
         owner = owner_of(message)
         conversation = message.conversation if isinstance(message, Request) else IN_MEMORY  # counting saves nothing
         self._preparing[owner] = message

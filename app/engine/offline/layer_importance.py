@@ -70,9 +70,8 @@ class LayerDistances:
         """Return the distance of each layer. Raises EngineError where a layer was not seen."""
         unseen = np.flatnonzero(self._counts == 0)
         if len(unseen):
-            raise EngineError(
-                f"llama.cpp does not name the output of layer {unseen[0]} of this model.", "Choose another model."
-            )
+            cause = f"llama.cpp does not name the output of layer {unseen[0]} of this model."
+            raise EngineError(cause, "Choose another model.")
         means = self._sums / self._counts
         return [LayerDistance(layer, float(distance)) for layer, distance in enumerate(means)]
 

@@ -120,8 +120,7 @@ class SpeedBench:
 
     def measure(self) -> SpeedMeasurement:
         """Return the speeds of this backend alone."""
-        seconds = self._sampled(self._begin, self._time)
-        return _speeds(self._setting, seconds)
+        return _speeds(self._setting, self._sampled(self._begin, self._time))
 
     def compare(self, other: SpeedBench, known: SpeedMeasurement) -> SpeedMeasurement:
         """Return the speeds of this backend by those `known` of `other`, whose cases are timed in turns with it.
