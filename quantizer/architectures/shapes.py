@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import Cut, StackedTensor, whole_tensor
-from quantizer.convert.source_model import FileTensor
+from quantizer.convert.source_model import FileTensor, SourceTensor
 
 # Tensor name -> its dimensions in ggml order, each a number or a name of DIMENSIONS.
 Dimensions: TypeAlias = Mapping[str, tuple[str | int, ...]]
@@ -244,12 +244,13 @@ def matrices(tensor: FileTensor) -> Iterator[FileTensor]:
         yield tensor.rows(start, start + n_rows)
 
 
-def _gates(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-    return StackedTensor(name, tuple(matrix.rows(0, matrix.shape[1] // 2) for matrix in matrices(tensor)))
+def each_matrix(change: Callable[[FileTensor, str, Config], SourceTensor]) -> Cut:
+    """Return the cut that stacks what `change` makes of the matrix of each expert, the name and the config."""
 
+    def cut(tensor: FileTensor, name: str, config: Config) -> StackedTensor:
+        return StackedTensor(name, tuple(change(matrix, name, config) for matrix in matrices(tensor)))
 
-def _ups(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-    return StackedTensor(name, tuple(matrix.rows(matrix.shape[1] // 2, matrix.shape[1]) for matrix in matrices(tensor)))
+    return cut
 
 
 # what the layer that predicts one token further has beside those of another
@@ -260,7 +261,10 @@ PREDICTION: Dimensions = {
 }
 NUMBERED_EXPERTS = (Stack(".experts.", ".experts.", DIMENSIONS["n_expert"]),)
 FUSED_EXPERTS: dict[str, dict[str, Cut]] = {
-    ".experts.gate_up_proj": {".experts.gate_proj.weight": _gates, ".experts.up_proj.weight": _ups},
+    ".experts.gate_up_proj": {
+        ".experts.gate_proj.weight": each_matrix(lambda both, *_: both.rows(0, both.shape[1] // 2)),
+        ".experts.up_proj.weight": each_matrix(lambda both, *_: both.rows(both.shape[1] // 2, both.shape[1])),
+    },
     ".experts.down_proj": {".experts.down_proj.weight": whole_tensor},
 }
 # what corrects the choice of experts is stored without the ending that gguf's map asks for

@@ -346,7 +346,10 @@ def encode_entry(key: str, value: object, type_name: str) -> Entry:
     try:
         if type_name.endswith("[]"):
             assert isinstance(value, Sequence)
-            return Entry(key, ARRAY, _array(value, type_id))
+            head = struct.pack("<IQ", type_id, len(value))
+            if type_id == STRING:
+                return Entry(key, ARRAY, head + b"".join(map(_string, value)))
+            return Entry(key, ARRAY, head + struct.pack(f"<{len(value)}{SCALAR_FORMATS[type_id][1]}", *value))
         if type_id == STRING:
             return Entry(key, STRING, _string(value))
         return Entry(key, type_id, struct.pack(SCALAR_FORMATS[type_id], bool(value) if type_id == BOOL else value))
@@ -376,13 +379,6 @@ def file_bytes(header: bytes, tensors: Iterable[OutputTensor]) -> int:
 def padding(n_bytes: int) -> int:
     """Return how many zero bytes follow `n_bytes` up to the alignment."""
     return -n_bytes % _ALIGNMENT
-
-
-def _array(values: Sequence[object], element_type: int) -> bytes:
-    head = struct.pack("<IQ", element_type, len(values))
-    if element_type == STRING:
-        return head + b"".join(map(_string, values))
-    return head + struct.pack(f"<{len(values)}{SCALAR_FORMATS[element_type][1]}", *values)
 
 
 def _string(text: object) -> bytes:

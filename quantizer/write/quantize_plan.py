@@ -28,9 +28,9 @@ from quantizer.gguf.file_names import (
     split_by_bytes,
 )
 from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, padding, planned_header
-from quantizer.gguf.tensor_types import FILE_TYPES, FileType, TensorType, file_type_named, tensor_type_named
+from quantizer.gguf.tensor_types import FILE_TYPES, FileType, file_type_named, tensor_type_named
 from quantizer.gguf.validation import header_faults
-from quantizer.mix.imatrix import ColumnWeights, ImportanceMatrix, imatrix_entries, read_imatrix
+from quantizer.mix.imatrix import ColumnWeights, imatrix_entries, read_imatrix
 from quantizer.mix.type_rules import Assignment, MixTensor, Overrides, assign, with_unweighted
 from quantizer.system.errors import UsageError
 from quantizer.write.partial_output import OutputFile
@@ -190,7 +190,12 @@ def plan_model(
         verdicts = with_unweighted(verdicts, mix, matrix.entries.keys(), overrides)
     if model.kept_file_type == file_type.ftype_id:
         verdicts |= _kept(model, overrides)
-    tensors = tuple(_planned(tensor, verdicts[tensor.name].target, matrix) for tensor in model.tensors)
+    planned = []
+    for tensor in model.tensors:
+        target = verdicts[tensor.name].target
+        weights = matrix.weights(tensor.name, tensor.shape) if matrix and target.is_quantized else None
+        planned.append(PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, target), weights))
+    tensors = tuple(planned)
     entries = _entries(model, file_type, imatrix_entries(imatrix, matrix) if imatrix and matrix else [])
     if options.max_shard_bytes:
         counts = split_by_bytes(entries, [tensor.output for tensor in tensors], options.max_shard_bytes)
@@ -245,11 +250,6 @@ def _kept(model: SourceModel, overrides: Overrides) -> dict[str, Assignment]:
         for tensor in model.tensors
         if tensor.stored.is_quantized and overrides.type_of(tensor.name, is_tied) is None
     }
-
-
-def _planned(tensor: SourceTensor, target: TensorType, matrix: ImportanceMatrix | None) -> PlannedTensor:
-    weights = matrix.weights(tensor.name, tensor.shape) if matrix and target.is_quantized else None
-    return PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, target), weights)
 
 
 def _shards(

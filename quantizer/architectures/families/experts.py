@@ -21,7 +21,7 @@ from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import Config
-from quantizer.convert.derived_tensors import Cut, StackedTensor, TransposedTensor, whole_tensor
+from quantizer.convert.derived_tensors import Cut, TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
 _SILU: dict[str, Any] = {"hidden_act": "silu"}
@@ -72,24 +72,12 @@ def _llama_4_layer(config: Config, i: int) -> shapes.Dimensions:
 def _half(first: bool) -> Cut:
     """Return the cut that takes the gates or the ups of experts whose outputs are columns."""
 
-    def cut(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-        return StackedTensor(name, tuple(half(matrix, name) for matrix in shapes.matrices(tensor)))
-
-    def half(matrix: FileTensor, name: str) -> RearrangedTensor:
+    def half(matrix: FileTensor, name: str, _config: Config) -> RearrangedTensor:
         n_rows = matrix.shape[0] // 2
         order = np.arange(n_rows) if first else np.arange(n_rows, 2 * n_rows)
         return RearrangedTensor(TransposedTensor(matrix, name), name, (matrix.shape[1], n_rows), order)
 
-    return cut
-
-
-def _transposed(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-    return StackedTensor(name, tuple(TransposedTensor(matrix, name) for matrix in shapes.matrices(tensor)))
-
-
-def _llama_4_kinds(config: Config) -> list[str]:
-    n_layers = config.integer("num_hidden_layers")
-    return ["chunked_attention" if (i + 1) % _DENSE_EVERY else "full_attention" for i in range(n_layers)]
+    return shapes.each_matrix(half)
 
 
 def _rotated_layers(config: Config) -> object:
@@ -118,7 +106,9 @@ _LLAMA_4 = Architecture(
                 ".experts.gate_proj.weight": _half(first=True),
                 ".experts.up_proj.weight": _half(first=False),
             },
-            ".experts.down_proj": {".experts.down_proj.weight": _transposed},
+            ".experts.down_proj": {
+                ".experts.down_proj.weight": shapes.each_matrix(lambda matrix, name, _: TransposedTensor(matrix, name))
+            },
         }
     ),
     settings=Settings(
@@ -134,7 +124,9 @@ _LLAMA_4 = Architecture(
             "use_qk_norm": lambda config: config.integer("num_local_experts") != _N_EXPERTS_WITHOUT_HEAD_NORMS,
             "no_rope_layer_interval": _DENSE_EVERY,
             "no_rope_layers": _rotated_layers,
-            "layer_types": _llama_4_kinds,
+            "layer_types": rows.each_layer(
+                lambda _config, i: "chunked_attention" if (i + 1) % _DENSE_EVERY else "full_attention"
+            ),
             "moe_layers": lambda config: [
                 i for i in range(config.integer("num_hidden_layers")) if _has_experts(config, i)
             ],
@@ -356,18 +348,13 @@ def _outputs_as_rows(matrix: FileTensor) -> SourceTensor:
 
 
 def _every_other_row(first: int) -> Cut:
-    def cut(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-        return StackedTensor(
-            name, tuple(_half_of_rows(_outputs_as_rows(matrix), name, first) for matrix in shapes.matrices(tensor))
-        )
+    def half(matrix: FileTensor, name: str, _config: Config) -> RearrangedTensor:
+        turned = _outputs_as_rows(matrix)
+        n_columns, n_rows = turned.shape
+        order = np.arange(first, n_rows, 2)
+        return RearrangedTensor(turned, name, (n_columns, len(order)), order)
 
-    return cut
-
-
-def _half_of_rows(matrix: SourceTensor, name: str, first: int) -> RearrangedTensor:
-    n_columns, n_rows = matrix.shape
-    order = np.arange(first, n_rows, 2)
-    return RearrangedTensor(matrix, name, (n_columns, len(order)), order)
+    return shapes.each_matrix(half)
 
 
 def _every_other_number(first: int) -> Cut:
@@ -378,10 +365,6 @@ def _every_other_number(first: int) -> Cut:
         return RearrangedTensor(numbers, name, (chosen.shape[1], *tensor.shape[1:]), chosen.reshape(-1))
 
     return cut
-
-
-def _down(tensor: FileTensor, name: str, _config: Config) -> StackedTensor:
-    return StackedTensor(name, tuple(_outputs_as_rows(matrix) for matrix in shapes.matrices(tensor)))
 
 
 def _ramp(config: Config) -> tuple[str, ...]:
@@ -413,7 +396,7 @@ GPT_OSS = Architecture(
                 ".gate_proj.bias": _every_other_number(_GATES),
                 ".up_proj.bias": _every_other_number(_UPS),
             },
-            ".down_proj": {".down_proj.weight": _down},
+            ".down_proj": {".down_proj.weight": shapes.each_matrix(lambda matrix, *_: _outputs_as_rows(matrix))},
             ".down_proj_bias": {".down_proj.bias": whole_tensor},
         }
     ),

@@ -165,10 +165,6 @@ _N_OWN, _N_SPARSE = 20, 10  # layers with keys and values, and with sparse feed-
 _N_LAYERS_OF_KIND = 5  # the last of five has no window
 
 
-def _sparsity(config: Config) -> list[float]:
-    return [0.95 if i < _N_SPARSE else 0.0 for i in range(config.integer("num_hidden_layers"))]
-
-
 def _borrowed(config: Config) -> dict[str, str]:
     """Return what llama.cpp reads of the layers without keys and values, but does not use: what they stand for."""
     tensors = {}
@@ -239,7 +235,7 @@ GEMMA_3N = Architecture(
             **_ASSUMED,
             "layer_types": rows.windows_but_every(_N_LAYERS_OF_KIND),
             "num_kv_shared_layers": lambda config: config.integer("num_hidden_layers") - _N_OWN,
-            "activation_sparsity_pattern": _sparsity,
+            "activation_sparsity_pattern": rows.each_layer(lambda _config, i: 0.95 if i < _N_SPARSE else 0.0),
             "hidden_size_per_layer_input": _N_PER_LAYER,
             "laurel_rank": _N_LAUREL,
             "altup_num_inputs": _N_STREAMS,

@@ -293,23 +293,18 @@ def _outputs_as_rows(matrix: FileTensor, n_inputs: int) -> SourceTensor:
 
 
 def _half_of_rows(second: bool) -> derive.Cut:
-    def rows(matrix: SourceTensor, name: str) -> RearrangedTensor:
-        n_columns, n_rows = matrix.shape
+    def half(matrix: FileTensor, name: str, config: Config) -> RearrangedTensor:
+        turned = _outputs_as_rows(matrix, config.integer("hidden_size"))
+        n_columns, n_rows = turned.shape
         order = np.arange(n_rows)[n_rows // 2 :] if second else np.arange(n_rows // 2)
-        return RearrangedTensor(matrix, name, (n_columns, len(order)), order)
+        return RearrangedTensor(turned, name, (n_columns, len(order)), order)
 
-    def cut(tensor: FileTensor, name: str, config: Config) -> derive.StackedTensor:
-        n_inputs = config.integer("hidden_size")
-        return derive.StackedTensor(
-            name, tuple(rows(_outputs_as_rows(part, n_inputs), name) for part in shapes.matrices(tensor))
-        )
-
-    return cut
+    return shapes.each_matrix(half)
 
 
-def _down(tensor: FileTensor, name: str, config: Config) -> derive.StackedTensor:
-    n_inputs = shapes.DIMENSIONS["n_ff_expert"](config)
-    return derive.StackedTensor(name, tuple(_outputs_as_rows(part, n_inputs) for part in shapes.matrices(tensor)))
+_DOWN = shapes.each_matrix(
+    lambda matrix, _name, config: _outputs_as_rows(matrix, shapes.DIMENSIONS["n_ff_expert"](config))
+)
 
 
 def _seeing(entry: Architecture, hf_classes: tuple[str, ...], name: str, sections: tuple[int, ...]) -> Architecture:
@@ -362,7 +357,7 @@ _VL = (
                     ".experts.gate_proj.weight": _half_of_rows(second=False),
                     ".experts.up_proj.weight": _half_of_rows(second=True),
                 },
-                ".experts.down_proj": {".experts.down_proj.weight": _down},
+                ".experts.down_proj": {".experts.down_proj.weight": _DOWN},
             },
         ),
         settings=_VL_EXPERTS.settings.plus(assumed={"attention_bias": False}),
