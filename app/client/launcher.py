@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from app.client.connection import error_of
 from app.client.remote_engine import RemoteEngine, parse_address
@@ -220,7 +220,12 @@ async def _ready_url(process: OwnedProcess, log: Path, n_logged_bytes: int) -> s
         line = await process.read_line(_START_TIMEOUT_S)
     except TimeoutError:
         raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", f"See {log}.") from None
-    greeting = _parsed(line)
+    try:
+        greeting = json.loads(line)
+    except ValueError:
+        greeting = None
+    if not isinstance(greeting, dict):
+        greeting = {}
     if "error" in greeting:
         raise error_of(greeting["error"])
     if "url" not in greeting:
@@ -239,14 +244,6 @@ def _early_end(log: Path, n_logged_bytes: int) -> UserError:
     last = f"; its last output: {lines[-1]}".rstrip(".") if lines else ""
     ended = ServiceError(f"The service ended before it was ready{last}.", f"See {log}.")
     return out_of_memory("service", lines) or ended
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        greeting = json.loads(line)
-    except ValueError:
-        return {}
-    return greeting if isinstance(greeting, dict) else {}
 
 
 def _open_log(cache_dir: Path) -> BinaryIO:

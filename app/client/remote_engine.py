@@ -14,8 +14,15 @@ from typing import Any
 
 import httpx
 
-from app.client.chat_format import CallReader, chat_body, completed_of, completion_body
-from app.client.connection import MAX_QUOTED, HttpConnection, error_message
+from app.client.connection import (
+    MAX_QUOTED,
+    CallReader,
+    HttpConnection,
+    chat_body,
+    completed_of,
+    completion_body,
+    error_message,
+)
 from app.common.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
 from app.protocol.chat import (
     AnswerDelta,

@@ -11,26 +11,11 @@ from urllib.parse import quote, urlencode
 
 import httpx
 
-from app.client.chat_format import CallReader, chat_body, completed_of, completion_body
-from app.client.connection import Connection
-from app.protocol.chat import (
-    AnswerDelta,
-    AnswerEvent,
-    GenerationOptions,
-    MediaPart,
-    Message,
-    Tool,
-)
+from app.client.connection import CallReader, Connection, chat_body, completed_of, completion_body
+from app.protocol.chat import AnswerDelta, AnswerEvent, GenerationOptions, MediaPart, Message, Tool
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job, JobKind
-from app.protocol.library import (
-    HubRepository,
-    LocalModels,
-    MachineReport,
-    Recommendations,
-    RemovalResult,
-    TypeChoice,
-)
+from app.protocol.library import HubRepository, LocalModels, MachineReport, Recommendations, RemovalResult, TypeChoice
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, ServiceStatus
 

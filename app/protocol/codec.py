@@ -85,15 +85,17 @@ def _decoder(hint: Any) -> _Decoder | None:
     if origin is tuple:
         return _tuple_decoder(arguments)
     if origin is list:
-        return _list_decoder(arguments[0])
+        member = _decoder(arguments[0])
+        return None if member is None else lambda items: [member(item) for item in items]
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return _mapping_decoder(arguments[1])
+        value = _decoder(arguments[1])
+        return None if value is None else lambda data: {key: value(item) for key, item in data.items()}
     if isinstance(hint, type) and issubclass(hint, Enum | Path):
         return hint
     kind: Any = hint if is_dataclass(hint) else None
     if kind is not None:
         return _dataclass_decoder(kind)
-    return _latin_1 if hint is bytes else None
+    return (lambda text: text.encode("latin-1")) if hint is bytes else None
 
 
 def _union_decoder(members: tuple[Any, ...]) -> _Decoder | None:
@@ -121,23 +123,6 @@ def _tuple_decoder(members: tuple[Any, ...]) -> _Decoder:
     if Ellipsis in members:
         one = cast("_Decoder", decoders[0])
         return lambda items: tuple(map(one, items))
-    each_of = [decoder or _unchanged for decoder in decoders]
-    return lambda items: tuple(decoder(item) for decoder, item in zip(each_of, items, strict=True))
-
-
-def _list_decoder(member: Any) -> _Decoder | None:
-    decoder = _decoder(member)
-    return None if decoder is None else lambda items: [decoder(item) for item in items]
-
-
-def _mapping_decoder(member: Any) -> _Decoder | None:
-    decoder = _decoder(member)
-    return None if decoder is None else lambda data: {key: decoder(item) for key, item in data.items()}
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _latin_1(text: str) -> bytes:
-    return text.encode("latin-1")
+    return lambda items: tuple(
+        item if decoder is None else decoder(item) for decoder, item in zip(decoders, items, strict=True)
+    )

@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Scope
 from app.common.event_log import log_event
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
-from app.service.api.anthropic.models import is_anthropic
 from app.service.api.app_state import AppState
 from app.service.api.llamacpp import routes as llamacpp
 from app.service.api.llamacpp import server_routes as llamacpp_server
@@ -34,7 +33,7 @@ from app.service.api.ollama import routes as ollama
 from app.service.api.openai import embeddings as openai_embeddings
 from app.service.api.openai import models as openai_models
 from app.service.api.openai import routes as openai
-from app.service.api.responses import conversations as responses_conversations
+from app.service.api.openai.models import is_anthropic
 from app.service.api.responses import routes as responses
 from app.service.api.responses.exchange import Runs
 from app.service.api.responses.store import ResponseStore, StoreLimits
@@ -69,7 +68,6 @@ _ROUTE_MODULES = (
     openai_models,
     openai_embeddings,
     responses,
-    responses_conversations,
     anthropic,
     ollama,
     ollama_library,

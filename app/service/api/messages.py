@@ -116,13 +116,13 @@ def _first(*values: Value | None) -> Value | None:
 
 def joined_reasoning(thoughts: Iterable[object]) -> str:
     """Return the texts of `thoughts`, each a text or a list of parts with one, in paragraphs."""
-    return "\n\n".join(filter(None, (_text_of(thought) for thought in thoughts)))
-
-
-def _text_of(thought: object) -> str:
-    if isinstance(thought, list):
-        return "".join(str(part.get("text") or "") for part in thought if isinstance(part, dict))
-    return thought if isinstance(thought, str) else ""
+    texts = (
+        "".join(str(part.get("text") or "") for part in thought if isinstance(part, dict))
+        if isinstance(thought, list)
+        else thought
+        for thought in thoughts
+    )
+    return "\n\n".join(text for text in texts if isinstance(text, str) and text)
 
 
 class _FunctionBody(Body):

@@ -208,10 +208,7 @@ class Generation:
 
     def _new_parser(self) -> AnswerParser:
         return answer_parser(
-            self.tags,
-            self.tool_calling,
-            separates_reasoning=self.separates_reasoning,
-            is_verbatim=self.is_verbatim,
+            self.tags, self.tool_calling, separates_reasoning=self.separates_reasoning, is_verbatim=self.is_verbatim
         )
 
     async def parts(self, model: ServedModel) -> AsyncGenerator[tuple[Answer, Delta | None], None]:

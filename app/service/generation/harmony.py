@@ -61,13 +61,6 @@ class _Header:
         return self.recipient.removeprefix(_NAMESPACE) if self.role in ("", "assistant") else ""
 
 
-def _header_of(text: str) -> _Header:
-    """Return the header `text`, which lies between the end of a message and the content of the next."""
-    text = text.rpartition("<|start|>")[2]
-    role, channel, recipient = (found.search(text) for found in (_ROLE, _CHANNEL, _RECIPIENT))
-    return _Header(*(found["name"] if found else "" for found in (role, channel, recipient)))
-
-
 class HarmonyParser:
     """Splits one answer with the tools of `options`.
 
@@ -138,7 +131,9 @@ class HarmonyParser:
         return self._begin_without_message(window[:n_header], n_read)
 
     def _end_header(self, text: str, n_read: int) -> bool:
-        header = _header_of(text)
+        text = text.rpartition("<|start|>")[2]  # between the end of a message and the content of the next
+        found = (pattern.search(text) for pattern in (_ROLE, _CHANNEL, _RECIPIENT))
+        header = _Header(*(each["name"] if each else "" for each in found))
         if header.function in self._tools and (not self._n_calls or self._is_parallel):
             self._function, self._doubtful = header.function, self._unread[:n_read]
             self._part, self._step = header.part, self._call

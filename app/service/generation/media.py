@@ -189,7 +189,12 @@ class Medium:
 
     def base64(self) -> str:
         """Return the file in Base64. Raises RequestError for anything else, and for an empty file."""
-        text = self._encoded() if self.source[:5].lower() == "data:" else self._without_scheme()
+        is_data_url = self.source[:5].lower() == "data:"
+        scheme, separator, _ = self.source[:64].partition("://")
+        if separator and not is_data_url:
+            cause = f"The address of a {self.kind} begins with {scheme[:20]}://, which is not read."
+            raise RequestError(cause, "Send the file itself, as a data URL in Base64.")
+        text = self._encoded() if is_data_url else self.source
         if any(character in text for character in " \r\n\t"):
             text = "".join(text.split())
         try:
@@ -199,13 +204,6 @@ class Medium:
         if is_empty:
             raise RequestError(f"A {self.kind} has no content.", "Send its file in Base64.")
         return text
-
-    def _without_scheme(self) -> str:
-        scheme, separator, _ = self.source[:64].partition("://")
-        if separator:
-            cause = f"The address of a {self.kind} begins with {scheme[:20]}://, which is not read."
-            raise RequestError(cause, "Send the file itself, as a data URL in Base64.")
-        return self.source
 
     def _encoded(self) -> str:
         """Return what a data URL has in Base64."""
@@ -245,10 +243,7 @@ class PromptMedia:
     """
 
     def __init__(
-        self,
-        senses: Senses = TEXT_ONLY,
-        fetcher: MediaFetcher | None = None,
-        documents: ReadDocuments | None = None,
+        self, senses: Senses = TEXT_ONLY, fetcher: MediaFetcher | None = None, documents: ReadDocuments | None = None
     ) -> None:
         self.senses = senses
         self.unread: list[Document] = []

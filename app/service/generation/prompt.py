@@ -2,13 +2,19 @@
 
 Owns how the model learns of tools: by its template if that knows them and writes calls in a known form, else by
 instructions in a message, with calls and results as plain text; and under which name a template reads reasoning.
+
+What tools and their servers say is marked, so that it cannot be taken for turns of the chat: whoever writes a file or a
+page that a tool reads, or a server that describes its tools, could write the special tokens of the model's template,
+such as those that end a turn, and speak as the system or the user. A template prints the marks with the text; a mark
+has a number that nobody can guess. What is marked is tokenized as text (`app.engine.quoted`).
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -19,7 +25,6 @@ from app.engine.quoted import Spans
 from app.protocol.chat import Message, Tool
 from app.protocol.errors import NoTemplateError, RequestError
 from app.service.generation.message_order import PARAGRAPH_BREAK, PROBED_TOOL, in_order, is_plain, with_whole_calls
-from app.service.generation.quoted_content import QuoteMarks
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.models.served_model import ServedModel
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
@@ -29,12 +34,80 @@ _INTRODUCTION = "You can call functions. These are described in JSON, one a line
 _FORM = "To call one, answer in exactly this form, with its name and its arguments:"
 _ELSE = "Call a function only where it helps; answer in plain words otherwise. The results come with the next message."
 _PROBED_TOOLS = ToolOptions(tools=(Tool(PROBED_TOOL, "", {"type": "object", "properties": {"a": {"type": "string"}}}),))
-_NO_MARKS = QuoteMarks(is_used=False)
+# What may be the text of special tokens: <|im_end|>, </s>, <end_of_turn>, [INST], <｜User｜>.
+_SUSPECT = re.compile(r"<[^<>\n]{1,80}>|\[/?[A-Za-z_]{2,40}\]|<[|｜]|[|｜]>")
+# Code points that are no characters, for use within a program.
+_BEGIN, _END, _CLOSE = "\ufdd0", "\ufdd1", "\ufdd2"
 
 # The names of reasoning in a message; the first that a template reads counts (source: the templates of Qwen3, GLM 4.5,
 # MiniMax M2, Kimi K2; of GPT-OSS, LFM2.5; of Solar Open).
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 _REASONING_IN_PARTS = re.compile(r"""\[['"]type['"]\]\s*==\s*['"]thinking['"]""")  # Ministral 3, Magistral
+
+
+class QuoteMarks:
+    """The marks of one prompt; without `is_used` there are none."""
+
+    def __init__(self, *, is_used: bool = True) -> None:
+        self._is_used = is_used
+        self._number = secrets.token_hex(8)
+        self._marks = (f"{_BEGIN}{self._number}{_CLOSE}", f"{_END}{self._number}{_CLOSE}")
+        # Some templates print values as Python or JSON do, which escape these code points.
+        begin, end, close = (rf"(?:{code}|\\+u{ord(code):x})" for code in (_BEGIN, _END, _CLOSE))
+        self._either = re.compile(f"(?:({begin})|{end}){self._number}{close}")
+
+    def marked(self, messages: Iterable[Message]) -> list[Message]:
+        """Return `messages` with marks around what tools returned, within its blanks, which templates may strip."""
+        return [
+            replace(message, content=self._marked(message.content)) if message.role == "tool" else message
+            for message in messages
+        ]
+
+    def marked_values(self, value: Any) -> Any:
+        """Return JSON data with marks around texts that may have special tokens: servers of others describe their
+        tools, and a model may have copied arguments of a call from a result."""
+        return self._marked_values(value) if self._is_used else value
+
+    def _marked_values(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {self._marked_values(key): self._marked_values(each) for key, each in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._marked_values(each) for each in value]
+        return self._marked(value) if isinstance(value, str) and _SUSPECT.search(value) else value
+
+    def _marked(self, content: str) -> str:
+        text = content.strip()
+        if not self._is_used or not text:
+            return content
+        place = content.index(text)
+        begin, end = self._marks
+        return f"{content[:place]}{begin}{text}{end}{content[place + len(text) :]}"
+
+    def unmarked(self, prompt: str) -> tuple[str, Spans]:
+        """Return a rendered prompt without the marks, and the parts that they were around.
+
+        A mark whose other one a template left out is dropped. Raises ValueError where a template changed a mark.
+        """
+        pieces: list[str] = []
+        spans: list[tuple[int, int]] = []
+        place = n_characters = 0
+        begun: int | None = None
+        for mark in self._either.finditer(prompt):
+            pieces.append(prompt[place : mark.start()])
+            n_characters += len(pieces[-1])
+            place = mark.end()
+            if mark[1]:
+                begun = n_characters
+            elif begun is not None:
+                spans.append((begun, n_characters))
+                begun = None
+        text = "".join([*pieces, prompt[place:]])
+        if self._number in text:
+            raise ValueError("a mark is not as it was")
+        return text, tuple(spans)
+
+
+_NO_MARKS = QuoteMarks(is_used=False)
 
 
 async def write_prompt(

@@ -121,14 +121,6 @@ def _switch(thinking: Thinking, _control: _Control) -> bool:
     return bool(thinking.is_wanted)
 
 
-def _mode(thinking: Thinking, _control: _Control) -> str:
-    return "enabled" if thinking.is_wanted else "disabled"
-
-
-def _option(thinking: Thinking, _control: _Control) -> str:
-    return "on" if thinking.is_wanted else "off"
-
-
 def _effort(thinking: Thinking, control: _Control) -> str | None:
     """Return the level as the template calls it, the nearest one that it has; None for its default."""
     off = next((word for word in _OFF if word in control.levels), None)
@@ -161,8 +153,8 @@ def _budget(thinking: Thinking, _control: _Control) -> int | None:
 _VALUES: Mapping[str, Callable[[Thinking, _Control], Any]] = {
     "enable_thinking": _switch,  # Qwen3, GLM 4.5, SmolLM3, Nemotron 3, Gemma 4, Apertus, Command R7B
     "thinking": _switch,  # DeepSeek V3.1 to V4, Granite 3.3, Kimi K3
-    "thinking_mode": _mode,  # MiniMax M3
-    "thinking_option": _option,  # Ling 3.0
+    "thinking_mode": lambda thinking, _: "enabled" if thinking.is_wanted else "disabled",  # MiniMax M3
+    "thinking_option": lambda thinking, _: "on" if thinking.is_wanted else "off",  # Ling 3.0
     "reasoning_effort": _effort,  # GPT-OSS, Mistral Small 4, Hunyuan 3, DeepSeek V4, Command A+, Solar Open
     "thinking_effort": _effort,  # Kimi K3
     "reasoning_strength": _effort,  # Muse Glimmer
@@ -233,18 +225,16 @@ def reasoning_budget(
     if conclusion is None:
         conclusion = _QWEN_CONCLUSION if all(mark in chat_template for mark in _QWEN_MARKS) else ""
     to_text = tags.closing + tags.before_text
+    ending = tags.closing if may_call else to_text
+    if f"\\n{ending}" in chat_template or f"\n{ending}" in chat_template:
+        ending = f"\n{ending}"  # behind a line end, where the template writes one before it
     return ReasoningBudget(
         opening=tags.opening,
         closings=HARMONY_BOUNDS if tags.has_channels else (tags.closing, *tags.stops),
-        ending=_on_own_line(tags.closing if may_call else to_text, chat_template),
+        ending=ending,
         last_ending=to_text if tags.before_text else "",
         conclusion=conclusion,
         is_open=tags.is_open,
         recurs=tags.recurs or tags.has_channels,
         max_tokens=thinking.n_most_tokens(chat_template),
     )
-
-
-def _on_own_line(closing: str, chat_template: str) -> str:
-    """Return `closing` behind a line end where the template writes one before it."""
-    return f"\n{closing}" if f"\\n{closing}" in chat_template or f"\n{closing}" in chat_template else closing

@@ -20,7 +20,7 @@ from app.chat.sampling_options import (
     valid_options,
     validate_options,
 )
-from app.client.chat_format import chat_body, completion_body
+from app.client.connection import chat_body, completion_body
 from app.engine.request import SamplingParams
 from app.protocol.chat import GenerationOptions
 from app.protocol.sampling import SamplingOptions

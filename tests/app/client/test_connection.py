@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
-from app.client.chat_format import chat_body, completion_body
+from app.client.connection import CallReader, chat_body, completion_body
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
-from app.protocol.chat import GenerationOptions, MediaPart, Message, Tool, ToolCall
+from app.protocol.chat import GenerationOptions, MediaPart, Message, Tool, ToolCall, with_deltas
 from app.protocol.errors import ServiceError
 
 
@@ -97,3 +99,59 @@ def test_calls_their_results_and_the_tools_have_the_form_of_openai() -> None:
 def test_a_request_without_tools_does_not_mention_them() -> None:
     assert "tools" not in chat_body([Message("user", "Hi")], "guide", GenerationOptions())
     assert "tools" not in completion_body("Hi", "guide", GenerationOptions(tools=(Tool("t", ""),)))
+
+
+def _piece(index: int | None = None, call_id: str = "", name: str = "", arguments: Any = None) -> dict[str, Any]:
+    piece: dict[str, Any] = {"function": {"name": name or None, "arguments": arguments}}
+    return piece | ({} if index is None else {"index": index}) | ({"id": call_id} if call_id else {})
+
+
+def _calls(*pieces: dict[str, Any]) -> tuple[ToolCall, ...]:
+    reader, calls = CallReader(), ()
+    for piece in pieces:
+        calls = with_deltas(calls, reader.read([piece]))
+    return calls
+
+
+BOTH = (ToolCall("a", "read", '{"x":1}'), ToolCall("b", "write", "{}"))
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        pytest.param(
+            (
+                _piece(0, "a", "read"),
+                _piece(0, arguments='{"x"'),
+                _piece(0, arguments=":1}"),
+                _piece(1, "b", "write", "{}"),
+            ),
+            id="as OpenAI",
+        ),
+        pytest.param((_piece(0, "a", "read", {"x": 1}), _piece(0, "b", "write", {})), id="whole calls of one index"),
+        pytest.param(
+            (_piece(None, "a", "read"), _piece(arguments='{"x":1}'), _piece(None, "b", "write", "{}")), id="no index"
+        ),
+        pytest.param(
+            (_piece(0, "a", "read", '{"x"'), _piece(0, "a", "read", ":1}"), _piece(1, "b", "write", "{}")),
+            id="id and name in each piece",
+        ),
+        pytest.param(
+            (_piece(3, "a", "read"), _piece(7, "b", "write", "{}"), _piece(3, arguments='{"x":1}')), id="other indices"
+        ),
+    ],
+)
+def test_pieces_of_engines_make_the_same_calls(pieces: tuple[dict[str, Any], ...]) -> None:
+    found = _calls(*pieces)
+    assert [(call.call_id, call.name, call.arguments.replace(" ", "")) for call in found] == [
+        (call.call_id, call.name, call.arguments) for call in BOTH
+    ]
+
+
+def test_calls_without_ids_or_with_equal_ones_get_their_own() -> None:
+    assert [call.call_id for call in _calls(_piece(0, "", "a"), _piece(1, "", "b"))] == ["call00000", "call00001"]
+    assert [call.call_id for call in _calls(_piece(0, "x", "a"), _piece(1, "x", "b"))] == ["x", "call00001"]
+
+
+def test_an_answer_without_calls_has_none() -> None:
+    assert CallReader().read(None) == ()

@@ -1,6 +1,6 @@
 """Anthropic's request body, and the chat turn made of it.
 
-Owns field names, types of blocks, and which fields are refused because ignoring them would give a wrong answer.
+Fields are refused where ignoring them would give a wrong answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ from app.service.generation.media import (
     note_of_unreadable,
 )
 from app.service.generation.message_order import PARAGRAPH_BREAK
-from app.service.generation.thinking import Thinking
 from app.service.tools.parser import NO_TOOLS, ToolOptions
 
 # Thoughts, calls and their results are added by themselves.
@@ -273,7 +272,13 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
         """Return the chat turn, with its pictures in `media`. Raises RequestError for unsupported fields."""
-        system = [Message("system", text)] if (text := self._system_text(media)) else []
+        text = self.system or ""
+        if not isinstance(text, str):
+            text = _text([block for block in text if not block.text.startswith(_BILLING)], media)
+        system = [Message("system", text)] if text else []
+        options = self.thinking or ThinkingOptions(type="disabled")  # without it Anthropic's models do not think
+        effort = self.output_config.effort if self.output_config else None
+        asked = asked_thinking(effort, options.is_on, options.budget_tokens, self.chat_template_kwargs)
         messages = [message for item in self.messages for message in item.messages(media)]
         return ChatTurn(
             messages=[*system, *messages],
@@ -281,24 +286,12 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
             media=media,
             tools=self._tool_options(),
             json_format=self.output_config.json_format() if self.output_config else None,
-            thinking=self._how_to_think(),
+            thinking=replace(asked, is_assumed=self.thinking is None),
             continues=True,
         )
 
-    def _how_to_think(self) -> Thinking:
-        """Return how much to think; without `thinking` Anthropic's models do not."""
-        options = self.thinking or ThinkingOptions(type="disabled")
-        effort = self.output_config.effort if self.output_config else None
-        asked = asked_thinking(effort, options.is_on, options.budget_tokens, self.chat_template_kwargs)
-        return replace(asked, is_assumed=self.thinking is None)
-
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(text for text in self.stop_sequences or () if text)
-
-    def _system_text(self, media: PromptMedia) -> str:
-        if isinstance(self.system, list):
-            return _text([block for block in self.system if not block.text.startswith(_BILLING)], media)
-        return self.system or ""
 
     def _tool_options(self) -> ToolOptions:
         choice = self.tool_choice or AnthropicToolChoiceBody(type="auto")

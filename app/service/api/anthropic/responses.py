@@ -1,7 +1,4 @@
-"""The engine's answer as Anthropic's message, whole or as its sequence of events.
-
-Owns the fields, their order and the bounds of blocks. Knows nothing of HTTP.
-"""
+"""The engine's answer as Anthropic's message, whole or as its sequence of events."""
 
 from __future__ import annotations
 
@@ -59,8 +56,6 @@ class ToolUseBlock(TypedDict):
 
 
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-
-
 AnyBlock: TypeAlias = ThinkingBlock | TextBlock | ToolUseBlock
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import AbstractContextManager, aclosing, contextmanager
-from functools import partial
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 from fastapi import Request
@@ -14,7 +13,7 @@ from typing_extensions import TypedDict
 from app.protocol.errors import ContextOverflowError, RequestError
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
-from app.service.api.app_state import RefusedContent, app_state, model_of, planner_warnings, turn_of
+from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
 from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
 from app.service.generation.media import PromptMedia
@@ -44,10 +43,35 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
         return asked.turn(media)
 
     turn = await turn_of(state, model, make)
-    refusal = partial(_remembering, asked, turn, state.refused)
+
+    @contextmanager
+    def remembering_refused() -> Iterator[None]:
+        """Remember pictures that the engine cannot read: Claude Code sends them again with each later question."""
+        try:
+            yield
+        except ContextOverflowError:
+            raise
+        except RequestError:
+            if turn.media.markers:
+                asked.remember_refused(state.refused)
+            raise
+
+    async def streamed() -> AsyncGenerator[Event, None]:
+        with remembering_refused():
+            async with aclosing(_answered(model, turn)) as events:
+                async for event in events:
+                    yield event
+
+    async def whole() -> JsonResponse[MessageResponse]:
+        with remembering_refused():
+            generation = await chat_generation(model, turn)
+            (answer,) = await generation.answers(model)
+        formatter = MessageFormatter(generation.requests[0].request_id, model.ref.id, planner_warnings(model))
+        return JsonResponse(formatter.whole(answer))
+
     if body.stream:
-        return EventStream(_events(model, turn, refusal), anthropic_error, NAMED_EVENTS)
-    return await while_connected(request, _whole(model, turn, refusal))
+        return EventStream(streamed(), anthropic_error, NAMED_EVENTS)
+    return await while_connected(request, whole())
 
 
 @router.post("/count_tokens", openapi_extra=errors(404))
@@ -60,28 +84,6 @@ async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[Tok
         return JsonResponse({"input_tokens": await n_prompt_tokens(model, turn)})
 
     return await while_connected(request, count())
-
-
-@contextmanager
-def _remembering(asked: MessagesBody, turn: ChatTurn, refused: RefusedContent) -> Iterator[None]:
-    """Remember pictures that the engine cannot read: Claude Code sends them again with each later question."""
-    try:
-        yield
-    except ContextOverflowError:
-        raise
-    except RequestError:
-        if turn.media.markers:
-            asked.remember_refused(refused)
-        raise
-
-
-async def _events(
-    model: ServedModel, turn: ChatTurn, refusal: Callable[[], AbstractContextManager[None]]
-) -> AsyncGenerator[Event, None]:
-    with refusal():
-        async with aclosing(_answered(model, turn)) as events:
-            async for event in events:
-                yield event
 
 
 async def _answered(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event, None]:
@@ -98,13 +100,3 @@ async def _answered(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event,
                 yield event
             for event in events.ending(answer) if answer.is_finished else ():
                 yield event
-
-
-async def _whole(
-    model: ServedModel, turn: ChatTurn, refusal: Callable[[], AbstractContextManager[None]]
-) -> JsonResponse[MessageResponse]:
-    with refusal():
-        generation = await chat_generation(model, turn)
-        (answer,) = await generation.answers(model)
-    formatter = MessageFormatter(generation.requests[0].request_id, model.ref.id, planner_warnings(model))
-    return JsonResponse(formatter.whole(answer))

@@ -23,8 +23,7 @@ from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.model_routes import begin_loading, loading
 from app.service.api.lmstudio.sdk_text import prompt_progress, with_progress
-from app.service.api.responses.context import context_of
-from app.service.api.responses.exchange import Exchange
+from app.service.api.responses.exchange import Exchange, context_of
 from app.service.api.responses.requests import ResponsesBody
 from app.service.api.text_request import with_recipe_defaults
 from app.service.http.errors import RefusedError, lmstudio_error

@@ -1,6 +1,6 @@
 """Routes of Ollama's dialect that change the library: pull, create, copy, delete; push is refused.
 
-Owns them and their lines of progress. Downloads and conversions are jobs like all others, except that they end with
+Downloads and conversions are jobs like all others, except that they end with
 the client that asked, as in Ollama: the next download resumes.
 """
 
@@ -108,7 +108,9 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
     models, settings = app_state(request).models, app_state(request).jobs.settings
     source, name = await find_model(models, body.base or ""), _place_name(body.model_name)
     if body.template:
-        await _check_template(models, body.template)
+        text = "a text that no template contains"
+        if text not in await models.render_template(body.template, [{"role": "user", "content": text}]):
+            raise RequestError("The template leaves out the user's messages.", "Give a template over `messages`.")
     recipe = body.recipe(source.id).over(await asyncio.to_thread(read_recipe, source.path))
     if len(encode_recipe(recipe)) > MAX_RECIPE_BYTES:
         raise RequestError("The recipe of the model is larger than 1 MiB.", "Send its parts with each request.")
@@ -117,7 +119,13 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
         return await _respond(request, body, _already_done())
     arguments = QuantizeOptions(source=str(source.path), file_type=body.quantize.upper(), output=name)
     jobs = app_state(request).jobs
-    statuses = _statuses(jobs, await jobs.start(arguments), _creating)
+    job = await jobs.start(arguments)
+
+    def creating(job: Job) -> list[ProgressResponse]:
+        status: ProgressResponse = {"status": f"quantizing to {job.arguments['file_type']}"}
+        return [_with_bytes(status, job) if job.n_bytes else status]
+
+    statuses = _statuses(jobs, job, creating)
     path = model_output_path(source, name, settings.models_dir)
     return await _respond(request, body, _with_recipe(statuses, path, recipe))
 
@@ -149,14 +157,6 @@ async def delete(request: Request, body: ModelBody) -> Response:
 async def push() -> NoReturn:
     """Refused: localllm does not publish models."""
     raise RefusedError(501, "not_implemented", "localllm does not publish models.", "Use the command of your hub.")
-
-
-async def _check_template(models: ModelManager, template: str) -> None:
-    """Raise RequestError for a template that is not Jinja, or leaves out the messages."""
-    text = "a text that no template contains"
-    prompt = await models.render_template(template, [{"role": "user", "content": text}])
-    if text not in prompt:
-        raise RequestError("The template leaves out the user's messages.", "Give a template over `messages`.")
 
 
 async def _link(source: ModelRef, name: str, settings: Settings, recipe: Recipe) -> None:
@@ -198,15 +198,12 @@ async def _respond(request: Request, body: PullBody, statuses: Statuses) -> Stat
     """Answer with all of `statuses`, or with the last one only."""
     if body.stream is not False:
         return LineStream(statuses, ollama_error)
-    return await while_connected(request, _last(statuses))
 
+    async def last() -> JsonResponse[Status]:
+        async with aclosing(statuses):
+            return JsonResponse([_SUCCESS, *[status async for status in statuses]][-1])
 
-async def _last(statuses: Statuses) -> JsonResponse[Status]:
-    last: Status = _SUCCESS
-    async with aclosing(statuses):
-        async for status in statuses:
-            last = status
-    return JsonResponse(last)
+    return await while_connected(request, last())
 
 
 async def _already_done() -> Statuses:
@@ -242,11 +239,6 @@ def _pulling(job: Job) -> list[ProgressResponse]:
         if job.n_done_bytes == job.n_bytes:
             statuses.append({"status": "verifying sha256 digest"})
     return statuses
-
-
-def _creating(job: Job) -> list[ProgressResponse]:
-    status: ProgressResponse = {"status": f"quantizing to {job.arguments['file_type']}"}
-    return [_with_bytes(status, job) if job.n_bytes else status]
 
 
 def _with_bytes(status: ProgressResponse, job: Job) -> ProgressResponse:

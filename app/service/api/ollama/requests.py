@@ -1,6 +1,6 @@
 """Ollama's request bodies, and the chat turns and engine requests made of them.
 
-Owns field names, defaults, and which fields are refused because ignoring them would give a wrong answer.
+Fields are refused where ignoring them would give a wrong answer.
 """
 
 from __future__ import annotations

@@ -18,14 +18,6 @@ from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
 from app.service.api.fields import WithWarnings
 from app.service.api.ollama.library_routes import find_model, model_not_found
-from app.service.api.ollama.model_info import (
-    ModelEntry,
-    RunningEntry,
-    ShowResponse,
-    list_entry,
-    running_entry,
-    show_response,
-)
 from app.service.api.ollama.requests import (
     EmbedBody,
     KeepAliveBody,
@@ -41,9 +33,15 @@ from app.service.api.ollama.responses import (
     EmbeddingUsage,
     GenerateFormatter,
     GenerateResponse,
+    ModelEntry,
     Object,
     OllamaFormatter,
+    RunningEntry,
+    ShowResponse,
     embedding_usage,
+    list_entry,
+    running_entry,
+    show_response,
 )
 from app.service.api.openai.embeddings import as_floats
 from app.service.generation.chat import chat_generation
@@ -140,7 +138,8 @@ async def show(request: Request, body: ModelBody) -> JsonResponse[ShowResponse]:
 async def chat(request: Request, body: OllamaChatBody) -> JsonResponse[ChatResponse] | LineStream[ChatResponse]:
     """The next message of a conversation; without messages the model is loaded or unloaded."""
     model = await _model(request, body)
-    formatter = ChatFormatter(model.ref.id, model.record, _takes_call_ids(request.headers.get("user-agent", "")))
+    zed = _ZED.match(request.headers.get("user-agent", ""))  # before 0.213 it parses only calls without an id
+    formatter = ChatFormatter(model.ref.id, model.record, zed is None or int(zed[1]) >= _ZED_WITH_CALL_IDS)
     if not body.messages:
         return await _load(request, formatter, body, model)
     turn = await turn_of(app_state(request), model, body.with_defaults(model.file.recipe).turn)
@@ -209,12 +208,6 @@ def _shortened(vector: list[float], n_dimensions: int | None) -> list[float]:
         return vector
     length = math.hypot(*vector[:n_dimensions]) or 1.0
     return [value / length for value in vector[:n_dimensions]]
-
-
-def _takes_call_ids(user_agent: str) -> bool:
-    """Return whether the client parses calls with an id: Zed before 0.213 takes only those without."""
-    zed = _ZED.match(user_agent)
-    return zed is None or int(zed[1]) >= _ZED_WITH_CALL_IDS
 
 
 async def _model(request: Request, body: KeepAliveBody, *, task: ModelTask = "text") -> ServedModel:

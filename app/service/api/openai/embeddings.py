@@ -1,7 +1,4 @@
-"""Embeddings and reranking: /v1/embeddings as OpenAI has it, /v1/rerank as Jina and llama-server have it.
-
-Owns these bodies and objects. Knows nothing of pooling or of how texts are computed.
-"""
+"""Embeddings and reranking: /v1/embeddings as OpenAI has it, /v1/rerank as Jina and llama-server have it."""
 
 from __future__ import annotations
 
@@ -123,9 +120,20 @@ class Ranking(TypedDict):
 async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[EmbeddingList]:
     """A vector of length 1 for each input."""
     model = await model_of(request, body.model, body.idle_limit, task="vectors")
+    is_base64 = body.encoding_format == "base64"
 
     async def answer() -> JsonResponse[EmbeddingList]:
-        return JsonResponse(_embedding_list(await model.embed(body.inputs()), body, model.ref.id))
+        embedded = await model.embed(body.inputs())
+        check_dimensions(embedded, body.dimensions)
+        data: list[_Embedding] = [
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": base64.b64encode(vector).decode() if is_base64 else as_floats(vector),
+            }
+            for index, vector in enumerate(embedded.vectors)
+        ]
+        return JsonResponse({"object": "list", "data": data, "model": model.ref.id, "usage": _usage(embedded.n_tokens)})
 
     return await while_connected(request, answer())
 
@@ -144,16 +152,6 @@ async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking | l
         return JsonResponse(_text_ranks(ranked, body) if body.texts else _ranking(ranked, body, model.ref.id))
 
     return await while_connected(request, answer())
-
-
-def _embedding_list(embedded: Embedded, body: EmbeddingsBody, model_id: str) -> EmbeddingList:
-    check_dimensions(embedded, body.dimensions)
-    encode = _as_base64 if body.encoding_format == "base64" else as_floats
-    data: list[_Embedding] = [
-        {"object": "embedding", "index": index, "embedding": encode(vector)}
-        for index, vector in enumerate(embedded.vectors)
-    ]
-    return {"object": "list", "data": data, "model": model_id, "usage": _usage(embedded.n_tokens)}
 
 
 def _best(ranked: Reranked, body: RerankBody) -> list[int]:
@@ -184,10 +182,6 @@ def check_dimensions(embedded: Embedded, wanted: int | None) -> None:
 def as_floats(vector: bytes) -> list[float]:
     """Return the numbers of a vector."""
     return [value for (value,) in _FLOAT32.iter_unpack(vector)]
-
-
-def _as_base64(vector: bytes) -> str:
-    return base64.b64encode(vector).decode()
 
 
 def _usage(n_tokens: int) -> _InputUsage:

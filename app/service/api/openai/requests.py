@@ -1,7 +1,6 @@
 """OpenAI's request bodies, and the chat turns and engine requests made of them.
 
-Owns field names, the forms of `response_format`, and which fields are refused because ignoring them would give a wrong
-answer.
+Fields are refused where ignoring them would give a wrong answer.
 """
 
 from __future__ import annotations

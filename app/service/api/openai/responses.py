@@ -1,7 +1,4 @@
-"""The engine's answers as OpenAI's objects, whole or in chunks, with llama.cpp's `timings` beside `usage`.
-
-Owns the objects, their fields and the order of these. Knows nothing of HTTP.
-"""
+"""The engine's answers as OpenAI's objects, whole or in chunks, with llama.cpp's `timings` beside `usage`."""
 
 from __future__ import annotations
 
@@ -33,17 +30,9 @@ from app.service.generation.generation import Answer, Delta
 
 Choice = TypeVar("Choice")
 ChunkChoice = TypeVar("ChunkChoice")
-
-
 ChatReason: TypeAlias = Literal["stop", "length", "tool_calls"]
-
-
 TextReason: TypeAlias = Literal["stop", "length"]
-
-
 WholeObject: TypeAlias = Literal["chat.completion", "text_completion"]
-
-
 ChunkObject: TypeAlias = Literal["chat.completion.chunk", "text_completion"]
 
 
@@ -169,14 +158,8 @@ class Chunk(WithWarnings, Generic[Choice]):
 
 
 ChatCompletion: TypeAlias = Completion[ChatChoice]
-
-
 TextCompletion: TypeAlias = Completion[TextChoice]
-
-
 ChatChunk: TypeAlias = Chunk[ChatChunkChoice]
-
-
 TextChunk: TypeAlias = Chunk[TextChunkChoice]
 
 

@@ -1,7 +1,4 @@
-"""The cost of answers and the probabilities of their tokens, in OpenAI's and llama.cpp's objects, for several dialects.
-
-Owns `usage`, `timings` and log probabilities. Knows nothing of choices and texts.
-"""
+"""The cost of answers and the probabilities of their tokens in OpenAI's and llama.cpp's objects, for all dialects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The items of a conversation in /v1/responses: what a client sends, what is stored, and messages for a template.
-
-Owns the types of items, their ids and the form in which they are stored. Knows nothing of where they are stored.
-"""
+"""The items of a conversation in /v1/responses: what a client sends, what is stored, and messages for a template."""
 
 from __future__ import annotations
 

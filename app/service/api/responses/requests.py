@@ -1,12 +1,11 @@
 """The bodies of OpenAI's /v1/responses, and the chat turn made of them.
 
-Owns field names, which fields are answered with, and which are refused because ignoring them would give a wrong answer.
-Items are in `items`.
+Fields are refused where ignoring them would give a wrong answer. Items are in `items`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, StrictStr
@@ -25,20 +24,20 @@ from app.service.api.messages import (
     tool_options_of,
 )
 from app.service.api.openai.requests import ResponseFormat
-from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, Item, RawBody, messages_of
+from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, RawBody, messages_of
 from app.service.api.text_request import SamplingBody, conversation_of
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, PromptMedia
 
 Metadata: TypeAlias = Annotated[
-    dict[Annotated[StrictStr, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]],
-    Field(max_length=16),
+    dict[Annotated[StrictStr, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]], Field(max_length=16)
 ]
 _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 _ALLOWED = "allowed_tools"
 _CUSTOM = "custom"
 _OFFERED = ("function", _CUSTOM)
+_OF_FUNCTIONS = {"description": None, "parameters": None, "strict": None}  # which clients of this type expect
 
 
 class CustomFormat(Body):
@@ -67,11 +66,7 @@ class ResponsesToolBody(RawBody):
         return "" if self.is_offered else self.type
 
     def tool(self) -> FunctionToolBody:
-        function: dict[str, Any] = {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.parameters,
-        }
+        function: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": self.parameters}
         if self.type == _CUSTOM:
             function |= {"description": self._custom_description(), "parameters": CUSTOM_PARAMETERS}
         return FunctionToolBody.model_validate({"function": function})
@@ -172,11 +167,7 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
             request=self.new_request("", None, self.max_output_tokens, conversation=self._conversation(), **options),
             media=media,
             json_format=form.json_format() if form else None,
-            tools=tool_options_of(
-                [tool.tool() for tool in self._offered()],
-                self._choice(),
-                self.parallel_tool_calls,
-            ),
+            tools=tool_options_of([tool.tool() for tool in self._offered()], self._choice(), self.parallel_tool_calls),
             thinking=asked_thinking(
                 self.reasoning.effort if self.reasoning else None, variables=self.chat_template_kwargs
             ),
@@ -297,16 +288,9 @@ class ResponsesBody(_TurnBody):
             "temperature": sampling.temperature,
             "text": {"format": {"type": "text"}, **{name: value for name, value in text.items() if value is not None}},
             "tool_choice": choice.raw if isinstance(choice, ResponsesToolChoiceBody) else choice or "auto",
-            "tools": [_echoed_tool(tool.raw) for tool in self.tools or ()],
+            "tools": [{**(_OF_FUNCTIONS if tool.type == "function" else {}), **tool.raw} for tool in self.tools or ()],
             "top_logprobs": self.top_logprobs or 0,
             "top_p": sampling.top_p,
             "truncation": "auto" if self.truncates else "disabled",
             "user": self.user,
         }
-
-
-def _echoed_tool(tool: Mapping[str, Any]) -> Item:
-    """Return a tool with the fields that clients of a function's type expect."""
-    if tool.get("type") != "function":
-        return dict(tool)
-    return {"description": None, "parameters": None, "strict": None, **tool}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from app.protocol.errors import RequestError
-from app.service.api.anthropic.models import Page, anthropic_model, model_page
+from app.service.api.openai.models import Page, anthropic_model, model_page
 from tests.app.running import RunningService
 from tests.app.service.api import sdk
 
