@@ -14,7 +14,7 @@ from quantizer.system.errors import UserError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
 
 if TYPE_CHECKING:
-    from app.cli.user_interface import ChatOptions
+    from app.cli.prompts import ChatOptions
     from app.settings.settings import Settings
 
 
@@ -55,7 +55,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 def _command_line(arguments: list[str]) -> None:
     from app.cli.main import main as command_line
-    from app.cli.user_interface import UserInterface
+    from app.cli.prompts import UserInterface
 
     command_line(arguments, interface=UserInterface(_run_app, _run_inline))
 
@@ -81,7 +81,7 @@ def _run_app(settings: Settings, options: Mapping[str, object]) -> int:
 
     if obstacle := prepare_screen():
         from app.chat.conversation import ChatSettings
-        from app.cli.user_interface import ChatOptions
+        from app.cli.prompts import ChatOptions
 
         sys.stderr.write(f"{obstacle}\n")
         keeps_model = options.get("model") is not None

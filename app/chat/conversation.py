@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 
 from app.protocol.chat import ToolCall
 from app.tools.approval import NO_TOOL_SETTINGS, ToolSettings
-from app.tools.result import ToolResult
+from app.tools.tool import ToolResult
 
 Role = Literal["system", "user", "assistant", "tool", "summary"]
 ROLES: frozenset[str] = frozenset(get_args(Role))

@@ -24,7 +24,7 @@ from quantizer.system.errors import StorageError
 if TYPE_CHECKING:
     from app.chat.conversation import Chat, ChatSettings, Transcript
     from app.chat.store.chat_store import AnswerRecorder, ChatStore, StoreThread
-    from app.tools.result import ToolResult
+    from app.tools.tool import ToolResult
 
 
 SAVE_AFTER_S = 0.4  # plus the disk's delay: under a second in total

@@ -17,11 +17,9 @@ from app.chat.events import ApprovalNeeded, Calling, Events, Result
 from app.chat.state import ChatState
 from app.chat.turns import made_calls
 from app.protocol.chat import ToolCall
-from app.tools.approval import ApprovalQuestion, ApprovalRule
+from app.tools.approval import ApprovalQuestion, ApprovalRule, next_step, repeat_note
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
-from app.tools.result import MAX_CHARACTERS, ToolOutcome, ToolResult, characters_for
-from app.tools.rounds import next_step, repeat_note
-from app.tools.tool import ToolProgress
+from app.tools.tool import MAX_CHARACTERS, ToolOutcome, ToolProgress, ToolResult, characters_for
 from quantizer.system.errors import UserError
 
 SHOWN_AFTER_S = 0.1  # the pace of a terminal: a tool may report progress a thousand times a second

@@ -17,7 +17,7 @@ from app.chat.turns import made_calls
 from app.common.terminal import printable_line
 from app.tools.backend import ToolBackend
 from app.tools.display import call_title
-from app.tools.result import FileChange
+from app.tools.tool import FileChange
 from quantizer.system.errors import StorageError
 
 

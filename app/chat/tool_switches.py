@@ -8,18 +8,52 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from app.common.terminal import printable_line
 from app.tools.approval import ApprovalRule, ToolSettings
 from app.tools.tool import Effect, ServerStatus, ServerTool
 from quantizer.system.errors import UsageError
 
+if TYPE_CHECKING:
+    from app.tools.backend import ToolBackend
+
 ALL = "all"
 _N_MOST_ROUNDS = 1000
 _N_NAMED = 20
 _N_IN_SHORT = 2
 _DESCRIPTION_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedTools:
+    """Names of servers and tools to switch on, folders as absolute paths, names of those that need no question,
+    beginnings of commands that need none, and the most rounds (None: as the chat has it)."""
+
+    enabled: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    commands: tuple[tuple[str, ...], ...] = ()
+    max_rounds: int | None = None
+
+    def __bool__(self) -> bool:
+        return self != RequestedTools()
+
+    async def applied(self, settings: ToolSettings, tools: ToolBackend) -> ToolSettings:
+        """Return `settings` with these switched on, and allowed as they are now. Raises UsageError for an unknown
+        name."""
+        servers = await tools.servers()
+        for name in self.enabled:
+            settings = switched(settings, servers, name, is_switched_on=True)
+        for folder in self.folders:
+            settings = with_folder(settings, folder)
+        if self.max_rounds is not None:
+            settings = replace(settings, max_rounds=self.max_rounds)
+        if self.allowed or self.commands:
+            rules = allowing_rules(await tools.offered(settings), self.allowed, self.commands)
+            settings = replace(settings, rules=tuple(dict.fromkeys((*settings.rules, *rules))))
+        return settings
 
 
 def switched(

@@ -15,7 +15,7 @@ from app.chat.compaction import sent_branch, summary_turn
 from app.chat.conversation import MediaFile, Message, MessageState, arguments_of
 from app.protocol.chat import MediaPart, ToolCall
 from app.protocol.chat import Message as ChatMessage
-from app.tools.result import ToolOutcome
+from app.tools.tool import ToolOutcome
 
 CUT_OFF = "The call was cut off in the middle: what it did is not known."
 NOT_RUN = "This call was not run."

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.output.format import format_bytes, print_lines, print_table
+from app.cli.output.format import print_lines, print_table
 from app.cli.output.progress import JobProgress, with_progress
 from app.cli.resources import read_text, shipped, window_size
-from app.common.terminal import printable
+from app.common.terminal import format_bytes, printable
 from app.options.jobs import TextOptions
 from app.settings.settings import load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR

@@ -13,7 +13,7 @@ import sys
 import threading
 
 from app.cli.main import main
-from app.cli.output.job_events import JobEvents
+from app.cli.output.format import JobEvents
 
 
 def _heed_service() -> None:

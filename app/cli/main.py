@@ -22,8 +22,8 @@ from quantizer.system.errors import UsageError, UserError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
 
 if TYPE_CHECKING:
-    from app.cli.output.job_events import JobEvents
-    from app.cli.user_interface import UserInterface
+    from app.cli.output.format import JobEvents
+    from app.cli.prompts import UserInterface
 
 
 _INTERRUPTED = 130  # 128 + SIGINT
@@ -47,26 +47,26 @@ _VERBS = {
     "jobs": _Verb("app.cli.verbs.service:jobs", "List, watch and cancel jobs of a running service."),
     "key": _Verb("app.cli.verbs.service:key", "Show, create and remove API keys."),
     "mcp": _Verb("app.cli.verbs.mcp:mcp", "List, add, import and test MCP servers."),
-    "pull": _Verb("app.cli.verbs.pull:pull", "Download a model from the Hugging Face hub or any URL."),
+    "pull": _Verb("app.cli.verbs.hub:pull", "Download a model from the Hugging Face hub or any URL."),
     "quantize": _Verb("app.cli.verbs.quantize:quantize", "Convert and quantize a checkpoint or a GGUF."),
-    "imatrix": _Verb("app.cli.verbs.evaluate:imatrix", "Compute an importance matrix."),
-    "eval": _Verb("app.cli.verbs.evaluate:evaluate", "Measure perplexity and the loss from quantization."),
-    "tune": _Verb("app.cli.verbs.tune:tune", "Measure the fastest settings for a model."),
+    "imatrix": _Verb("app.cli.verbs.quantize:imatrix", "Compute an importance matrix."),
+    "eval": _Verb("app.cli.verbs.quantize:evaluate", "Measure perplexity and the loss from quantization."),
+    "tune": _Verb("app.cli.verbs.plan:tune", "Measure the fastest settings for a model."),
     "bench": _Verb("app.cli.verbs.bench:bench", "Benchmark a model, alone or against another."),
     "plan": _Verb("app.cli.verbs.plan:plan", "Show whether a model fits, how fast it runs, and what would help."),
-    "search": _Verb("app.cli.verbs.search:search", "Search the hub for models that fit this machine."),
-    "recommend": _Verb("app.cli.verbs.search:recommend", "Recommend models for this machine."),
-    "doctor": _Verb("app.cli.verbs.doctor:doctor", "Check what this machine can run."),
+    "search": _Verb("app.cli.verbs.hub:search", "Search the hub for models that fit this machine."),
+    "recommend": _Verb("app.cli.verbs.hub:recommend", "Recommend models for this machine."),
+    "doctor": _Verb("app.cli.verbs.plan:doctor", "Check what this machine can run."),
     "ls": _Verb("app.cli.verbs.library:ls", "List the models on this machine."),
     "show": _Verb("app.cli.verbs.library:show", "Show the metadata of a model."),
     "import": _Verb("app.cli.verbs.library:import_model", "Import a model without a second copy."),
     "cp": _Verb("app.cli.verbs.library:cp", "Give a model a second name."),
     "rm": _Verb("app.cli.verbs.library:rm", "Remove models from the library."),
     "verify": _Verb("app.cli.verbs.library:verify", "Verify model checksums."),
-    "prune": _Verb("app.cli.verbs.cleanup:prune", "Delete stale downloads and caches."),
-    "forget": _Verb("app.cli.verbs.cleanup:forget", "Delete chats and everything derived from them."),
+    "prune": _Verb("app.cli.verbs.library:prune", "Delete stale downloads and caches."),
+    "forget": _Verb("app.cli.verbs.library:forget", "Delete chats and everything derived from them."),
     "help": _Verb("app.cli.verbs.help:show_help", "Show a page of the user's guide."),
-    "completion": _Verb("app.cli.verbs.completion:completion", "Print a shell completion script."),
+    "completion": _Verb("app.cli.verbs.help:completion", "Print a shell completion script."),
 }
 
 

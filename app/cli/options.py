@@ -5,10 +5,12 @@ An option that only one command has is declared with its verb.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, wraps
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -18,6 +20,10 @@ from app.options.common import COMMON
 from app.options.option import Group, Kind, Option, rows
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import SETTINGS, load_settings
+from quantizer.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from app.chat.tool_switches import RequestedTools
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -184,3 +190,80 @@ def service_options(command: _Command) -> _Command:
     """Give `command` the settings that a service heeds."""
     groups = (Group.MODEL, Group.SPECULATION, Group.SERVICE)
     return _all_of([row for group in groups for row in SETTINGS.values() if row.group is group])(command)
+
+
+_COMMANDS = "commands"  # the server whose calls are allowed by their beginning only
+
+
+def tool_options(command: _Command) -> _Command:
+    """Give `command` what says which tools the model may use."""
+    decorators = (
+        click.option(
+            "--tools",
+            metavar="NAMES",
+            multiple=True,
+            help="Let the model use tools: files, commands, web, and servers of mcp.json; separated by commas.",
+        ),
+        click.option(
+            "--folder",
+            "folders",
+            metavar="PATH",
+            multiple=True,
+            help="Folder that tools read and write in; repeatable.",
+        ),
+        click.option(
+            "--allow", "allowed", metavar="NAMES", multiple=True, help="Do not ask for these servers or tools."
+        ),
+        click.option(
+            "--allow-command",
+            "allowed_commands",
+            metavar="TEXT",
+            multiple=True,
+            help="Do not ask for commands that begin so; repeatable.",
+        ),
+        click.option("--max-rounds", type=click.IntRange(1, 1000), help="Rounds of calls in an answer.  [default: 25]"),
+    )
+    for decorator in reversed(decorators):
+        command = decorator(command)
+    return command
+
+
+def requested_tools(
+    tools: Sequence[str],
+    folders: Sequence[str],
+    allowed: Sequence[str],
+    allowed_commands: Sequence[str],
+    max_rounds: int | None,
+) -> RequestedTools:
+    """Return what the options ask for. Raises UsageError for a folder that does not exist, a command that cannot be
+    split into words, and for all commands at once."""
+    from app.chat.tool_switches import RequestedTools
+
+    names = _names(allowed)
+    if any(name.partition("/")[0] == _COMMANDS for name in names):
+        raise UsageError("Commands cannot be allowed all at once.", 'Give how they begin: --allow-command "pytest -q".')
+    commands = []
+    for text in allowed_commands:
+        try:
+            words = tuple(shlex.split(text))
+        except ValueError as error:
+            raise UsageError(f"{text!r} cannot be split into words: {error}.", "Close its quotation marks.") from error
+        if not words:
+            raise UsageError("The beginning of a command is empty.", 'Give one: --allow-command "pytest -q".')
+        commands.append(words)
+    return RequestedTools(_names(tools), tuple(map(_folder, folders)), names, tuple(commands), max_rounds)
+
+
+def _names(texts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for text in texts for name in text.replace(",", " ").split()))
+
+
+def _folder(text: str) -> str:
+    try:
+        path = Path(text).expanduser().resolve()
+        is_folder = path.is_dir()
+    except (OSError, RuntimeError, ValueError):
+        is_folder = False
+    if not is_folder:
+        raise UsageError(f"There is no folder {text}.", "Give one that exists.")
+    return str(path)

@@ -1,22 +1,89 @@
-"""The question on the command line: an argument, piped text, lines typed at a terminal, and attached files.
+"""A chat from the command line: its prompt and attached files, and the interface that runs it at a terminal.
 
-Files go with the one request; nothing is stored.
+Nothing here may import `tui`: the caller of the command line passes the `UserInterface`.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from app.chat.conversation import Attachment
+import click
+
+from app.common.terminal import printable
+from app.protocol.errors import UnfitError
 from quantizer.system.errors import UsageError
 from quantizer.system.files import read_at_most
 
 if TYPE_CHECKING:
-    from app.chat.attachments.parsing import PageChoice
+    from app.chat.conversation import Attachment, ChatSettings
+    from app.chat.tool_switches import RequestedTools
+    from app.settings.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatOptions:
+    """The options of a chat in the scrollback. What `chat` sets precedes the settings of a saved chat.
+
+    A chat that `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. With a `prompt` only
+    that is answered, without a dialog. A saved chat goes on with its own model, unless it `keeps_model`: that of the
+    settings. `tools` are switched on in the chat.
+    """
+
+    settings: Settings
+    chat: ChatSettings
+    is_saved: bool = False
+    chat_id: int | None = None
+    is_new: bool = False
+    keeps_model: bool = False
+    shows_stats: bool = False
+    prompt: str = ""
+    tools: RequestedTools | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UserInterface:
+    """`run_app` runs the full screen with the settings and the flags among them, and returns the exit status;
+    `run_chat` runs a chat in the scrollback and raises the UserError that ends it."""
+
+    run_app: Callable[[Settings, Mapping[str, object]], int]
+    run_chat: Callable[[ChatOptions], None]
+
+
+def current_interface() -> UserInterface | None:
+    """Return the user interface of this command line, None without one."""
+    return click.get_current_context().find_object(UserInterface)
+
+
+@contextmanager
+def exit_on_signals() -> Iterator[None]:
+    """Exit cleanly on SIGTERM and SIGHUP, so that messages are saved, and tools and the service stop."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    numbers = [signal.SIGTERM] if sys.platform == "win32" else [signal.SIGTERM, signal.SIGHUP]
+    former = {number: signal.signal(number, leave) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def confirm_load(error: UnfitError) -> bool:
+    """Print why a model does not fit and ask whether to load it anyway; Ctrl-C means no."""
+    click.echo(printable(str(error)), err=True)
+    try:
+        return click.confirm("Load it anyway?", err=True)
+    except click.Abort:
+        return False
 
 
 _FENCE = '"""'
@@ -89,19 +156,14 @@ def read_attached(names: Sequence[str], piped: bytes = b"") -> AttachedFiles:
     """
     if not names and not piped:
         return AttachedFiles()
+    from app.chat.attachments.parsing import ALL_PAGES, split_page_choice
     from app.chat.attachments.reader import read_data, read_file
 
-    read = [read_file(path, name, pages) for path, name, pages in map(_chosen, names)]
+    read = []
+    for name in names:
+        # a file may have a number sign in its name
+        file_name, pages = (name, ALL_PAGES) if Path(name).exists() else split_page_choice(name)
+        read.append(read_file(Path(file_name), Path(file_name).name, pages))
     read += [read_data(piped, "piped file")] if piped else []
     contents = {sha256: content for each in read for sha256, content in each.contents.items()}
     return AttachedFiles(tuple(each.attachment for each in read), contents)
-
-
-def _chosen(name: str) -> tuple[Path, str, PageChoice]:
-    """Return the path of a file, its name and the pages chosen of it; a file may have a number sign in its name."""
-    from app.chat.attachments.parsing import ALL_PAGES, split_page_choice
-
-    if Path(name).exists():
-        return Path(name), Path(name).name, ALL_PAGES
-    file_name, pages = split_page_choice(name)
-    return Path(file_name), Path(file_name).name, pages

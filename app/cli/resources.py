@@ -1,17 +1,18 @@
-"""What verbs work with: settings, the machine to plan for, the model index, the running service, a model and a text."""
+"""What verbs work with: settings, the machine, the model index, the running service, texts, and yes/no questions."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from app.cli.confirm import with_unfit_policy
 from app.settings.parsing import is_loopback, parse_rpc_endpoints
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from app.library.local.index import Index
     from app.library.machine_fit.planning import PlanningContext
     from quantizer.gguf.header import Header
+
 
 _DEFAULT_CTX = 512  # tokens per window, as llama-perplexity has it
 _Answer = TypeVar("_Answer")
@@ -116,3 +118,25 @@ def read_text(path: Path) -> str:
         raise UsageError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text.", "Save it as UTF-8.") from error
+
+
+def with_unfit_policy(settings: Settings, *, assume_yes: bool, may_ask: bool) -> Settings:
+    """Return `settings` that load an unfit model with `assume_yes`, or ask first where they `may_ask` at a terminal.
+
+    A policy other than the default is kept.
+    """
+    if assume_yes:
+        return replace(settings, when_unfit="load")
+    can_ask = may_ask and settings.when_unfit == "warn" and sys.stdin is not None and sys.stdin.isatty()
+    return replace(settings, when_unfit="ask") if can_ask and sys.stderr.isatty() else settings
+
+
+def confirm_removal(question: str, *, assume_yes: bool) -> None:
+    """Ask on stderr, unless `assume_yes`, and exit with status 1 on a no. Raises UsageError without a terminal."""
+    if assume_yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("This needs a confirmation.", "Run it at a terminal, or with --yes.")
+    if not click.confirm(question, err=True):
+        click.echo("Nothing was removed.", err=True)
+        raise click.exceptions.Exit(1)

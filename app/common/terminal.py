@@ -1,4 +1,4 @@
-"""Sanitized text: text from a model, a file or a hub without control characters, for a terminal.
+"""Text for a terminal: untrusted text without control characters, and sizes with three digits and a unit.
 
 Owns which characters may reach the screen. Independent of colours and widgets.
 """
@@ -6,6 +6,7 @@ Owns which characters may reach the screen. Independent of colours and widgets.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _KEPT = {"\n", "\t"}
 _BIDI_CONTROLS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -33,3 +34,22 @@ def printable_line(text: str) -> str:
 def printable_paste(text: str) -> str:
     """Return pasted text sanitized, without the letters of its control sequences, its lines ended by newlines."""
     return printable(_SEQUENCE.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def format_bytes(n_bytes: int) -> str:
+    """Return a size, decimal: 4.92 GB."""
+    return _scaled(n_bytes, (" B", " kB", " MB", " GB", " TB"))
+
+
+def format_count(n: int) -> str:
+    """Return a number of weights: 1.24B."""
+    return _scaled(n, ("", "k", "M", "B", "T"))
+
+
+def _scaled(n: int, units: Sequence[str]) -> str:
+    size, unit = float(n), units[0]
+    for larger in units[1:]:
+        if size < 999.5:  # what would be rounded to four digits
+            break
+        size, unit = size / 1000, larger
+    return f"{size:.3g}{unit}"

@@ -14,8 +14,7 @@ from typing import Protocol
 
 from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalRule, Approver, ToolSettings
-from app.tools.result import MAX_CHARACTERS, FileChange, ToolResult
-from app.tools.tool import ServerStatus, ServerTool, ToolProgress
+from app.tools.tool import MAX_CHARACTERS, FileChange, ServerStatus, ServerTool, ToolProgress, ToolResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ class CallRequest:
 
     `on_update` is awaited with the result so far before anything changes: with its title before the question, and with
     each file change before it is made. `on_progress` never waits. The text of the end has at most `max_characters`
-    (`app.tools.result.characters_for` knows how many a context has room for).
+    (`app.tools.tool.characters_for` knows how many a context has room for).
     """
 
     call: ToolCall

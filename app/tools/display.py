@@ -14,8 +14,7 @@ from typing import Literal
 
 from app.common.terminal import printable, printable_line
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.result import ToolOutcome, ToolResult
-from app.tools.tool import ToolProgress
+from app.tools.tool import ToolOutcome, ToolProgress, ToolResult
 
 LineKind = Literal["plain", "added", "removed", "place", "heading"]
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from app.common.event_log import log_event
 from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, is_partial_file, open_folder
-from app.tools.result import FileChange
+from app.tools.tool import FileChange
 from quantizer.system.errors import StorageError
 from quantizer.system.files import (
     PRIVATE_FILE,

@@ -20,16 +20,20 @@ from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion, ApprovalRule, Decision, ToolSettings, Verdict, rule_of, verdict
 from app.tools.argument_check import read_arguments
 from app.tools.backend import CallRequest, FinishedCall
-from app.tools.result import FileChange, ToolOutcome, ToolResult, bounded, cleaned
 from app.tools.tool import (
     CallContext,
     Effect,
+    FileChange,
     Preview,
     RestartableServer,
     ServerStatus,
     ServerTool,
+    ToolOutcome,
     ToolOutput,
+    ToolResult,
     ToolServer,
+    bounded,
+    cleaned,
 )
 from quantizer.system.errors import UserError
 

@@ -7,7 +7,7 @@
         ├── EngineError               the native engine refused, or its process died
         ├── ModelFileError            quantizer.gguf.gguf_reader: a GGUF that is missing, broken or hostile
         ├── CheckpointError           quantizer.checkpoint.config: a checkpoint folder that cannot be converted
-        ├── ToolError                 app.tools.mcp.errors: a server of tools that cannot be started, or died
+        ├── ToolError                 app.tools.mcp.config: a server of tools that cannot be started, or died
         └── RequestError …            app.protocol.errors: what the engine and the service refuse
 
 Each class lives in the room that raises it; those that cross processes are `@registered` and travel by their name.

@@ -22,7 +22,7 @@ from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
 from app.service.jobs.run import JobStore
 from app.settings.settings import load_settings
 from app.tools.approval import ApprovalRule, ToolSettings
-from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import FileChange, ToolOutcome, ToolResult
 
 __all__ = ["read", "write"]
 

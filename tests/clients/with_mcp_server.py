@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from app.tools.mcp.config.entry import config_of
+from app.tools.mcp.config import config_of
 from app.tools.mcp.lifecycle import sdk_connect
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext, ServerTool, ToolOutput, ToolProgress

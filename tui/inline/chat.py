@@ -18,8 +18,8 @@ from typing import Any
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.chat.events import ChatEvent
 from app.chat.steps import undone_text
+from app.chat.tool_switches import RequestedTools
 from app.cli.output.answer import ending_note, stats_line
-from app.cli.tool_options import RequestedTools
 from app.common.help_topics import read_topic
 from app.settings.settings import Settings
 from app.tools.backend import LazyTools, ToolBackend

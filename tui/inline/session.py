@@ -15,9 +15,8 @@ import click
 
 from app.chat.compaction import AutoCompaction
 from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
-from app.cli.confirm import confirm_load
 from app.cli.output.answer import LoadingLine
-from app.cli.user_interface import ChatOptions, exit_on_signals
+from app.cli.prompts import ChatOptions, confirm_load, exit_on_signals
 from app.protocol.errors import UnfitError
 from app.tools.backend import LazyTools
 from quantizer.system.errors import UserError

@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from app.cli.output.format import format_bytes
-from app.common.terminal import printable, printable_line
+from app.common.terminal import format_bytes, printable, printable_line
 from app.library.local.model_files import id_of
 from app.protocol.errors import ServiceError
 from quantizer.system.errors import UserError

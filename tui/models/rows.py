@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from rich.cells import cell_len, set_cell_size
 
-from app.cli.output.format import format_bytes
-from app.common.terminal import printable_line
+from app.common.terminal import format_bytes, printable_line
 from offload.format import format_speed_range
 
 if TYPE_CHECKING:

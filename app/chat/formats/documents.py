@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from app.chat.conversation import Attachment, MediaFile, Message, MessageState, Transcript, call_text
 from app.chat.formats.json_reader import ContentOf, data_url
-from app.tools.result import ToolOutcome
+from app.tools.tool import ToolOutcome
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

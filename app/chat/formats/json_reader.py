@@ -21,7 +21,7 @@ from app.chat.attachments.kinds import Form, kind_of
 from app.chat.conversation import Attachment, Chat, MediaFile, Message, MessageContent, Transcript, provisional_title
 from app.protocol.chat import ToolCall
 from app.tools.approval import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
-from app.tools.result import ToolOutcome, ToolResult
+from app.tools.tool import ToolOutcome, ToolResult
 from quantizer.system.errors import UserError
 
 _LAST_MS = 253_402_300_800_000  # the year 10000

@@ -25,7 +25,7 @@ from app.chat.formats.json_reader import (
     import_tree,
 )
 from app.protocol.chat import ToolCall
-from app.tools.result import ToolOutcome, ToolResult
+from app.tools.tool import ToolOutcome, ToolResult
 
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _REASONING_BEGINS = '<details type="reasoning"'

@@ -18,7 +18,7 @@ from app.common.database import Database, Schema, migrate_to
 from app.protocol.chat import ToolCall
 from app.protocol.codec import decode, encode
 from app.tools.approval import NO_TOOL_SETTINGS
-from app.tools.result import ToolResult
+from app.tools.tool import ToolResult
 
 # Noncharacters of Unicode, for internal use: they mark matches, so no stored text contains them.
 MATCH_BEGIN = "\ufdd0"

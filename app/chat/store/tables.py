@@ -29,7 +29,7 @@ from app.chat.store.search import ANYTHING, ChatFilter
 from app.common.database import Database
 from app.protocol.chat import ToolCall
 from app.protocol.codec import decode
-from app.tools.result import ToolResult
+from app.tools.tool import ToolResult
 from quantizer.system.errors import UserError
 
 PAGE_SIZE = 50

@@ -1,32 +1,25 @@
-"""The output of verbs: sizes and counts with three digits and a unit, lines, tables and JSON."""
+"""The output of verbs: lines, tables, JSON, and the events of a verb that is a job of the service."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
 
 from app.common.terminal import printable
 from app.protocol.codec import encode
+from quantizer.system.errors import UserError
+from quantizer.write.events import JobFailed, encode_event
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
 _WIDTH_COLUMNS = 140  # where the output is no terminal
-
-
-def format_bytes(n_bytes: int) -> str:
-    """Return a size, decimal: 4.92 GB."""
-    return _scaled(n_bytes, (" B", " kB", " MB", " GB", " TB"))
-
-
-def format_count(n: int) -> str:
-    """Return a number of weights: 1.24B."""
-    return _scaled(n, ("", "k", "M", "B", "T"))
 
 
 def print_json(value: object) -> None:
@@ -47,10 +40,16 @@ def print_table(table: Table) -> None:
     Console(width=None if sys.stdout.isatty() else _WIDTH_COLUMNS).print(table)
 
 
-def _scaled(n: int, units: Sequence[str]) -> str:
-    size, unit = float(n), units[0]
-    for larger in units[1:]:
-        if size < 999.5:  # what would be rounded to four digits
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.3g}{unit}"
+class JobEvents:
+    """Sends lines to the service. Where the service is gone, this process exits at once."""
+
+    def emit(self, **line: object) -> None:
+        """Print one event; `event` is its kind."""
+        try:
+            click.echo(json.dumps(line))
+        except OSError:
+            os._exit(1)
+
+    def failed(self, error: UserError) -> None:
+        """Report how the verb failed."""
+        self.emit(**encode_event(JobFailed.of(error)))

@@ -1,12 +1,13 @@
-"""The progress of verbs: a bar on stderr at a terminal, JSON events in a job, nothing elsewhere.
+"""The progress of verbs: a bar on stderr at a terminal, a line of JSON on stdout in a job, nothing elsewhere.
 
-Owns which of these is used, and the bars of downloads, conversions, steps and counts. Independent of the work.
+`app.service.jobs.run` reads the lines, beside what the verb itself prints with --json.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Protocol, Self, TypeVar
 
 import click
@@ -21,13 +22,69 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from app.cli.output.job_events import EventBar, JobEvents
+from app.cli.output.format import JobEvents
 from app.common.terminal import printable
 from app.engine.model_task import TaskProgress
 from app.library.download import events as download
+from app.library.download.events import Speedometer
 from quantizer.write.events import Event, JobPlanned, TensorWritten
 
 _EVERY_S = 0.1
+
+
+class EventBar:
+    """A bar as `step` events, at most ten a second: title, how much of how much, how fast, how much longer."""
+
+    def __init__(
+        self,
+        events: JobEvents,
+        title: str,
+        n_total: int | None,
+        *,
+        is_bytes: bool,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._events = events
+        self._title, self._n_done, self._n_total = title, 0, n_total
+        self._unit = "bytes" if is_bytes else "steps"
+        self._now = now
+        self._speed = Speedometer(now)
+        self._emitted_s = 0.0
+        self._is_emitted = False
+
+    def begin(self) -> None:
+        self._emit()
+
+    def end(self) -> None:
+        if not self._is_emitted:
+            self._emit()
+
+    def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
+        """Update the progress, and emit it at most ten times a second."""
+        self._n_done = self._n_done if n_done is None else n_done
+        self._n_total = self._n_total if n_total is None else n_total
+        self._title = self._title if title is None else title
+        self._is_emitted = False
+        if self._now() - self._emitted_s >= _EVERY_S:
+            self._emit()
+
+    def note(self, sentence: str) -> None:
+        """Emit a sentence beside the bar."""
+        self._events.emit(event="note", text=sentence)
+
+    def _emit(self) -> None:
+        per_s = self._speed.bytes_per_s(self._n_done)
+        n_left = None if self._n_total is None else self._n_total - self._n_done
+        self._events.emit(
+            event="step",
+            title=self._title,
+            unit=self._unit,
+            n_done=self._n_done,
+            n_total=self._n_total,
+            per_s=per_s,
+            remaining_s=n_left / per_s if per_s > 0 and n_left is not None else None,
+        )
+        self._emitted_s, self._is_emitted = self._now(), True
 
 
 class Bar(Protocol):
@@ -121,18 +178,15 @@ class DownloadProgress(_Shown):
             self._is_fetching = event.n_done < event.n_bytes
             self.bar.update(n_total=event.n_bytes, n_done=event.n_done, title=event.name)
         elif isinstance(event, download.Converting):
-            self._convert(event)
+            # the disk space once; the conversion moves the bar while nothing is downloaded
+            if not self._is_converting:
+                peak = f"{event.peak_disk_bytes / 1e9:.2f} GB of disk space at most"
+                self.bar.note(f"{event.name} is converted while downloading: {peak}.")
+            self._is_converting = True
+            if not self._is_fetching:
+                self.bar.update(n_total=event.n_bytes, n_done=event.n_written, title=event.name)
         elif sentence := download.event_text(event):
             self.bar.note(sentence)
-
-    def _convert(self, event: download.Converting) -> None:
-        """Print the disk space once, and follow the conversion while nothing is downloaded."""
-        if not self._is_converting:
-            peak = f"{event.peak_disk_bytes / 1e9:.2f} GB of disk space at most"
-            self.bar.note(f"{event.name} is converted while downloading: {peak}.")
-        self._is_converting = True
-        if not self._is_fetching:
-            self.bar.update(n_total=event.n_bytes, n_done=event.n_written, title=event.name)
 
 
 class JobProgress(_Shown):

@@ -10,11 +10,9 @@ from click.shell_completion import CompletionItem
 
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import validate_options
-from app.cli.options import generation_options, setting_options
-from app.cli.prompts import combined, piped_text
+from app.cli.options import generation_options, requested_tools, setting_options, tool_options
+from app.cli.prompts import ChatOptions, combined, current_interface, piped_text
 from app.cli.resources import resolve_settings
-from app.cli.tool_options import requested_tools, tool_options
-from app.cli.user_interface import ChatOptions, current_interface
 from app.common.terminal import printable_line
 from app.settings.settings import SETTINGS, load_settings
 from quantizer.system.errors import UsageError

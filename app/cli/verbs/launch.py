@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from app.cli.confirm import confirm_load
 from app.cli.options import options, setting_options
 from app.cli.output.format import print_json, print_lines
+from app.cli.prompts import confirm_load
 from app.cli.resources import resolve_settings
 from app.common.terminal import printable, printable_line
 from app.launch.agents import AGENTS, Agent, agent_named

@@ -20,8 +20,8 @@ from app.common.terminal import printable_line
 from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
-    from app.tools.mcp.config.entry import Launch, ServerConfig
-    from app.tools.mcp.config.other_programs import FoundServer
+    from app.tools.mcp.config import Launch, ServerConfig
+    from app.tools.mcp.other_programs import FoundServer
     from app.tools.mcp.server import McpServer
     from app.tools.tool import ServerStatus
 
@@ -43,7 +43,7 @@ def mcp() -> None:
 @options("wants_json")
 def list_servers(*, no_start: bool, wants_json: bool) -> None:
     """List servers and their tools: start each server, and stop it again."""
-    from app.tools.mcp.config.file import mcp_file
+    from app.tools.mcp.config import mcp_file
 
     file = mcp_file()
     configs = file.servers()
@@ -81,8 +81,7 @@ def add(
 
     ${NAME} in a value is replaced from the environment when the server starts, so that mcp.json need not contain a key.
     """
-    from app.tools.mcp.config.entry import DEFAULT_TIMEOUT_S, HttpLaunch, StdioLaunch, launch_entry
-    from app.tools.mcp.config.file import mcp_file
+    from app.tools.mcp.config import DEFAULT_TIMEOUT_S, HttpLaunch, StdioLaunch, launch_entry, mcp_file
 
     is_url = len(words) == 1 and words[0].startswith(("http://", "https://"))
     if ((env or cwd) and is_url) or (header and not is_url):
@@ -102,7 +101,7 @@ def add(
 @click.argument("name")
 def remove(name: str) -> None:
     """Remove the server NAME from mcp.json."""
-    from app.tools.mcp.config.file import mcp_file
+    from app.tools.mcp.config import mcp_file
 
     mcp_file().remove(name)
     click.echo(f"Removed {printable_line(name)}.")
@@ -116,8 +115,8 @@ def import_servers(*, assume_yes: bool, wants_json: bool) -> None:
     Shows each command in full and asks; --json only lists them. Read a command before you say yes: it runs with your
     rights whenever its tools are used.
     """
-    from app.tools.mcp.config.file import mcp_file
-    from app.tools.mcp.config.other_programs import find_servers
+    from app.tools.mcp.config import mcp_file
+    from app.tools.mcp.other_programs import find_servers
 
     found, problems = find_servers(Path.home(), app_data=os.environ.get("APPDATA", ""))
     file = mcp_file()
@@ -141,7 +140,7 @@ def import_servers(*, assume_yes: bool, wants_json: bool) -> None:
 @options("wants_json")
 def test(name: str, *, wants_json: bool) -> None:
     """Start the server NAME, list its tools, and report how long that took."""
-    from app.tools.mcp.config.file import mcp_file
+    from app.tools.mcp.config import mcp_file
     from app.tools.mcp.server import mcp_servers
 
     mcp_file().servers()  # one that cannot be read is an error here
@@ -183,7 +182,7 @@ class _Trial:
 
 async def _tried(server: McpServer) -> _Trial:
     """Start a server and list twice what it has; the import of the package is not part of the times."""
-    from app.tools.mcp.installation import is_installed
+    from app.tools.mcp.connection import is_installed
     from app.tools.mcp.lifecycle import sdk_connect
 
     if is_installed():
@@ -243,14 +242,14 @@ def _short(text: str) -> str:
 
 def _summary(launch: Launch) -> str:
     """Return the command or the URL; values of the environment and of headers may be keys, so they are not shown."""
-    from app.tools.mcp.config.entry import StdioLaunch
+    from app.tools.mcp.config import StdioLaunch
 
     return shlex.join((launch.command, *launch.args)) if isinstance(launch, StdioLaunch) else launch.url
 
 
 def _in_full(launch: Launch) -> list[str]:
     """Return all that a launch says, a line for each part: what a person has to know before it may run."""
-    from app.tools.mcp.config.entry import StdioLaunch
+    from app.tools.mcp.config import StdioLaunch
 
     if isinstance(launch, StdioLaunch):
         folder = [f"    in       {launch.cwd}"] if launch.cwd else []
@@ -261,7 +260,7 @@ def _in_full(launch: Launch) -> list[str]:
 
 def _take_over(found: FoundServer, known: dict[str, Launch | None], *, assume_yes: bool) -> bool:
     """Import a server once the person agrees; return whether it was."""
-    from app.tools.mcp.config.file import mcp_file
+    from app.tools.mcp.config import mcp_file
 
     launch = found.config.launch
     assert launch is not None

@@ -1,24 +1,47 @@
-"""`localllm plan`: the fit and speed of a model before it is loaded."""
+"""What this machine can do: `localllm plan` and `doctor` say what runs and how fast, `tune` measures the settings."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import cache
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from app.cli.options import complete_model, options, setting_options
+from app.cli.options import complete_model, options, options_of, setting_options
 from app.cli.output.format import print_json, print_lines
-from app.cli.resources import requested_planning_context
+from app.cli.output.progress import with_progress
+from app.cli.resources import announced_rpc_endpoints, requested_planning_context
+from app.common.terminal import printable
+from app.engine.tuning.tune_results import (
+    AS_FAST,
+    DEFAULT_KV_TYPE,
+    DEFAULT_WORKLOAD,
+    N_BATCHED,
+    SpeedMeasurement,
+    TuneFile,
+    TuneRequest,
+    fastest,
+    tune_key,
+)
+from app.options.jobs import TuneOptions
+from app.protocol.codec import encode
+from app.protocol.library import MachineReport
 from app.settings.settings import NO_DRAFT, Settings, load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR
+from quantizer.gguf.header import read_header
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from app.bench.target import TurnTiming
     from app.library.machine_fit.planning import PlanningContext
+    from offload.advice.doctor import Bottleneck
+    from offload.devices.machine import Machine
     from offload.footprint.model import PlannedModel
     from offload.plan import PlacementPlan
     from quantizer.gguf.header import Header
@@ -144,3 +167,182 @@ def _plan_with_auxiliary(
     )
     notices = (*notices, *left_out)
     return replace(found, warnings=(*found.warnings, *notices))
+
+
+@click.command(epilog="Example: localllm doctor guide")
+@click.argument("model", required=False, shell_complete=complete_model)
+@setting_options("rpc")
+@options("wants_json")
+def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
+    """Check processor, memory, GPUs, disk and the build of llama.cpp, in a few seconds.
+
+    With MODEL (guide, a path to a GGUF, or a name in the library) also measure one answer and report its bottleneck:
+    memory capacity, memory bandwidth, prefill compute, or the queue.
+    """
+    from app.engine.load.machine import survey
+    from app.library.machine_fit.diagnostics import collect_findings, describe_machine
+
+    settings = load_settings({"rpc": rpc})
+    findings = collect_findings(settings, survey(announced_rpc_endpoints(settings), settings.cache_dir), model)
+    report = describe_machine(findings)
+    diagnosis = _diagnose(model, settings, findings.machine) if model else None
+    if wants_json:
+        figures = {name: value for part in diagnosis or () for name, value in asdict(part).items()}
+        print_json(encode(report) | ({"model": figures} if diagnosis else {}))
+        return
+    print_lines(_lines(report))
+    if model and diagnosis:
+        from offload.format import format_speed
+
+        turn, found = diagnosis
+        decode, prefill = format_speed(turn.decode_tps), format_speed(turn.prefill_tps)
+        click.echo()
+        print_lines(
+            (
+                f"{model}: answers {decode} tok/s, prompts {prefill} tok/s.",
+                f"Bottleneck: {found.constraint}. {found.reason}",
+                f"First: {found.first_step}",
+            )
+        )
+
+
+def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTiming, Bottleneck]:
+    """Measure one turn of `model`, and return it with the bottleneck. Raises UserError."""
+    from app.bench.target import measure_turn
+    from app.cli.output.answer import LoadingLine
+    from app.engine.tuning.tune_results import TuneFile, tune_key
+    from app.library.local.resolve import resolve
+    from app.library.machine_fit.planning import local_planning_context
+    from offload.advice.doctor import Symptoms, bottleneck
+    from offload.footprint.model import PlannedModel
+    from offload.plan import faster_quantization
+
+    path = resolve(model, settings).path
+    candidate, here = PlannedModel.read(path), local_planning_context(settings, machine)
+    planned = here.plan(candidate)
+    smaller = faster_quantization(candidate, here.requested, here.machine, here.rates)
+    work = TuneFile(settings.cache_dir).work(tune_key(candidate.header))
+    click.echo(printable(f"Measuring {path.name} …"), err=True)
+    turn = asyncio.run(measure_turn(model, settings, LoadingLine().show))
+    symptoms = Symptoms(
+        verdict=planned.assessment.verdict,
+        queue_s=turn.queue_s,
+        n_ahead=turn.n_ahead,
+        prefill_tps=turn.prefill_tps,
+        decode_tps=turn.decode_tps,
+        n_prefill=work.n_prefill,
+        n_decode=work.n_decode,
+        read_bytes=sum(share.read_bytes for share in planned.assessment.shares),
+        predicted_tps=planned.assessment.decode_tps,
+        remedy=planned.remedies[0].what if planned.remedies else None,
+        smaller=smaller,
+    )
+    return turn, bottleneck(symptoms)
+
+
+def _lines(report: MachineReport) -> Iterator[str]:
+    for label, text in report.rows:
+        yield f"{label:<10} {text}"
+    yield ""
+    if not report.problems:
+        yield "No problems found."
+    for problem in report.problems:
+        yield f"! {problem.what}"
+        yield f"  {problem.next_step}"
+
+
+_LOOKS_FOR_S = 0.5
+_MOST_PERCENT = 15.0  # of all processors: a desktop at rest has less, one busy program of two processors 50
+_MARK = "* "
+_VERIFIED = 16  # a step's size that every measurement has
+
+
+def warn_if_busy() -> None:
+    """Measure the CPU load for half a second, and print a warning where it would spoil measurements."""
+    import psutil
+
+    busy_percent = psutil.cpu_percent(_LOOKS_FOR_S)
+    if busy_percent > _MOST_PERCENT:
+        taken = f"Warning: Other programs use {busy_percent:.0f} % of this machine's processors"
+        spoiled = "measurements are too slow now, and the wrong setting may win"
+        click.echo(f"{taken}: {spoiled}. Measure again when it is idle.", err=True)
+
+
+@click.command(epilog="Example: localllm tune model.gguf")
+@options_of(TuneOptions, optional=("model",))
+@click.option("--show", is_flag=True, help="Print earlier measurements of MODEL, or of all models; measure nothing.")
+@options("wants_json")
+def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
+    """Measure the speed of MODEL (guide, a path to a GGUF, or a name in the library) with each setting of the engine.
+
+    The fastest setting for the way you use the model applies from the next load on. Smaller KV cache types are
+    measured too, but never chosen for you: pass --kv-type to `serve` or `run`.
+    """
+    from app.engine.model_task import TaskProgress, run_task
+    from app.library.local.resolve import resolve
+    from app.service.models.model_file import read_model_file
+
+    settings, model = load_settings(), options.model
+    if show:
+        known = TuneFile(settings.cache_dir)
+        wanted = tune_key(read_header(resolve(model, settings).path)) if model else None
+        names = {key: name for key, name in known.names().items() if wanted in (None, key)}
+        if not names:
+            raise UsageError("There are no measurements yet.", "Run `localllm tune MODEL`.")
+        for key, name in names.items():
+            _print_measured(name, known.measured(key), wants_json=wants_json)
+        return
+    if not model:
+        raise UsageError("There is no MODEL.", "Name one, or pass --show.")
+    path = resolve(model, settings).path
+    read_model_file(path)  # the gate
+    warn_if_busy()
+    # in a child process, which ends with the iteration
+    request, track = TuneRequest(str(path), options.threads), partial(with_progress, "Measuring")
+    measured = run_task("app.engine.tuning.tuner", request, TaskProgress, SpeedMeasurement, track)
+    _print_measured(path.name, measured, wants_json=wants_json)
+
+
+def _print_measured(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool) -> None:
+    # smaller KV types change answers, so they are never chosen here
+    unchanged = [item for item in measured if item.setting.kv_type == DEFAULT_KV_TYPE]
+    best = fastest(unchanged or measured, DEFAULT_WORKLOAD)
+    if wants_json:
+        print_json({"model": name, "best": best.setting, "measured": measured})
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=printable(name), box=None, pad_edge=False, collapse_padding=True)
+    depths = [depth for depth, _ in best.decode]
+    headings = ("attention", "weights", "threads", "batch", "cache", "prefill", *(f"at {depth}" for depth in depths))
+    for heading in (*headings, f"by {N_BATCHED}", f"of {_VERIFIED}"):
+        table.add_column(heading, justify="right")
+    for item in measured:
+        attention, *figures = _measured_row(item, depths)
+        # the mark is there where bold is not: in a file, with NO_COLOR
+        table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
+    Console().print(table)
+    click.echo(
+        f"Tokens per second: prefill, decode at that many tokens of context, and {N_BATCHED} answers at once, in total."
+    )
+    click.echo(f"of {_VERIFIED}: the time of a step of {_VERIFIED} tokens divided by that of one token.")
+    click.echo("Weights: as in the file (plain), repacked for the processor, or both, for large and small steps.")
+    among = f"of those within {100 * AS_FAST:g} %, for {N_BATCHED} answers"
+    click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer; {among}.")
+
+
+def _measured_row(item: SpeedMeasurement, depths: Sequence[int]) -> tuple[str, ...]:
+    setting, decode = item.setting, dict(item.decode)
+    verify = dict(item.step_ratios).get(_VERIFIED)
+    return (
+        "fused" if setting.flash_attention else "plain",
+        setting.weights,
+        str(setting.n_threads),
+        str(setting.n_ubatch),
+        setting.kv_type,
+        f"{item.prefill:.1f}",
+        *(f"{decode[depth]:.1f}" if depth in decode else "" for depth in depths),
+        f"{item.batched_decode:.1f}" if item.batched_decode else "",
+        f"{verify:.2f}" if verify else "",
+    )

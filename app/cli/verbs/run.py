@@ -21,14 +21,20 @@ from app.chat.exchange import ask
 from app.chat.repository import InMemoryChatRepository, OpenedChat
 from app.chat.sampling_options import validate_options
 from app.chat.state import ChatState
-from app.cli.confirm import confirm_load
-from app.cli.options import complete_file, complete_model, generation_options, options
+from app.chat.tool_switches import RequestedTools
+from app.cli.options import complete_file, complete_model, generation_options, options, requested_tools, tool_options
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, calls_json, ending_note, stats_line
 from app.cli.output.format import print_json
-from app.cli.prompts import combined, piped_input, read_attached
+from app.cli.prompts import (
+    ChatOptions,
+    combined,
+    confirm_load,
+    current_interface,
+    exit_on_signals,
+    piped_input,
+    read_attached,
+)
 from app.cli.resources import resolve_settings
-from app.cli.tool_options import RequestedTools, requested_tools, tool_options
-from app.cli.user_interface import ChatOptions, current_interface, exit_on_signals
 from app.client.launcher import load_model, open_engine
 from app.common.terminal import printable
 from app.settings.settings import Settings

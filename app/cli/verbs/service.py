@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.confirm import confirm_load, with_unfit_policy
 from app.cli.options import LOAD_ANYWAY, option, options, service_options
-from app.cli.output.format import format_bytes, print_json, print_lines
-from app.cli.resources import ask_service
-from app.common.terminal import printable, printable_line
+from app.cli.output.format import print_json, print_lines
+from app.cli.prompts import confirm_load
+from app.cli.resources import ask_service, with_unfit_policy
+from app.common.terminal import format_bytes, printable, printable_line
 from app.launch.editors import EDITORS, context_advice, editor_settings
 from app.settings.parsing import is_loopback
 from app.settings.settings import load_settings

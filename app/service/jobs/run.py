@@ -1,6 +1,6 @@
 """One running job, its verb in a process of its own, and the jobs on disk: `<data>/jobs/<id>.json` and `<id>.log`.
 
-Each line of a verb's stdout changes its job: the lines of `app.cli.output.job_events` and those of `pull --json`.
+Each line of a verb's stdout changes its job: the lines of `app.cli.output.progress` and those of `pull --json`.
 Unknown events change nothing; a line without an event is the result of the verb.
 """
 

@@ -18,8 +18,17 @@ from typing import Any
 from app.protocol.chat import Tool
 from app.tools.builtin.folders import Folders
 from app.tools.builtin.processes import Ended, run_to_end
-from app.tools.result import cleaned, decoded
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, ToolProgress
+from app.tools.tool import (
+    CallContext,
+    Effect,
+    Preview,
+    ServerStatus,
+    ServerTool,
+    ToolOutput,
+    ToolProgress,
+    cleaned,
+    decoded,
+)
 from quantizer.system.errors import UsageError
 
 _SERVER = "commands"

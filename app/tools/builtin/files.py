@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.chat import Tool
-from app.tools.builtin.edits import diff_of, edited
+from app.tools.builtin.edits import NEW_TEXT, NotTextError, TextForm, diff_of, edited, read_text
 from app.tools.builtin.folder_search import TIMEOUT_S, Place, list_folder, search_text
 from app.tools.builtin.folders import Folders, PathRefusedError
-from app.tools.builtin.text_form import NEW_TEXT, NotTextError, TextForm, read_text
 from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, open_folder
 from app.tools.file_history import FileHistory
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from app.tools.builtin.text_form import NotTextError, read_text
+from app.tools.builtin.edits import NotTextError, read_text
 from app.tools.builtin.walk import matches_glob, walk
 from app.tools.file_access import open_folder
 from quantizer.system.child_request import serve_request

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from app.protocol.chat import Tool
-from app.tools.result import cleaned, decoded
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput
+from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, cleaned, decoded
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What is needed of a connection to a server, whatever library speaks the protocol.
+"""What is needed of a connection to a server, and whether the optional package `mcp` is there to speak the protocol.
 
 Raw results are the JSON objects of the protocol, unchecked beyond their rough form. `app.tools.mcp.sdk` has the real
 connections; tests have scripted ones.
@@ -6,14 +6,17 @@ connections; tests have scripted ones.
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from app.tools.mcp.config.entry import ServerConfig
-from app.tools.mcp.errors import ToolError
+from app.tools.mcp.config import ServerConfig, ToolError
 from app.tools.tool import ToolProgress
 
 
@@ -87,3 +90,45 @@ class Connection(Protocol):
 
 
 Connect = Callable[[ServerConfig, Observer], AbstractAsyncContextManager[Connection]]
+
+
+REQUIREMENT = "mcp>=2.3,<3"
+
+
+def is_installed() -> bool:
+    """Return whether the package can be imported, without importing it."""
+    try:
+        return find_spec("mcp") is not None
+    except ValueError:  # its place in sys.modules says that there is none
+        return False
+
+
+def check_installed() -> None:
+    """Raise ToolError with what to run where the package is not installed."""
+    if not is_installed():
+        raise ToolError("MCP servers need the package mcp, which is not installed.", f"Run: {install_command()}")
+
+
+def install_command(prefix: Path = Path(sys.prefix), executable: str = sys.executable) -> str:
+    """Return the command that adds the package to the environment at `prefix`: made by pipx, uv or pip."""
+    parents = prefix.resolve().parts
+    if "pipx" in parents:
+        return _quoted("pipx", "inject", "localllm", REQUIREMENT)
+    if "uv" in parents and "tools" in parents:
+        return _quoted("uv", "tool", "install", "--with", REQUIREMENT, "localllm")
+    if _is_of_uv(prefix):
+        return _quoted("uv", "pip", "install", "--python", executable, REQUIREMENT)
+    return _quoted(executable, "-m", "pip", "install", REQUIREMENT)
+
+
+def _is_of_uv(prefix: Path) -> bool:
+    """Return whether uv made the environment: it has no pip then."""
+    try:
+        lines = (prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(line.partition("=")[0].strip() == "uv" for line in lines)
+
+
+def _quoted(*words: str) -> str:
+    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)

@@ -17,12 +17,10 @@ from functools import cache
 from typing import TypeVar
 
 from app.common.event_log import log_event
-from app.tools.mcp.config.entry import ServerConfig, identity_of
-from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError, ServerInfo
-from app.tools.mcp.errors import ToolError
-from app.tools.mcp.installation import check_installed
+from app.tools.mcp.config import ServerConfig, ToolError, identity_of
+from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError, ServerInfo, check_installed
 from app.tools.mcp.listing import Prompt, Resource, ToolListing, listed_prompts, listed_resources, listed_tools
-from app.tools.mcp.transport.process import end_orphans
+from app.tools.mcp.process import end_orphans
 from quantizer.system.errors import UserError
 
 _T = TypeVar("_T")

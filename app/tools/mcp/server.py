@@ -15,13 +15,10 @@ from typing import Any
 
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
-from app.tools.mcp.config.entry import ServerConfig
-from app.tools.mcp.config.file import McpFile, mcp_file
+from app.tools.mcp.config import McpFile, ServerConfig, ToolError, mcp_file
 from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
-from app.tools.mcp.content import prompt_text, resource_text, result_output
-from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
-from app.tools.mcp.listing import Prompt, Resource, server_names
+from app.tools.mcp.listing import Prompt, Resource, prompt_text, resource_text, result_output, server_names
 from app.tools.tool import CallContext, Preview, ServerStatus, ServerTool, ToolOutput
 from quantizer.system.errors import UserError
 

@@ -13,7 +13,7 @@ from app.chat.conversation import Message, MessageState
 from app.chat.rounds import pending_calls
 from app.chat.store.chat_store import ChatStore
 from app.chat.turns import CUT_OFF, turns_of
-from app.tools.result import ToolOutcome
+from app.tools.tool import ToolOutcome
 from tests.app.chat.killed_writer import Trial, kill_a_writer
 
 __all__ = ["kill_rounds"]

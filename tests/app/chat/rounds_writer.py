@@ -24,8 +24,7 @@ from app.chat.repository import AnswerTarget, AnswerWriter, OpenedChat, SqliteCh
 from app.chat.session import OpenChat
 from app.protocol.chat import ToolCall
 from app.tools.approval import ToolSettings
-from app.tools.result import FileChange, ToolResult
-from app.tools.tool import Effect, ToolOutput
+from app.tools.tool import Effect, FileChange, ToolOutput, ToolResult
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tui.connection import ServiceConnection

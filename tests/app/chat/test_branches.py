@@ -10,7 +10,7 @@ from app.chat.branches import ContextSize, Conversation, Ending
 from app.chat.compaction import summary_turn
 from app.chat.conversation import ChatSettings, Message, MessageState
 from app.protocol.chat import ToolCall
-from app.tools.result import ToolResult
+from app.tools.tool import ToolResult
 from quantizer.system.errors import EngineError
 
 

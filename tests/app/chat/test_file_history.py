@@ -10,7 +10,7 @@ from app.chat.store.chat_store import ChatStore
 from app.chat.store.tables import PURGE_AFTER_MS
 from app.tools.file_access import NO_FILE
 from app.tools.file_history import FOLDER_NAME
-from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import FileChange, ToolOutcome, ToolResult
 
 
 def _change(store: ChatStore, path: Path, content: bytes) -> FileChange:

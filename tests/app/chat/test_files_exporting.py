@@ -28,7 +28,7 @@ from app.chat.formats.documents import closed, markdown
 from app.chat.formats.json_reader import ImportedChat
 from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import ToolCall
-from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import FileChange, ToolOutcome, ToolResult
 from quantizer.system.errors import StorageError, UsageError
 from tests.app.chat.attachments.files import picture_of, wav_of
 

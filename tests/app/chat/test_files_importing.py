@@ -18,7 +18,7 @@ from app.chat.files import read_chats
 from app.chat.formats.json_reader import ImportedChat, SkippedItem
 from app.chat.store.chat_store import ChatStore
 from app.tools.approval import ApprovalRule
-from app.tools.result import ToolOutcome
+from app.tools.tool import ToolOutcome
 from quantizer.system.errors import UserError
 from tests.app.chat.attachments.files import picture_of
 

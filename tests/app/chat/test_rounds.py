@@ -14,8 +14,7 @@ from app.chat.store.chat_store import ChatStore
 from app.chat.turns import NOT_RUN
 from app.protocol.status import Occupancy
 from app.tools.approval import Decision, ToolSettings
-from app.tools.result import ToolOutcome
-from app.tools.tool import ToolOutput, ToolProgress
+from app.tools.tool import ToolOutcome, ToolOutput, ToolProgress
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, StorageError
 from tests.app.chat.tool_chats import (

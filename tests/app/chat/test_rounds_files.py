@@ -6,7 +6,7 @@ from pathlib import Path
 
 from app.tools.approval import Decision, ToolSettings
 from app.tools.builtin.servers import tool_runner
-from app.tools.result import ToolOutcome
+from app.tools.tool import ToolOutcome
 from tests.app.chat.tool_chats import ask, call, calling, decide, opened_chat, roles, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
 

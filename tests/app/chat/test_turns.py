@@ -8,7 +8,7 @@ from app.chat.conversation import Message, MessageState
 from app.chat.turns import CUT_OFF, NOT_RUN, turns_of
 from app.protocol.chat import Message as Turn
 from app.protocol.chat import ToolCall
-from app.tools.result import ToolOutcome, ToolResult
+from app.tools.tool import ToolOutcome, ToolResult
 
 ONE, TWO = ToolCall("c1", "read_file", '{"path": "a"}'), ToolCall("c2", "read_file", '{"path": "b"}')
 

@@ -19,8 +19,7 @@ from app.chat.session import OpenChat
 from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion, Decision, ToolSettings
 from app.tools.backend import ToolBackend
-from app.tools.result import FileChange
-from app.tools.tool import Effect, ToolOutput
+from app.tools.tool import Effect, FileChange, ToolOutput
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tui.connection import ServiceConnection

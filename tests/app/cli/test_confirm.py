@@ -6,7 +6,8 @@ import sys
 import click
 import pytest
 
-from app.cli.confirm import confirm_load, with_unfit_policy
+from app.cli.prompts import confirm_load
+from app.cli.resources import with_unfit_policy
 from app.protocol.errors import UnfitError
 from app.settings.settings import Settings
 

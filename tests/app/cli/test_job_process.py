@@ -12,7 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
-from app.cli.output.job_events import EventBar, JobEvents
+from app.cli.output.format import JobEvents
+from app.cli.output.progress import EventBar
 from quantizer.system.process import python_command
 
 _INTERRUPTED = 130

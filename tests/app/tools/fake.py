@@ -14,8 +14,19 @@ from typing import Any
 from app.protocol.chat import Tool
 from app.tools.approval import ApprovalQuestion, Decision, ToolSettings, Verdict, rule_of, verdict
 from app.tools.backend import CallRequest, FinishedCall
-from app.tools.result import FileChange, ToolOutcome, ToolResult, bounded
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, ToolProgress
+from app.tools.tool import (
+    CallContext,
+    Effect,
+    FileChange,
+    Preview,
+    ServerStatus,
+    ServerTool,
+    ToolOutcome,
+    ToolOutput,
+    ToolProgress,
+    ToolResult,
+    bounded,
+)
 from quantizer.system.errors import StorageError, UserError
 
 

@@ -22,7 +22,7 @@ from app.protocol.chat import ToolCall
 from app.tools.approval import Decision, ToolSettings
 from app.tools.backend import CallRequest
 from app.tools.builtin.servers import tool_runner
-from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import FileChange, ToolOutcome, ToolResult
 from tests.app.tools.fake import ScriptedApprover
 
 __all__ = ["NAMES", "Writer"]

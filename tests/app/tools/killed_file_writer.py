@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from app.tools.file_history import FOLDER_NAME, FileHistory
-from app.tools.result import FileChange
+from app.tools.tool import FileChange
 from quantizer.system.errors import UserError
 from quantizer.system.process import child_environment
 

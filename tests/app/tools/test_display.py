@@ -16,8 +16,7 @@ from app.tools.display import (
     question_title,
     result_text,
 )
-from app.tools.result import FileChange, ToolOutcome, ToolResult
-from app.tools.tool import Effect, Preview, ToolProgress
+from app.tools.tool import Effect, FileChange, Preview, ToolOutcome, ToolProgress, ToolResult
 from tests.app.tools.fake import fake_tool
 
 RUN = fake_tool("run_command", Effect.RUN, "commands")

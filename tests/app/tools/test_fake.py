@@ -7,8 +7,7 @@ import pytest
 from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalRule, Decision, ToolSettings
 from app.tools.backend import CallRequest
-from app.tools.result import FileChange, ToolOutcome, ToolResult
-from app.tools.tool import Effect, ToolOutput, ToolProgress
+from app.tools.tool import Effect, FileChange, ToolOutcome, ToolOutput, ToolProgress, ToolResult
 from quantizer.system.errors import StorageError
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from app.tools import file_access
 from app.tools.file_access import NO_FILE, open_folder
 from app.tools.file_history import FileHistory, HistoryLimits
-from app.tools.result import FileChange
+from app.tools.tool import FileChange
 from quantizer.system.errors import StorageError
 
 DAY_S = 24 * 3600

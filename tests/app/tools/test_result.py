@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.common.terminal import printable
-from app.tools.result import MAX_CHARACTERS, bounded, characters_for, cleaned, decoded
+from app.tools.tool import MAX_CHARACTERS, bounded, characters_for, cleaned, decoded
 
 
 def test_a_short_output_is_kept_whole() -> None:

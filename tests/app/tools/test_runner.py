@@ -11,9 +11,8 @@ import pytest
 from app.protocol.chat import Tool, ToolCall
 from app.tools.approval import ApprovalRule, Decision, ToolSettings
 from app.tools.backend import CallRequest, FinishedCall
-from app.tools.result import FileChange, ToolOutcome, ToolResult
 from app.tools.runner import ToolRunner
-from app.tools.tool import Effect, Preview, ServerTool, ToolOutput, ToolProgress
+from app.tools.tool import Effect, FileChange, Preview, ServerTool, ToolOutcome, ToolOutput, ToolProgress, ToolResult
 from quantizer.system.errors import EngineError, UserError
 from tests.app.tools.fake import FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 

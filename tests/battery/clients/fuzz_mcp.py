@@ -25,12 +25,11 @@ from typing import Any
 import anyio
 
 from app.common.terminal import printable_line
-from app.tools.mcp.config.entry import ServerConfig, config_of
+from app.tools.mcp.config import ServerConfig, config_of
 from app.tools.mcp.connection import Connection, Observer
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS
 from app.tools.mcp.sdk.client import connect_to
-from app.tools.mcp.sdk.transports import read_message
-from app.tools.mcp.sdk.watch import Watch
+from app.tools.mcp.sdk.transports import Watch, read_message
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext
 from quantizer.system.errors import UserError

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.chat.repository import InMemoryChatRepository
+from app.chat.tool_switches import RequestedTools
 from app.cli.output.answer import calls_json
-from app.cli.tool_options import RequestedTools
 from app.tools.approval import Decision
 from quantizer.system.errors import UsageError
 from tests.app.chat.tool_chats import backend_of, call, calling, said, unbatched

@@ -10,7 +10,7 @@ from textual.widgets import Static
 
 from app.chat.branches import TranscriptEntry
 from app.tools.display import call_lines, plain_lines, progress_text, result_text
-from app.tools.result import ToolResult
+from app.tools.tool import ToolResult
 from tui.widgets.styled_lines import StyledLines
 
 SIGNS = {False: "▸", True: "▾"}  # by whether it is open

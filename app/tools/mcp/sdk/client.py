@@ -21,13 +21,10 @@ from pydantic import FileUrl, ValidationError
 
 from app import __version__
 from app.common.terminal import printable_line
-from app.tools.mcp.config.entry import Launch, ServerConfig, StdioLaunch, expanded
+from app.tools.mcp.config import Launch, ServerConfig, StdioLaunch, ToolError, expanded
 from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, RefusedError, ServerInfo
-from app.tools.mcp.errors import ToolError
 from app.tools.mcp.listing import MAX_LISTED
-from app.tools.mcp.sdk.transports import http, sse, stdio
-from app.tools.mcp.sdk.watch import MAX_TEXT, Watch, watched
-from app.tools.mcp.transport.http_client import explained_http
+from app.tools.mcp.sdk.transports import MAX_TEXT, Watch, explained_http, http, sse, stdio, watched
 from app.tools.tool import ToolProgress
 from quantizer.system.errors import UserError
 

@@ -1,26 +1,176 @@
 """The ways to a server for the package `mcp`: a process, streamable HTTP, and the former HTTP form (SSE).
 
-Owns what of a process's output is a message. Its bounds are `app.tools.mcp.transport`'s.
+Owns what may pass: how much a server may send unasked, what it may ask of us, and what its refusals mean.
 """
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from types import TracebackType
+from typing import Any, Self
 
 import anyio
+import httpx2
 import mcp_types as types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
-from app.tools.mcp.config.entry import HttpLaunch, StdioLaunch
-from app.tools.mcp.sdk.watch import MAX_TEXT, Watch
-from app.tools.mcp.transport.http_client import http_client
-from app.tools.mcp.transport.process import MAX_MESSAGE_BYTES, OWNER_VARIABLE, ServerProcess, owner_mark
+from app.common.event_log import log_event
+from app.common.terminal import printable_line
+from app.tools.mcp.config import HttpLaunch, StdioLaunch
+from app.tools.mcp.connection import Observer
+from app.tools.mcp.process import MAX_MESSAGE_BYTES, OWNER_VARIABLE, ServerProcess, owner_mark
+
+MAX_TEXT = 500  # of what a server says of itself
+_MAX_UNASKED = 20_000  # messages since our last request
+_MAX_LOGGED_LINES = 200  # of each connection, and of the package
+_REFUSED = ("sampling/createMessage", "elicitation/create")
+
+
+def _log_quietly() -> None:
+    """Send what the package logs to our log: without a handler it would be written over the screen."""
+    for name in ("mcp", "client", "httpx2"):
+        logger = logging.getLogger(name)
+        logger.addHandler(_EventLog(logging.WARNING))
+        logger.propagate = False
+
+
+class _EventLog(logging.Handler):
+    """Writes the first lines of the package: a server can make it write one for each of its messages."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self._n_lines = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._n_lines += 1
+        if self._n_lines <= _MAX_LOGGED_LINES:
+            log_event("mcp", printable_line(record.getMessage()[:MAX_TEXT]))
+
+
+_log_quietly()
+
+
+class Watch:
+    """What passes over a connection, and why it ended ("" while it runs)."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.observer = observer
+        self.n_received = 0
+        self.problem = ""
+        self.ended = anyio.Event()
+        self.ending: Callable[[], Awaitable[str]] | None = None
+        self.status = HttpStatus()
+        self._n_unasked = 0
+        self._n_logged = 0
+
+    def log(self, text: str) -> None:
+        """Log a message of the server; of one that sends many only the first."""
+        self._n_logged += 1
+        if self._n_logged <= _MAX_LOGGED_LINES:
+            self.observer.log(text[:MAX_TEXT])
+
+    def sent(self) -> None:
+        self._n_unasked = 0
+
+    def received(self, item: SessionMessage | Exception) -> bool:
+        """Note a message; return whether the connection may go on."""
+        self.n_received += 1
+        self._n_unasked += 1
+        if self._n_unasked > _MAX_UNASKED:
+            self.problem = f"it sent {_MAX_UNASKED:,} messages without being asked"
+            return False
+        message = item.message if isinstance(item, SessionMessage) else None
+        if isinstance(message, types.JSONRPCRequest) and message.method in _REFUSED:
+            self.observer.refused(message.method)
+        if isinstance(message, types.JSONRPCResponse):
+            _keep_usable_tools(message.result, self.observer)
+        return True
+
+    async def reason(self) -> str:
+        return self.problem or (await self.ending() if self.ending else "the connection was closed")
+
+
+def _keep_usable_tools(result: dict[str, Any], observer: Observer) -> None:
+    """Remove what the SDK must not see of `tools/list`.
+
+    One tool in a wrong form would make the whole answer invalid, and outputs would be checked by patterns that a server
+    chose, some of which take forever.
+    """
+    tools = result.get("tools")
+    if not isinstance(tools, list):
+        return
+    usable = [tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("inputSchema"), dict)]
+    if len(usable) < len(tools):
+        observer.log(f"lists {len(tools) - len(usable)} tools without a schema; they are left out")
+    for tool in usable:
+        tool.pop("outputSchema", None)
+    result["tools"] = usable
+
+
+class _Watched:
+    """A stream of messages over another one."""
+
+    def __init__(self, inner: Any, watch: Watch) -> None:
+        self._inner = inner
+        self._watch = watch
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._inner.aclose()
+
+
+class _WatchedReads(_Watched):
+    """A read stream whose messages are noted, ended where they are too many."""
+
+    async def receive(self) -> SessionMessage | Exception:
+        try:
+            item: SessionMessage | Exception = await self._inner.receive()
+        except (anyio.EndOfStream, anyio.ClosedResourceError):
+            self._watch.ended.set()
+            raise
+        if not self._watch.received(item):
+            self._watch.ended.set()
+            await self._inner.aclose()
+            raise anyio.EndOfStream
+        return item
+
+    def __aiter__(self) -> _WatchedReads:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+
+class _WatchedWrites(_Watched):
+    """A write stream whose requests are noted."""
+
+    async def send(self, item: SessionMessage) -> None:
+        if isinstance(item.message, types.JSONRPCRequest):
+            self._watch.sent()
+        await self._inner.send(item)
+
+
+@asynccontextmanager
+async def watched(transport: AbstractAsyncContextManager[Any], watch: Watch) -> AsyncGenerator[Any, None]:
+    async with transport as (reads, writes):
+        yield _WatchedReads(reads, watch), _WatchedWrites(writes, watch)
+
 
 _MAX_UNREADABLE = 1_000  # lines that are no message
 # The number of a request that a line answers, at its beginning or its end: ours are numbers.
@@ -103,3 +253,77 @@ async def sse(launch: HttpLaunch, watch: Watch) -> AsyncGenerator[Any, None]:
 
     async with sse_client(launch.url, httpx_client_factory=client) as streams:
         yield streams
+
+
+_TIMEOUT = httpx2.Timeout(30.0, read=300.0)  # seconds; a call's own limit is shorter
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
+
+
+class HttpStatus:
+    """The status of the last answer: the SDK's errors do not tell it."""
+
+    def __init__(self) -> None:
+        self.last = 0
+
+    async def note(self, response: httpx2.Response) -> None:
+        self.last = response.status_code
+
+
+def http_client(headers: Mapping[str, str], status: HttpStatus) -> httpx2.AsyncClient:
+    """Return a client whose answers are not compressed and have a largest size; events are bounded by the SDK."""
+    return httpx2.AsyncClient(
+        transport=_BoundedTransport(httpx2.AsyncHTTPTransport()),
+        headers={"accept-encoding": "identity", **headers},
+        timeout=_TIMEOUT,
+        event_hooks={"response": [status.note]},
+    )
+
+
+def explained_http(error: BaseException, status: HttpStatus) -> tuple[str, str]:
+    """Return the cause and the remedy of what went wrong on the way to a server."""
+    code = error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else status.last
+    if code in (_UNAUTHORIZED, _FORBIDDEN):
+        return f"answers {code}: it wants to know who asks", "Put its token into `headers` in mcp.json."
+    if isinstance(error, httpx2.ConnectError):
+        return f"cannot be reached: {error}", "Start it, or correct its `url` in mcp.json."
+    if isinstance(error, httpx2.HTTPError):
+        return f"does not answer as it should: {error or type(error).__name__}", "Correct its `url` in mcp.json."
+    return (f"answers {code}" if code >= 400 else "does not speak the protocol"), "Correct its `url` in mcp.json."
+
+
+class _BoundedTransport(httpx2.AsyncBaseTransport):
+    """Passes requests on, and ends an answer that is compressed or too large."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+        self._inner = inner
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            await response.aclose()
+            raise httpx2.RemoteProtocolError("its answer is compressed, which was not asked for")
+        if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _BoundedStream(response.stream)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """A body of at most the largest size of a message."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        n_bytes = 0
+        async for piece in self._inner:
+            n_bytes += len(piece)
+            if n_bytes > MAX_MESSAGE_BYTES:
+                raise httpx2.StreamError(f"the answer has more than {MAX_MESSAGE_BYTES >> 20} MiB")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

@@ -10,7 +10,7 @@ from app.chat.conversation import Attachment, MessageContent, MessageState
 from app.chat.store.chat_store import ChatStore
 from app.chat.store.database import storable
 from app.protocol.chat import ToolCall
-from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import FileChange, ToolOutcome, ToolResult
 from quantizer.system.errors import StorageError
 
 

@@ -12,7 +12,7 @@ from app.chat.store.chat_store import ChatStore
 from app.chat.store.database import MATCH_BEGIN, MATCH_END, storable
 from app.chat.store.search import ChatFilter, match_expression, snippet_of
 from app.protocol.chat import ToolCall
-from app.tools.result import ToolOutcome, ToolResult
+from app.tools.tool import ToolOutcome, ToolResult
 
 _SPECIAL = st.text(st.sampled_from("ab\"'*^():-+{}, \t\nANDORNOTEé日\x00\ud800"))
 

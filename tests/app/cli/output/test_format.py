@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.cli.output.format import format_bytes, format_count
+from app.common.terminal import format_bytes, format_count
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from app.chat.conversation import ChatSettings
 from app.chat.store.chat_store import ChatStore
 from app.cli.main import main
-from app.cli.user_interface import ChatOptions, UserInterface
+from app.cli.prompts import ChatOptions, UserInterface
 from app.settings.settings import Settings
 
 

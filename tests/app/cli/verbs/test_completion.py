@@ -71,7 +71,7 @@ def test_a_name_that_a_terminal_would_obey_is_offered_without_that(models: Path)
 def test_verbs_are_offered_without_importing_any(home: Path) -> None:
     offered, modules = _offered("localllm pr")
     assert offered == ["plain,prune"]
-    assert {"app.cli.verbs.cleanup", "rich", "numpy"} & modules == set()
+    assert {"app.cli.verbs.library", "rich", "numpy"} & modules == set()
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")

@@ -11,7 +11,7 @@ from typing import Any
 import click
 import pytest
 
-from app.cli import confirm
+from app.cli import resources
 from app.cli.verbs import library
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
 from app.library.local import index as listing
@@ -149,7 +149,7 @@ def test_a_model_goes_after_a_yes_and_stays_after_a_no(
 
 
 def test_where_nobody_can_be_asked_nothing_goes(localllm: Run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(confirm.sys, "stdin", None)
+    monkeypatch.setattr(resources.sys, "stdin", None)
     ran = localllm("rm", "m")
     assert ran.status == 2
     assert "--yes" in ran.err

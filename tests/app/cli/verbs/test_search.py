@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from app.cli.verbs import search as recommend_verb
-from app.cli.verbs.search import _FOR
-from app.cli.verbs.search import search as search_verb
+from app.cli.verbs import hub as recommend_verb
+from app.cli.verbs.hub import _FOR
+from app.cli.verbs.hub import search as search_verb
 from app.library.hub.access import HubError
 from app.library.hub.catalogue import Role, catalogue_model, read_catalogue
 from app.protocol.codec import decode
@@ -140,9 +140,7 @@ def test_search_without_words_is_wrong_use(environment: Mapping[str, str]) -> No
 
 def test_without_a_network_the_search_ends_before_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[object] = []
-    monkeypatch.setattr(
-        "app.cli.verbs.search.requested_planning_context", lambda *arguments: measured.append(arguments)
-    )
+    monkeypatch.setattr("app.cli.verbs.hub.requested_planning_context", lambda *arguments: measured.append(arguments))
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_TOKEN", "")
     with pytest.raises(HubError, match="cannot be reached"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from app.cli.verbs.tune import warn_if_busy
+from app.cli.verbs.plan import warn_if_busy
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, TuneFile, tune_key
 from quantizer.gguf.header import read_header
 from tests.app.cli.in_process import run_localllm

@@ -13,8 +13,7 @@ import pytest
 
 from app.tools.builtin.files import FILE_TOOLS, FileServer
 from app.tools.file_history import FileHistory
-from app.tools.result import FileChange
-from app.tools.tool import CallContext, Preview, ToolOutput
+from app.tools.tool import CallContext, FileChange, Preview, ToolOutput
 from quantizer.system.errors import UserError
 
 

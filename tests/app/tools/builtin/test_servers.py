@@ -15,9 +15,8 @@ from app.protocol.chat import ToolCall
 from app.tools.approval import Decision, ToolSettings
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.builtin.servers import tool_runner
-from app.tools.result import ToolOutcome, ToolResult
 from app.tools.runner import ToolRunner
-from app.tools.tool import Effect, ToolOutput
+from app.tools.tool import Effect, ToolOutcome, ToolOutput, ToolResult
 from tests.app.tools.fake import FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 
 INJECTION = (

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-from app.tools.mcp.config.entry import ServerConfig, StdioLaunch
+from app.tools.mcp.config import ServerConfig, StdioLaunch, ToolError
 from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, ServerInfo
-from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, LoopClock
 from app.tools.mcp.server import McpServer
 from app.tools.tool import ToolProgress

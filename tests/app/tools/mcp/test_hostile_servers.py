@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.mcp.config.entry import config_of
-from app.tools.mcp.errors import ToolError
+from app.tools.mcp.config import ToolError, config_of
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext, ServerTool, ToolProgress
@@ -35,8 +34,8 @@ def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give no server time to end by itself, and stop a flood early."""
     for name in ("_CLOSED_GRACE_S", "_ASKED_GRACE_S"):
         monkeypatch.setattr(f"quantizer.system.process_tree.{name}", 0.2)
-    monkeypatch.setattr("app.tools.mcp.transport.process._EXIT_WAIT_S", 0.2)
-    monkeypatch.setattr("app.tools.mcp.sdk.watch._MAX_UNASKED", 2_000)
+    monkeypatch.setattr("app.tools.mcp.process._EXIT_WAIT_S", 0.2)
+    monkeypatch.setattr("app.tools.mcp.sdk.transports._MAX_UNASKED", 2_000)
 
 
 @asynccontextmanager
@@ -180,9 +179,9 @@ async def test_a_flood_of_errors_is_logged_within_bounds_and_without_control_cha
 
 async def test_a_flood_of_log_messages_is_logged_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
-    for module in ("server", "sdk.watch"):
+    for module in ("server", "sdk.transports"):
         monkeypatch.setattr(f"app.tools.mcp.{module}.log_event", lambda _source, text: lines.append(text))
-    monkeypatch.setattr("app.tools.mcp.sdk.watch._MAX_UNASKED", 20_000)
+    monkeypatch.setattr("app.tools.mcp.sdk.transports._MAX_UNASKED", 20_000)
     async with hostile("floods the log") as server:
         assert (await server.call(await a_tool(server), {}, CallContext())).text == "done"
     assert 200 <= len(lines) <= 410

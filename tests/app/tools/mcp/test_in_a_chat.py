@@ -15,10 +15,10 @@ from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion, ApprovalRule, Decision, ToolSettings
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.file_history import FileHistory
-from app.tools.mcp.config.file import McpFile
+from app.tools.mcp.config import McpFile
 from app.tools.mcp.server import mcp_servers
-from app.tools.result import ToolOutcome
 from app.tools.runner import ToolRunner
+from app.tools.tool import ToolOutcome
 
 pytest.importorskip("mcp", reason="the optional extra")
 
@@ -41,7 +41,7 @@ class Person:
 def _is_impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_CLOSED_GRACE_S", "_ASKED_GRACE_S"):
         monkeypatch.setattr(f"quantizer.system.process_tree.{name}", 0.2)
-    monkeypatch.setattr("app.tools.mcp.transport.process._EXIT_WAIT_S", 0.2)
+    monkeypatch.setattr("app.tools.mcp.process._EXIT_WAIT_S", 0.2)
 
 
 @asynccontextmanager

@@ -13,9 +13,8 @@ import pytest
 
 from app.tools.approval import ApprovalQuestion, Decision, ToolSettings, Verdict, rule_of, verdict
 from app.tools.file_history import FileHistory
-from app.tools.mcp.config.entry import config_of
+from app.tools.mcp.config import ToolError, config_of
 from app.tools.mcp.connection import ConnectionEndedError, RefusedError
-from app.tools.mcp.errors import ToolError
 from app.tools.mcp.lifecycle import Limits
 from app.tools.mcp.server import McpServer
 from app.tools.runner import ToolRunner

@@ -8,7 +8,7 @@ from app.chat.conversation import Chat, Message, MessageState, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import ToolCall
-from app.tools.result import FileChange, ToolOutcome, ToolResult
+from app.tools.tool import FileChange, ToolOutcome, ToolResult
 from tests.app.client.scripted_client import ScriptedClient
 
 READ = ToolCall("call-1", "read_file", '{"path": "sum.py"}')

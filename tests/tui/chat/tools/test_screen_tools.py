@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from app.chat.repository import SqliteChatRepository
 from app.protocol.chat import ToolCall
-from app.tools.result import FileChange
-from app.tools.tool import Preview, ToolOutput
+from app.tools.tool import FileChange, Preview, ToolOutput
 from tests.app.chat.tool_chats import calling, said
 from tests.app.client.scripted_client import ScriptedClient
 from tests.app.tools.fake import ScriptedCall

@@ -14,9 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from app.tools.mcp.config.entry import ServerConfig, config_of
+from app.tools.mcp.config import ServerConfig, ToolError, config_of
 from app.tools.mcp.connection import Observer
-from app.tools.mcp.errors import ToolError
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext, ServerTool, ToolProgress
 

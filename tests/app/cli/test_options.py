@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from app.cli.tool_options import RequestedTools, requested_tools
+from app.chat.tool_switches import RequestedTools
+from app.cli.options import requested_tools
 from quantizer.system.errors import UsageError
 
 

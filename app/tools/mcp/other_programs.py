@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.tools.mcp.config.entry import ServerConfig, config_of
-from app.tools.mcp.config.file import load_json
+from app.tools.mcp.config import ServerConfig, config_of, load_json
 from quantizer.system.errors import UserError
 from quantizer.system.files import explained, read_at_most
 

@@ -18,8 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.tools.mcp.config.entry import StdioLaunch
-from app.tools.mcp.errors import ToolError
+from app.tools.mcp.config import StdioLaunch, ToolError
 from quantizer.system.process import StderrTail, detached_process_options
 from quantizer.system.process_tree import ProcessTree
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from app.tools.mcp.transport.process import OWNER_VARIABLE, end_orphans, owner_mark
+from app.tools.mcp.process import OWNER_VARIABLE, end_orphans, owner_mark
 
 _SLEEPS = "import time; print('here', flush=True); time.sleep(600)"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from app.tools.mcp.errors import ToolError
-from app.tools.mcp.installation import REQUIREMENT, check_installed, install_command, is_installed
+from app.tools.mcp.config import ToolError
+from app.tools.mcp.connection import REQUIREMENT, check_installed, install_command, is_installed
 
 ROOT = Path(__file__).parents[4]
 

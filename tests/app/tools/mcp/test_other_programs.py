@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.tools.mcp.config.entry import HttpLaunch, StdioLaunch
-from app.tools.mcp.config.other_programs import PROGRAMS, Program, find_servers, without_comments
+from app.tools.mcp.config import HttpLaunch, StdioLaunch
+from app.tools.mcp.other_programs import PROGRAMS, Program, find_servers, without_comments
 
 ENTRY = {"command": "npx", "args": ["-y", "server"], "env": {"TOKEN": "a"}}
 VALUES = st.recursive(

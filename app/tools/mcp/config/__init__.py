@@ -1,1 +1,0 @@
-"""What `mcp.json` lists: the file, its entries, and those of other programs."""

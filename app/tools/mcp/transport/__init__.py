@@ -1,1 +1,0 @@
-"""Processes and URLs of servers, and the bounds of what they send."""
