@@ -143,8 +143,6 @@ class MarkdownText(Widget):
 
     @dataclass
     class AddressClicked(Message):
-        """The user clicked on a link."""
-
         address: str
 
     def __init__(self, source: str) -> None:

@@ -205,7 +205,7 @@ class WelcomeScreen(ModalScreen[bool]):
         offers: tuple[Recommended, ...] = ()
         try:
             found = await (await localllm_service(self._connection)).library.recommend()
-            offers = default_first(offered(found.models))
+            offers = offered(found.models)
         except UserError as error:
             without = printable_line(str(error))
         self._offers = {offer.reference: offer for offer in offers}
@@ -225,19 +225,14 @@ class WelcomeScreen(ModalScreen[bool]):
 
 
 def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
-    """Return up to three recommendations, one per popular role, without repetition."""
+    """Return up to three recommendations, one per popular role, without repetition. The default comes first: one that
+    is fast enough, else the fastest."""
     by_role = {each.role: each for each in found}
     wanted = [by_role[role] for role in _ROLES if role in by_role]
-    return tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
-
-
-def default_first(offers: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
-    """Return the offers with the default at the start: the first that is fast enough, else the fastest."""
-    if not offers:
-        return ()
-    quick = (offer for offer in offers if offer.keeps_pace)
-    default = next(quick, max(offers, key=lambda offer: offer.quant.fit.decode_tps or 0.0))
-    return (default, *(offer for offer in offers if offer is not default))
+    offers = tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
+    quick = [offer for offer in offers if offer.keeps_pace]
+    default = quick[:1] or [max(offers, key=lambda offer: offer.quant.fit.decode_tps or 0.0)] if offers else []
+    return (*default, *(offer for offer in offers if offer not in default))
 
 
 def _not_now() -> Option:

@@ -77,17 +77,8 @@ def _duration(seconds: float) -> str:
 RowKind: TypeAlias = Literal["local", "external", "engine", "remote", "file", "folder"]
 
 _LIBRARY_SOURCES = ("library", "built in")
-_ROLES = {
-    "chat": "chat",
-    "code": "code",
-    "small": "small and fast",
-    "moe": "mixture of experts",
-    "thinking": "thinking",
-    "tools": "tools",
-    "vision": "images",
-    "embedding": "embeddings",
-    "reranking": "reranking",
-}
+# Roles with another name here; the others are shown as they are.
+_ROLES = {"small": "small and fast", "moe": "mixture of experts", "vision": "images", "embedding": "embeddings"}
 _MIN_NAME_CELLS = 18
 _LOADED_MARKS = {"ready": "●", "loading": "◌", "failed": "!"}
 

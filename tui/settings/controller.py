@@ -63,18 +63,14 @@ class SettingsController:
         self, settings: Settings, flags: Mapping[str, object] | None = None, environment: Mapping[str, str] = os.environ
     ) -> None:
         self.path = settings_file(environment)
-        self._in_force = settings
+        self.settings = settings
         self._flags = flags or {}
         self._environment = environment
         self._on_change: dict[str, Callable[[], None]] = {}
 
     @property
-    def settings(self) -> Settings:
-        return self._in_force
-
-    @property
     def keys(self) -> Mapping[str, str]:
-        return self._in_force.keys
+        return self.settings.keys
 
     def is_flag(self, name: str) -> bool:
         return bool(self._flags.get(name))
@@ -85,7 +81,7 @@ class SettingsController:
 
     def drop_keys(self) -> None:
         """Discard the custom keys: they are invalid."""
-        self._in_force = replace(self._in_force, keys={})
+        self.settings = replace(self.settings, keys={})
 
     def rows(self) -> tuple[SettingRow, ...]:
         """Return every setting in the order of the descriptions. Raises UsageError for an invalid file."""
@@ -93,7 +89,7 @@ class SettingsController:
         origins = setting_sources(self._flags, self._environment)
         rows = []
         for name, option in SETTINGS.items():
-            now, then = getattr(self._in_force, name), getattr(upcoming, name)
+            now, then = getattr(self.settings, name), getattr(upcoming, name)
             changes = now != then and option.effect is not Effect.AT_ONCE
             is_of_load = changes and name in _LOADED_WITH and _is_explicit(then)
             rows.append(
@@ -108,7 +104,7 @@ class SettingsController:
         wanted: dict[str, Any] = {
             field: getattr(upcoming, name)
             for name, field in _LOADED_WITH.items()
-            if _is_explicit(getattr(upcoming, name)) and getattr(upcoming, name) != getattr(self._in_force, name)
+            if _is_explicit(getattr(upcoming, name)) and getattr(upcoming, name) != getattr(self.settings, name)
         }
         return PlanRequest(model=model, **wanted) if wanted else None
 
@@ -127,7 +123,7 @@ class SettingsController:
         await asyncio.to_thread(write_setting, self.path, name, value)
         if SETTINGS[name].effect is Effect.AT_ONCE:
             loaded: Any = getattr(load_settings(self._flags, self._environment), name)
-            self._in_force = replace(self._in_force, **{name: loaded})
+            self.settings = replace(self.settings, **{name: loaded})
             if obey := self._on_change.get(name):  # settings that are read on use need no call
                 obey()
         match setting_sources(self._flags, self._environment)[name]:

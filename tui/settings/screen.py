@@ -152,11 +152,14 @@ class SettingsScreen(FeatureScreen):
         except UserError as error:
             self.warn(str(error))
             return
-        choices = self._choices(name)
+        choices = {choice: choice for choice in SETTINGS[name].choices}
+        if name == "theme":
+            choices = theme_choices(self.app.available_themes)
+        elif isinstance(getattr(Settings(), name), bool):
+            choices = {"true": "true", "false": "false"}
         if not choices:
-            explanation = SETTINGS[name].help
-            if name == "keys":
-                explanation += f" Commands: {', '.join(ids_with_keys())}."
+            commands = f" Commands: {', '.join(ids_with_keys())}." if name == "keys" else ""
+            explanation = f"{SETTINGS[name].help}{commands}"
             dialog = InputDialog(name, partial(self._write, name), value=text, explanation=explanation)
             await self.app.push_screen_wait(dialog)
             return
@@ -181,20 +184,12 @@ class SettingsScreen(FeatureScreen):
             load_request = self.settings_controller.load_request(connection.state.model)
             if load_request is None:
                 self.inform("The model already uses the saved settings.")
-            elif (
-                await self.app.push_screen_wait(ChoiceDialog("Reload", describe_reload(load_request), _LOADING))
-                == _LOAD
-            ):
+                return
+            dialog = ChoiceDialog("Reload", describe_reload(load_request), _LOADING)
+            if await self.app.push_screen_wait(dialog) == _LOAD:
                 model_id = await (await self.service()).reload(load_request)
                 await connection.use_model(model_id)
                 self.inform("Loading: Esc returns to the chat.")
-
-    def _choices(self, name: str) -> dict[str, str]:
-        if name == "theme":
-            return theme_choices(self.app.available_themes)
-        if isinstance(getattr(Settings(), name), bool):
-            return {"true": "true", "false": "false"}
-        return {choice: choice for choice in SETTINGS[name].choices}
 
     async def _write(self, name: str, text: str | None) -> None:
         effect = await self.settings_controller.change(name, text)
@@ -203,15 +198,10 @@ class SettingsScreen(FeatureScreen):
 
 
 def describe_reload(load_request: PlanRequest) -> str:
-    shift = None if load_request.context_shift is None else "on" if load_request.context_shift else "off"
-    requested = {
-        "context": load_request.n_ctx,
-        "cache": load_request.kv_type,
-        "parallel": load_request.n_sequences,
-        "threads": load_request.n_threads,
-        "context shift": shift,
-    }
-    text = ", ".join(f"{name} {value}" for name, value in requested.items() if value)
+    shift = {None: "", True: "on", False: "off"}[load_request.context_shift]
+    values = (load_request.n_ctx, load_request.kv_type, load_request.n_sequences, load_request.n_threads, shift)
+    names = ("context", "cache", "parallel", "threads", "context shift")
+    text = ", ".join(f"{name} {value}" for name, value in zip(names, values, strict=True) if value)
     return f"{load_request.model} reloads with {text}. Running answers stop."
 
 

@@ -22,7 +22,7 @@ from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 from tui.commands import Command
 
-_KEY_NAMES = {
+_NAMES = {
     "escape": "Esc",
     "pageup": "Page Up",
     "pagedown": "Page Down",
@@ -192,4 +192,4 @@ class InputDialog(ModalScreen[None]):
 def format_keys(keys: str) -> str:
     """Return Textual's key names in display form: `ctrl+j,shift+enter` is Ctrl+J, Shift+Enter."""
     pressed = (key.split("+") for key in keys.split(",") if key)
-    return ", ".join("+".join(_KEY_NAMES.get(part, part.capitalize()) for part in parts) for parts in pressed)
+    return ", ".join("+".join(_NAMES.get(part, part.capitalize()) for part in parts) for parts in pressed)

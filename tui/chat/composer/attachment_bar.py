@@ -53,14 +53,10 @@ class AttachmentChip(Static):
 
     @dataclass
     class Opened(Message):
-        """The user wants to see the attachment."""
-
         name: str
 
     @dataclass
     class Removed(Message):
-        """The user removed the attachment."""
-
         name: str
 
     def __init__(self, attachment: Attachment) -> None:
@@ -139,11 +135,11 @@ class AttachmentBar(HorizontalScroll):
         chip.leave_room(is_alone=len(self.attachments) == 1)
         self.mount(chip)
 
-    def replace(self, attachment: Attachment, name: str = "") -> None:
-        """Replace the attachment called `name`, by default the one with the same name, in its place."""
-        replaced = name or attachment.name
-        self._set_attachments(tuple(attachment if each.name == replaced else each for each in self.attachments))
-        for chip in self._chips(replaced):
+    def replace(self, attachment: Attachment) -> None:
+        """Replace the attachment with the same name, in its place."""
+        name = attachment.name
+        self._set_attachments(tuple(attachment if each.name == name else each for each in self.attachments))
+        for chip in self._chips(name):
             chip.show(attachment)
 
     def remove_attachment(self, name: str) -> None:
@@ -213,12 +209,8 @@ class AttachmentScreen(ModalScreen[AttachmentOutcome | None]):
     def action_save(self) -> None:
         """Keep the text if it was changed; an empty one is no attachment."""
         text = self.field.text
-        if not text.strip():
-            self.dismiss(AttachmentOutcome("remove"))
-        elif text == self._shown:
-            self.dismiss(None)
-        else:
-            self.dismiss(AttachmentOutcome("save", text))
+        saved = AttachmentOutcome("save", text) if text != self._shown else None
+        self.dismiss(saved if text.strip() else AttachmentOutcome("remove"))
 
     def action_insert(self) -> None:
         if len(self.field.text) > _MAX_INSERTED_CHARACTERS:

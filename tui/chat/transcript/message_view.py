@@ -33,26 +33,17 @@ from tui.pictures.picture_view import PictureView, media_content, picture_bounds
 
 _MAX_PICTURES = 4  # of a question; the names say how many it has
 # Command and label by role; the key is in bold.
+_EDIT, _DELETE, _COPY = ("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
-    "user": (("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
-    "assistant": (("again", "[b]R[/b] again"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")),
-    "tool": (
-        ("expand-call", "[b]O[/b]utput"),
-        ("delete", "[b]Del[/b]ete"),
-        ("copy-message", "[b]Y[/b] copy the output"),
-    ),
-    "summary": (
-        ("thoughts", "[b]T[/b]ext"),
-        ("edit", "[b]E[/b] edit"),
-        ("delete", "[b]Del[/b]ete"),
-        ("copy-message", "[b]Y[/b] copy"),
-    ),
+    "user": (_EDIT, _DELETE, _COPY),
+    "assistant": (("again", "[b]R[/b] again"), _DELETE, _COPY),
+    "tool": (("expand-call", "[b]O[/b]utput"), _DELETE, ("copy-message", "[b]Y[/b] copy the output")),
+    "summary": (("thoughts", "[b]T[/b]ext"), _EDIT, _DELETE, _COPY),
 }
 _END_HINT = " · Ctrl+B: answer now"
 _GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
 _CODE = ("copy-code", "[b]C[/b]ode")
 _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
-_OTHERS = (("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy"))
 
 
 class MessageView(Vertical, can_focus=True):
@@ -169,7 +160,8 @@ class MessageView(Vertical, can_focus=True):
     async def show(self, entry: TranscriptEntry) -> None:
         """Show the versions and the ending of the message; its text is unchanged."""
         had_error, former, self.entry = self.entry.error is not None, self.entry.beside, entry
-        if _id(former) != _id(entry.beside):
+        ids = [version and version.message.id for version in (former, entry.beside)]
+        if ids[0] != ids[1]:
             await self.recompose()
             self._show_bar()
             return
@@ -210,9 +202,10 @@ class MessageBar(Static):
         self.display = False
 
     def show(self, entry: TranscriptEntry, *, is_selected: bool) -> None:
-        parts = [_versions(entry)] if entry.n_versions > 1 else []
+        left, right = _link("version-left", "‹"), _link("version-right", "›")
+        parts = [f"{left} {entry.version}/{entry.n_versions} {right}"] if entry.n_versions > 1 else []
         if is_selected and not entry.is_running:
-            actions = _ACTIONS.get(entry.message.role, _OTHERS)
+            actions = _ACTIONS.get(entry.message.role, (_DELETE, _COPY))
             if entry.message.role == "assistant" and entry.ending is not Ending.COMPLETE:
                 actions = (*actions, _GO_ON)
             if entry.message.role != "tool" and code_blocks(entry.message.content):
@@ -426,17 +419,8 @@ def summary_line(entry: TranscriptEntry) -> str:
     return f"{count} {verb} summarised; they stay in the chat"
 
 
-def _versions(entry: TranscriptEntry) -> str:
-    left, right = _link("version-left", "‹"), _link("version-right", "›")
-    return f"{left} {entry.version}/{entry.n_versions} {right}"
-
-
 def _link(command: str, words: str) -> str:
     return f"[@click=screen.click('{command}')]{words}[/]"
-
-
-def _id(entry: TranscriptEntry | None) -> int | None:
-    return entry.message.id if entry else None
 
 
 def _has_answer(entry: TranscriptEntry) -> bool:
