@@ -49,11 +49,6 @@ def report_crash(error: BaseException, folder: Path, *, is_saved: bool) -> int:
     return 1
 
 
-def report_background_errors(errors: Sequence[BaseException], folder: Path) -> None:
-    """Report errors of background tasks on standard error and write a crash report."""
-    _write_lines(f"A background task of localllm failed: {_summarize(errors[0])}.", _save_report(errors, folder))
-
-
 def _write_lines(*lines: str) -> None:
     sys.stderr.write(printable("".join(f"{line}\n" for line in lines)))
 
@@ -133,8 +128,9 @@ def run(settings: Settings, flags: Mapping[str, object]) -> int:
         asyncio.run(app_run.run())
     except Exception as error:  # Python would print its message, which may contain chats
         app_run.failure = app_run.failure or error
-    if app_run.background_errors:
-        report_background_errors(app_run.background_errors, settings.cache_dir)
+    if errors := app_run.background_errors:
+        report = _save_report(errors, settings.cache_dir)
+        _write_lines(f"A background task of localllm failed: {_summarize(errors[0])}.", report)
     if isinstance(app_run.failure, UserError):
         raise app_run.failure
     if app_run.failure is not None:

@@ -222,7 +222,6 @@ def row_text(row: HistoryRow) -> Table:
 
 
 def _marked(snippet: Snippet) -> Text:
-    """Return the snippet as one line with its matches highlighted."""
     text, end = Text(), 0
     for begin, after in snippet.matches:
         text.append(_one_line(snippet.text[end:begin])).append(_one_line(snippet.text[begin:after]), _MATCH)

@@ -171,7 +171,6 @@ class HistoryScreen(FeatureScreen):
             await self._change(lambda store: store.transcripts.duplicate(chat.id))
 
     async def delete_chat(self) -> None:
-        """Delete the chat; U restores it."""
         if chat := self._chosen():
             await self.app_context.session.stop_chat(chat.id)
             await self._change(lambda store: store.chats.delete(chat.id))
@@ -180,7 +179,6 @@ class HistoryScreen(FeatureScreen):
             self.inform(f"{_quoted(chat)} is deleted. U restores it.")
 
     async def restore_chat(self) -> None:
-        """Restore the chat deleted last on this screen."""
         if not self._deleted:
             self.inform("There is no deleted chat to restore.")
             return

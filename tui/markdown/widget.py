@@ -63,7 +63,6 @@ class MarkdownRenderer:
 
     @property
     def styles(self) -> Mapping[str, Style]:
-        """Rich's style names for Markdown, with our styles."""
         bold, italic, underline = Style(bold=True), Style(italic=True), Style(underline=True)
         styles = {
             "h1": self.heading + bold,
@@ -190,7 +189,6 @@ class MarkdownText(Widget):
         return self._shown[y] if y < len(self._shown) else ()
 
     def get_selection(self, selection: Selection) -> tuple[str, str] | None:
-        """Return the selected text without padding."""
         lines = self._lines(self.content_size.width)
         texts = ("".join(segment.text for segment in lines[y]).rstrip() for y in range(len(lines)))
         return selection.extract("\n".join(texts)), "\n"

@@ -106,7 +106,6 @@ class ModelLists:
         self._on_change()
 
     async def recommend(self) -> None:
-        """Fetch the recommendations for this machine."""
         try:
             found = await (await localllm_service(self._connection)).library.recommend()
             self._recommended = found.models

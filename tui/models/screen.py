@@ -97,7 +97,6 @@ class SearchField(Input):
         self.post_message(self.Left(is_entered))
 
     def action_complete(self) -> None:
-        """Complete a path; leave the field where there is nothing to complete."""
         path = typed_path(self.value)
         longer = completed(path) if path else path
         if longer == path:
@@ -262,7 +261,6 @@ class ModelsScreen(FeatureScreen):
         self.set_focus(self.query_one(SearchField))  # at once: the next key may be queued already
 
     def rescan(self) -> None:
-        """Refresh the lists and measure the free memory."""
         self._begin(partial(self._lists.refresh, is_fresh=True), "refresh")
 
     async def run_command(self, command_id: str, argument: str = "") -> None:
@@ -271,7 +269,6 @@ class ModelsScreen(FeatureScreen):
             await super().run_command(command_id, argument)
 
     async def choose(self) -> None:
-        """Chat with the row's model, or download it."""
         row = self.row
         if row is None:
             return
@@ -299,7 +296,6 @@ class ModelsScreen(FeatureScreen):
 
     @work(group="quantize", exclusive=True)
     async def quantize(self) -> None:
-        """Ask for a type or a size and start a quantization job."""
         row = self._local_row()
         if row is None:
             return
@@ -341,7 +337,6 @@ class ModelsScreen(FeatureScreen):
 
     @work
     async def remove_model(self) -> None:
-        """Show what would be deleted, and delete it after confirmation."""
         row = self._local_row()
         if row is None:
             return

@@ -108,8 +108,9 @@ class PictureView(Vertical):
 
     def on_unmount(self) -> None:
         """Let the terminal forget the picture: kitty keeps what it was sent."""
-        if self._picture is not None and self._graphics is not None and self._graphics.protocol == "kitty":
-            release(self._picture)
+        renderable = getattr(self._picture, "_renderable", None)
+        if renderable is not None and self._graphics is not None and self._graphics.protocol == "kitty":
+            renderable.cleanup()
 
     async def _draw(self) -> None:
         assert self._graphics is not None
@@ -152,13 +153,6 @@ def picture_widget(image: Image, graphics: TerminalGraphics, size: Size) -> Widg
     picture.ALLOW_SELECT = False  # type: ignore[misc]
     picture.styles.width, picture.styles.height = size
     return picture
-
-
-def release(picture: Widget) -> None:
-    """Free what the terminal keeps of a picture, which is shown no longer."""
-    renderable = getattr(picture, "_renderable", None)
-    if renderable is not None:
-        renderable.cleanup()
 
 
 def cells_of(width: int, height: int, graphics: TerminalGraphics, bounds: Size) -> Size:

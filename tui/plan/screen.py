@@ -240,7 +240,6 @@ class PlanScreen(FeatureScreen):
         self.app.push_screen(InputDialog("Plan for which machine?", self._use_machine, value=value, explanation=about))
 
     def rescan(self) -> None:
-        """Measure this machine's memory again."""
         self._request = replace(self._request, is_fresh=True)
         self._replan()
 

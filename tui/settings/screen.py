@@ -178,7 +178,6 @@ class SettingsScreen(FeatureScreen):
 
     @work(exclusive=True)
     async def load_as_written(self) -> None:
-        """Reload the chat's model with the saved settings, after confirmation."""
         connection = self.app_context.connection
         with self.warn_on_error():
             load_request = self.settings_controller.load_request(connection.state.model)

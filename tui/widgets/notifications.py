@@ -56,7 +56,6 @@ class NotificationBoard:
 
     @property
     def n_others(self) -> int:
-        """The number of those that wait behind the newest."""
         return max(0, len(self._shown) - 1)
 
     @property
@@ -183,13 +182,10 @@ class NotificationCenter:
     def draw(self) -> None:
         """Show the newest on the front screen; on screens below remove or change what they show."""
         newest, stack = self._board.newest, self._app.screen_stack
-        if (
-            newest is not None
-            and stack[-1].is_mounted
-            and stack[-1].is_attached
-            and not stack[-1].query(NotificationLine)
-        ):
-            stack[-1].mount(NotificationLine())
+        front = stack[-1]
+        is_ready = front.is_mounted and front.is_attached
+        if newest is not None and is_ready and not front.query(NotificationLine):
+            front.mount(NotificationLine())
         for screen in stack:
             for line in screen.query(NotificationLine):
                 line.show(newest, self._board.n_others)

@@ -83,7 +83,6 @@ class CommandScreen(Screen[None]):
         return cast("BaseApp", self.app).notifications.during(text)
 
     def warn(self, text: str) -> None:
-        """Notify of an error and its remedy."""
         self.notify(printable(text), severity="error", markup=False, timeout=_WARNING_S)
 
     @contextmanager

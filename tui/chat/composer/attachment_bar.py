@@ -121,7 +121,6 @@ class AttachmentBar(HorizontalScroll):
         self.mount(_PendingChip(name))
 
     def end(self, name: str) -> None:
-        """Show the file no longer: it is read, or it cannot be."""
         self._n_pending -= 1
         self.display = bool(self.attachments or self._n_pending)
         for chip in [chip for chip in self.query(_PendingChip) if chip.file_name == name][:1]:

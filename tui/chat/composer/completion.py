@@ -143,11 +143,6 @@ class CompletionList(OptionList):
         return self._completions[self.highlighted] if self.display and self.highlighted is not None else None
 
 
-async def no_arguments(_: str) -> Sequence[tuple[str, str]]:
-    """Return nothing: no command has arguments that are known."""
-    return ()
-
-
 class CompletionSource:
     """`words` returns the slash words with their descriptions, `arguments` what may follow one; files are below
     `folder`. Files and arguments are listed once per word, for they may change at any time."""

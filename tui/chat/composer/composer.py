@@ -37,7 +37,6 @@ from tui.chat.composer.completion import (
     CompletionSource,
     PartialWord,
     SlashWords,
-    no_arguments,
     partial_word,
 )
 from tui.chat.composer.context_forecast import TokenCount
@@ -51,7 +50,7 @@ _PASTED = "attach-pasted"  # the group of workers that read pasted files
 
 class Composer(Vertical):
     """`words` returns the slash words with their descriptions, `arguments` what may follow one; files are completed
-    below `folder` and read by `reader`."""
+    below the current folder and read by `reader`."""
 
     @dataclass
     class Submitted(Message):
@@ -75,16 +74,10 @@ class Composer(Vertical):
 
         error: UserError
 
-    def __init__(
-        self,
-        reader: AttachmentReader,
-        words: SlashWords,
-        arguments: Arguments = no_arguments,
-        folder: Path | None = None,
-    ) -> None:
+    def __init__(self, reader: AttachmentReader, words: SlashWords, arguments: Arguments) -> None:
         super().__init__()
         self._reader = reader
-        self._folder = folder or Path.cwd()
+        self._folder = Path.cwd()
         self._source = CompletionSource(words, arguments, self._folder)
         self._warning = Static(markup=False, id="attachment-warning")
         self._warning.display = False

@@ -143,13 +143,10 @@ class ClipboardTool:
     prints: tuple[str, ...]
 
 
+_XCLIP = ("xclip", "-selection", "clipboard", "-o", "-t")
 _TOOLS = (
     ClipboardTool("WAYLAND_DISPLAY", ("wl-paste", "--list-types"), ("wl-paste", "--no-newline", "--type")),
-    ClipboardTool(
-        "DISPLAY",
-        ("xclip", "-selection", "clipboard", "-o", "-t", "TARGETS"),
-        ("xclip", "-selection", "clipboard", "-o", "-t"),
-    ),
+    ClipboardTool("DISPLAY", (*_XCLIP, "TARGETS"), _XCLIP),
 )
 
 

@@ -123,7 +123,6 @@ class MessageView(Vertical, can_focus=True):
             self.post_message(self.Clicked())
 
     def on_key(self, event: Key) -> None:
-        """Give a character that is no command to the prompt."""
         if event.is_printable and event.character:
             event.stop()
             self.post_message(self.Typed(event.character))

@@ -56,6 +56,7 @@ class SteadyScroll(VerticalScroll):
     """A scrolling container that keeps the topmost visible child on its row while others are mounted, removed or
     resized, unless it follows the end. Textual's anchor does the same for the end."""
 
+    NEVER_HELD = ""  # the id of a child below which others are mounted
     _held: Widget | None = None
     _held_row = 0
 
@@ -88,10 +89,6 @@ class SteadyScroll(VerticalScroll):
         else:
             self.anchor()  # if all fits, Textual aligns it to the bottom only while anchored
 
-    def may_hold(self, child: Widget) -> bool:  # noqa: ARG002
-        """Return whether `child` can be held; not if others are mounted above it."""
-        return True
-
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         """Arrange the children and scroll so that the held one does not move: before drawing, like Textual's compositor
         does for an anchor."""
@@ -108,7 +105,7 @@ class SteadyScroll(VerticalScroll):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Hold the topmost visible child."""
         super().watch_scroll_y(old_value, new_value)
-        shown = (child for child in self.children if child.display and self.may_hold(child))
+        shown = (child for child in self.children if child.display and child.id != self.NEVER_HELD)
         top = next((child for child in shown if child.virtual_region.bottom > new_value), None)
         if top is not None:
             self.hold(top, top.virtual_region.y - round(new_value))
@@ -154,10 +151,10 @@ class MessageWindow:
 
 
 class Transcript(SteadyScroll):
-    """Messages and notices in order. It follows new text until the user scrolls
-    away."""
+    """Messages and notices in order. It follows new text until the user scrolls away."""
 
     can_focus = False
+    NEVER_HELD = "earlier"
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +177,6 @@ class Transcript(SteadyScroll):
         return uniform_rows(super().render_lines, crop)
 
     def on_resize(self) -> None:
-        """Draw the pictures as large as the screen has room for now."""
         for picture in self.query(PictureView):
             picture.call_later(picture.fit)
 
@@ -303,10 +299,6 @@ class Transcript(SteadyScroll):
                 await self._move_to(MessageWindow.at_end(len(self._entries)))
         self.follow()
         self.call_after_refresh(self._fill_window)
-
-    def may_hold(self, child: Widget) -> bool:
-        """Return False for the line about earlier messages: they are mounted below it, one after the other."""
-        return child.id != "earlier"
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Mount more messages when the user scrolls near them."""
