@@ -8,13 +8,13 @@ each call.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, Protocol
 
 from app.protocol.chat import ToolCall
-from app.tools.tool import Preview, ServerTool
+from app.tools.tool import Effect, Preview, ServerTool
 
 DEFAULT_MAX_ROUNDS = 25
 
@@ -98,17 +98,20 @@ class Approver(Protocol):
         """Return the person's decision; waits as long as nobody answers. Cancelling it withdraws the question."""
 
 
-def verdict(rules: Sequence[ApprovalRule], tool: ServerTool, argv: Sequence[str] = ()) -> Verdict:
-    """Return what `rules` say about a call of `tool`, which runs `argv` if it is a command: a refusal counts first.
+def verdict(
+    rules: Sequence[ApprovalRule], tool: ServerTool, argv: Sequence[str] = (), trusted: Collection[str] = ()
+) -> Verdict:
+    """Return whether a call of `tool`, with `argv` if it is a command, may run; a refusal of `rules` counts first.
 
     A command is allowed by the exact beginning of its arguments only. A tool or server that changed since it was
-    allowed is asked about again.
+    allowed is asked about again. What only reads needs no question on the servers that are `trusted`.
     """
     matching = [rule for rule in rules if _matches(rule, tool, argv)]
     if any(rule.is_denied for rule in matching):
         return Verdict.DENY
     allowing = [rule for rule in matching if (not argv or rule.scope == "command") and _is_same(rule, tool)]
-    return Verdict.ALLOW if allowing else Verdict.ASK
+    reads_only = tool.effect is Effect.READ and tool.server in trusted
+    return Verdict.ALLOW if allowing or reads_only else Verdict.ASK
 
 
 def _matches(rule: ApprovalRule, tool: ServerTool, argv: Sequence[str]) -> bool:

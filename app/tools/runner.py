@@ -22,7 +22,6 @@ from app.tools.argument_check import read_arguments
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.tool import (
     CallContext,
-    Effect,
     FileChange,
     Preview,
     RestartableServer,
@@ -135,13 +134,10 @@ class ToolRunner:
             return running.finished(ToolOutcome.FAILED, cause, detail=cause)
 
     async def _decide(self, request: CallRequest, tool: ServerTool, preview: Preview) -> _Decided:
-        """Return whether a call may run: a refusal of the rules counts first, then what needs no question."""
-        by_rules = verdict(request.settings.rules, tool, preview.argv)
-        if by_rules is Verdict.DENY:
-            return _Decided(False, _NEVER)
-        reads_only = tool.effect is Effect.READ and tool.server in self._trusted
-        if by_rules is Verdict.ALLOW or reads_only:
-            return _Decided(True)
+        """Return whether a call may run, and ask the person where the rules do not say."""
+        by_rules = verdict(request.settings.rules, tool, preview.argv, self._trusted)
+        if by_rules is not Verdict.ASK:
+            return _Decided(True) if by_rules is Verdict.ALLOW else _Decided(False, _NEVER)
         question = ApprovalQuestion(tool, request.call.arguments, preview)
         answer = await request.approver.ask(question)
         if answer in (Decision.DENY, Decision.NEVER):
