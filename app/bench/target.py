@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from app.bench.client import BenchClient, TimedAnswer
+from app.bench.client import BenchClient
 from app.bench.workloads import measured_text
 from app.client.launcher import load_model, open_service
 from app.common.keys import own_key
@@ -76,14 +76,10 @@ def _temporary_cache(cache_dir: Path) -> Iterator[Path]:
         try:
             yield Path(folder)
         finally:
-            _keep_runs(Path(folder), cache_dir)
+            from app.engine.load.run_history import RunHistory
 
-
-def _keep_runs(measured_dir: Path, cache_dir: Path) -> None:
-    """Keep the speeds of the answers: they count like any others."""
-    from app.engine.load.run_history import RunHistory
-
-    RunHistory(cache_dir).add(RunHistory(measured_dir).records())
+            # the speeds of the answers count like any others
+            RunHistory(cache_dir).add(RunHistory(Path(folder)).records())
 
 
 _N_PROMPT, _N_ANSWER = 512, 48
@@ -109,10 +105,7 @@ async def measure_turn(model: str, settings: Settings, on_status: Callable[[Mode
             prompt = prose.tokens(min(_N_PROMPT, status.n_ctx // 2))
             answer = await client.complete(prompt, _N_ANSWER, temperature=0.8, seed=prose.seed(), ignore_eos=True)
     occupancy = now.occupancy if now else None
-    return _turn(answer, occupancy.n_running + occupancy.n_waiting if occupancy else 0)
-
-
-def _turn(answer: TimedAnswer, n_ahead: int) -> TurnTiming:
+    n_ahead = occupancy.n_running + occupancy.n_waiting if occupancy else 0
     if not answer.prefill_rate:
         raise ServiceError("The service reported no prefill speed.", "Update the running service.")
     computing_s = (answer.n_prompt - answer.n_cached) / answer.prefill_rate

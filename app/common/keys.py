@@ -99,7 +99,12 @@ class KeyFile:
                 raise StorageError(
                     f"Others can read {self._path}.", f"Run `chmod 600 {self._path}`, or create new keys."
                 )
-            self._keys, self._state = self._read(), state
+            try:
+                with _using(self._path):
+                    data = json.loads(self._path.read_text(encoding="utf-8"))
+                self._keys, self._state = tuple(_parsed(item) for item in data["keys"]), state
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise StorageError(f"{self._path} is damaged.", "Remove it and create new keys.") from error
         return self._keys
 
     def scopes_of(self, secret: str) -> frozenset[KeyScope]:
@@ -145,16 +150,12 @@ class KeyFile:
             with _locked(self._path.with_suffix(".lock")):
                 keys = list(self.known())
                 yield keys
-                text = json.dumps({"keys": [_to_json(key) for key in keys]}, indent=1)
+                stored = [
+                    {"name": key.name, "key": key.secret, "scopes": sorted(key.scopes), "made_s": key.made_s}
+                    for key in keys
+                ]
+                text = json.dumps({"keys": stored}, indent=1)
                 write_atomically(self._path, text, sync=True, mode=PRIVATE_FILE)
-
-    def _read(self) -> tuple[Key, ...]:
-        try:
-            with _using(self._path):
-                data = json.loads(self._path.read_text(encoding="utf-8"))
-            return tuple(_parsed(item) for item in data["keys"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise StorageError(f"{self._path} is damaged.", "Remove it and create new keys.") from error
 
 
 def key_file(settings: Settings) -> KeyFile:
@@ -191,10 +192,6 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _to_json(key: Key) -> dict[str, Any]:
-    return {"name": key.name, "key": key.secret, "scopes": sorted(key.scopes), "made_s": key.made_s}
 
 
 def _parsed(item: dict[str, Any]) -> Key:

@@ -95,19 +95,17 @@ class PublicWeb:
         """
         try:
             async with asyncio.timeout(self._limits.timeout_s):
-                return await self._followed(address)
+                place = address
+                for _ in range(self._limits.max_redirects + 1):
+                    found = await self._get(place)
+                    if isinstance(found, FetchedFile):
+                        return found
+                    place = urljoin(place, found)
+                raise self._error(place, f"redirects more than {self._limits.max_redirects} times")
         except TimeoutError:
             raise self._error(address, f"did not answer within {self._limits.timeout_s:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             raise self._error(address, f"cannot be fetched: {type(error).__name__}") from None
-
-    async def _followed(self, address: str) -> FetchedFile:
-        for _ in range(self._limits.max_redirects + 1):
-            found = await self._get(address)
-            if isinstance(found, FetchedFile):
-                return found
-            address = urljoin(address, found)
-        raise self._error(address, f"redirects more than {self._limits.max_redirects} times")
 
     async def _get(self, address: str) -> FetchedFile | str:
         """Return the file at `address`, or where it redirects to."""
@@ -127,8 +125,12 @@ class PublicWeb:
                 return str(place)
             if response.status_code != httpx.codes.OK:
                 raise self._error(address, f"answered with status {response.status_code}")
-            data = await self._read(response, address)
-            return FetchedFile(data, address, response.headers.get("content-type", ""))
+            data = bytearray()
+            async for part in response.aiter_raw():
+                data += part
+                if len(data) > self._limits.max_bytes:
+                    raise self._error(address, f"has more than {self._limits.max_bytes >> 20} MiB")
+            return FetchedFile(bytes(data), address, response.headers.get("content-type", ""))
 
     async def _checked(self, host: str, port: int) -> str:
         """Return the address to connect to. Raises RequestError unless all of a name are public."""
@@ -137,14 +139,6 @@ class PublicWeb:
             cause = f"The host {host[:80]} is not on the internet: it is this machine, or one of its network."
             raise RequestError(cause, self._remedy)
         return addresses[0]
-
-    async def _read(self, response: httpx.Response, address: str) -> bytes:
-        data = bytearray()
-        async for part in response.aiter_raw():
-            data += part
-            if len(data) > self._limits.max_bytes:
-                raise self._error(address, f"has more than {self._limits.max_bytes >> 20} MiB")
-        return bytes(data)
 
     def _error(self, address: str, what: str) -> RequestError:
         """Return an error that names an address without its query, in which there may be a key."""

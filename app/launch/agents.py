@@ -144,13 +144,6 @@ def _opencode(target: Target) -> Start:
     return Start(environment={"OPENCODE_CONFIG_CONTENT": json.dumps(settings), KEY_VARIABLE: KEY})
 
 
-def _aider(target: Target) -> Start:
-    return Start(
-        arguments=("--model", f"ollama_chat/{target.model}"),
-        environment={"OLLAMA_API_BASE": target.url, "OLLAMA_API_KEY": KEY},
-    )
-
-
 def _qwen_code(target: Target) -> Start:
     generation = {"contextWindowSize": target.n_ctx}
     return Start(
@@ -222,10 +215,6 @@ def _pi(target: Target) -> Start:
     )
 
 
-def _zed(_: Target) -> Start:
-    return Start(arguments=("--wait",), environment={"OLLAMA_API_KEY": KEY})
-
-
 def _json(value: object) -> str:
     return f"{json.dumps(value, indent=2)}\n"
 
@@ -281,7 +270,10 @@ AGENTS: tuple[Agent, ...] = (
         package="pypi:aider-chat",
         install="uv tool install --python 3.12 aider-chat",
         api="/api/chat",
-        start=_aider,
+        start=lambda target: Start(
+            arguments=("--model", f"ollama_chat/{target.model}"),
+            environment={"OLLAMA_API_BASE": target.url, "OLLAMA_API_KEY": KEY},
+        ),
         need=ContextNeed(2_500, 16_384),
         needs_tools=False,
         tested="0.86.2",
@@ -338,7 +330,7 @@ AGENTS: tuple[Agent, ...] = (
         commands=("zed", "zeditor"),
         install="see https://zed.dev/download",
         api="/api/chat",
-        start=_zed,
+        start=lambda _: Start(arguments=("--wait",), environment={"OLLAMA_API_KEY": KEY}),
         editor="zed",
         takes_settings=False,
         default_arguments=(".",),

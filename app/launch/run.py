@@ -55,17 +55,14 @@ class Installed:
 def find_agent(agent: Agent) -> Installed | None:
     """Return where `agent` is installed, None where it is not."""
     path = next(filter(None, map(shutil.which, agent.commands)), None)
-    return None if path is None else Installed(path, _version(agent.package, Path(path)))
-
-
-def _version(package: str, command: Path) -> str:
-    registry, _, name = package.partition(":")
+    if path is None:
+        return None
+    registry, _, name = agent.package.partition(":")
+    read_version = {"npm": _npm_version, "pypi": _python_version}.get(registry)
     try:
-        if registry == "npm":
-            return _npm_version(name, command)
-        return _python_version(name, command) if registry == "pypi" else ""
+        return Installed(path, read_version(name, Path(path)) if read_version else "")
     except (OSError, ValueError):
-        return ""
+        return Installed(path, "")
 
 
 def _npm_version(name: str, command: Path) -> str:

@@ -17,7 +17,7 @@ _PREFIXES = "KMGT"
 _MAX_S = 1e9  # a clock has to be able to count them
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|µs|ms|s|m|h)")
-_PLAIN = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)()")
+_PLAIN = re.compile(r"\d{1,18}(?:\.\d{1,9})?")
 _ENDPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 _MOST_PORT = 65_535
 _HOST_NAME = re.compile(r"(?=.{1,253}\Z)[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?(?:\.[a-z0-9_](?:[a-z0-9_-]*[a-z0-9_])?)*")
@@ -38,17 +38,13 @@ def parse_byte_size(text: str) -> int:
 def parse_duration(duration: str | float) -> float | None:
     """Return a duration in seconds, None for a negative one, which means without end. Raises RequestError."""
     text = str(duration).strip() if isinstance(duration, str) else format(duration, "f")
-    parts = _parts(text.removeprefix("-"))
-    if not parts or (seconds := math.fsum(float(count) * _UNITS_S[unit] for count, unit in parts)) > _MAX_S:
+    count = text.removeprefix("-")
+    parts = [(count, "")] if _PLAIN.fullmatch(count) else _PART.findall(count)
+    if "".join(map("".join, parts)) != count:
+        parts = []
+    if not parts or (seconds := math.fsum(float(n) * _UNITS_S[unit] for n, unit in parts)) > _MAX_S:
         raise RequestError(f"{text[:40]!r} is not a duration.", 'Use seconds, "5m", "1h30m", or -1 for no end.')
     return None if text.startswith("-") else seconds
-
-
-def _parts(text: str) -> list[tuple[str, str]]:
-    if plain := _PLAIN.fullmatch(text):
-        return [(plain.group(1), "")]
-    parts = _PART.findall(text)
-    return parts if "".join(f"{count}{unit}" for count, unit in parts) == text else []
 
 
 def parse_rpc_endpoints(text: str) -> tuple[str, ...]:
@@ -145,7 +141,11 @@ def parse_origins(text: str) -> Origins:
             if (scheme := _SCHEME.fullmatch(form)) and scheme[1] not in _WEB:
                 schemes.add(scheme[1])
             elif (origin := _ORIGIN.fullmatch(form.removesuffix("/"))) is None or not origin[2]:
-                raise _invalid(entry)
+                cause = f"{entry[:_MOST_SHOWN]!r} is not the origin of a page."
+                if entry in ("*", "null", "http://", "https://", "http://*", "https://*"):
+                    cause = f"{entry!r} would let every page of the web use the models."
+                named = f"a scheme (app://), or {', '.join(PRESETS)}"
+                raise UsageError(cause, f"Name origins such as https://chat.example, {named}.")
             elif origin[3] == _ANY:
                 hosts.add(f"{origin[1]}://{origin[2]}")
             else:
@@ -160,10 +160,3 @@ def entry_for(origin: str) -> str:
         return ""
     own = (name for name in PRESETS if parse_origins(name).allow(origin))
     return next(own, match[0])
-
-
-def _invalid(entry: str) -> UsageError:
-    cause = f"{entry[:_MOST_SHOWN]!r} is not the origin of a page."
-    if entry in ("*", "null", "http://", "https://", "http://*", "https://*"):
-        cause = f"{entry!r} would let every page of the web use the models."
-    return UsageError(cause, f"Name origins such as https://chat.example, a scheme (app://), or {', '.join(PRESETS)}.")

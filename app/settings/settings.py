@@ -295,31 +295,21 @@ def environment_variable(name: str) -> str:
 def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Iterator[tuple[str, dict[str, object]]]:
     """Yield each source with its values, later ones winning."""
     path = settings_file(environment)
-    yield str(path), _from_file(path)
-    yield _ENVIRONMENT, _from_environment(environment)
+    try:
+        of_file = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        of_file = {}
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Repair or remove it.") from error
+    yield str(path), of_file
+    variables = {name: environment.get(environment_variable(name)) for name in SETTINGS}
+    yield _ENVIRONMENT, {name: value for name, value in variables.items() if value}
     resolved = {}
     for name, value in flags.items():
         if value is not None:
             resolve = SETTINGS[name].resolve if name in SETTINGS and value else None
             resolved[name] = resolve(str(value)) if resolve else value
     yield _COMMAND_LINE, resolved
-
-
-def _from_file(path: Path) -> dict[str, object]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Repair or remove it.") from error
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    return {
-        name: environment[environment_variable(name)]
-        for name in SETTINGS
-        if environment.get(environment_variable(name))
-    }
 
 
 def _typed(name: str, value: object, source: str) -> object:

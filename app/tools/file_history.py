@@ -149,7 +149,11 @@ class FileHistory:
     def _unused(self, used: Collection[str]) -> list[tuple[Path, int]]:
         old_s = time.time() - _DAY_S
         contents = self._contents()
-        return [(path, size) for path, kept_s, size in contents if kept_s < old_s and _digest_of(path) not in used]
+        return [
+            (path, size)
+            for path, kept_s, size in contents
+            if kept_s < old_s and path.parent.name + path.name not in used
+        ]
 
     def _planned(self, changes: Sequence[FileChange]) -> list[_Step]:
         """Return the steps that undo `changes`, each file once: the one that was changed first comes last, for the
@@ -167,30 +171,33 @@ class FileHistory:
                     raise StorageError(cause, _NOTHING_DONE)
                 targets.pop(change.path, None)
                 targets[change.path] = change
-            elif sha256 != change.before and not _is_earlier(sha256, change.path, changes[:number]):
+            elif (
+                sha256 != change.before
+                and not any(  # nor as around an earlier change
+                    sha256 in (earlier.before, earlier.after)
+                    for earlier in changes[:number]
+                    if earlier.path == change.path
+                )
+            ):
                 raise StorageError(f"{change.path} was changed since.", _NOTHING_DONE)
-        return [
-            self._step(states[path], change) for path, change in targets.items() if change.before != states[path].sha256
-        ]
-
-    def _step(self, state: FileState, change: FileChange) -> _Step:
-        content = self.read(change.before) if change.before else None
-        return _Step(Path(change.path), state, content, change.mode, change.n_new_folders)
+        steps = []
+        for path, change in targets.items():
+            if change.before != states[path].sha256:
+                content = self.read(change.before) if change.before else None
+                steps.append(_Step(Path(path), states[path], content, change.mode, change.n_new_folders))
+        return steps
 
     def _take(self, step: _Step) -> FileChange:
         before, mode = step.state.sha256, step.state.mode
         is_kept = not step.state.exists or step.state.content is not None
         if step.content is None:
-            n_folders = self._take_away(step)
+            # and the folders that were made for it, if they are empty
+            with _explained(step.path), open_folder(step.path.parent) as folder:
+                folder.remove(step.path.name, step.state)
+            n_folders = _remove_empty(step.path.parents[: step.n_new_folders])
             return FileChange(str(step.path), before, "", mode, n_folders, is_kept)
         n_made = self._replace(step.path, step.content, step.mode, step.state)
         return FileChange(str(step.path), before, hashlib.sha256(step.content).hexdigest(), mode, n_made, is_kept)
-
-    def _take_away(self, step: _Step) -> int:
-        """Remove a file, and the folders that were made for it if they are empty; return how many folders."""
-        with _explained(step.path), open_folder(step.path.parent) as folder:
-            folder.remove(step.path.name, step.state)
-        return _remove_empty(step.path.parents[: step.n_new_folders])
 
     def _replace(self, path: Path, content: bytes, mode: int, state: FileState) -> int:
         """Write a file, and return how many folders were made for it."""
@@ -320,14 +327,5 @@ def _remove_empty(folders: Sequence[Path]) -> int:
     return len(folders)
 
 
-def _is_earlier(sha256: str, path: str, changes: Sequence[FileChange]) -> bool:
-    """Return whether a file has a content that it had around one of the earlier `changes`."""
-    return any(sha256 in (change.before, change.after) for change in changes if change.path == path)
-
-
 def _explained(path: Path) -> contextlib.AbstractContextManager[None]:
     return explained(f"{path} cannot be read or written", "Check its permissions and the disk.")
-
-
-def _digest_of(path: Path) -> str:
-    return path.parent.name + path.name

@@ -28,7 +28,6 @@ from app.tools.tool import (
     ServerStatus,
     ServerTool,
     ToolOutcome,
-    ToolOutput,
     ToolResult,
     ToolServer,
     bounded,
@@ -62,14 +61,11 @@ class ToolRunner:
         self._trusted = frozenset(trusted)
         self._environment = environment or {}
         for server in servers:
-            self._add(server)
-
-    def _add(self, server: ToolServer) -> None:
-        if server.name in self._servers:
-            problem = f"Another server is called {server.name}; rename this one."
-            self._hidden.append(replace(server.status(), state="failed", tools=(), problem=problem))
-        else:
-            self._servers[server.name] = server
+            if server.name in self._servers:
+                problem = f"Another server is called {server.name}; rename this one."
+                self._hidden.append(replace(server.status(), state="failed", tools=(), problem=problem))
+            else:
+                self._servers[server.name] = server
 
     async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
         """Return all servers; with `start` those that are switched off too are asked for their tools."""
@@ -82,7 +78,8 @@ class ToolRunner:
 
         A tool whose name is taken, or is none that models take, or whose schema is too large, is left out.
         """
-        wanted = [server for server in self._servers.values() if _is_wanted(server.name, settings)]
+        names = {enabled.partition("/")[0] for enabled in settings.enabled}
+        wanted = [server for server in self._servers.values() if server.name in names]
         found = await asyncio.gather(*(self._tools(server) for server in wanted))
         offered: dict[str, ServerTool] = {}
         for tool in (tool for tools in found for tool in tools):
@@ -200,9 +197,6 @@ class _RunningCall:
         except OSError as error:
             cause = f"The system refused: {error.strerror or error}."
             return self.finished(ToolOutcome.FAILED, cause, detail=cause, rule=rule)
-        return self._finished_with(output, rule)
-
-    def _finished_with(self, output: ToolOutput, rule: ApprovalRule | None) -> FinishedCall:
         failed = ToolOutcome.TIMED_OUT if output.is_timed_out else ToolOutcome.FAILED
         outcome = failed if output.is_error or output.is_timed_out else ToolOutcome.DONE
         n_bytes = len(output.text.encode("utf-8", "replace")) if output.n_bytes is None else output.n_bytes
@@ -230,10 +224,6 @@ def _unknown(call: ToolCall, offered: Sequence[ServerTool]) -> FinishedCall:
         detail="no such tool",
     )  # fmt: skip
     return FinishedCall(bounded(text), result)
-
-
-def _is_wanted(server: str, settings: ToolSettings) -> bool:
-    return any(enabled.partition("/")[0] == server for enabled in settings.enabled)
 
 
 def _is_usable(tool: ServerTool) -> bool:

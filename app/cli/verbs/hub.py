@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
@@ -26,9 +26,7 @@ from quantizer.system.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from app.library.download.events import Event, Report
-    from app.library.hub.access import HubAccess
     from app.library.hub.reference import Reference
-    from app.library.machine_fit.planning import PlanningContext
     from app.library.pulling.puller import Puller
 
 
@@ -152,8 +150,9 @@ def search(
     GGUF repositories come first, then checkpoints that can be converted. Only headers are read, a few megabytes per
     model. HF_TOKEN, HF_ENDPOINT and proxies are honoured.
     """
+    from app.cli.output.progress import Meter
     from app.library.hub.access import hub_access_from_environment
-    from app.library.hub.search import list_repos
+    from app.library.hub.search import inspect_repos, list_repos
 
     if not words and not is_trending:
         raise UsageError("There are no words to search for.", "Name some, or pass --trending.")
@@ -161,7 +160,8 @@ def search(
     # first: without a network it ends here, before any measuring
     listed = list_repos(access, " ".join(words), limit, is_trending=is_trending)
     here = requested_planning_context(settings, vram, ram)
-    hits = asyncio.run(_inspect(listed, access, here))
+    with Meter("Reading headers", len(listed)) as meter:
+        hits = asyncio.run(inspect_repos(listed, access, here, meter.advance))
     if only_fitting:
         hits = [hit for hit in map(_fitting, hits) if hit.models or hit.problem]
     if wants_json:
@@ -171,14 +171,6 @@ def search(
         print_lines(_lines(hit))
     if not hits:
         click.echo("Nothing was found.")
-
-
-async def _inspect(listed: Sequence[HubRepository], access: HubAccess, here: PlanningContext) -> list[HubRepository]:
-    from app.cli.output.progress import Meter
-    from app.library.hub.search import inspect_repos
-
-    with Meter("Reading headers", len(listed)) as meter:
-        return await inspect_repos(listed, access, here, meter.advance)
 
 
 def _fitting(hit: HubRepository) -> HubRepository:
@@ -253,7 +245,7 @@ def recommend(role: str | None, vram: tuple[str, ...], ram: str | None, wants_js
         click.echo(found.notice)
 
 
-def _today() -> date:
+def _today() -> date:  # a test sets it
     return date.today()
 
 

@@ -47,14 +47,19 @@ def list_servers(*, no_start: bool, wants_json: bool) -> None:
 
     file = mcp_file()
     configs = file.servers()
-    statuses = {} if no_start else asyncio.run(_statuses())
+    statuses = {} if no_start else asyncio.run(_statuses())  # by the name in the file, of those not disabled
     if wants_json:
         print_json({"file": str(file.path), "servers": [_as_json(each, statuses.get(each.name)) for each in configs]})
         return
     if not configs:
         click.echo(f"There are no servers in {printable_line(str(file.path))}.", err=True)
     for config in configs:
-        print_lines(_described(config, statuses.get(config.name)))
+        state = "  (disabled)" if config.is_disabled else ""
+        what = printable_line(_summary(config.launch)) if config.launch else config.problem
+        print_lines([f"{printable_line(config.name)}{state}  {what}"])
+        if status := statuses.get(config.name):
+            print_lines([f"  {printable_line(status.problem)}"] if status.problem else [])
+            print_lines(_have(status) if status.state != "failed" else [])
 
 
 @mcp.command(context_settings={"ignore_unknown_options": True})
@@ -205,22 +210,11 @@ async def _tried(server: McpServer) -> _Trial:
 
 
 async def _statuses() -> dict[str, ServerStatus]:
-    """Return what each server that is not disabled says, by its name in the file."""
     from app.tools.mcp.server import mcp_servers
 
     servers = mcp_servers()
     trials = await asyncio.gather(*map(_tried, servers))
     return {server.config.name: trial.status for server, trial in zip(servers, trials, strict=True)}
-
-
-def _described(config: ServerConfig, status: ServerStatus | None) -> list[str]:
-    state = "  (disabled)" if config.is_disabled else ""
-    what = printable_line(_summary(config.launch)) if config.launch else config.problem
-    lines = [f"{printable_line(config.name)}{state}  {what}"]
-    if status is not None:
-        lines += [f"  {printable_line(status.problem)}"] if status.problem else []
-        lines += _have(status) if status.state != "failed" else []
-    return lines
 
 
 def _have(status: ServerStatus) -> list[str]:

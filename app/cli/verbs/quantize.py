@@ -108,7 +108,11 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
     from quantizer.write.plan_options import PlanOptions
 
     source, n_removed, n_threads = options.source, options.prune_layers, options.threads
-    path = _source_path(source)
+    path = Path(source)
+    if source == _GUIDE and not path.exists():
+        path = Path(str(files("assets") / "guide"))
+    if not path.exists():
+        raise StorageError(f"There is no {printable(source)}.", "Name a checkpoint folder or a .gguf file.")
     target = _target(options, wants_list=wants_list)
     if n_removed and (target or wants_list):
         raise UsageError(
@@ -160,15 +164,6 @@ def _target(options: QuantizeOptions, *, wants_list: bool) -> MixTarget | None:
     if len(chosen) > 1 and set(chosen) & {"--size", "--kld"}:
         raise UsageError(f"{' and '.join(chosen)} exclude each other.", "Give one of them.")
     return MixTarget(options.n_bytes, kld or 0.0) if options.n_bytes or kld else None
-
-
-def _source_path(source: str) -> Path:
-    path = Path(source)
-    if source == _GUIDE and not path.exists():
-        path = Path(str(files("assets") / "guide"))
-    if not path.exists():
-        raise StorageError(f"There is no {printable(source)}.", "Name a checkpoint folder or a .gguf file.")
-    return path
 
 
 def _imatrix(name: str, source: Path, n_threads: int, *, is_computing: bool) -> str:

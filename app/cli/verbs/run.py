@@ -15,7 +15,7 @@ import click
 from app.chat.backend import ConnectionState, LoadedModel
 from app.chat.branches import Conversation
 from app.chat.compaction import AutoCompaction
-from app.chat.conversation import ChatSettings, Message, MessageContent
+from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.events import Calling, Events, Failed, Paused, Reading
 from app.chat.exchange import ask
 from app.chat.repository import InMemoryChatRepository, OpenedChat
@@ -87,8 +87,12 @@ def run(
     if prompt_option is not None and prompt is not None:
         files = (prompt, *files)  # -p is the prompt, what follows the model are files
         prompt = None
-    chosen = _one_of(model, model_option, "MODEL")
-    _refuse_prompt_as_model(chosen, prompt or prompt_option)
+    if model and model_option:
+        raise UsageError("MODEL is set twice.", "Give it as an argument or as an option.")
+    chosen = model or model_option
+    # no model's name has line breaks or a question mark
+    if chosen and not (prompt or prompt_option) and ("\n" in chosen or "?" in chosen):
+        raise UsageError(f"{chosen!r} is not a model.", "Give a prompt with -p, or after a model.")
     _refuse_file_as_prompt(prompt, files)
     settings = resolve_settings(chosen, flags, assume_yes=assume_yes)
     interface = current_interface()
@@ -183,7 +187,9 @@ async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter,
                 elif isinstance(event, Reading | Calling):
                     failure = None
                     if shows_progress:
-                        printer.busy.put(_progress(event.message))
+                        message = event.message
+                        reading = f"{message.model} · processing the prompt"
+                        printer.busy.put(f"{call_title(message.result)} …" if message.result else reading)
                 await printer.draw(event, chat.approvals)
     except BaseException:
         printer.interrupt()  # what follows, as an error, begins a line
@@ -191,22 +197,6 @@ async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter,
     if failure is not None:
         printer.interrupt()
         raise failure
-
-
-def _progress(message: Message) -> str:
-    return f"{call_title(message.result)} …" if message.result else f"{message.model} · processing the prompt"
-
-
-def _one_of(argument: str | None, option: str | None, name: str) -> str | None:
-    if argument and option:
-        raise UsageError(f"{name} is set twice.", "Give it as an argument or as an option.")
-    return argument or option
-
-
-def _refuse_prompt_as_model(model: str | None, prompt: str | None) -> None:
-    """Raise UsageError for a prompt in place of the model: no model's name has line breaks or a question mark."""
-    if model and not prompt and ("\n" in model or "?" in model):
-        raise UsageError(f"{model!r} is not a model.", "Give a prompt with -p, or after a model.")
 
 
 def _refuse_file_as_prompt(prompt: str | None, files: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.common.keys import Key, KeyFile
     from app.protocol.job import Job
-    from app.protocol.status import ModelStatus
 
 
 _MAX_NAME_CHARACTERS = 64  # of a key
@@ -93,15 +91,12 @@ def ps(wants_json: bool) -> None:
     if wants_json:
         print_json(models)
     else:
-        print_lines(line for model in models for line in _model_lines(model))
-
-
-def _model_lines(model: ModelStatus) -> Iterator[str]:
-    memory = f", {format_bytes(model.n_bytes)}" if model.n_bytes else ""
-    running = f", {model.n_running} running" if model.n_running else ""
-    context = f", {model.n_ctx:,} tokens of context" if model.n_ctx else ""
-    yield f"{model.id}  {model.state}{context}{memory}{running}"
-    yield from (f"  {setting.words}" for setting in model.settings)
+        for model in models:
+            memory = f", {format_bytes(model.n_bytes)}" if model.n_bytes else ""
+            running = f", {model.n_running} running" if model.n_running else ""
+            context = f", {model.n_ctx:,} tokens of context" if model.n_ctx else ""
+            print_lines([f"{model.id}  {model.state}{context}{memory}{running}"])
+            print_lines(f"  {setting.words}" for setting in model.settings)
 
 
 @click.group(invoke_without_command=True, epilog="Example: localllm key new laptop --scope infer")

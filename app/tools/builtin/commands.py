@@ -17,7 +17,7 @@ from typing import Any
 
 from app.protocol.chat import Tool
 from app.tools.builtin.folders import Folders
-from app.tools.builtin.processes import Ended, run_to_end
+from app.tools.builtin.processes import run_to_end
 from app.tools.tool import (
     CallContext,
     Effect,
@@ -108,29 +108,17 @@ class CommandServer:
         def show(data: bytes) -> None:
             context.on_progress(ToolProgress(output=cleaned(decoded(data))))
 
-        ended = await run_to_end(
-            argv,
-            _program(argv[0], folder, context.environment),
-            folder,
-            context.environment,
-            _timeout_s(arguments),
-            show,
-        )
-        return _output_of(ended)
+        program, environment = _program(argv[0], folder, context.environment), context.environment
+        ended = await run_to_end(argv, program, folder, environment, _timeout_s(arguments), show)
+        text, status = decoded(ended.output), ended.status or 0
+        how = f"exit status {status}" if status >= 0 else f"ended by signal {-status}"
+        if ended.reason:
+            how = f"stopped: {ended.reason}"
+        separator = "" if text.endswith("\n") or not text else "\n"
+        return ToolOutput(f"{text}{separator}[{how}]", bool(ended.reason), how, ended.n_bytes, ended.is_timed_out)
 
     async def close(self) -> None:
         """Nothing runs between calls."""
-
-
-def _output_of(ended: Ended) -> ToolOutput:
-    text = decoded(ended.output)
-    how = f"stopped: {ended.reason}" if ended.reason else _status(ended.status or 0)
-    separator = "" if text.endswith("\n") or not text else "\n"
-    return ToolOutput(f"{text}{separator}[{how}]", bool(ended.reason), how, ended.n_bytes, ended.is_timed_out)
-
-
-def _status(status: int) -> str:
-    return f"exit status {status}" if status >= 0 else f"ended by signal {-status}"
 
 
 def _folder(arguments: Mapping[str, Any], context: CallContext) -> Path:

@@ -44,7 +44,11 @@ def search(request: Message, send: Send) -> None:
 
     Raises UsageError for a regular expression that is none.
     """
-    expression = _expression(request)
+    pattern = request["pattern"] if request["is_regex"] else re.escape(request["pattern"])
+    try:
+        expression = re.compile(pattern, re.IGNORECASE if request["ignores_case"] else 0)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise UsageError(f"The regular expression is not valid: {error}.", "Correct it, or search the text.") from None
     n_sent, n_more, n_searched, n_unread = 0, 0, 0, 0
     for path, shown in _files(request):
         text = _text_of(path)
@@ -61,14 +65,6 @@ def search(request: Message, send: Send) -> None:
             else:
                 n_more += 1
     send({"end": {"n_more": n_more, "n_searched": n_searched, "n_unread": n_unread}})
-
-
-def _expression(request: Message) -> re.Pattern[str]:
-    pattern = request["pattern"] if request["is_regex"] else re.escape(request["pattern"])
-    try:
-        return re.compile(pattern, re.IGNORECASE if request["ignores_case"] else 0)
-    except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"The regular expression is not valid: {error}.", "Correct it, or search the text.") from None
 
 
 def _files(request: Message) -> Iterator[tuple[Path, str]]:

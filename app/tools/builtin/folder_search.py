@@ -49,7 +49,9 @@ async def list_folder(place: Place, depth: int, *, has_ignored: bool) -> ToolOut
     async with aclosing(_messages(request)) as messages:
         async for message in messages:
             if "entry" in message:
-                lines.append(_entry(*message["entry"]))
+                path, kind, n_bytes, problem = message["entry"]
+                about = f"  {n_bytes:,} bytes" if kind == "file" else _KINDS[kind]
+                lines.append(f"{_name(path)}{f'/  ({problem})' if problem else about}")
             end = message.get("end", end)
     n_all = len(lines)
     if end["n_more"]:
@@ -103,12 +105,6 @@ async def _messages(request: Message) -> AsyncGenerator[Message, None]:
     finally:
         child.kill()
         await asyncio.shield(child.end(0))
-
-
-def _entry(path: str, kind: str, n_bytes: int, problem: str) -> str:
-    if problem:
-        return f"{_name(path)}/  ({problem})"
-    return f"{_name(path)}  {n_bytes:,} bytes" if kind == "file" else f"{_name(path)}{_KINDS[kind]}"
 
 
 def _name(path: str) -> str:

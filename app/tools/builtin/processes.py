@@ -64,7 +64,13 @@ async def run_to_end(
     except TimeoutError:
         reason, is_timed_out = f"it took more than {timeout_s:g} s", True
     finally:
-        await asyncio.shield(_end(transport, watcher))
+
+        async def end() -> None:  # the command if it runs, and all that it started
+            await ProcessTree(transport.get_pid(), watcher.exited.done).end()
+            transport.close()
+            await watcher.exited
+
+        await asyncio.shield(end())
     watcher.show()
     buffer = watcher.buffer
     return Ended(buffer.kept, buffer.n_bytes, None if reason else transport.get_returncode(), reason, is_timed_out)
@@ -116,13 +122,6 @@ class _Watcher(asyncio.SubprocessProtocol):
             await asyncio.wait({self.exited, self._flooded}, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait({self._closed, self._flooded}, timeout=_DRAIN_S, return_when=asyncio.FIRST_COMPLETED)
         return f"it wrote more than {MAX_OUTPUT_BYTES >> 20} MiB" if self._flooded.done() else ""
-
-
-async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher) -> None:
-    """End the command if it runs, and all that it started."""
-    await ProcessTree(transport.get_pid(), watcher.exited.done).end()
-    transport.close()
-    await watcher.exited
 
 
 _MAX_HEAD_BYTES, _MAX_TAIL_BYTES = 512 << 10, 512 << 10

@@ -115,7 +115,9 @@ def _text_of(found: FetchedFile) -> str:
     from app.chat.attachments.parser_process import parse
     from app.chat.attachments.parsing import ALL_PAGES
 
-    kind, charset = _type_of(found.content_type)
+    header = Message()
+    header["content-type"] = found.content_type or "application/octet-stream"
+    kind, charset = header.get_content_type(), header.get_content_charset("utf-8")
     name = found.address.partition("?")[0][:120]
     if kind in _PAGES or kind == _PDF:
         parsed_kind = kind_of(b"%PDF-1" if kind == _PDF else b"", "page.html")
@@ -128,10 +130,3 @@ def _text_of(found: FetchedFile) -> str:
         return found.data.decode(charset, "replace")
     except (LookupError, ValueError):  # an encoding that is none
         return decoded(found.data)
-
-
-def _type_of(content_type: str) -> tuple[str, str]:
-    """Return the type and the encoding that a server gives."""
-    message = Message()
-    message["content-type"] = content_type or "application/octet-stream"
-    return message.get_content_type(), message.get_content_charset("utf-8")

@@ -113,8 +113,10 @@ def _config_of(name: str, entry: object) -> ServerConfig:
         raise _EntryError(f"A server's name has 1 to {_MAX_NAME_CHARACTERS} printable characters.")
     if not isinstance(entry, Mapping):
         raise _EntryError("Its value must be an object with `command` or `url`.")
-    launch = _http(entry) if _text(entry, "url") else _stdio(entry)
-    return ServerConfig(name, launch, _flag(entry, "disabled"), _timeout(entry))
+    launch, is_disabled = _http(entry) if _text(entry, "url") else _stdio(entry), entry.get("disabled", False)
+    if not isinstance(is_disabled, bool):
+        raise _EntryError("Its `disabled` must be true or false.")
+    return ServerConfig(name, launch, is_disabled, _timeout(entry))
 
 
 def _stdio(entry: Mapping[str, Any]) -> StdioLaunch:
@@ -123,7 +125,11 @@ def _stdio(entry: Mapping[str, Any]) -> StdioLaunch:
         raise _EntryError("It has neither `command` nor `url`.")
     if _text(entry, "type") not in ("", "stdio"):
         raise _EntryError(f"Its type is {entry['type']!r}, which needs a `url`.")
-    return StdioLaunch(command, _texts(entry, "args"), _table(entry, "env"), _text(entry, "cwd"))
+    args = entry.get("args", [])
+    is_list = isinstance(args, Sequence) and not isinstance(args, str)
+    if not is_list or not all(isinstance(item, str) and "\0" not in item for item in args):
+        raise _EntryError("Its `args` must be a list of texts.")
+    return StdioLaunch(command, tuple(args), _table(entry, "env"), _text(entry, "cwd"))
 
 
 def _http(entry: Mapping[str, Any]) -> HttpLaunch:
@@ -155,14 +161,6 @@ def _text(entry: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _texts(entry: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = entry.get(name, [])
-    is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    if not is_list or not all(isinstance(item, str) and "\0" not in item for item in value):
-        raise _EntryError(f"Its `{name}` must be a list of texts.")
-    return tuple(value)
-
-
 def _table(entry: Mapping[str, Any], name: str) -> dict[str, str]:
     value = entry.get(name) or {}
     if not isinstance(value, Mapping) or not all(
@@ -170,13 +168,6 @@ def _table(entry: Mapping[str, Any], name: str) -> dict[str, str]:
     ):
         raise _EntryError(f"Its `{name}` must be an object whose values are texts of one line.")
     return dict(value)
-
-
-def _flag(entry: Mapping[str, Any], name: str) -> bool:
-    value = entry.get(name, False)
-    if not isinstance(value, bool):
-        raise _EntryError(f"Its `{name}` must be true or false.")
-    return value
 
 
 def _timeout(entry: Mapping[str, Any]) -> float:

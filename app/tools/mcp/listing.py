@@ -15,6 +15,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,12 +89,13 @@ def listed_tools(server: str, identity: str, raw: Sequence[object], timeout_s: f
             left_out.setdefault(f"more than {MAX_LISTED}", []).append(printable_line(str(name)[:40]))
     names = tool_names(server, usable)
     prints = {name: _fingerprint(identity, entry) for name, entry in usable.items()}
+    schemas = {name: {"type": "object", **_cleaned(entry["inputSchema"])} for name, entry in usable.items()}
     server_print = hashlib.sha256("".join(sorted(prints.values())).encode()).hexdigest()
     tools = tuple(
         ServerTool(
             server=server,
             name=name,
-            definition=Tool(names[name], _text(entry, "description", _MAX_DESCRIPTION), _schema(entry)),
+            definition=Tool(names[name], _text(entry, "description", _MAX_DESCRIPTION), schemas[name]),
             title=_title(entry),
             timeout_s=timeout_s,
             fingerprint=prints[name],
@@ -107,7 +109,15 @@ def listed_tools(server: str, identity: str, raw: Sequence[object], timeout_s: f
 def listed_prompts(raw: Sequence[object]) -> tuple[Prompt, ...]:
     """Return the prompts of `raw`, the entries of `prompts/list`; those without a usable name are left out."""
     return tuple(
-        Prompt(entry["name"], _title(entry), _text(entry, "description", _MAX_DESCRIPTION), tuple(_arguments(entry)))
+        Prompt(
+            entry["name"],
+            _title(entry),
+            _text(entry, "description", _MAX_DESCRIPTION),
+            tuple(
+                PromptArgument(each["name"], _text(each, "description", _MAX_DESCRIPTION), each.get("required") is True)
+                for each in _named(entry.get("arguments") or [], "name", _MAX_TOOL_NAME)
+            ),
+        )
         for entry in _named(raw, "name", _MAX_TOOL_NAME)
     )
 
@@ -132,12 +142,6 @@ def _named(raw: Sequence[object], key: str, max_characters: int) -> list[Mapping
     ]
 
 
-def _arguments(entry: Mapping[str, Any]) -> Iterator[PromptArgument]:
-    for argument in _named(entry.get("arguments") or [], "name", _MAX_TOOL_NAME):
-        description = _text(argument, "description", _MAX_DESCRIPTION)
-        yield PromptArgument(argument["name"], description, argument.get("required") is True)
-
-
 def _is_name(value: object, max_characters: int) -> bool:
     return isinstance(value, str) and 0 < len(value) <= max_characters and value == printable_line(value)
 
@@ -155,7 +159,8 @@ def _fault(name: object, entry: object, usable: Mapping[str, object]) -> str:
         return "a schema that is too deep"
     if len(json.dumps(schema)) > _MAX_SCHEMA_CHARACTERS:
         return "a schema that is too large"
-    if any(not _is_local(key, value) for key, value in _items(schema)):
+    # a property may be called `$ref` too: then its value is no text
+    if any(key in _REFERENCES and isinstance(to, str) and not to.startswith("#") for key, to in _items(schema)):
         return "a schema that refers to another document"
     if any(key != printable(key) for key, _ in _items(schema)):
         return "a schema with control characters in its names"
@@ -190,18 +195,7 @@ def _items(value: object) -> Iterator[tuple[str, object]]:
         waiting.extend(_children(item))
 
 
-def _is_local(key: str, value: object) -> bool:
-    """Return whether a schema's item points at nothing outside it; a property may be called `$ref` too."""
-    return key not in _REFERENCES or not isinstance(value, str) or value.startswith("#")
-
-
-def _schema(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    schema = _cleaned(entry["inputSchema"])
-    assert isinstance(schema, dict)
-    return {"type": "object", **schema}
-
-
-def _cleaned(value: object) -> object:
+def _cleaned(value: Any) -> Any:
     """Return part of a schema with its texts for people cut and printable; what validates stays as it is."""
     if isinstance(value, Mapping):
         return {
@@ -297,7 +291,11 @@ def result_output(raw: Mapping[str, Any]) -> ToolOutput:
     if structured is not None and not _is_said(structured, blocks):
         texts.append(json.dumps(structured, indent=1, ensure_ascii=False))
     is_error = raw.get("isError") is True
-    return ToolOutput("\n".join(texts), is_error=is_error, detail=_detail(blocks, is_error=is_error))
+    details = ["error reported by the tool"] if is_error else []
+    for kind, n in Counter(str(block.get("type")) for block in blocks).items():
+        if kind != "text":
+            details.append(f"{n} × {kind.replace('_', ' ')}")
+    return ToolOutput("\n".join(texts), is_error=is_error, detail=", ".join(details))
 
 
 def resource_text(raw: Mapping[str, Any]) -> str:
@@ -308,16 +306,15 @@ def resource_text(raw: Mapping[str, Any]) -> str:
 def prompt_text(raw: Mapping[str, Any]) -> str:
     """Return the text of `raw`, the result of `prompts/get`: of several messages each with who says it."""
     messages = [message for message in _list(raw, "messages") if isinstance(message, Mapping)]
-    texts = [(str(message.get("role", "")), _message(message)) for message in messages]
+    texts = []
+    for message in messages:
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else [content]
+        text = "\n".join(_block_text(block) for block in blocks if isinstance(block, Mapping))
+        texts.append((str(message.get("role", "")), text))
     if len(texts) == 1:
         return texts[0][1]
     return "\n\n".join(f"{role.capitalize()}: {text}" for role, text in texts)
-
-
-def _message(message: Mapping[str, Any]) -> str:
-    content = message.get("content")
-    blocks = content if isinstance(content, list) else [content]
-    return "\n".join(_block_text(block) for block in blocks if isinstance(block, Mapping))
 
 
 def _list(raw: Mapping[str, Any], key: str) -> Sequence[object]:
@@ -358,23 +355,8 @@ def _is_said(structured: object, blocks: Sequence[Mapping[str, Any]]) -> bool:
     texts = [str(block.get("text", "")) for block in blocks if block.get("type") == "text"]
     if isinstance(structured, Mapping) and len(structured) == 1 and "\n".join(texts) in structured.values():
         return True
-    return any(_is_json_of(text, structured) for text in texts)
-
-
-def _is_json_of(text: str, structured: object) -> bool:
-    try:
-        return bool(json.loads(text) == structured)
-    except (ValueError, RecursionError):
-        return False
-
-
-def _detail(blocks: Sequence[Mapping[str, Any]], *, is_error: bool) -> str:
-    parts = list(_counts(blocks))
-    return ", ".join(["error reported by the tool", *parts] if is_error else parts)
-
-
-def _counts(blocks: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield how many parts there are that are no text."""
-    for kind, n in Counter(str(block.get("type")) for block in blocks).items():
-        if kind != "text":
-            yield f"{n} × {kind.replace('_', ' ')}"
+    for text in texts:
+        with suppress(ValueError, RecursionError):
+            if json.loads(text) == structured:
+                return True
+    return False

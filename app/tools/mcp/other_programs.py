@@ -147,9 +147,5 @@ def _in_our_form(raw: object) -> dict[str, Any]:
 
 def without_comments(text: str) -> str:
     """Return the JSON in `text`; what is left out becomes spaces, so that positions in errors stay right."""
-    plain = _PIECES.sub(lambda match: match.group(1) or _blank(match.group()), text)
+    plain = _PIECES.sub(lambda match: match.group(1) or re.sub(r"[^\n]", " ", match.group()), text)
     return _COMMAS.sub(lambda match: match.group(1) or " ", plain)
-
-
-def _blank(text: str) -> str:
-    return "".join(character if character == "\n" else " " for character in text)

@@ -54,7 +54,8 @@ class ServerProcess:
         self.problem = ""
         self._process = process
         self._stdin, self._stdout = process.stdin, process.stdout
-        self._tree = ProcessTree(process.pid, self._has_ended)
+        # a descendant may hold its pipes open after the process itself has ended
+        self._tree = ProcessTree(process.pid, lambda: process.returncode is not None)
         self._stderr = StderrTail()
         self._on_stderr = on_stderr
         self._stderr_task = asyncio.create_task(self._read_stderr(process.stderr))
@@ -66,7 +67,10 @@ class ServerProcess:
         """Start `launch` with exactly `environment`. Raises ToolError where the system cannot start it."""
         if launch.cwd and not Path(launch.cwd).is_dir():  # noqa: ASYNC240 - one look
             raise ToolError(f"Its folder {launch.cwd!r} is not there.", "Correct `cwd` in mcp.json.")
-        program = _program(launch, environment)
+        command = launch.command
+        if Path(command).name != command:  # one with a folder in its name is relative to where it starts
+            command = str(Path(launch.cwd or ".", command).absolute())  # noqa: ASYNC240
+        program = shutil.which(command, path=environment.get("PATH"))
         if program is None:
             remedy = _INSTALLED_WITH.get(launch.command, "Install it, or write its whole path into mcp.json.")
             raise ToolError(f"The command {launch.command!r} is not found.", remedy)
@@ -116,7 +120,10 @@ class ServerProcess:
         """Return how it ended, as a part of a sentence with its last words; waits a moment for both."""
         await self._tree.ended_within(_EXIT_WAIT_S)
         await asyncio.wait({self._stderr_task}, timeout=_STDERR_WAIT_S)
-        return self._ending()
+        status = self._process.returncode
+        how = self.problem or ("it closed its output" if status is None else f"exit status {status}")
+        lines = self._stderr.lines[-3:]
+        return f"{how}; its last output: {' | '.join(lines)}" if lines else how
 
     async def end(self) -> None:
         """Close its input, and kill it with all that it started unless it ends by itself."""
@@ -125,17 +132,10 @@ class ServerProcess:
         finally:
             await asyncio.wait({self._stderr_task}, timeout=_STDERR_WAIT_S)
             self._stderr_task.cancel()
-            _close(self._process)
-
-    def _has_ended(self) -> bool:
-        """Return whether the process itself has ended: a descendant may hold its pipes open."""
-        return self._process.returncode is not None
-
-    def _ending(self) -> str:
-        status = self._process.returncode
-        how = self.problem or ("it closed its output" if status is None else f"exit status {status}")
-        lines = self._stderr.lines[-3:]
-        return f"{how}; its last output: {' | '.join(lines)}" if lines else how
+            # the pipes, which a surviving grandchild may hold open; nothing public closes them
+            if (transport := getattr(self._process, "_transport", None)) is not None:
+                with contextlib.suppress(PermissionError):
+                    transport.close()
 
     async def _read_stderr(self, stderr: asyncio.StreamReader) -> None:
         n_logged = 0
@@ -148,22 +148,6 @@ class ServerProcess:
                     self._on_stderr("more of its output is not logged")
 
 
-def _program(launch: StdioLaunch, environment: Mapping[str, str]) -> str | None:
-    """Return the path of the program, which with a folder in its name is relative to where it starts."""
-    command = launch.command
-    if Path(command).name != command:
-        command = str(Path(launch.cwd or ".", command).absolute())
-    return shutil.which(command, path=environment.get("PATH"))
-
-
-def _close(process: Process) -> None:
-    """Close the pipes of an ended process, which a surviving grandchild may hold open."""
-    transport = getattr(process, "_transport", None)  # nothing public closes it
-    if transport is not None:
-        with contextlib.suppress(PermissionError):
-            transport.close()
-
-
 OWNER_VARIABLE = "LOCALLLM_MCP_OWNER"
 _MARK = re.compile(r"([0-9]{1,9})-([0-9]{1,12})")
 _GRACE_S = 2.0
@@ -174,7 +158,8 @@ def owner_mark() -> str:
     """Return the value of the variable for what this process starts."""
     import psutil  # slow, and only servers need it
 
-    return _mark(psutil.Process())
+    process = psutil.Process()
+    return f"{process.pid}-{process.create_time():.0f}"
 
 
 def end_orphans() -> int:
@@ -218,7 +203,3 @@ def _is_alive(mark: str) -> bool:
     except psutil.Error:
         return True
     return abs(started_s - float(found.group(2))) < _CLOCK_TOLERANCE_S
-
-
-def _mark(process: psutil.Process) -> str:
-    return f"{process.pid}-{process.create_time():.0f}"
