@@ -32,7 +32,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of file. `words` call it in a sentence, `parser` is the name of its module, "" for plain text."""
+    """A kind of file. `words` call it in a sentence, `parser` is its name in `parse`, "" for plain text."""
 
     words: str
     mime_type: str

@@ -1,7 +1,7 @@
 """The child of `app.chat.attachments.parser_process` (this module as `__main__`): one untrusted file → what it says.
 
-Owns the order of work: the parser's library is loaded, memory is limited, and only then the file is read. Parsers are
-in `app.chat.attachments.parsers`, a module each.
+Owns the order of work: the parser's library is loaded, memory is limited, and only then the file is read. The parsers
+are in `pdf`, `documents` and `media`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from app.chat.attachments import documents, media, pdf
 from app.chat.attachments.parser_process import MAX_GROWTH_BYTES
 from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError
 from quantizer.system.memory_limit import limit_growth
 
+# By the parser of a `FileKind`: the libraries to load while memory is not limited yet, and the function that reads.
+_PARSERS: Mapping[str, tuple[tuple[str, ...], Callable[[bytes, PageChoice, Callable[[], None]], ParsedFile]]] = {
+    "pdf": (("pypdfium2", "PIL.PngImagePlugin"), pdf.parse_pdf),  # Pillow writes the pages
+    "docx": (("mammoth", "bs4", "markdownify"), documents.parse_docx),
+    "html": (("bs4", "markdownify"), documents.parse_html),
+    "notebook": ((), documents.parse_notebook),
+    "table": ((), documents.parse_table),
+    "picture": (tuple(f"PIL.{name}ImagePlugin" for name in media.PILLOW_PLUGINS), media.parse_picture),
+    "sound": (("miniaudio",), media.parse_sound),
+}
 _RECURSION_LIMIT = 2_000  # documents nest deeper than programs call; a stack of 8 MiB has room for it
 _TOO_LONG = (f"has more than {MAX_CHARACTERS:,} characters.", "Attach a part of it, of a PDF with #1-50.")
 _TOO_LARGE = ("needs too much memory to read.", "Attach a smaller part of it.")
@@ -35,14 +46,15 @@ def main() -> None:
         replies.flush()
 
     job = json.loads(source.readline())
-    parser = import_module(f"app.chat.attachments.parsers.{job['parser']}")
-    parser.prepare()
+    libraries, parse = _PARSERS[job["parser"]]
+    for library in libraries:
+        import_module(library)
     sys.setrecursionlimit(_RECURSION_LIMIT)
     limit_growth(MAX_GROWTH_BYTES)
     send({"progress": "ready"})
     data = source.read(job["n_bytes"])
     try:
-        parsed = _checked(parser.parse(data, PageChoice(**job["pages"]), _progress(send)))
+        parsed = parse(data, PageChoice(**job["pages"]), lambda: send({"progress": "page"}))
     except RefusedFileError as error:
         cause, remedy = error.cause, error.remedy
     except MemoryError:
@@ -53,21 +65,13 @@ def main() -> None:
         words = " ".join(str(error).split())[:120] or type(error).__name__
         cause, remedy = f"is damaged: {words.rstrip('.')}.", "Write it anew with a program that can open it."
     else:
-        text = parsed.text.encode("utf-8", "replace")
-        sizes = [len(picture) for picture in parsed.pictures]
-        send({"n_text_bytes": len(text), "detail": parsed.detail, "pictures": sizes}, text, *parsed.pictures)
-        return
+        if len(parsed.text) <= MAX_CHARACTERS:
+            text = parsed.text.encode("utf-8", "replace")
+            sizes = [len(picture) for picture in parsed.pictures]
+            send({"n_text_bytes": len(text), "detail": parsed.detail, "pictures": sizes}, text, *parsed.pictures)
+            return
+        cause, remedy = _TOO_LONG
     send({"cause": cause, "remedy": remedy})
-
-
-def _progress(send: Callable[[dict[str, Any]], None]) -> Callable[[], None]:
-    return lambda: send({"progress": "page"})
-
-
-def _checked(parsed: ParsedFile) -> ParsedFile:
-    if len(parsed.text) > MAX_CHARACTERS:
-        raise RefusedFileError(*_TOO_LONG)
-    return parsed
 
 
 if __name__ == "__main__":

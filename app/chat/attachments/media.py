@@ -1,8 +1,13 @@
-"""Pictures → their size in pixels. The first frame is decoded: a damaged picture is refused before it is sent."""
+"""Pictures → their size in pixels, sounds → their length.
+
+A picture's first frame is decoded, so that a damaged one is refused before it is sent. Of a sound only the headers are
+read: the engine decodes it.
+"""
 
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,18 +17,13 @@ from app.chat.attachments.parsing import PageChoice, ParsedFile, RefusedFileErro
 MAX_PIXELS = 100_000_000
 MAX_RATIO = 200  # of the sides; models cut a picture into squares
 _FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")
+# Of Pillow, those that read these formats. It would look for a missing one itself, after memory is limited.
+PILLOW_PLUGINS = ("Png", "Jpeg", "Mpo", "Gif", "WebP", "Bmp", "Tiff")
 _ORIENTATION = 0x0112  # of EXIF
 _TURNED = range(5, 9)  # orientations by a quarter
 
 
-def prepare() -> None:
-    """Load the library."""
-    from PIL import Image
-
-    Image.init()
-
-
-def parse(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
+def parse_picture(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
     """Return the size of a picture, upright. Raises RefusedFileError for one that is too large or too narrow."""
     from PIL import Image
 
@@ -67,3 +67,28 @@ def _has_frames(image: Any) -> bool:
     except (EOFError, ValueError, OSError, SyntaxError):
         return False
     return True
+
+
+MAX_SOUND_S = 30 * 60
+
+
+def parse_sound(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
+    """Return the length of a sound. Raises RefusedFileError for one that is empty or longer than 30 minutes."""
+    import miniaudio
+
+    if data[:4] in (b"RIFF", b"RF64"):
+        info = miniaudio.wav_get_info(data)
+    elif data[:4] == b"fLaC":
+        info = miniaudio.flac_get_info(data)
+    elif data[:4] == b"OggS":
+        info = miniaudio.vorbis_get_info(data)
+    else:
+        info = miniaudio.mp3_get_info(data)
+    length_s = float(info.duration)
+    if not math.isfinite(length_s) or length_s <= 0:
+        raise RefusedFileError("has no sound in it.", "Attach a whole file.")
+    minutes, seconds = divmod(round(length_s), 60)
+    if length_s > MAX_SOUND_S:
+        cause = f"is {minutes:,} minutes long."
+        raise RefusedFileError(cause, f"Attach parts of at most {MAX_SOUND_S // 60} minutes.")
+    return ParsedFile(detail=f"{minutes}:{seconds:02}")

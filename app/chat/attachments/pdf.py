@@ -28,18 +28,7 @@ _PASSWORD = "password"  # noqa: S105  (in PDFium's error)
 _CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
-def prepare() -> None:
-    """Load the libraries."""
-    import PIL.PngImagePlugin  # noqa: F401 - it writes the pages
-    import pypdfium2  # noqa: F401
-
-
-def page_mark(number: int) -> str:
-    """Return the line that begins page `number`."""
-    return f"[Page {number}]"
-
-
-def parse(data: bytes, pages: PageChoice, progress: Callable[[], None]) -> ParsedFile:
+def parse_pdf(data: bytes, pages: PageChoice, progress: Callable[[], None]) -> ParsedFile:
     """Return the text of the chosen pages, or with `pages.as_pictures`, and where no page has text, pictures of them.
 
     Raises RefusedFileError for a protected document, one without those pages, and too many of them.
@@ -98,7 +87,7 @@ def _text(document: Any, numbers: range, progress: Callable[[], None]) -> str:
     for number in numbers:
         words = _page_text(document, number)
         has_text = has_text or bool(words)
-        parts.append(f"{page_mark(number)}\n\n{words}".rstrip())
+        parts.append(f"[Page {number}]\n\n{words}".rstrip())
         n_characters += len(parts[-1])
         if n_characters > MAX_CHARACTERS:
             cause = f"has more than {MAX_CHARACTERS:,} characters up to page {number:,}."

@@ -1,0 +1,210 @@
+"""Documents without pages → Markdown: Word by mammoth, HTML by Beautiful Soup and markdownify, notebooks, CSV and TSV.
+
+Pictures, scripts and styles are left out. Nothing is fetched, and nothing outside the file is opened.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError
+
+MAX_PART_BYTES = 32 << 20  # of XML
+_MAX_PARTS = 20_000
+_MAX_RATIO = 200  # of an XML part and its packed form; real ones have 5 to 30
+_SMALL_BYTES = 1 << 20  # may be packed better
+_XML = (".xml", ".rels")
+_IS_ENCRYPTED = 1
+_BODY = "word/document.xml"
+
+
+def parse_docx(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
+    """Return the text of a document. Raises RefusedFileError for one that is protected, or would unpack to too much."""
+    import mammoth
+
+    _check_archive(data)
+    page = mammoth.convert_to_html(io.BytesIO(data), convert_image=lambda _picture: []).value
+    text = _markdown_of(page)
+    if not text:
+        raise RefusedFileError("has no text.", "Save it as PDF to attach its pages as pictures.")
+    return ParsedFile(text, f"{len(text):,} characters")
+
+
+def _check_archive(data: bytes) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        parts = archive.infolist()
+    if any(part.flag_bits & _IS_ENCRYPTED for part in parts):
+        raise RefusedFileError("is protected by a password.", "Save it without one, and attach that.")
+    if not any(part.filename == _BODY for part in parts):
+        raise RefusedFileError("is a ZIP archive without a Word document.", "Attach another file.")
+    texts = [part for part in parts if part.filename.lower().endswith(_XML)]
+    is_bomb = any(part.file_size > max(_SMALL_BYTES, _MAX_RATIO * part.compress_size) for part in texts)
+    if len(parts) > _MAX_PARTS or is_bomb or sum(part.file_size for part in texts) > MAX_PART_BYTES:
+        raise RefusedFileError(
+            f"would unpack to more than {MAX_PART_BYTES >> 20} MiB of text.", "Attach a smaller document."
+        )
+
+
+_HIDDEN = "title script style noscript template svg iframe object head canvas audio video".split()  # noqa: SIM905
+_BLANK_LINES = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
+
+
+def parse_html(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
+    """Return the text of a page, in the encoding that it declares. Raises RefusedFileError for one without any."""
+    text = _markdown_of(data)
+    if not text:
+        raise RefusedFileError("has no text.", "Save the page with its content, or as PDF.")
+    return ParsedFile(text, f"{len(text):,} characters")
+
+
+def _markdown_of(page: bytes | str) -> str:
+    """Return a page as Markdown, its title first."""
+    from bs4 import BeautifulSoup
+    from markdownify import MarkdownConverter
+
+    soup = BeautifulSoup(page, "html.parser")
+    title = soup.title.get_text(" ", strip=True) if soup.title else ""
+    for element in soup.find_all(_HIDDEN):
+        element.decompose()
+    for picture in soup.find_all("img"):
+        picture.replace_with(str(picture.get("alt") or ""))
+    converter = MarkdownConverter(heading_style="ATX", bullets="-", escape_asterisks=False, escape_underscores=False)
+    body = _BLANK_LINES.sub("\n\n", str(converter.convert_soup(soup))).strip()
+    return f"# {title}\n\n{body}" if title and not body.startswith(f"# {title}") else body
+
+
+_COLORS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_MAX_OUTPUT_CHARACTERS = 4_000  # of one cell
+_DAMAGED = ("is no notebook.", "Save it anew with Jupyter, or give it another ending to attach it as text.")
+
+
+def parse_notebook(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
+    """Return the cells of a notebook of format 3 or 4. Raises RefusedFileError for anything else."""
+    try:
+        notebook = json.loads(data.decode("utf-8-sig"))
+    except ValueError as error:
+        raise RefusedFileError(*_DAMAGED) from error
+    cells = _cells(notebook)
+    language = _language(notebook)
+    text = "\n\n".join(filter(None, (part for cell in cells for part in _parts(cell, language))))
+    if not text:
+        raise RefusedFileError("has no text.", "Attach another file.")
+    return ParsedFile(text, f"{len(cells):,} {'cell' if len(cells) == 1 else 'cells'}")
+
+
+def _cells(notebook: Any) -> list[dict[str, Any]]:
+    if not isinstance(notebook, dict):
+        raise RefusedFileError(*_DAMAGED)
+    sheets = notebook.get("worksheets")  # of format 3
+    holders = [notebook, *(sheets if isinstance(sheets, list) else [])]
+    cells = [holder.get("cells") for holder in holders if isinstance(holder, dict)]
+    found = [cell for listed in cells if isinstance(listed, list) for cell in listed if isinstance(cell, dict)]
+    if not found:
+        raise RefusedFileError(*_DAMAGED)
+    return found
+
+
+def _language(notebook: dict[str, Any]) -> str:
+    metadata = notebook.get("metadata")
+    for name in ("language_info", "kernelspec"):
+        info = metadata.get(name) if isinstance(metadata, dict) else None
+        language = (
+            (info.get("name") if name == "language_info" else info.get("language")) if isinstance(info, dict) else None
+        )
+        if isinstance(language, str) and language.isalnum():
+            return language
+    return "python"
+
+
+def _parts(cell: dict[str, Any], language: str) -> Iterator[str]:
+    source = _joined(cell.get("source", cell.get("input"))).strip()
+    if cell.get("cell_type") != "code":
+        yield source
+        return
+    if source:
+        yield _fenced(source, language)
+    outputs = cell.get("outputs")
+    printed = (
+        "".join(_printed(output) for output in outputs if isinstance(output, dict)) if isinstance(outputs, list) else ""
+    )
+    printed = _COLORS.sub("", printed).strip()
+    if len(printed) > _MAX_OUTPUT_CHARACTERS:
+        n_left_out = len(printed) - _MAX_OUTPUT_CHARACTERS
+        printed = f"{printed[:_MAX_OUTPUT_CHARACTERS]}\n[{n_left_out:,} more characters of output left out]"
+    if printed:
+        yield f"Output:\n\n{_fenced(printed, '')}"
+
+
+def _printed(output: dict[str, Any]) -> str:
+    """Return what one output says as text."""
+    if "ename" in output:
+        return f"{_joined(output['ename'])}: {_joined(output.get('evalue'))}\n"
+    data = output.get("data")
+    text = _joined(data.get("text/plain") if isinstance(data, dict) else output.get("text"))
+    return text if text.endswith("\n") or not text else f"{text}\n"
+
+
+def _joined(lines: Any) -> str:
+    """Return a text of nbformat: a string, or a list of lines."""
+    if isinstance(lines, str):
+        return lines
+    return "".join(line for line in lines if isinstance(line, str)) if isinstance(lines, list) else ""
+
+
+def _fenced(text: str, language: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text}\n{fence}"
+
+
+_DELIMITERS = ",;\t|"
+_MAX_COLUMNS = 1_000
+_BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+
+
+def parse_table(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
+    """Return a table. Raises RefusedFileError for one that is empty, no text, or has more than 1,000 columns."""
+    text = _decoded(data)
+    csv.field_size_limit(MAX_CHARACTERS)
+    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=_delimiter(text)) if any(row)]
+    if not rows:
+        raise RefusedFileError("is an empty table.", "Attach another file.")
+    n_columns = max(map(len, rows))
+    if n_columns > _MAX_COLUMNS:
+        raise RefusedFileError(f"has {n_columns:,} columns.", f"Attach at most {_MAX_COLUMNS:,}.")
+    lines = [_table_row(row, n_columns) for row in rows]
+    lines.insert(1, _table_row(["---"] * n_columns, n_columns))
+    return ParsedFile("\n".join(lines), f"{len(rows) - 1:,} rows, {n_columns:,} columns")
+
+
+def _decoded(data: bytes) -> str:
+    encoding = next((name for mark, name in _BOMS if data.startswith(mark)), "utf-8-sig")
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise RefusedFileError("is neither UTF-8 nor UTF-16.", "Save it as CSV in UTF-8.") from error
+    if "\0" in text:
+        raise RefusedFileError("is no text.", "Save it as CSV in UTF-8.")
+    return text
+
+
+def _delimiter(text: str) -> str:
+    """Return the delimiter that the first line has most of, outside quotes; a comma where it has none."""
+    first = text.lstrip().partition("\n")[0]
+    outside = "".join(first.split('"')[::2])
+    counts = Counter({mark: outside.count(mark) for mark in _DELIMITERS})
+    mark, n = counts.most_common(1)[0]
+    return mark if n else ","
+
+
+def _table_row(row: Sequence[str], n_columns: int) -> str:
+    cells = (" ".join(cell.split()).replace("|", "\\|") for cell in (*row, *[""] * (n_columns - len(row))))
+    return f"| {' | '.join(cells)} |"
