@@ -19,8 +19,8 @@ from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
 from app.chat.compaction import AutoCompaction
-from app.chat.figures import Clock
 from app.chat.repository import ChatRepository, InMemoryChatRepository
+from app.chat.state import Clock
 from app.common.help_topics import read_topic
 from app.common.terminal import printable, printable_line, printable_paste
 from app.settings.settings import Settings

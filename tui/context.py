@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from textual.app import App
 
-from app.chat.figures import Clock
 from app.chat.repository import ChatRepository
+from app.chat.state import Clock
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from tui.chat.session import ChatSession

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from app import __version__
-from app.chat.prefixes import delete_prefixes
-from app.chat.repository import SqliteChatRepository
+from app.chat.repository import SqliteChatRepository, delete_prefixes
 from app.common.event_log import log_event, logging_to_file
 from app.common.terminal import printable
 from app.settings.private_files import keep_private, mark_in_use

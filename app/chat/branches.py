@@ -11,8 +11,7 @@ from enum import Enum
 from itertools import pairwise, takewhile
 
 from app.chat.attachments.prompt import compose_prompt
-from app.chat.compaction import TOKENS_AFTER, replaced_messages, sent_branch
-from app.chat.context_tokens import estimated_tokens, message_tokens
+from app.chat.compaction import TOKENS_AFTER, estimated_tokens, message_tokens, replaced_messages, sent_branch
 from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree, call_text
 from app.chat.turns import made_calls, media_files_of, turns_of
 from app.protocol.chat import MediaPart, ToolCall

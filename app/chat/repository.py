@@ -7,7 +7,7 @@ chats.db belong to `app.chat`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,9 @@ from app.chat.branches import UNSAVED_ID, Conversation, RemovedMessages
 from app.chat.conversation import MediaFile, Message, MessageContent, MessageState, placed, provisional_title
 from app.chat.store.attachment_files import encode_media
 from app.protocol.chat import MediaPart
-from quantizer.system.errors import StorageError
+from app.protocol.errors import ServiceError
+from app.settings.private_files import remove_prefixes
+from quantizer.system.errors import StorageError, UserError
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat, ChatSettings, Transcript
@@ -415,3 +417,31 @@ class DraftAutosave:
             self._has_failed = True
         else:
             self._saved, self._has_failed = draft, False
+
+
+_TIMEOUT_S = 10.0  # a service that starts or computes a long step; what it saves later goes at the app's next start
+
+Forget = Callable[[Sequence[str]], Awaitable[None]]
+"""Lets a service delete what it computed of the chats with these keys, in memory and on its disk."""
+
+
+async def delete_prefixes(
+    keys: Sequence[str], cache_dir: Path, forget: Forget | None = None, *, is_own_service: bool = True
+) -> UserError | None:
+    """Delete the computed prefixes of chats by their `prompt_cache_key`; return what kept the service from it.
+
+    A service of our own deletes its files, which are in `cache_dir`; they are deleted here only where it did not, or
+    where `forget` goes to another machine. Raises StorageError.
+    """
+    failure: UserError | None = None
+    if forget is not None:
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await forget(keys)
+        except TimeoutError:
+            failure = ServiceError("The service did not answer in time.", "Try again.")
+        except UserError as error:
+            failure = error
+    if forget is None or failure is not None or not is_own_service:
+        await asyncio.to_thread(remove_prefixes, cache_dir, keys)
+    return failure

@@ -14,15 +14,13 @@ from typing import TYPE_CHECKING
 
 from app.chat.backend import ChatBackend, ChatConnection
 from app.chat.branches import UNSAVED_ID, RemovedMessages
-from app.chat.compaction import TOKENS_AFTER, AutoCompaction
-from app.chat.context_tokens import estimated_tokens
+from app.chat.compaction import TOKENS_AFTER, AutoCompaction, estimated_tokens
 from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
 from app.chat.events import Changed, ChatEvent, Events
 from app.chat.exchange import ask, ask_again, exchange, go_on, remove
-from app.chat.figures import Clock
 from app.chat.repository import AnswerTarget, OpenedChat
 from app.chat.sampling_options import template_of
-from app.chat.state import ChatState
+from app.chat.state import ChatState, Clock
 from app.chat.steps import StepHistory, UndoneStep
 from app.chat.stream import with_cache_key
 from app.chat.summaries import is_near, make_room, make_room_now

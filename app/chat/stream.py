@@ -17,11 +17,16 @@ from app.chat.backend import ChatBackend, ChatConnection
 from app.chat.conversation import Message as ChatMessage
 from app.chat.conversation import MessageState, Scalar
 from app.chat.events import Events, Failed, Finished, Reading, Written
-from app.chat.figures import AnswerFigures, AnswerTimer, Clock
-from app.chat.prompt_templates import COMPLETION, COMPLETION_TOKENS, render_prompt, template_stops
 from app.chat.repository import AnswerTarget, AnswerWriter
-from app.chat.sampling_options import generation_options, template_of
-from app.chat.state import ChatState
+from app.chat.sampling_options import (
+    COMPLETION,
+    COMPLETION_TOKENS,
+    generation_options,
+    render_prompt,
+    template_of,
+    template_stops,
+)
+from app.chat.state import AnswerFigures, AnswerTimer, ChatState, Clock
 from app.common.terminal import printable
 from app.protocol.chat import (
     AnswerDelta,

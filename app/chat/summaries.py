@@ -19,15 +19,14 @@ from app.chat.compaction import (
     asking_branch,
     branch_tokens,
     checked_summary,
+    message_tokens,
     plan_compaction,
     summary_request,
     with_files,
 )
-from app.chat.context_tokens import message_tokens
 from app.chat.conversation import Message, MessageContent, MessageState, MessageTree, Scalar, placed
 from app.chat.events import Added, Events, Note, Summarizing, Written
-from app.chat.prompt_templates import COMPLETION
-from app.chat.sampling_options import template_of, think_of
+from app.chat.sampling_options import COMPLETION, template_of, think_of
 from app.chat.state import ChatState
 from app.chat.stream import StreamChunk, stream_answer
 from app.protocol.chat import Completed

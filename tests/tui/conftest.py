@@ -20,8 +20,8 @@ from textual.events import Key, Paste
 from textual.keys import REPLACED_KEYS, _character_to_key, _get_unicode_name_from_key
 from textual.pilot import Pilot
 
-from app.chat.figures import Clock
 from app.chat.repository import ChatRepository
+from app.chat.state import Clock
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from tests.app.client.scripted_client import ScriptedClient

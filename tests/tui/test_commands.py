@@ -7,15 +7,12 @@ from collections import Counter
 import pytest
 
 from tui.app import LocalllmApp
+from tui.chat.actions import MessageActions, SettingsActions, ToolActions
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.draft_actions import DraftActions
-from tui.chat.message_actions import MessageActions
 from tui.chat.screen import ChatScreen
-from tui.chat.settings_actions import SettingsActions
-from tui.chat.tools.actions import ToolActions
 from tui.commands import APP_COMMANDS, FEATURES, slash_line, unknown_command
-from tui.inline.chat import InlineChat
-from tui.inline.commands import COMMANDS
+from tui.inline.chat import COMMANDS, InlineChat
 
 SCREENS = [feature.screen_class() for feature in FEATURES]
 PARTS = {ChatScreen: (MessageActions, DraftActions, ToolActions, SettingsActions)}  # they carry out commands too

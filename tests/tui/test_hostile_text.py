@@ -31,7 +31,7 @@ from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, 
 from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kinds, sequences
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
-from tui.chat.tools.approval_panel import ApprovalPanel
+from tui.chat.tools.calls import ApprovalPanel
 from tui.connection import ServiceConnection
 
 pytestmark = pytest.mark.slow

@@ -19,8 +19,8 @@ from app.chat.conversation import Attachment
 from app.common.terminal import printable_line
 from app.protocol.library import LocalModel
 from quantizer.system.errors import UserError
+from tui.chat.actions import ChatView
 from tui.chat.composer.context_forecast import DraftCounter
-from tui.chat.view import ChatView
 from tui.commands import slash_line
 from tui.connection import localllm_service
 

@@ -12,8 +12,8 @@ from rich.cells import cell_len, set_cell_size
 from app.chat.backend import ConnectionState
 from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
 from app.chat.conversation import ChatSettings, Scalar
-from app.chat.figures import AnswerFigures
 from app.chat.sampling_options import valid_options
+from app.chat.state import AnswerFigures
 from app.common.terminal import printable_line
 from app.library.local.model_files import id_of
 

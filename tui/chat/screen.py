@@ -23,6 +23,7 @@ from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
 from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError
+from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActions
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachments import AttachmentReader, files_below
@@ -30,16 +31,12 @@ from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
-from tui.chat.message_actions import MessageActions
 from tui.chat.notices import OtherQuestions, StatusLine, WaitingQuestions
-from tui.chat.settings_actions import SettingsActions
 from tui.chat.settings_editor import SettingsEditor
-from tui.chat.tools.actions import ToolActions
-from tui.chat.tools.approval_panel import ApprovalPanel
+from tui.chat.tools.calls import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
 from tui.chat.transcript.message_view import MessageView
 from tui.chat.transcript.transcript import Transcript
-from tui.chat.view import ChatView
 from tui.commands import slash_line, unknown_command
 from tui.context import AppContext
 from tui.widgets.notifications import NotificationLine

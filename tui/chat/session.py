@@ -11,10 +11,10 @@ from dataclasses import replace
 
 from app.chat.branches import Conversation
 from app.chat.compaction import AutoCompaction
-from app.chat.figures import Clock
 from app.chat.repository import ChatRepository, OpenedChat
 from app.chat.sampling_options import think_of
 from app.chat.session import Draw, OpenChat
+from app.chat.state import Clock
 from app.chat.tool_switches import tools_in_short
 from app.protocol.errors import ServiceError
 from app.tools.backend import ToolBackend

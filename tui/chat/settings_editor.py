@@ -12,10 +12,10 @@ from pathlib import Path
 
 from app.chat.conversation import ChatSettings, Scalar
 from app.chat.presets import Presets, PromptLibrary, read_text
-from app.chat.prompt_templates import TEMPLATE_MEANINGS
 from app.chat.sampling_options import (
     FILE_OPTIONS,
     MAX_OPTION_BYTES,
+    TEMPLATE_MEANINGS,
     THINK_LEVELS,
     change_options,
     schema_of,

@@ -14,7 +14,7 @@ from textual.widgets import Input, OptionList, Static
 
 from app.chat.conversation import Chat
 from app.chat.files import ImportResult, export_of, export_to, import_file
-from app.chat.prefixes import delete_prefixes
+from app.chat.repository import delete_prefixes
 from app.chat.session import OpenChat
 from app.chat.store.chat_store import ChatStore, StoreThread
 from app.chat.store.tables import PAGE_SIZE

@@ -22,8 +22,7 @@ from app.tools.backend import LazyTools
 from quantizer.system.errors import UserError
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service
-from tui.inline.chat import InlineChat
-from tui.inline.commands import SLASH_WORDS
+from tui.inline.chat import SLASH_WORDS, InlineChat
 from tui.inline.scrollback import LinePrompt, Scrollback, without_echo
 
 _Result = TypeVar("_Result")

@@ -14,8 +14,7 @@ from rich.cells import cell_len, set_cell_size
 from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
 from app.chat.conversation import Attachment, Message
 from app.chat.events import ApprovalNeeded, ChatEvent, Note, Result, Written
-from app.chat.figures import format_reasoning
-from app.chat.state import ApprovalQueue
+from app.chat.state import ApprovalQueue, format_reasoning
 from app.cli.approval import TerminalApprover
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Completed

@@ -156,7 +156,7 @@ def restore(chat_ids: tuple[int, ...]) -> None:
 
 
 async def _delete_prefixes(keys: list[str]) -> None:
-    from app.chat.prefixes import delete_prefixes
+    from app.chat.repository import delete_prefixes
     from app.client.service_client import ServiceClient
     from app.common.keys import own_key
 

@@ -10,13 +10,13 @@ from app.chat.compaction import (
     CompactionPlan,
     ContextBudget,
     checked_summary,
+    message_tokens,
     plan_compaction,
     sent_branch,
     summary_request,
     summary_turn,
     with_files,
 )
-from app.chat.context_tokens import message_tokens
 from app.chat.conversation import Attachment, Message, MessageContent, MessageState
 from app.protocol.chat import ToolCall
 from app.protocol.errors import RequestError

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from app.chat.context_tokens import estimated_tokens, message_tokens
+from app.chat.compaction import estimated_tokens, message_tokens
 from app.chat.conversation import Attachment, MediaFile, Message
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from app.chat.backend import ConnectionState
-from app.chat.figures import AnswerFigures, AnswerTimer
+from app.chat.state import AnswerFigures, AnswerTimer
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 from tests.app.client.scripted_client import READY as READY_MODEL
 from tests.tui.plans import split_plan

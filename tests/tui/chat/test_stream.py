@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from app.chat import stream
 from app.chat.conversation import Message
-from app.chat.figures import AnswerTimer, format_reasoning
+from app.chat.state import AnswerTimer, format_reasoning
 from app.chat.stream import StreamChunk, remaining_pause_s, stream_answer
 from app.common.terminal import printable
 from app.protocol.chat import Message as ChatMessage

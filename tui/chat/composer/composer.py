@@ -29,7 +29,18 @@ from tui.chat.composer.attachment_bar import (
     AttachmentScreen,
     MediaScreen,
 )
-from tui.chat.composer.attachments import AttachmentReader, is_long, pasted, pasted_paths, path_of, unused_name
+from tui.chat.composer.attachments import (
+    AttachmentReader,
+    MentionReader,
+    has_mention,
+    is_long,
+    mention_of,
+    pasted,
+    pasted_paths,
+    path_of,
+    unused_name,
+    without_mention,
+)
 from tui.chat.composer.completion import (
     Arguments,
     Completion,
@@ -41,7 +52,6 @@ from tui.chat.composer.completion import (
 )
 from tui.chat.composer.context_forecast import TokenCount
 from tui.chat.composer.external_programs import ClipboardTool, clipboard_tool, read_picture
-from tui.chat.composer.mentions import MentionReader, has_mention, mention_of, without_mention
 from tui.chat.composer.prompt_input import PromptInput
 from tui.commands import slash_line
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from app.chat.attachments.prompt import compose_prompt
 from app.chat.backend import ChatBackend, ConnectionState
-from app.chat.context_tokens import estimated_tokens
+from app.chat.compaction import estimated_tokens
 from app.chat.conversation import Attachment, MediaFile, MessageContent
 from app.protocol.chat import MediaPart
 from app.protocol.errors import RequestError

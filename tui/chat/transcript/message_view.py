@@ -21,12 +21,12 @@ from textual.widgets import Static
 
 from app.chat.branches import Ending, TranscriptEntry, has_only_calls
 from app.chat.conversation import Attachment, MediaFile, Role
-from app.chat.figures import format_reasoning
+from app.chat.state import format_reasoning
 from app.common.terminal import printable, printable_line
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
-from tui.chat.tools.call_view import SIGNS, FoldLine, ToolCallView
+from tui.chat.tools.calls import SIGNS, FoldLine, ToolCallView
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 from tui.pictures.picture_view import PictureView, media_content, picture_bounds

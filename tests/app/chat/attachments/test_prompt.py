@@ -1,6 +1,9 @@
 from __future__ import annotations
 
-from app.chat.attachments.prompt import compose_prompt, media_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat.attachments.prompt import compose_prompt, media_of, part_of, split_text
 from app.chat.conversation import Attachment, MediaFile
 
 _PNG = MediaFile("a" * 64, "image/png", 5)
@@ -30,3 +33,48 @@ def test_pages_say_which_they_are() -> None:
 
 def test_texts_stand_beside_pictures_as_ever() -> None:
     assert compose_prompt("q", [Attachment("n.md", "Soup."), _PHOTO]) == "n.md:\n```\nSoup.\n```\n\nq"
+
+
+_PAGES = "\n\n".join(f"[Page {number}]\n\n{'word ' * 20}".rstrip() for number in range(1, 13))
+
+
+def test_a_text_that_fits_is_one_part() -> None:
+    (part,) = split_text("Soup", 10)
+    assert (part.text, part.label) == ("Soup", "part 1 of 1")
+
+
+def test_a_document_is_cut_where_pages_begin() -> None:
+    parts = split_text(_PAGES, 400)
+    assert [part.label for part in parts][:2] == ["part 1 of 4, pages 1–3", "part 2 of 4, pages 4–6"]
+    assert all(part.text.startswith("[Page ") for part in parts)
+
+
+def test_a_page_longer_than_a_part_is_cut_within_and_named_in_both() -> None:
+    first, second = split_text(f"[Page 7]\n\n{'word ' * 30}", 100)
+    assert (first.label, second.label) == ("part 1 of 2, page 7", "part 2 of 2, page 7")
+    assert first.text.endswith("word ")
+
+
+def test_sections_come_before_paragraphs_and_paragraphs_before_lines() -> None:
+    assert split_text("a\n\nbbbbbb\n\n# C\nccccc\n\ndd\n\neeee", 20)[1].text.startswith("# C")
+    assert split_text("aaaa\nbbbbb\n\ncc\ndd\nee", 17)[1].text == "cc\ndd\nee"
+
+
+def test_what_has_no_border_is_cut_at_the_limit() -> None:
+    assert [part.text for part in split_text("x" * 25, 10)] == ["x" * 10, "x" * 10, "x" * 5]
+
+
+def test_pictures_go_with_the_first_part() -> None:
+    attachment = Attachment("a.pdf", _PAGES, "application/pdf", "12 pages", (MediaFile("a" * 64, "image/png", 1),))
+    first, second, *_ = (part_of(attachment, part) for part in split_text(_PAGES, 400))
+    assert (first.label, len(first.media)) == ("a.pdf, part 1 of 4, pages 1–3", 1)
+    assert (second.label, second.media) == ("a.pdf, part 2 of 4, pages 4–6", ())
+
+
+@given(st.text(alphabet="ab \n#[Page 1]", max_size=400), st.integers(1, 60))
+def test_no_character_is_lost_and_every_part_fits(text: str, max_characters: int) -> None:
+    parts = split_text(text, max_characters)
+    assert "".join(part.text for part in parts) == text
+    assert all(0 < len(part.text) <= max_characters for part in parts) or not text
+    assert [part.number for part in parts] == list(range(1, len(parts) + 1))
+    assert {part.n_parts for part in parts} == {len(parts)}

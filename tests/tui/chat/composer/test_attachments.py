@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tui.chat.composer.attachments import complete_path, files_below, is_long, pasted
+from quantizer.system.errors import UsageError
+from tui.chat.composer.attachments import (
+    AttachmentReader,
+    Mentioned,
+    MentionReader,
+    complete_path,
+    files_below,
+    is_long,
+    mention_of,
+    pasted,
+    without_mention,
+)
 
 
 def test_a_paste_is_long_by_its_letters_or_its_lines() -> None:
@@ -64,3 +75,99 @@ def test_an_unfinished_name_becomes_files_and_folders(folder: Path) -> None:
     assert complete_path(".h", folder) == [".hidden"]
     assert complete_path("../o", folder) == ["../outside.txt"]
     assert complete_path("nothing/", folder) == []
+
+
+async def no_contents(contents) -> None:
+    """Keep nothing: these files are texts."""
+    assert not contents
+
+
+def reader_of(folder: Path) -> MentionReader:
+    return MentionReader(folder, AttachmentReader(no_contents))
+
+
+async def read_mentions(question: str, folder: Path, attached=(), *, is_typed: bool = True) -> Mentioned:
+    return await reader_of(folder).find(question, attached, is_typed=is_typed)
+
+
+def names_of(mentioned: Mentioned) -> list[str]:
+    return [attachment.name for attachment in mentioned.attachments]
+
+
+@pytest.mark.parametrize(
+    ("question", "names"),
+    [
+        ("What is in @notes.txt?", ["notes.txt"]),
+        ("@src/main.py: explain, and @notes.txt too, @notes.txt.", ["src/main.py", "notes.txt"]),
+        ('Sum up @"my notes.txt"!', ["my notes.txt"]),
+        ("Write to me@notes.txt or @property, @@notes, @ src", []),
+        ("@src is a folder", []),
+        ("@" + "x" * 5000, []),
+    ],
+)
+async def test_a_word_behind_an_at_sign_is_a_file_where_there_is_one(
+    folder: Path, question: str, names: list[str]
+) -> None:
+    mentioned = await read_mentions(question, folder)
+    assert (names_of(mentioned), mentioned.faults) == (names, ())
+
+
+async def test_a_file_elsewhere_is_attached_unless_the_text_may_be_pasted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    monkeypatch.setenv("USERPROFILE", str(folder.parent))
+    question = f"@~/outside.txt @../outside.txt @{folder.parent}/outside.txt @src/../notes.txt"
+    assert len(names_of(await read_mentions(question, folder))) == 4
+    possibly_pasted = await read_mentions(question, folder, is_typed=False)
+    assert names_of(possibly_pasted) == ["src/../notes.txt"]
+    assert len(possibly_pasted.faults) == 3
+    assert "~/outside.txt is outside this folder" in possibly_pasted.faults[0]
+
+
+async def test_a_missing_file_is_a_fault_and_a_word_is_not(folder: Path) -> None:
+    question = "@notes.text, @src/nothing, @nul\0x.txt, @src/ and @somebody or @~nobody-here/x.txt see @notes.txt"
+    mentioned = await read_mentions(question, folder)
+    assert mentioned.faults == (
+        "No such file: notes.text.",
+        "No such file: src/nothing.",
+        "No such file: nul\0x.txt.",
+        "src/ is a folder: mention one of its files.",
+        "No such file: ~nobody-here/x.txt.",
+    )
+    assert names_of(mentioned) == ["notes.txt"]
+    assert await read_mentions("@app.route('/')\n@nothing.txt", folder, is_typed=False) == Mentioned()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="pipes with a name are files elsewhere")
+async def test_a_pipe_is_a_fault_and_nobody_waits_for_it(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    (fault,) = (await read_mentions("What comes out of @pipe?", folder)).faults
+    assert fault.startswith("pipe is a pipe.")
+
+
+async def test_a_file_that_is_attached_already_is_not_read_again(folder: Path) -> None:
+    (folder / "notes.txt").unlink()
+    assert await read_mentions("@notes.txt, please", folder, {"notes.txt"}) == Mentioned()
+
+
+async def test_a_question_with_a_fault_is_held_back_once(folder: Path) -> None:
+    reader = reader_of(folder)
+    with pytest.raises(UsageError, match=r"No such file: nope.txt. Enter again"):
+        await reader.read("@nope.txt and @notes.txt")
+    with pytest.raises(UsageError, match=r"No such file: nope.txt."):
+        await reader.read("@nope.txt and, again, @notes.txt")
+    (attached,) = await reader.read("@nope.txt and, again, @notes.txt")
+    assert attached.name == "notes.txt"
+    with pytest.raises(UsageError, match=r"No such file: nope.txt."):  # another time it is a mistake again
+        await reader.read("@nope.txt and, again, @notes.txt")
+
+
+def test_a_mention_is_written_in_quotes_where_its_name_has_spaces_and_can_be_taken_out() -> None:
+    assert mention_of("notes.txt") == "@notes.txt "
+    assert mention_of("my notes.txt") == '@"my notes.txt" '
+    assert mention_of("my folder/", is_finished=False) == '@"my folder/'
+    assert without_mention('Is @notes.txt, or @"my notes.txt" @notes.txt.old?', "notes.txt") == (
+        'Is , or @"my notes.txt" @notes.txt.old?'
+    )
+    assert without_mention('Is @"my notes.txt" it?', "my notes.txt") == "Is  it?"

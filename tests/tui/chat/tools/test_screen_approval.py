@@ -14,7 +14,7 @@ from tests.app.chat.tool_chats import calling, said
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tests.tui.conftest import QUICK_CLOCK
-from tui.chat.tools.approval_panel import ApprovalPanel
+from tui.chat.tools.calls import ApprovalPanel
 
 DIFF = "--- a/sum.py\n+++ b/sum.py\n@@ -1,2 +1,2 @@\n def total(a, b):\n-    return a - b\n+    return a + b\n"
 WRITE = ToolCall("w", "write_file", '{"path": "sum.py", "content": "def total(a, b):"}')

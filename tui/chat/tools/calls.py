@@ -1,6 +1,6 @@
-"""The question whether a tool may run, above the composer: what it would do, and one key for each decision.
+"""A call of a tool in the transcript, and the question above the composer whether it may run.
 
-Owns when a key counts. Letters typed in the composer never decide anything: only the person brings the focus here, and
+Of the question: letters typed in the composer never decide anything: only the person brings the focus here, and
 keys that arrive right after it, as in a burst of pasted text, still go to the composer.
 """
 
@@ -18,9 +18,92 @@ from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Static
 
+from app.chat.branches import TranscriptEntry
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.display import KEYS, decision_text, question_lines, question_title
+from app.tools.display import (
+    KEYS,
+    call_lines,
+    decision_text,
+    plain_lines,
+    progress_text,
+    question_lines,
+    question_title,
+    result_text,
+)
+from app.tools.tool import ToolResult
 from tui.widgets.styled_lines import StyledLines
+
+SIGNS = {False: "▸", True: "▾"}  # by whether it is open
+_N_TAIL_LINES = 3
+_NO_RESULT = ToolResult(call_id="", tool="")
+
+
+class FoldLine(Static):
+    """The line of something that a click expands or collapses."""
+
+    class Clicked(Message):
+        """The user clicked on the line."""
+
+    def on_click(self) -> None:
+        self.post_message(self.Clicked())
+
+
+class ToolCallView(Vertical):
+    """A message of role "tool": its line, expanded by a click on it or by `toggle`."""
+
+    def __init__(self, entry: TranscriptEntry) -> None:
+        super().__init__()
+        self._entry = entry
+        self._is_open = False
+        self._line = FoldLine(self._words(), markup=False)
+        self._tail = StyledLines(classes="tail")
+        self._details = StyledLines(classes="details")
+        self._details.display = False
+        self._show_tail()
+        self.set_class(entry.is_joined, "-joined")
+
+    def compose(self) -> ComposeResult:
+        yield self._line
+        yield self._tail
+        yield self._details
+
+    def show(self, entry: TranscriptEntry) -> None:
+        """Show the present state of the call."""
+        self._entry = entry
+        self._line.update(self._words(), layout=False)
+        self._show_tail()
+        self._show_details()
+        self.set_class(entry.is_joined, "-joined")
+
+    @on(FoldLine.Clicked)
+    def toggle(self) -> None:
+        """Expand or collapse arguments and output."""
+        self._is_open = not self._is_open
+        self._line.update(self._words(), layout=False)
+        self._show_details()
+        self._details.display = self._is_open
+
+    @property
+    def _result(self) -> ToolResult:
+        return self._entry.message.result or _NO_RESULT
+
+    def _words(self) -> str:
+        words = result_text(self._result, is_running=self._entry.is_running)
+        if self._entry.live is not None:
+            words = f"{words} · {progress_text(self._entry.live.progress)}"
+        return f"{SIGNS[self._is_open]} {words}"
+
+    def _show_tail(self) -> None:
+        output = self._entry.live.output if self._entry.live is not None else ""
+        lines = plain_lines(output.rstrip("\n"))[-_N_TAIL_LINES:] if output else ()
+        self._tail.show(lines)
+        self._tail.display = bool(lines)
+
+    def _show_details(self) -> None:
+        if self._is_open:
+            arguments = self._entry.call.arguments if self._entry.call is not None else ""
+            self._details.show(call_lines(arguments, self._entry.message.content, self._result))
+
 
 ARM_S = 0.25  # longer than between the keys of a paste, shorter than a person needs to read a line
 _SCROLLS = {"up": -1, "down": 1}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.prefixes import delete_prefixes
+from app.chat.repository import delete_prefixes
 from app.protocol.errors import ServiceError
 from app.settings.private_files import conversation_name
 from quantizer.system.errors import UserError

@@ -1,0 +1,442 @@
+"""The open chat on its screen, and the commands for its messages, its settings and its tools.
+
+`ChatView` has the widgets that show the chat and take its text; the classes after it have a method for each command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any, cast
+
+from textual.events import Paste
+from textual.worker import Worker
+
+from app.chat.branches import RemovedMessages, TranscriptEntry
+from app.chat.conversation import MessageContent
+from app.chat.session import OpenChat, joined
+from app.chat.steps import undone_text
+from quantizer.system.errors import StorageError
+from tui.chat.composer.composer import Composer
+from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.notices import OtherQuestions
+from tui.chat.settings_editor import SettingsEditor
+from tui.chat.tools.calls import ApprovalPanel
+from tui.chat.tools.editor import ToolsEditor
+from tui.chat.transcript.transcript import Transcript
+from tui.connection import ServiceConnection
+from tui.context import BaseApp
+from tui.markdown.document import CodeBlock, code_blocks
+from tui.widgets.screens import CommandScreen
+
+
+class ChatView:
+    """`is_open` is set once the last chat was opened, before which nothing is sent. `edited_id` is the message that the
+    prompt's text will replace; `removed` are the deletions in the open chat, the last one last."""
+
+    def __init__(self, screen: CommandScreen) -> None:
+        self.screen = screen
+        self.session = screen.app_context.session
+        self.is_open = asyncio.Event()
+        self.removed: list[RemovedMessages] = []
+        self.edited_id: int | None = None
+
+    @property
+    def chat(self) -> OpenChat:
+        return self.session.chat
+
+    @property
+    def connection(self) -> ServiceConnection:
+        return self.session.connection
+
+    @property
+    def transcript(self) -> Transcript:
+        return self.screen.query_one(Transcript)
+
+    @property
+    def composer(self) -> Composer:
+        return self.screen.query_one(Composer)
+
+    @property
+    def prompt(self) -> PromptInput:
+        return self.composer.prompt
+
+    async def show_all(self, at: int | None = None) -> None:
+        """Show the branch, scrolled to its end or to the message with the id `at`."""
+        await self.transcript.show(self.session.conversation.entries(), at)
+
+    def answer(self, begin: Callable[[OpenChat], object]) -> None:
+        """Call `begin` with the open chat, once that is open, and report what breaks its answer unexpectedly."""
+        if self.is_open.is_set():
+            begin(self.chat)
+            waiting: Callable[[], Coroutine[Any, Any, None]] = self.chat.wait
+        else:
+            waiting = partial(self._answer_when_open, begin)
+        self.run(waiting, "answer")
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None:
+        """Run `work` as a worker of the screen; if `exclusive` it ends the others of its group."""
+        _: Worker[None] = self.screen.run_worker(work, group=group, exclusive=exclusive)
+
+    async def _answer_when_open(self, begin: Callable[[OpenChat], object]) -> None:
+        await self.is_open.wait()
+        begin(self.chat)
+        await self.chat.wait()
+
+    def refuses_while_answering(self) -> bool:
+        """Return whether an answer is running, and say so."""
+        if self.chat.is_answering:
+            self.screen.inform("An answer is running: Esc stops it.")
+        return self.chat.is_answering
+
+    def end_edit(self) -> None:
+        """Let the prompt's text be a new question again."""
+        if self.edited_id is not None:
+            self.edited_id = None
+            self.prompt.border_title = None
+            self.composer.put("")
+
+    def focus_prompt(self) -> None:
+        """Give the keys to the prompt at once: the next one may be queued already."""
+        self.screen.set_focus(self.prompt)
+
+    def give_to_prompt(self, text: str) -> None:
+        """Let the prompt have what was typed elsewhere."""
+        self.focus_prompt()
+        self.prompt.post_message(Paste(text))
+
+    def put_back(self, draft: MessageContent | None) -> bool:
+        """Put unsent text before that in the prompt; return whether there is any."""
+        if draft is None:
+            return False
+        whole = joined(draft, self.composer.draft)
+        self.composer.put(whole.content, whole.attachments)
+        return True
+
+
+_EDITING: Mapping[str, str] = {
+    "user": "Editing the question: Enter sends it, Esc cancels",
+    "summary": "Editing the summary: Enter takes it, Esc cancels",
+}
+
+
+class MessageActions:
+    """The methods that commands call; they work on `view`."""
+
+    def __init__(self, view: ChatView) -> None:
+        self._view = view
+        self._screen = view.screen
+
+    def take_back(self) -> None:
+        """Put the last waiting question back into the prompt."""
+        if not self._view.put_back(self._view.chat.take_back()):
+            self._screen.inform("No question is waiting.")
+
+    async def answer_again(self) -> None:
+        """Answer the selected question, or the last one, again; without one, reconnect."""
+        await self._view.is_open.wait()
+        selected = self._view.transcript.selected
+        await self._view.chat.stop()
+        self._view.answer(partial(self._answer_again, selected.entry.message.id if selected else None))
+
+    async def select_step(self, n_steps: int) -> None:
+        """Select the message `n_steps` below the selected one (above if negative); the prompt is below the last one."""
+        if not await self._view.transcript.select_step(n_steps):
+            self._view.transcript.mark(None)
+            self._view.focus_prompt()
+
+    async def step_to_version(self, n_steps: int) -> None:
+        """Show another version of the selected message."""
+        if (selected := self._editable_selection()) is None:
+            return
+        with self._screen.inform_on_error(StorageError):
+            version_id = await self._view.chat.step_to_version(selected.message.id, n_steps)
+            if version_id is not None:
+                await self._view.transcript.show(self._view.session.conversation.entries(), at=version_id)
+
+    def edit(self) -> None:
+        """Load the selected question or summary, or the last one, into the prompt; sending it adds a version."""
+        conversation = self._view.session.conversation
+        selected = self._view.transcript.selected
+        message_id = selected.entry.message.id if selected else conversation.leaf_id
+        question = None if message_id is None else conversation.editable(message_id)
+        if question is None:
+            self._screen.inform("There is no question to edit yet.")
+            return
+        self._view.edited_id = question.id
+        self._view.prompt.push_recall(self._view.prompt.text)  # what was typed is not lost
+        self._view.prompt.border_title = _EDITING[question.role]
+        self._view.composer.put(question.content, question.attachments)
+        self._view.focus_prompt()  # at once: the next key edits the question
+
+    async def continue_answer(self) -> None:
+        """Continue the last answer if it was stopped or cut off."""
+        await self._view.is_open.wait()
+        answer = None if self._view.chat.is_answering else self._view.session.conversation.unfinished_answer
+        if answer is None:
+            self._screen.inform("There is no unfinished answer.")
+        else:
+            self._view.answer(lambda chat: chat.continue_answer(answer))
+
+    async def delete(self) -> None:
+        """Delete the selected message and its descendants; undo stays possible while the chat is open."""
+        if (selected := self._editable_selection()) is None:
+            return
+        with self._screen.inform_on_error(StorageError):
+            self._view.removed.append(await self._view.chat.remove(selected.message.id))
+            self._view.focus_prompt()  # Textual would select the next message
+            await self._view.show_all()
+            await self._view.transcript.add_deletion(len(self._view.removed[-1].messages))
+
+    async def undo(self) -> None:
+        """Restore the messages of the last deletion; without one, undo the last change of the prompt."""
+        if not self._view.removed:
+            self._view.prompt.action_undo()
+        elif not self._view.refuses_while_answering():
+            removed = self._view.removed.pop()
+            with self._screen.inform_on_error(StorageError):
+                await self._view.chat.restore(removed)
+                await self._view.transcript.remove_last_deletion()
+            await self._view.show_all(at=removed.messages[0].id)
+
+    def toggle_thoughts(self) -> None:
+        """Expand or collapse the reasoning of the selected answer, or of the last one."""
+        if not self._view.transcript.toggle_thoughts():
+            self._screen.inform("There are no thoughts here.")
+
+    def toggle_call(self) -> None:
+        """Expand or collapse the selected call of a tool, or the last one; of an answer, its reasoning."""
+        if not self._view.transcript.toggle_call() and not (
+            self._view.transcript.selected and self._view.transcript.toggle_thoughts()
+        ):
+            self._screen.inform("There is no call of a tool here.")
+
+    def copy_message(self) -> None:
+        """Copy the selected message to the clipboard."""
+        if selected := self._view.transcript.selected:
+            self._copy(selected.entry.message.content)
+
+    def copy_answer(self) -> None:
+        """Copy the last answer to the clipboard."""
+        if text := self._view.session.conversation.last_answer:
+            self._copy(text)
+        else:
+            self._screen.inform("There is no answer to copy yet.")
+
+    def copy_code(self, number: str = "") -> None:
+        """Copy a code block of the selected message, or of the last answer: the only one, the one with this number, or
+        one chosen from a list."""
+        selected = self._view.transcript.selected
+        text = selected.entry.message.content if selected else self._view.session.conversation.last_answer
+        blocks = {str(n): block for n, block in enumerate(code_blocks(text), start=1)}
+        wanted = number or ("1" if len(blocks) == 1 else "")
+        if not blocks:
+            self._screen.inform("There is no code block to copy.")
+        elif not wanted:
+            self._view.run(partial(self._choose_code, blocks), "code")
+        elif block := blocks.get(wanted):
+            self._copy(block.text)
+        else:
+            self._screen.inform(f"There are {len(blocks)} code blocks.")
+
+    async def _choose_code(self, blocks: Mapping[str, CodeBlock]) -> None:
+        from tui.widgets.dialogs import ChoiceDialog
+
+        titles = {number: block.title for number, block in blocks.items()}
+        chosen = await self._screen.app.push_screen_wait(
+            ChoiceDialog("Copy a code block", "", titles, is_numbered=True)
+        )
+        if chosen is not None:
+            self._copy(blocks[chosen].text)
+
+    async def go_to_start(self) -> None:
+        """Show the first message."""
+        await self._view.transcript.go_to_start()
+
+    async def go_to_end(self) -> None:
+        """Show the last message and follow new text."""
+        await self._view.transcript.go_to_end()
+
+    def _editable_selection(self) -> TranscriptEntry | None:
+        """Return the selected message if it may change now; otherwise notify why not."""
+        selected = self._view.transcript.selected
+        if self._view.refuses_while_answering():
+            return None
+        if selected is None:
+            self._screen.inform("Select a message first: Ctrl+Up.")
+        else:
+            return selected.entry
+        return None
+
+    def _answer_again(self, message_id: int | None, chat: OpenChat) -> None:
+        if not chat.answer_again(message_id):
+            self._view.connection.start()
+
+    def _copy(self, text: str) -> None:
+        self._screen.app.copy_to_clipboard(text)
+        self._screen.inform(f"Copied {len(text)} characters.")
+
+
+_TEMPLATE_HINT = "For a base model, which has no template of its own. It is stored with the chat."
+
+
+class SettingsActions:
+    """The methods that commands call. `show_status` is called when what it shows changes."""
+
+    def __init__(self, view: ChatView, editor: SettingsEditor, show_status: Callable[[], None]) -> None:
+        self._view = view
+        self._screen = view.screen
+        self._editor = editor
+        self._show_status = show_status
+
+    async def set_system_prompt(self, text: str) -> None:
+        """Set the system prompt of this chat, or show it."""
+        await self._view.is_open.wait()
+        await self._view.transcript.add_notice(self._editor.set_system_prompt(text))
+
+    async def edit_options(self, text: str) -> None:
+        """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
+        from tui.chat.options_screen import OptionsScreen
+
+        await self._view.is_open.wait()
+        if not text:
+            self._screen.app.push_screen(OptionsScreen(self._editor.settings.options, self._set_options))
+            return
+        with self._screen.warn_on_error():
+            await self._view.transcript.add_notice(await self._editor.change_options(text))
+
+    async def _set_options(self, texts: Mapping[str, str], preset: str) -> None:
+        await self._view.transcript.add_notice(await self._editor.set_options(texts, preset))
+
+    async def set_thinking(self, text: str) -> None:
+        """Set how much the model thinks before an answer, or show it."""
+        await self._view.is_open.wait()
+        with self._screen.warn_on_error():
+            await self._view.transcript.add_notice(self._editor.set_thinking(text))
+        self._show_status()
+
+    async def use_preset(self, name: str) -> None:
+        """Apply a preset, or list the presets."""
+        await self._view.is_open.wait()
+        with self._screen.warn_on_error():
+            await self._view.transcript.add_notice(await self._editor.use_preset(name))
+
+    async def use_template(self, name: str) -> None:
+        """Use a prompt template, or ask which; a question that failed without one is answered."""
+        from tui.widgets.dialogs import ChoiceDialog
+
+        await self._view.is_open.wait()
+        if not name:
+            choices = {slash: f"{slash}: {note}" for slash, note in self._editor.templates()}
+            self._screen.app.push_screen(
+                ChoiceDialog("Prompt template", _TEMPLATE_HINT, choices), self._template_chosen
+            )
+            return
+        with self._screen.warn_on_error():
+            await self._view.transcript.add_notice(self._editor.use_template(name))
+            if self._view.chat.lacks_template and not self._view.chat.is_answering:
+                await self._screen.run_command("retry")
+
+    async def _template_chosen(self, name: str | None) -> None:
+        if name is not None:
+            await self.use_template(name)
+
+    async def use_prompt(self, name: str) -> None:
+        """Put a prompt of the library into the composer, or list the prompts."""
+        with self._screen.warn_on_error():
+            if name:
+                self._view.composer.put(await self._editor.prompt(name), self._view.composer.attachments)
+                self._view.prompt.select_placeholder()
+            else:
+                await self._view.transcript.add_notice(await self._editor.list_prompts())
+
+
+class ToolActions:
+    """The methods that commands call. `show_status` is called when the tools that are on change; /undo restores what
+    `messages` deleted first."""
+
+    def __init__(
+        self, view: ChatView, messages: MessageActions, editor: ToolsEditor, show_status: Callable[[], None]
+    ) -> None:
+        self._view = view
+        self._screen = view.screen
+        self._messages = messages
+        self._tools_editor = editor
+        self._show_status = show_status
+        self._asking: tuple[OpenChat, ...] = ()  # chats that are not shown, as the person knows it
+
+    async def answer_approval(self) -> None:
+        """Go to the question of this chat, or to the chat that has one."""
+        panel = self._screen.query_one(ApprovalPanel)
+        asking = [chat for chat in self._view.session.asking if chat.stored.id is not None]
+        if panel.display:
+            self._screen.set_focus(panel)
+        elif asking and asking[0].stored.id is not None:
+            await cast("BaseApp", self._screen.app).open_chat(asking[0].stored.id)
+        else:
+            self._screen.inform("No tool asks for your permission.")
+
+    def scroll_pages(self, n_pages: int) -> None:
+        """Scroll the question that has the focus, else the conversation."""
+        panel = self._screen.query_one(ApprovalPanel)
+        if panel.has_focus:
+            panel.scroll_pages(n_pages)
+        else:
+            transcript = self._view.transcript
+            rows = max(1, transcript.size.height - 2)
+            transcript.scroll_relative(y=n_pages * rows, animate=False)
+
+    async def edit_tools(self, text: str) -> None:
+        """Switch tools, name folders and more from text such as `on files`; without a text, open the list."""
+        from tui.chat.tools.screen import ToolsScreen
+
+        await self._view.is_open.wait()
+        if not text:
+            self._screen.app.push_screen(ToolsScreen(self._tools_editor), lambda _: self._show_status())
+            return
+        with self._screen.warn_on_error():
+            await self._view.transcript.add_notice(await self._tools_editor.run(text))
+        self._show_status()
+
+    async def undo_step(self) -> None:
+        """Bring deleted messages back; without any, take back the last step of the chat with its files."""
+        await self._view.is_open.wait()
+        if self._view.removed:
+            await self._messages.undo()
+        elif not self._view.refuses_while_answering():
+            with self._screen.warn_on_error():
+                step = await self._view.chat.undo_step()
+                await self._view.transcript.add_notice(undone_text(step) if step else "There is nothing to take back.")
+                if step is not None and step.question is not None:
+                    self._view.put_back(step.question)
+
+    async def redo_step(self) -> None:
+        """Do again what was taken back last."""
+        await self._view.is_open.wait()
+        with self._screen.inform_on_error(StorageError):
+            step = await self._view.chat.redo_step()
+            await self._view.transcript.add_notice("It is done again." if step else "There is nothing to do again.")
+
+    def show_questions(self) -> None:
+        """Show the question that waits, and that of another chat."""
+        for panel in self._screen.query(ApprovalPanel):  # none is left while the app closes
+            had_focus = panel.has_focus
+            is_other = panel.show(self._view.chat.approvals.questions)
+            if is_other and had_focus:
+                self._view.focus_prompt()  # at once: the next key is for no question that was not seen
+            if is_other and panel.display:
+                self._call_attention()
+        for line in self._screen.query(OtherQuestions):
+            asking = self._view.session.asking
+            line.show([chat.title for chat in asking])
+            if set(asking) - set(self._asking):
+                self._call_attention()
+            self._asking = asking
+
+    def _call_attention(self) -> None:
+        """Say that a question waits, where it cannot be seen; ring if the person may be away."""
+        if self._screen.app.screen is not self._screen:
+            self._screen.inform("A tool asks for your permission: Esc goes back to the chat.")
+        if not self._screen.app.app_focus:
+            self._screen.app.bell()
