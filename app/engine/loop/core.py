@@ -55,7 +55,8 @@ class Engine:
         self._media = media
         self._facts = backend.facts
         n_scored = max(1, _MAX_SCORED_BYTES // (4 * self._facts.n_vocab))
-        # Of a large batch a quarter: a step beside running answers is the gap between two of their tokens.
+        # Beside running answers each prompt gets a quarter of a batch (128 of 512 tokens): such a step is the gap
+        # between two of their tokens.
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
         self._cache = KVCacheManager(backend, store)
         self._step_cost = step_cost or StepCost()
@@ -65,9 +66,9 @@ class Engine:
         self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
         self.counters = Counters(drafts={name: DraftCounts() for name in self._drafter.source_names})
         self._verifier = Verifier(backend, self.counters, self._drafter.observe_sample, clock)
-        self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
         self.is_stalled = False  # the last step computed nothing, since all that could run waits for embeddings
         self._at_checkpoints: list[int] = []  # sequences whose states are to be saved as they are now
+        self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
         self._aborted: set[str] = set()
         self._in_flight: set[str] = set()
 
@@ -123,7 +124,10 @@ class Engine:
                 thought.end()
 
     def step(self) -> None:
-        """Compute one batch and emit its events."""
+        """Compute one batch and emit its events.
+
+        In order: admit, pick one set of adapters, draft and schedule, decode, sample and emit; media after text.
+        """
         self.save_checkpoints()
         self._end_aborted_and_late()
         self._slots.start_waiting()
@@ -142,10 +146,6 @@ class Engine:
         """Compute a batch of text."""
         self._drafter.assign(runnable, self._budget)
         batch = schedule(runnable, self._budget)
-        for sequence in batch:
-            # A share ends where states are to be saved or media begin: the tokens after that come in later steps.
-            if (n_most := sequence.n_until_stop) < sequence.n_pending:
-                batch[sequence] = min(batch[sequence], n_most)
         self._slots.free_cells_for(batch)
         if batch:
             self._backend.set_adapters(runnable[0].adapters)
@@ -153,7 +153,8 @@ class Engine:
             self._compute(batch, chunks, self._n_more_steps(batch))
 
     def save_checkpoints(self) -> None:
-        """Save the states that the last step reached, if the next step is not to: its events can be sent before."""
+        """Save the states that the last step reached. `step` begins with it; the worker calls it earlier, once the last
+        step's events are sent."""
         reached, self._at_checkpoints = self._at_checkpoints, []
         for sequence_id in reached:
             self._cache.checkpoint(sequence_id)
@@ -352,7 +353,7 @@ class Engine:
                 self._at_checkpoints.append(sequence.slot_id)
             if sequence.n_pending == 0:
                 try:
-                    n_steps = self._emit_output(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)
+                    n_steps = self._sample_and_emit(sequence, row + n_known - 1, n_tokens - n_known, n_more_steps)
                 except UserError as error:  # a grammar that allows no token ends its own request only
                     # Draft tokens of it may be in the cache beyond what is recorded.
                     self._cache.truncate(sequence.slot_id, sequence.n_computed)
@@ -360,8 +361,9 @@ class Engine:
             row += n_tokens
         return n_steps
 
-    def _emit_output(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
-        """Emit what `row` and the `n_draft` rows after it add to an answer; return the number of steps run."""
+    def _sample_and_emit(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int) -> int:
+        """Sample from `row` and the `n_draft` rows after it, drop rejected drafts from the cache, and emit what that
+        adds to the answer; return the number of steps run."""
         step = self._verifier.verify(sequence, row, n_draft, n_more_steps)
         if n_draft or n_more_steps:
             # The accepted tokens are computed, the rejected ones go; a state may have to go back further than these.

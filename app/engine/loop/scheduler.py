@@ -30,7 +30,7 @@ _rank = attrgetter("rank")
 
 @dataclass(frozen=True, slots=True)
 class StepBudget:
-    """Limits of a step: `n_tokens` in all, `n_prefill_tokens` for each waiting prompt while any sequence is decoding.
+    """Limits of a step: `n_tokens` in all, `n_prefill_tokens` for each running prompt while any sequence is decoding.
 
     One long prompt then leaves short gaps in the running answers, and several do not wait for many small steps: while 4
     prompts of 500 tokens arrive, the 95th percentile of the gaps is 6.0 s (Gemma 3 1B, 2 cores; llama-server 14.0 s).
@@ -77,6 +77,10 @@ def schedule(runnable: Many[Sequence], budget: StepBudget) -> Batch:
         n_over = (n_used + n_share) % BLOCK_TOKENS
         batch[sequence] = n_share - n_over if n_over < n_share < sequence.n_pending else n_share
         n_used += batch[sequence]
+    for sequence in batch:
+        # A share ends where states are to be saved or media begin: the tokens after that come in later steps.
+        if (n_most := sequence.n_until_stop) < sequence.n_pending:
+            batch[sequence] = min(batch[sequence], n_most)
     return batch
 
 
