@@ -16,8 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from app.common.terminal import printable_line
-from app.options.common import COMMON
-from app.options.option import Group, Kind, Option, rows
+from app.options.option import COMMON, Group, Kind, Option, rows
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import SETTINGS, load_settings
 from quantizer.system.errors import UsageError
