@@ -29,6 +29,7 @@ def test_what_a_conversion_takes_stands_on_a_line_of_its_own_above_the_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")  # so that there is a bar
+    monkeypatch.setenv("COLUMNS", "500")  # the line names a folder, and a long one would be wrapped
     monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
     checkpoint = TinyLlama(n_embd=64, n_ff=96).write(tmp_path / "tiny")
