@@ -93,12 +93,8 @@ def _toml(name: str, settings: ChatSettings) -> str:
         **({_SYSTEM: storable(settings.system)} if settings.system else {}),
         **valid_options(settings.options),
     }
-    lines = [f"[{_quoted(name)}]", *(f"{key} = {_value(value)}" for key, value in values.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: object) -> str:
-    return _quoted(value) if isinstance(value, str) else repr(value)
+    written = {key: _quoted(value) if isinstance(value, str) else repr(value) for key, value in values.items()}
+    return "\n".join([f"[{_quoted(name)}]", *(f"{key} = {value}" for key, value in written.items())]) + "\n"
 
 
 def _quoted(text: str) -> str:

@@ -91,22 +91,19 @@ TEMPLATE_MEANINGS: Mapping[str, str] = {
 
 def render_prompt(template: str, turns: Sequence[Message]) -> str:
     """Return `turns` as one text, up to where the answer goes on. `template` is a name of TEMPLATE_MEANINGS."""
-    return _continued(turns) if template == COMPLETION else TEMPLATES[template].render(turns)
+    if template != COMPLETION:
+        return TEMPLATES[template].render(turns)
+    text = ""
+    for turn in turns:  # an answer goes on where its question ends, a later question begins a new line
+        if turn.role != "assistant" and text and not text.endswith("\n"):
+            text += "\n"
+        text += turn.content
+    return text
 
 
 def template_stops(template: str) -> tuple[str, ...]:
     """Return the texts that end an answer."""
     return () if template == COMPLETION else TEMPLATES[template].stops
-
-
-def _continued(turns: Sequence[Message]) -> str:
-    """Return the texts of the turns: an answer goes on where its question ends, a later question on a new line."""
-    text = ""
-    for turn in turns:
-        if turn.role != "assistant" and text and not text.endswith("\n"):
-            text += "\n"
-        text += turn.content
-    return text
 
 
 def _with_system_in_question(turns: Sequence[Message]) -> list[Message]:

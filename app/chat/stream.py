@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 from app.chat.backend import ChatBackend, ChatConnection
-from app.chat.conversation import Message as ChatMessage
 from app.chat.conversation import MessageState, Scalar
 from app.chat.events import Events, Failed, Finished, Reading, Written
 from app.chat.repository import AnswerTarget, AnswerWriter
@@ -99,7 +98,10 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
                     writer.update(replace(message, state=MessageState.FINISHED, stats=stats))
                     break
                 timer.observe(chunk.n_tokens, chunk.n_thought_tokens)
-                writer.update(replace(_with_chunk(message, chunk), stats=timer.stats))
+                content, reasoning = message.content + chunk.text, message.reasoning + chunk.reasoning
+                calls = with_deltas(message.calls, chunk.calls)
+                message = replace(message, content=content, reasoning=reasoning, calls=calls, stats=timer.stats)
+                writer.update(message)
                 conversation.messages[message.id] = message = writer.message
                 has_answer = bool(message.content or message.calls)
                 chat.thinking_id = "" if has_answer or not message.reasoning else chunk.response_id
@@ -118,11 +120,6 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         yield failure
     elif cost is not None:
         yield Finished(writer.message, cost)
-
-
-def _with_chunk(message: ChatMessage, chunk: StreamChunk) -> ChatMessage:
-    content, reasoning = message.content + chunk.text, message.reasoning + chunk.reasoning
-    return replace(message, content=content, reasoning=reasoning, calls=with_deltas(message.calls, chunk.calls))
 
 
 async def stream_answer(

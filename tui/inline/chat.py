@@ -37,29 +37,9 @@ from tui.models.typed import find_model, local_models, model_lines, resolve_mode
 
 _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
 _IDS = (
-    "retry",
-    "continue",
-    "edit",
-    "editor",
-    "new",
-    "model",
-    "compact",
-    "compare",
-    "figures",
-    "system",
-    "options",
-    "think",
-    "preset",
-    "template",
-    "prompt",
-    "thoughts",
-    "tools",
-    "undo-step",
-    "redo-step",
-    "copy",
-    "help",
-    "quit",
-)
+    "retry", "continue", "edit", "editor", "new", "model", "compact", "compare", "figures", "system", "options",
+    "think", "preset", "template", "prompt", "thoughts", "tools", "undo-step", "redo-step", "copy", "help", "quit",
+)  # fmt: skip
 COMMANDS: tuple[Command, ...] = tuple(
     command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
 )
@@ -92,15 +72,11 @@ def needs_full_screen(word: str) -> bool:
 
 def help_text(*, is_saved: bool, breaks_lines: bool) -> str:
     """Return commands and keys, one per line; `breaks_lines` if Alt+Enter is available."""
-    rows = [*_rows(is_saved=is_saved), *_KEYS, *([_BREAK] if breaks_lines else [])]
+    words = {} if is_saved else _FORGETTING
+    rows = [(f"/{each.slash} {each.argument}".rstrip(), words.get(each.id, each.help_text)) for each in COMMANDS]
+    rows += [*_KEYS, *([_BREAK] if breaks_lines else [])]
     width = max(len(label) for label, _ in rows)
     return "\n".join(f"{label:<{width}}  {meaning}" for label, meaning in rows)
-
-
-def _rows(*, is_saved: bool) -> Iterator[tuple[str, str]]:
-    for command in COMMANDS:
-        tooltip = command.help_text if is_saved else _FORGETTING.get(command.id, command.help_text)
-        yield f"/{command.slash} {command.argument}".rstrip(), tooltip
 
 
 _SHOWN_AFTER_S = 0.3  # progress would only flicker before

@@ -45,7 +45,13 @@ def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ParsedFi
         with ChildWatch(child, _START_TIMEOUT_S, _MAX_RESIDENT_BYTES) as watch:
             reply = _exchanged(child, job, data, watch, timeout_s)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _ended(name, kind, watch.excess) from error
+        what = {
+            Excess.TIME: "takes too long to read",
+            Excess.MEMORY: "needs too much memory to read",
+            None: "cannot be read: it is damaged, or needs too much memory",
+        }[watch.excess]
+        remedy = f"Write {kind.words} anew with a program that can open it, or a part of it."
+        raise UsageError(f"{name} {what}.", remedy) from error
     finally:
         _end(child)
     if isinstance(reply, ParsedFile):
@@ -126,12 +132,3 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         with suppress(OSError):  # what was not written to a dead child
             pipe.close()
     child.wait()
-
-
-def _ended(name: str, kind: FileKind, excess: Excess | None) -> UsageError:
-    what = {
-        Excess.TIME: "takes too long to read",
-        Excess.MEMORY: "needs too much memory to read",
-        None: "cannot be read: it is damaged, or needs too much memory",
-    }[excess]
-    return UsageError(f"{name} {what}.", f"Write {kind.words} anew with a program that can open it, or a part of it.")

@@ -85,7 +85,9 @@ def _text(document: Any, numbers: range, progress: Callable[[], None]) -> str:
     parts: list[str] = []
     n_characters, has_text = 0, False
     for number in numbers:
-        words = _page_text(document, number)
+        with closing(document[number - 1]) as page, closing(page.get_textpage()) as text_page:
+            words = str(text_page.get_text_bounded())
+        words = _CONTROLS.sub("", words.replace("\r\n", "\n").replace("\r", "\n")).strip()
         has_text = has_text or bool(words)
         parts.append(f"[Page {number}]\n\n{words}".rstrip())
         n_characters += len(parts[-1])
@@ -94,12 +96,6 @@ def _text(document: Any, numbers: range, progress: Callable[[], None]) -> str:
             raise RefusedFileError(cause, "Attach fewer pages, such as #1-50.")
         progress()
     return "\n\n".join(parts) if has_text else ""
-
-
-def _page_text(document: Any, number: int) -> str:
-    with closing(document[number - 1]) as page, closing(page.get_textpage()) as text_page:
-        text = str(text_page.get_text_bounded())
-    return _CONTROLS.sub("", text.replace("\r\n", "\n").replace("\r", "\n")).strip()
 
 
 def _pictures(document: Any, numbers: range, progress: Callable[[], None], *, is_chosen: bool) -> Iterator[bytes]:

@@ -30,7 +30,10 @@ def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
     numbers = {False: 0, True: 0}  # of the pictures and of the sounds so far
     for attachment in attachments:
         if attachment.media:
-            numbered = [_number(file, numbers) for file in attachment.media]
+            numbered = []
+            for file in attachment.media:
+                numbers[file.is_sound] += 1
+                numbered.append(("sound" if file.is_sound else "picture", numbers[file.is_sound]))
             is_rendered = attachment.media_type != attachment.media[0].mime_type  # pages of a document
             if not is_alone or is_rendered:
                 (kind, first), (_, last) = numbered[0], numbered[-1]
@@ -39,11 +42,6 @@ def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
         if attachment.content or not attachment.media:
             parts.append(_fenced(attachment))
     return "\n\n".join(filter(None, [*parts, question]))
-
-
-def _number(file: MediaFile, numbers: dict[bool, int]) -> tuple[str, int]:
-    numbers[file.is_sound] += 1
-    return "sound" if file.is_sound else "picture", numbers[file.is_sound]
 
 
 def _fenced(attachment: Attachment) -> str:

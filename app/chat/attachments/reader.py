@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.chat.attachments.kinds import MAX_FILE_BYTES, FileKind, Form, kind_of
 from app.chat.attachments.parser_process import parse
-from app.chat.attachments.parsing import ALL_PAGES, PageChoice, ParsedFile
+from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.conversation import Attachment, MediaFile
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.system.files import read_at_most
@@ -45,7 +45,9 @@ def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttac
     """
     try:
         _check_regular(path.stat().st_mode, name)
-        with open(path, "rb", opener=_open_without_waiting) as file:
+        # Without O_NONBLOCK a pipe that came after the check would wait for its writer.
+        flags = getattr(os, "O_NONBLOCK", 0)
+        with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
             status = os.fstat(file.fileno())
             _check_regular(status.st_mode, name)  # it may have changed since
             begin = file.read(512) or b""
@@ -75,16 +77,12 @@ def _read(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ReadAtta
         return ReadAttachment(Attachment(name, _text(data, name)))
     parsed = parse(data, kind, name, pages)
     if kind.form is Form.DOCUMENT:
-        return _document(parsed, kind, name)
+        files = [(_media_file(picture, "image/png"), picture) for picture in parsed.pictures]
+        attachment = Attachment(name, parsed.text, kind.mime_type, parsed.detail, tuple(file for file, _ in files))
+        return ReadAttachment(attachment, {file.sha256: picture for file, picture in files})
     file = _media_file(data, kind.mime_type)
     detail = ", ".join(filter(None, (parsed.detail, _size(len(data)) if kind.form is Form.PICTURE else "")))
     return ReadAttachment(Attachment(name, "", kind.mime_type, detail, (file,)), {file.sha256: data})
-
-
-def _document(parsed: ParsedFile, kind: FileKind, name: str) -> ReadAttachment:
-    files = [(_media_file(picture, "image/png"), picture) for picture in parsed.pictures]
-    attachment = Attachment(name, parsed.text, kind.mime_type, parsed.detail, tuple(file for file, _ in files))
-    return ReadAttachment(attachment, {file.sha256: picture for file, picture in files})
 
 
 def _media_file(data: bytes, mime_type: str) -> MediaFile:
@@ -111,10 +109,6 @@ def _check_regular(mode: int, name: str) -> None:
     if not stat.S_ISREG(mode):
         kind = next((kind for is_kind, kind in _KINDS if is_kind(mode)), "no regular file")
         raise UsageError(f"{name} is {kind}.", "Only files can be attached.")
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _size(n_bytes: int) -> str:
