@@ -58,11 +58,11 @@ class Option:
     """A row of the table.
 
     `help` is one sentence or a few. An integer or size is between `least` and `most`, a NUMBER strictly so; `choices`
-    are all values, in any case. `check` raises UserError for a value that would be refused later, `resolve` makes a
-    value of the command line independent of the current folder. `metavar` names the value in `--help`;
-    `default_text` describes a default that depends on other things. A repeated flag adds to a `TEXTS` option, and is
-    joined with `separator` where there is one; otherwise the last one counts. `plan_field` is the field of
-    `PlanRequest` that asks for a plan, or a load, with another value. A secret is never shown.
+    are all values, in any case. `check` raises UserError for a value that would be refused later: it runs where a
+    person edits a setting. `resolve` makes a value of the command line independent of the current folder. `metavar`
+    names the value in `--help`; `default_text` describes a default that depends on other things. A repeated flag adds
+    to a `TEXTS` option, and is joined with `separator` where there is one; otherwise the last one counts. `plan_field`
+    is the field of `PlanRequest` that asks for a plan, or a load, with another value. A secret is never shown.
     """
 
     help: str
@@ -107,9 +107,13 @@ class Option:
         is_shown = self.default and not self.is_required and self.kind is not Kind.FLAG
         return self.default_text or (format_value(self.default) if is_shown else "")
 
+    def choice_of(self, value: object) -> str | None:
+        """Return the choice that `value` is, in any case, as it is declared; None for none."""
+        return next((choice for choice in self.choices if choice.upper() == str(value).upper()), None)
+
     def range_error(self, value: object) -> str:
         """Return why `value`, of the right type, is refused, as the end of "It …"; empty where it is not."""
-        if self.choices and isinstance(value, str) and value and value.upper() not in map(str.upper, self.choices):
+        if self.choices and isinstance(value, str) and value and self.choice_of(value) is None:
             return f"must be one of {', '.join(self.choices)}"
         if isinstance(value, bool) or not isinstance(value, int | float):
             return ""

@@ -125,8 +125,8 @@ class Settings:
         "Vision/audio projector (mmproj): auto (the one next to each model), none, a type to prefer (F16, "
         "BF16, Q8_0, F32), or a file for the default model.",
         metavar="auto|none|TYPE|FILE",
-        flags=("--projector", "--mmproj"),
-        resolve=_absolute_projector,  # llama.cpp's name for it
+        flags=("--projector", "--mmproj"),  # the second is llama.cpp's name for it
+        resolve=_absolute_projector,
     )
     lora: tuple[str, ...] = _loading((), "LoRA adapters of the default model.", metavar="FILE[=NAME]")
     control_vector: tuple[str, ...] = _loading((), "Control vectors of the default model.", metavar="FILE[=SCALE]")
@@ -322,8 +322,11 @@ def _typed(name: str, value: object, source: str) -> object:
         if found is None:
             raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {row.kind.value}.")
         return found
-    if row.choices and value not in row.choices:
-        raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {', '.join(row.choices)}.")
+    if row.choices:
+        choice = row.choice_of(value)
+        if choice is None:
+            raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {', '.join(row.choices)}.")
+        return choice
     hint = f"; the variable is {environment_variable(name)}" if source == _ENVIRONMENT else ""
     typed = _of_type(value, _TYPES[row.kind])
     if typed is None:

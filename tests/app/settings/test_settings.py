@@ -185,3 +185,15 @@ def test_keys_are_a_table_in_the_file_and_a_line_elsewhere(tmp_path: Path) -> No
     assert load_settings({}, environment).keys == {"help": "f1,f12", "go-log": "f11"}
     assert load_settings({}, environment).ctx == 512
     assert "# two" in path.read_text()
+
+
+@pytest.mark.parametrize("source", ["flag", "environment", "file"])
+@pytest.mark.parametrize("name", [name for name, row in SETTINGS.items() if row.choices])
+def test_a_choice_is_taken_in_any_case_from_every_source(tmp_path: Path, name: str, source: str) -> None:
+    for choice in SETTINGS[name].choices:
+        file = tmp_path / "config.toml"
+        file.write_text(f'{name} = "{choice.upper()}"\n' if source == "file" else "")
+        environment = {"LOCALLLM_CONFIG": str(file)}
+        environment |= {environment_variable(name): choice.title()} if source == "environment" else {}
+        flags = {name: choice.upper()} if source == "flag" else {}
+        assert getattr(load_settings(flags, environment), name) == choice
