@@ -186,7 +186,12 @@ class SentBranch:
 
 def sent_branch(path: Sequence[Message]) -> SentBranch:
     """Return what of the messages from the first to a leaf is sent. An unfinished summary replaces nothing."""
-    index = next((index for index in reversed(range(len(path))) if _replaces(path[index])), None)
+    summaries = [
+        index
+        for index, message in enumerate(path)
+        if message.role == "summary" and message.state is MessageState.FINISHED and message.content
+    ]
+    index = summaries[-1] if summaries else None
     if index is None:
         return SentBranch(_spoken(path))
     start = max(0, index - max(0, path[index].n_kept))
@@ -203,10 +208,6 @@ def replaced_messages(path: Sequence[Message]) -> tuple[Message, ...]:
     """Return the messages before the summary that ends `path` which are not sent with it."""
     n_kept = max(0, path[-1].n_kept)
     return _spoken(path[: max(0, len(path) - 1 - n_kept)])
-
-
-def _replaces(message: Message) -> bool:
-    return message.role == "summary" and message.state is MessageState.FINISHED and bool(message.content)
 
 
 def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:

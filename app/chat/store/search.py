@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, takewhile
 
 from app.chat.conversation import Chat
@@ -140,14 +141,6 @@ def _contents(conditions: str) -> str:
         ORDER BY messages_words.rowid DESC"""  # noqa: S608  (all of it is ours)
 
 
-def _names(conditions: str) -> str:
-    return _beside_messages("attachment_names", conditions)
-
-
-def _calls(conditions: str) -> str:
-    return _beside_messages("call_texts", conditions)
-
-
 def _beside_messages(table: str, conditions: str) -> str:
     """Return the statement for a table whose rows belong to messages."""
     words = f"{table}_words"
@@ -165,8 +158,8 @@ def _beside_messages(table: str, conditions: str) -> str:
 _SOURCES = (
     (_titles, "chats.updated_ms"),
     (_contents, "messages.created_ms"),
-    (_names, "messages.created_ms"),
-    (_calls, "messages.created_ms"),
+    (partial(_beside_messages, "attachment_names"), "messages.created_ms"),
+    (partial(_beside_messages, "call_texts"), "messages.created_ms"),
 )
 
 
