@@ -104,15 +104,17 @@ async def _write_responses(folder: Path) -> None:
 def read(folder: Path) -> dict[str, Any]:
     """Return what `folder` has, without what is other in each folder: the secrets of keys and the times of chats."""
     settings = load_settings({}, {"LOCALLLM_CONFIG": str(folder / "config.toml")})
+    chats = []
     with ChatStore(folder) as store:
-        chats = [
-            {
-                "chat": {key: value for key, value in encode(chat).items() if not key.endswith("_ms")},
-                "messages": encode(store.messages.of(chat.id)),
-                "draft": encode(store.drafts.get(chat.id)),
-            }
-            for chat in (*store.chats.page(), *store.chats.page(archived=True))
-        ]
+        for chat in (*store.chats.page(), *store.chats.page(archived=True)):
+            draft = encode(store.drafts.get(chat.id))
+            chats.append(
+                {
+                    "chat": {key: value for key, value in encode(chat).items() if not key.endswith("_ms")},
+                    "messages": encode(store.messages.of(chat.id)),
+                    "draft": {"attachments": draft["attachments"], "text": draft["content"]},
+                }
+            )
         found = [match.chat.title for match in store.search.find("danube")]
     jobs = JobStore(folder / "jobs")
     return {

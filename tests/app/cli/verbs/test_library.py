@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import pytest
 
 from app.cli import resources
 from app.cli.verbs import library
-from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
+from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, TuneFile, tune_key
 from app.library.local import index as listing
-from app.library.local import model_record
 from app.protocol.codec import decode
 from app.protocol.library import LocalModel
+from quantizer.gguf.header import read_header
 from tests.app.external_folders import hugging_face_model, ollama_model
 from tests.app.running import RunningService
 from tests.app.small_models import small_model, small_shards
@@ -304,10 +305,11 @@ def test_show_prints_nothing_that_a_terminal_would_obey(localllm: Run, models: P
         assert not set("\x1b\x07\u202e") & set(localllm("show", "m", *arguments).out)
 
 
-def test_measured_tuning_is_shown(localllm: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_tuning_is_shown(localllm: Run, home: Path) -> None:
     tuned = SpeedMeasurement(
         RuntimeSettings(4, flash_attention=True, extra_buffers=False), 120.0, ((0, 30.0), (1024, 20.5)), ()
     )
-    monkeypatch.setattr(model_record, "_tuned", lambda _path, _cache_dir: tuned)
+    guide = Path(str(files("assets") / "guide" / "guide-Q8_0.gguf"))
+    TuneFile(home / "cache").store(tune_key(read_header(guide)), guide.name, [tuned])
     expected = "fused attention, 4 threads: 120.0 tok/s of prompt; tok/s of answer by tokens in the cache: "
     assert expected + "30.0 at 0, 20.5 at 1024" in localllm("show", "guide").out
