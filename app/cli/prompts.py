@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING
 import click
 
 from app.common.terminal import printable
-from app.protocol.errors import UnfitError
 from quantizer.system.errors import UsageError
-from quantizer.system.files import read_at_most
 
 if TYPE_CHECKING:
     from app.chat.conversation import Attachment, ChatSettings
     from app.chat.tool_switches import RequestedTools
+    from app.protocol.errors import UnfitError
     from app.settings.settings import Settings
 
 
@@ -108,7 +107,11 @@ def piped_input() -> str | bytes:
 def _piped(max_bytes: int | None = None) -> bytes:
     if sys.stdin is None or sys.stdin.isatty():
         return b""
-    return sys.stdin.buffer.read() if max_bytes is None else read_at_most(sys.stdin.buffer, max_bytes)
+    if max_bytes is None:
+        return sys.stdin.buffer.read()
+    from quantizer.system.files import read_at_most  # with its threads 10 ms, which `localllm --help` must not wait for
+
+    return read_at_most(sys.stdin.buffer, max_bytes)
 
 
 def _text(data: bytes) -> str:
