@@ -2,6 +2,7 @@
 
 Each function is an async generator of what happens. Closing it, or cancelling the task that iterates, stops the answer
 and keeps what came so far. An error ends an exchange as a `Failed` event, and is one of the conversation.
+`aclosing` and the loop below it stand for `yield from`, which async generators do not have.
 """
 
 from __future__ import annotations
@@ -85,10 +86,10 @@ async def exchange(chat: ChatState, target: AnswerTarget | None, n_granted: int 
     the calls. `n_granted` rounds since the question are not counted."""
     conversation = chat.conversation
     try:
-        await chat.stored.prepare("", chat.model, conversation.settings)
+        await chat.stored.prepare("", chat.model, conversation.settings)  # keeps a change of model or settings
         while True:
             if target is not None:
-                async with aclosing(_answered(chat, target)) as answering:
+                async with aclosing(_answer_with_room(chat, target)) as answering:
                     async for event in answering:
                         yield event
             last = conversation.branch[-1]
@@ -109,13 +110,13 @@ async def exchange(chat: ChatState, target: AnswerTarget | None, n_granted: int 
         yield chat.fail(conversation.leaf_id, error)
 
 
-async def _answered(chat: ChatState, target: AnswerTarget, *, may_retry: bool = True) -> Events:
+async def _answer_with_room(chat: ChatState, target: AnswerTarget, *, may_retry: bool = True) -> Events:
     """Make room if the request needs it, and answer; once more where the request did not fit and a summary helps."""
     await chat.offer_tools()
     if chat.may_compact and _may_need_room(target) and is_near(chat, target.parent_id):
         async with aclosing(make_room(chat, target.parent_id)) as summary:
             async for event in summary:
-                target = _after(event, target)
+                target = _below_summary(event, target)
                 yield event
     async with chat.stored.writing(target) as writer, aclosing(answer(chat, writer, target)) as answering:
         async for event in answering:
@@ -127,7 +128,7 @@ async def _answered(chat: ChatState, target: AnswerTarget, *, may_retry: bool = 
     former = target
     async with aclosing(make_room(chat, target.parent_id, overflow=overflow)) as summary:
         async for event in summary:
-            target = _after(event, target)
+            target = _below_summary(event, target)
             yield event
     if target is former:  # no summary: the failed answer is shown again
         chat.conversation.leaf_id = failed.id
@@ -136,7 +137,7 @@ async def _answered(chat: ChatState, target: AnswerTarget, *, may_retry: bool = 
         return
     await remove(chat, failed.id)
     chat.conversation.errors.pop(failed.id, None)
-    async with aclosing(_answered(chat, target, may_retry=False)) as events:
+    async with aclosing(_answer_with_room(chat, target, may_retry=False)) as events:
         async for event in events:
             yield event
 
@@ -156,7 +157,7 @@ def _may_need_room(target: AnswerTarget) -> bool:
     return target.continued is None and not target.is_other and target.parent_id is not None
 
 
-def _after(event: ChatEvent, target: AnswerTarget) -> AnswerTarget:
+def _below_summary(event: ChatEvent, target: AnswerTarget) -> AnswerTarget:
     return replace(target, parent_id=event.message.id) if isinstance(event, Added) else target
 
 

@@ -1,7 +1,7 @@
 """Where open chats are stored: in chats.db, or in memory only.
 
-Owns the places of the open chats, and when unsent text is saved: a kill loses at most its last second. The tables of
-chats.db belong to `app.chat`.
+Owns the places of the open chats, when unsent text is saved (a kill loses at most its last second), and the one way in
+which the computed prefixes of a deleted chat are removed. The tables of chats.db belong to `app.chat.store`.
 """
 
 from __future__ import annotations

@@ -63,6 +63,7 @@ async def run_calls(chat: ChatState) -> Events:
         return
     chat.activity = "calling"
     try:
+        # A denied call is a result like any other: the next one still runs.
         for call in pending_calls(chat.conversation.branch):
             async with aclosing(_run_call(chat, chat.tools, call)) as events:
                 async for event in events:
@@ -74,11 +75,11 @@ async def run_calls(chat: ChatState) -> Events:
 async def _run_call(chat: ChatState, tools: ToolBackend, call: ToolCall) -> Events:
     """Run `call`, whose tool and arguments may be anything, as a message below the one before. Stopping it stops the
     call and stores that."""
-    message_id = (await _added(chat, call)).id
+    message_id = (await _store_begun(chat, call)).id
     messages = chat.conversation.messages
     news = chat.approvals.news
     news.clear()
-    running = asyncio.create_task(_finished(chat, tools, call, message_id))
+    running = asyncio.create_task(_run_to_end(chat, tools, call, message_id))
     running.add_done_callback(lambda _: news.set())
     asked: ApprovalQuestion | None = None
     finished: FinishedCall | None = None
@@ -103,7 +104,7 @@ async def _run_call(chat: ChatState, tools: ToolBackend, call: ToolCall) -> Even
         await _add_rule(chat, finished.rule)
 
 
-async def _added(chat: ChatState, call: ToolCall) -> Message:
+async def _store_begun(chat: ChatState, call: ToolCall) -> Message:
     """Return the stored message of a call, which exists even if this is cancelled: then as a call that did not run."""
     result = ToolResult(call_id=call.call_id, tool=call.name, title=call.name)
     begun = MessageContent(role="tool", content="", state=MessageState.PARTIAL, result=result)
@@ -119,7 +120,7 @@ async def _added(chat: ChatState, call: ToolCall) -> Message:
     return message
 
 
-async def _finished(chat: ChatState, tools: ToolBackend, call: ToolCall, message_id: int) -> FinishedCall:
+async def _run_to_end(chat: ChatState, tools: ToolBackend, call: ToolCall, message_id: int) -> FinishedCall:
     """Return the end of a call. Sets the news of `approvals` when there is more to show of it."""
     conversation, news = chat.conversation, chat.approvals.news
 

@@ -1,6 +1,6 @@
 """An open chat while it is answered: its messages and place in a store, the engine, the tools, and the figures so far.
 
-The generators of this room (`exchange`, `answer`, `rounds`, `summaries`) take it, change it, and yield what happened.
+The generators of this room (`exchange`, `stream`, `rounds`, `summaries`) take it, change it, and yield what happened.
 """
 
 from __future__ import annotations
