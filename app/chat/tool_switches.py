@@ -109,7 +109,7 @@ def with_folder(settings: ToolSettings, path: str) -> ToolSettings:
 def without_folder(settings: ToolSettings, path: str) -> ToolSettings:
     """Return `settings` without a folder. Raises UsageError for one that they do not have."""
     if path not in settings.folders:
-        raise UsageError(f"{path} is no folder of this chat's tools.", "/tools lists them.")
+        raise UsageError(f"{path} is not a folder of this chat's tools.", "/tools lists them.")
     return replace(settings, folders=tuple(each for each in settings.folders if each != path))
 
 
@@ -123,7 +123,9 @@ def without_rule(settings: ToolSettings, index: int) -> ToolSettings:
 def with_rounds(settings: ToolSettings, text: str) -> ToolSettings:
     """Return `settings` with the most rounds of an answer. Raises UsageError for a text that is no such number."""
     if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _N_MOST_ROUNDS):
-        raise UsageError(f"{text} is no number of rounds.", f"Give one from 1 to {_N_MOST_ROUNDS}: /tools rounds 25.")
+        raise UsageError(
+            f"{text} is not a number of rounds.", f"Give one from 1 to {_N_MOST_ROUNDS}: /tools rounds 25."
+        )
     return replace(settings, max_rounds=int(text))
 
 

@@ -39,7 +39,7 @@ def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         cause = "nested too deep" if isinstance(error, RecursionError) else str(error)[:_MAX_SHOWN]
         raise ArgumentsError(f"The arguments are not valid JSON: {cause}.", remedy) from None
     if not isinstance(arguments, dict):
-        raise ArgumentsError("The arguments are no JSON object.", remedy)
+        raise ArgumentsError("The arguments are not a JSON object.", remedy)
     problem = _Check(schema).problem(arguments, schema, "", 0)
     if problem is not None:
         place, what = problem
@@ -48,7 +48,7 @@ def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 class _Check:

@@ -247,7 +247,9 @@ def _descended(path: Path, make: bool) -> tuple[int, int]:
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
                 raise
-            raise StorageError(f"{path} is no folder, or a link is on the way to it.", "Name another path.") from error
+            raise StorageError(
+                f"{path} is not a folder, or a link is on the way to it.", "Name another path."
+            ) from error
         finally:
             if above_it is not None:
                 os.close(above_it)
@@ -283,7 +285,7 @@ def _checked_folder(path: Path, make: bool) -> OpenFolder:
     except (NotADirectoryError, FileExistsError):
         is_folder = False
     if not is_folder:
-        raise StorageError(f"{path} is no folder, or a link is on the way to it.", "Name another path.")
+        raise StorageError(f"{path} is not a folder, or a link is on the way to it.", "Name another path.")
     return OpenFolder(path, None, n_made)
 
 

@@ -294,7 +294,7 @@ class FileHistory:
 def _state_of(path: Path) -> FileState:
     """Return the state of the file at a recorded path, which has no link on its way. Raises StorageError."""
     if not path.is_absolute() or ".." in path.parts:
-        raise StorageError(f"{path} is no path of a change.", _NOTHING_DONE)
+        raise StorageError(f"{path} is not the path of a change.", _NOTHING_DONE)
     with _explained(path):
         try:
             with open_folder(path.parent) as folder:

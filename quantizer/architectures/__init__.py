@@ -114,7 +114,7 @@ def _unknown_class(name: str, settings: Mapping[str, Any], known: Iterable[str])
     )
     return CheckpointError(
         f"The architecture {shown} cannot be converted yet{'; the nearest known: ' if nearest else ''}{nearest}.",
-        f'Look for a GGUF of this model, or add the architecture: "How to add" in {_GUIDE}.',
+        f'Look for a GGUF of this model, or add the architecture: "How to extend it" in {_GUIDE}.',
     )
 
 

@@ -51,7 +51,7 @@ def read_preview(data: bytes) -> Preview:
             is_too_large = width * height > MAX_PREVIEW_PIXELS
             small = None if is_too_large else _reduced(image)
     except PIL.UnidentifiedImageError as error:
-        raise PictureError("It is no picture that can be shown.") from error
+        raise PictureError("This picture cannot be shown.") from error
     except Exception as error:  # a decoder raises whatever it meets in a damaged file
         raise PictureError("It is damaged: its pixels cannot be read.") from error
     if small is None:

@@ -192,7 +192,7 @@ def _decoded(data: bytes) -> str:
     except UnicodeDecodeError as error:
         raise RefusedFileError("is neither UTF-8 nor UTF-16.", "Save it as CSV in UTF-8.") from error
     if "\0" in text:
-        raise RefusedFileError("is no text.", "Save it as CSV in UTF-8.")
+        raise RefusedFileError("is not text.", "Save it as CSV in UTF-8.")
     return text
 
 

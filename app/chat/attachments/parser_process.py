@@ -112,7 +112,7 @@ def _messages(pipe: BinaryIO | Any) -> Iterator[dict[str, Any]]:
     while line := pipe.readline(_MAX_LINE_BYTES):
         message = json.loads(line)
         if not isinstance(message, dict):
-            raise TypeError("a message is no object")
+            raise TypeError("a message is not an object")
         yield message
 
 

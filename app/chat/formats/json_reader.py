@@ -265,7 +265,7 @@ def read_result(result: JsonField, skipped: list[SkippedItem]) -> ToolResult | N
         return None
     outcome = result.at("outcome")
     if outcome.text() not in _OUTCOMES:
-        raise FormatError(outcome.place, f"is none of {', '.join(_OUTCOMES)}")
+        raise FormatError(outcome.place, f"must be one of {', '.join(_OUTCOMES)}")
     changes = result.at("changes")
     if any(changes.items()):
         skipped.append(SkippedItem(changes.place, "is about files, which cannot be undone from an imported chat"))
@@ -337,7 +337,7 @@ def _arguments(arguments: JsonField) -> str:
 def _rule(rule: JsonField) -> ApprovalRule:
     scope = rule.at("scope")
     if scope.text() not in ("tool", "server", "command"):
-        raise FormatError(scope.place, "is none of command, server, tool")
+        raise FormatError(scope.place, "must be one of command, server, tool")
     return ApprovalRule(
         scope.text(),  # type: ignore[arg-type]  # one of these
         rule.at("server").text(),

@@ -124,7 +124,7 @@ def _key(number: JsonField) -> str:
 def _node(message: JsonField, media: ImportedMedia) -> TreeNode:
     role, state = message.at("role").text(), message.at("state").text()
     if role not in ROLES:
-        raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(ROLES))}")
+        raise FormatError(message.at("role").place, f"must be one of {', '.join(sorted(ROLES))}")
     content = MessageContent(
         role=role,  # type: ignore[arg-type]  # one of ROLES
         content=message.at("content").text(),

@@ -189,7 +189,7 @@ def read_plain_messages(chat: JsonField) -> ImportedChat:
 def _message(message: JsonField, media: ImportedMedia, calls: CallMatcher) -> MessageContent:
     role = _ROLES.get(message.at("role").text())
     if role is None:
-        raise FormatError(message.at("role").place, f"is none of {', '.join(sorted(_ROLES))}")
+        raise FormatError(message.at("role").place, f"must be one of {', '.join(sorted(_ROLES))}")
     content, attached = _content(message.at("content"), media)
     pictures = [each for picture in message.at("images").items() for each in media.attachment(picture)]
     return MessageContent(

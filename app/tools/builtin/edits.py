@@ -82,7 +82,7 @@ def _decoded(content: bytes, encoding: str, mark: bytes) -> tuple[str, TextForm]
 
 
 def _binary(n_bytes: int) -> NotTextError:
-    return NotTextError(f"The file is no text: it has {n_bytes:,} bytes of another kind.", "Choose a text file.")
+    return NotTextError(f"The file is not text: it has {n_bytes:,} bytes of another kind.", "Choose a text file.")
 
 
 MAX_CHARACTERS = 400_000

@@ -56,7 +56,9 @@ class Folders:
         try:
             str(path).encode()
         except UnicodeEncodeError:
-            raise PathRefusedError(f"{text} leads to a file whose name is no text.", "Choose another file.") from None
+            raise PathRefusedError(
+                f"{text} leads to a file whose name is not valid text.", "Choose another file."
+            ) from None
         if is_written:
             self._check_writable(path, text)
         return path

@@ -106,7 +106,7 @@ def _check(address: str) -> None:
     except ValueError:
         is_plain = False
     if not is_plain or address != cleaned(address) or " " in address or "\n" in address:
-        raise UsageError(f"{address[:120]} is no address of the web.", "Give one that begins with https://.")
+        raise UsageError(f"{address[:120]} is not a web address.", "Give one that begins with https://.")
 
 
 def _text_of(found: FetchedFile) -> str:
@@ -124,7 +124,7 @@ def _text_of(found: FetchedFile) -> str:
         return parse(found.data, parsed_kind, name, ALL_PAGES).text
     is_text = kind.startswith("text/") or any(kind.endswith(ending) for ending in _TEXTS)
     if not is_text or b"\0" in found.data[:4096]:
-        cause = f"{name} is no text: it has {len(found.data):,} bytes of the type {kind[:80] or 'that is not given'}."
+        cause = f"{name} is not text: it has {len(found.data):,} bytes of the type {kind[:80] or 'that is not given'}."
         raise UsageError(cause, _REMEDY)
     try:
         return found.data.decode(charset, "replace")

@@ -142,7 +142,7 @@ def _http(entry: Mapping[str, Any]) -> HttpLaunch:
         raise _EntryError("Its `url` must begin with http:// or https://, and a host.")
     for header in headers:
         if not _HEADER_NAME.fullmatch(header):
-            raise _EntryError(f"{header!r} is no name of a header.")
+            raise _EntryError(f"{header!r} is not a header name.")
     return HttpLaunch(url, headers, _TRANSPORTS[kind])
 
 
@@ -297,7 +297,7 @@ def load_json(data: bytes, path: Path, max_bytes: int = _MAX_BYTES) -> dict[str,
         value = json.loads(data.decode("utf-8-sig") or "{}", object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise UsageError(f"{path} is no JSON in {where}: {error.msg}.", remedy) from error
+        raise UsageError(f"{path} is not valid JSON in {where}: {error.msg}.", remedy) from error
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}.", remedy) from error
     if not isinstance(value, dict):
@@ -317,5 +317,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _servers(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
     servers = data.get(_SERVERS, {})
     if not isinstance(servers, dict):
-        raise UsageError(f"{_SERVERS} in {path} is no object.", "Its names are servers, its values their entries.")
+        raise UsageError(f"{_SERVERS} in {path} is not an object.", "Its names are servers, its values their entries.")
     return servers

@@ -224,7 +224,7 @@ def test_a_very_long_conversation_is_read_without_going_deep(tmp_path: Path, sto
         ("[" * 100_000, "not JSON from character"),
         ('[{"format": "localllm-chat", "version": 4}]', "update localllm"),
         ('{"messages": [{"role": "user", "content": NaN}]}', "not JSON"),
-        ('{"messages": [{"role": "wizard", "content": ""}]}', "is none of assistant"),
+        ('{"messages": [{"role": "wizard", "content": ""}]}', "must be one of assistant"),
     ],
 )
 def test_a_file_without_a_chat_is_refused_with_the_reason(tmp_path: Path, content: str, cause: str) -> None:

@@ -49,9 +49,9 @@ def test_a_call_without_arguments_has_none() -> None:
         ('{"path": "a", "edits": [{}]}', 'edits[0]: must have "old".'),
         ('{"path": "a", "edits": [{"old": 1}]}', "edits[0].old: must be of type string or null."),
         ('{"path": "a", "edits": [{"old": ""}, {"old": ""}, {"old": ""}]}', "edits: must have at most 2 items."),
-        ("[]", "The arguments are no JSON object."),
+        ("[]", "The arguments are not a JSON object."),
         ('{"path"', "The arguments are not valid JSON"),
-        ('{"path": NaN}', "NaN is no number of JSON"),
+        ('{"path": NaN}', "NaN is not a JSON number"),
         ("[" * 200_000, "nested too deep"),
     ],
 )

@@ -171,7 +171,7 @@ def test_missing_folders_are_made_on_request_and_counted(tmp_path: Path) -> None
 
 def test_a_file_on_the_way_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("")
-    with pytest.raises(StorageError, match="is no folder"), open_folder(tmp_path / "a" / "b", make=True):
+    with pytest.raises(StorageError, match="is not a folder"), open_folder(tmp_path / "a" / "b", make=True):
         pass
 
 

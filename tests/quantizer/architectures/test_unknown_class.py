@@ -48,7 +48,7 @@ def test_the_error_is_short_and_names_the_page_that_says_how_to_add_one() -> Non
     error = refused(architectures=["A" * 5_000 + "ForCausalLM"])
     page = Path(quantizer.__file__).with_name("README.md")
     assert str(page) in error.remedy
-    assert "\n## How to add\n" in page.read_text(encoding="utf-8")
+    assert "\n## How to extend it\n" in page.read_text(encoding="utf-8")
     assert 0 < len(re.findall(r"\b(?:" + "|".join(ARCHITECTURES) + r")\b", error.cause)) <= 3
     assert len(error.cause) < 300
 

@@ -54,8 +54,8 @@ def test_a_picture_of_a_camera_stands_upright() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no picture"),
-        (b"<svg/>", "no picture"),
+        (b"", "cannot be shown"),
+        (b"<svg/>", "cannot be shown"),
         (lying_png(100_000, 100_000), "too large for a preview: 100000×100000"),
         (lying_png(2000, 2000), "damaged"),
         (encoded("PNG", Image.effect_noise((200, 200), 50))[:9000], "damaged"),

@@ -145,7 +145,7 @@ class ToolsEditor:
 
     async def _forget(self, number: str) -> str:
         if not (number.isascii() and number.isdecimal()):
-            raise UsageError(f"{number} is no number of a rule.", "/tools lists them.")
+            raise UsageError(f"{number} is not the number of a rule.", "/tools lists them.")
         return await self.forget_rule(int(number) - 1)
 
     def _change(self, change: Callable[[ToolSettings], ToolSettings]) -> None:
@@ -157,7 +157,7 @@ class ToolsEditor:
         try:
             return str((self._folder / Path(path.strip().strip("'\"")).expanduser()).resolve())
         except (OSError, RuntimeError, ValueError) as error:
-            raise UsageError(f"{path} is no path.", "Give that of a folder.") from error
+            raise UsageError(f"{path} is not a path.", "Give that of a folder.") from error
 
     def _existing(self, path: str) -> str:
         folder = self._absolute(path)

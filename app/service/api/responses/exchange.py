@@ -188,7 +188,9 @@ def page_of(items: Sequence[Item], page: Page) -> ItemList:
     if page.after:
         positions = [index for index, item in enumerate(ordered) if item["id"] == page.after]
         if not positions:
-            raise RequestError(f"after is {page.after[:80]!r}, which is no item of it.", "Give the id of an item.")
+            raise RequestError(
+                f"`after` must be the id of an item in this list (got {page.after[:80]!r}).", "Give the id of an item."
+            )
         ordered = ordered[positions[0] + 1 :]
     shown = ordered[: page.limit]
     return list_of(shown, has_more=len(shown) < len(ordered))

@@ -176,7 +176,7 @@ def test_a_text_is_read_with_its_form(content: bytes, text: str, title: str) -> 
 
 @pytest.mark.parametrize("content", [b"\x7fELF\0", b"a\0b", b"\xff\xfea", b"\x89PNG\r\n\x1a\n", b"\xe9\x81\x01"])
 def test_what_is_no_text_is_refused_with_its_size(content: bytes) -> None:
-    with pytest.raises(NotTextError, match="is no text"):
+    with pytest.raises(NotTextError, match="is not text"):
         read_text(content)
 
 

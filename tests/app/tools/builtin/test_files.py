@@ -89,7 +89,7 @@ async def test_of_a_long_file_the_model_is_told_where_to_go_on(project: Project)
 @pytest.mark.parametrize(
     ("name", "content", "told"),
     [
-        ("b.bin", b"\x7fELF\0\0", "no text: it has 6 bytes"),
+        ("b.bin", b"\x7fELF\0\0", "not text: it has 6 bytes"),
         ("large", b"x" * 17_000_000, "more than 16 MiB"),
         (None, b"", "There is no file missing"),
     ],

@@ -38,7 +38,7 @@ async def test_a_text_is_read_in_its_encoding() -> None:
 @pytest.mark.parametrize("headers", [("content-type: image/png",), ("content-type: text/plain",), ()])
 async def test_what_is_no_text_is_said_and_not_dumped(headers: tuple[str, ...]) -> None:
     async with web(_answer(b"\x89PNG\0\0", *headers)) as port:
-        with pytest.raises(UserError, match="is no text: it has 6 bytes"):
+        with pytest.raises(UserError, match="is not text: it has 6 bytes"):
             await fetch(f"http://a.example:{port}/")
 
 

@@ -78,7 +78,7 @@ def test_forms_of_other_programs_are_understood(entry: dict[str, Any], launch: o
         ({"url": "http://["}, "must begin with http"),
         ({"url": "http://h", "type": "carrier pigeon"}, "http or sse"),
         ({"url": "http://h", "headers": {"A": "b\r\nC: d"}}, "one line"),
-        ({"url": "http://h", "headers": {"a b": "c"}}, "no name of a header"),
+        ({"url": "http://h", "headers": {"a b": "c"}}, "not a header name"),
     ],
 )
 def test_an_entry_that_makes_no_sense_says_why(entry: object, problem: str) -> None:
@@ -185,7 +185,7 @@ def test_a_name_that_is_taken_or_missing_is_an_error(tmp_path: Path) -> None:
         ('{\n  "mcpServers": {\n    "a": {"command": "x",}\n  }\n}', "line 3, column"),
         ('{"mcpServers": {"a": {}, "a": {}}}', "'a' twice"),
         ("[]", "no JSON object"),
-        ('{"mcpServers": []}', "is no object"),
+        ('{"mcpServers": []}', "is not an object"),
         ("[" * 100_000, "cannot be read"),
         ("{" + " " * (4 << 20) + "}", "larger than 4 MiB"),
     ],
