@@ -24,7 +24,8 @@ from app.chat.state import Clock
 from app.common.help_topics import read_topic
 from app.common.terminal import printable, printable_line, printable_paste
 from app.settings.settings import Settings
-from app.tools.backend import LazyTools, ToolBackend
+from app.tools.backend import ToolBackend
+from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
 from quantizer.system.process import stop_job
 from tui.chat.screen import ChatScreen

@@ -60,7 +60,7 @@ from quantizer.system.errors import StorageError, UserError
 from quantizer.system.memory_limit import out_of_memory
 
 if TYPE_CHECKING:  # which imports this module when its model loads already
-    from app.service.server import ShutdownPolicy
+    from app.service.shutdown_policy import ShutdownPolicy
 
 # Each has a router.
 _ROUTE_MODULES = (

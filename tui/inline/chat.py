@@ -22,7 +22,8 @@ from app.chat.tool_switches import RequestedTools
 from app.cli.output.answer import ending_note, stats_line
 from app.common.help_topics import read_topic
 from app.settings.settings import Settings
-from app.tools.backend import LazyTools, ToolBackend
+from app.tools.backend import ToolBackend
+from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachments import AttachmentReader, MentionReader, names_in, pasted_paths

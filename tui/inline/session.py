@@ -18,7 +18,7 @@ from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteCh
 from app.cli.output.answer import LoadingLine
 from app.cli.prompts import ChatOptions, confirm_load, exit_on_signals
 from app.protocol.errors import UnfitError
-from app.tools.backend import LazyTools
+from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection, local_service

@@ -38,8 +38,8 @@ from app.cli.resources import resolve_settings
 from app.client.launcher import load_model, open_engine
 from app.common.terminal import printable
 from app.settings.settings import Settings
-from app.tools.backend import LazyTools
 from app.tools.display import call_title
+from app.tools.lazy import LazyTools
 from quantizer.system.errors import UsageError, UserError
 
 

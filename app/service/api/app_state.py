@@ -27,7 +27,7 @@ from app.service.threads import in_thread
 if TYPE_CHECKING:  # they use this module
     from app.service.api.responses.exchange import Runs
     from app.service.api.responses.store import ResponseStore
-    from app.service.server import ShutdownPolicy
+    from app.service.shutdown_policy import ShutdownPolicy
 
 Made = TypeVar("Made")
 AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)

@@ -18,7 +18,7 @@ from app.service.http.guard import GuardPolicy
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import read_model_file
-from app.service.server import ShutdownPolicy
+from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
 from tests.app.service.pool.memory_fake import FakeMemory
 from tests.app.thread_worker import thread_worker

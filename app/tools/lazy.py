@@ -1,0 +1,55 @@
+"""The tools of a window, made when they are first needed: a chat without tools imports and starts none of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from app.tools.approval import ToolSettings
+from app.tools.backend import CallRequest, FinishedCall, ToolBackend
+from app.tools.tool import FileChange, ServerStatus, ServerTool
+
+
+class LazyTools:
+    """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window whose data is in `data_dir`."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._made: ToolBackend | None = None
+        self._one_at_a_time = asyncio.Lock()
+
+    async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
+        """Return all servers, see `ToolBackend`."""
+        return await (await self._backend()).servers(start=start)
+
+    async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
+        """Return the tools that are switched on; makes nothing where none is."""
+        return await (await self._backend()).offered(settings) if settings.enabled else ()
+
+    async def run(self, request: CallRequest) -> FinishedCall:
+        """Run a call, see `ToolBackend`."""
+        return await (await self._backend()).run(request)
+
+    async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
+        """Restore files, see `ToolBackend`."""
+        return await (await self._backend()).undo(changes)
+
+    async def close(self) -> None:
+        """Stop all servers and what they started."""
+        async with self._one_at_a_time:
+            if self._made is not None:
+                await self._made.close()
+
+    async def _backend(self) -> ToolBackend:
+        async with self._one_at_a_time:
+            if self._made is None:
+                self._made = await asyncio.to_thread(_make, self._data_dir)
+            return self._made
+
+
+def _make(data_dir: Path) -> ToolBackend:
+    from app.tools.builtin.servers import tool_runner
+    from app.tools.mcp.server import mcp_servers
+
+    return tool_runner(data_dir, mcp_servers())
