@@ -125,7 +125,7 @@ def without_layers(model: SourceModel, removed: Collection[int]) -> SourceModel:
         unquantized={new: kind for name, kind in model.unquantized.items() if (new := names.get(name))},
         # files of which no tensor stays are left out
         shard_counts=tuple(n for count in model.shard_counts if (n := sum(islice(kept, count)))),
-        warnings=(*model.warnings, f"Removed of {n_all} layers: {layers}. `localllm eval` measures the loss."),
+        warnings=(*model.warnings, f"Layers left out (of {n_all}): {layers}. `localllm eval` measures the loss."),
     )
 
 

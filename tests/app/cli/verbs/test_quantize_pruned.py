@@ -46,7 +46,7 @@ def test_layers_are_a_table_for_people_and_measured_once(tmp_path: Path, environ
     first = localllm(environment, tmp_path, checkpoint, "F16", "--prune-layers", 1, "-o", tmp_path / "a.gguf")
     assert first.returncode == 0, first.stderr
     assert "to run the checkpoint in" in first.stderr
-    assert "Left out of 2 layers: " in first.stderr
+    assert "Layers left out (of 2): " in first.stderr
     assert [line.split()[2:] for line in first.stdout.splitlines()[1:3]] == [["left", "out"], []]
     again = localllm(environment, tmp_path, checkpoint, "F16", "--prune-layers", 1, "-o", tmp_path / "b.gguf")
     assert "to run the checkpoint in" not in again.stderr
