@@ -383,9 +383,7 @@ class ToolActions:
         if panel.has_focus:
             panel.scroll_pages(n_pages)
         else:
-            transcript = self._view.transcript
-            rows = max(1, transcript.size.height - 2)
-            transcript.scroll_relative(y=n_pages * rows, animate=False)
+            self._view.transcript.scroll_pages(n_pages)
 
     async def edit_tools(self, text: str) -> None:
         """Switch tools, name folders and more from text such as `on files`; without a text, open the list."""

@@ -11,6 +11,7 @@ from app.chat.repository import AnswerTarget, SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from quantizer.system.errors import StorageError
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
+from tui.chat.transcript.transcript import Transcript
 
 
 def _stored(data_dir: Path) -> list[Message]:
@@ -118,6 +119,16 @@ async def test_a_long_chat_is_shown_from_its_end_to_its_beginning_and_sent_whole
         await user.asks("on")
         await user.sees("on", "Hello.", "assistant 49.")
     assert len(client.requests[0]) == 101
+
+
+async def test_page_keys_pressed_before_the_messages_above_are_mounted_scroll_as_far_as_later_ones(open_app, tmp_path):
+    _write_long_chat(tmp_path, 50)
+    async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
+        await user.until(lambda: len(user.app.screen.query("MessageView")) > 0, "no message is mounted")
+        transcript = user.app.screen.query_one(Transcript)
+        for _ in range(3):
+            transcript.scroll_pages(-1)
+        await user.sees("user 38.")
 
 
 async def test_a_chat_is_opened_at_any_of_its_messages(open_app, tmp_path):

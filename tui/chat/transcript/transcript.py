@@ -161,6 +161,7 @@ class Transcript(SteadyScroll):
         self._entries: tuple[TranscriptEntry, ...] = ()
         self._views: list[MessageView] = []
         self._window = MessageWindow()  # the positions of `_views` in `_entries`
+        self._pages_to_scroll = 0
         self._one_at_a_time = asyncio.Lock()
         # Held, not queried: an answer that ends while the app does finds the transcript's children gone.
         self._earlier = Notice("", id="earlier")
@@ -299,6 +300,28 @@ class Transcript(SteadyScroll):
                 await self._move_to(MessageWindow.at_end(len(self._entries)))
         self.follow()
         self.call_after_refresh(self._fill_window)
+
+    def scroll_pages(self, n_pages: int) -> None:
+        """Scroll down by pages, or up if negative, two rows less each."""
+        self._pages_to_scroll += n_pages
+        self.call_after_refresh(self._scroll_pages)
+
+    async def _scroll_pages(self) -> None:
+        n_rows = self._pages_to_scroll * max(1, self.size.height - 2)
+        self._pages_to_scroll = 0
+        await self._scroll_rows(n_rows)
+
+    async def _scroll_rows(self, n_rows: float) -> None:
+        """Scroll as far as messages are mounted, and then, once more are, by the rest: a key may come before them, for
+        instance just after the chat was opened."""
+        above, below = max(0, self.scroll_y), max(0, self.max_scroll_y - self.scroll_y)
+        now = max(-above, min(n_rows, below))
+        if now:
+            self.scroll_relative(y=now, animate=False, immediate=True)
+        is_more = self._window.first > 0 if n_rows < 0 else self._window.last < len(self._entries)
+        if now != n_rows and is_more and not self._is_closing:
+            await self._fill_window()
+            self.call_after_refresh(self._scroll_rows, n_rows - now)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         """Mount more messages when the user scrolls near them."""
