@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 _MIB, _GIB = 1 << 20, 1 << 30
-_WHOLE_GIGABYTES = 10  # a second: from here on tenths say nothing
 _NOTABLE_UNCERTAINTY = 0.2
 _MOST_SLOWER, _MOST_FASTER = 0.95, 0.5  # what makes a speed this uncertain is load, which only slows
 
@@ -16,7 +15,7 @@ def format_memory(n_bytes: float) -> str:
 def format_bandwidth(bytes_per_s: float) -> str:
     """Return bandwidth in decimal gigabytes, as makers count: 936, or 1.8."""
     gigabytes = bytes_per_s / 1e9
-    return f"{gigabytes:,.0f}" if gigabytes >= _WHOLE_GIGABYTES else f"{gigabytes:.1f}"
+    return f"{gigabytes:,.0f}" if gigabytes >= 10 else f"{gigabytes:.1f}"  # of 10 and more tenths say nothing
 
 
 def format_speed_range(tps: float, uncertainty: float) -> str:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from offload.advice.remedies import Remedy, find_remedies, plan_warnings
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import DEFAULT_N_CELLS, DEFAULT_N_CTX
-from offload.footprint.model import DEFAULT_DEPTH, ModelProfile, PlannedModel, RunConfig
+from offload.footprint.model import DEFAULT_DEPTH, PlannedModel, RunConfig
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.placement.search import Share, overfull
@@ -24,9 +25,7 @@ _DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long on
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
     """The best plan: the placement with its `assessment`, warnings, and remedies ranked by speed.
-
-    Speeds may be off by `uncertainty`, a share of them.
-    """
+    Speeds may be off by `uncertainty`, a share of them."""
 
     run_config: RunConfig
     assessment: Assessment
@@ -39,9 +38,7 @@ def plan(
     model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, *, wants_remedies: bool = True
 ) -> PlacementPlan:
     """Plan `model` as `requested` for `machine`, whose speeds are `rates`.
-
-    Raises UsageError for a cache that the model cannot have, and for layers on GPUs that are not there.
-    """
+    Raises UsageError for a cache that the model cannot have, and for layers on GPUs that are not there."""
     found = best_assessment(model, requested, machine, rates)
     return _complete_plan(found, model, requested, rates, wants_remedies=wants_remedies)
 
@@ -54,9 +51,7 @@ def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine,
 def _complete_plan(
     found: Assessment, model: PlannedModel, requested: RunConfig, rates: Rates, *, wants_remedies: bool = True
 ) -> PlacementPlan:
-    """Return the plan of an assessment with its warnings and remedies. Remedies take the longest: interactive callers
-    leave them out.
-    """
+    # remedies take the longest: interactive callers leave them out
     return PlacementPlan(
         run_config=found.profile.run_config,
         assessment=found,
@@ -91,9 +86,7 @@ def dry_plan(
     model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, dry_run: DryRun
 ) -> PlacementPlan:
     """Plan as `plan` does, and compare each placement with a dry run of it; where that takes more, plan again.
-
-    Raises UsageError for a cache that the model cannot have, and what `dry_run` raises.
-    """
+    Raises UsageError for a cache that the model cannot have, and what `dry_run` raises."""
     found = best_assessment(model, requested, machine, rates)
     for _ in range(_MAX_ROUNDS):
         measured = dry_run(found.profile.run_config, parameters_of(found))
@@ -149,9 +142,7 @@ _WORTH_IT = 1.2  # times as fast
 @dataclass(frozen=True, slots=True)
 class Prediction:
     """Tokens a second of answers by tokens before them, and of prompts; without unknown speeds.
-
-    A speed of an answer may be off by `uncertainty`, a share of it.
-    """
+    A speed of an answer may be off by `uncertainty`, a share of it."""
 
     decode_tps: Mapping[int, float]
     prefill_tps: float | None
@@ -162,10 +153,8 @@ def predict(
     model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, depths: Iterable[int]
 ) -> Prediction:
     """Plan `model` and return how fast it will be behind each of `depths` tokens, with the requested layers on GPUs.
-
-    Raises what `best_assessment` raises.
-    """
-    placed = _placed(requested, machine, rates)
+    Raises what `best_assessment` raises."""
+    placed = partial(assess, machine=machine, rates=rates, gpu_layers=requested.gpu_layers)
     run_config = best_assessment(model, requested, machine, rates).profile.run_config
     found = {depth: placed(model.profile(replace(run_config, depth=depth))).speed for depth in depths}
     known = {depth: speed for depth, speed in found.items() if speed is not None}
@@ -177,10 +166,8 @@ def faster_quantization(
     model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates
 ) -> tuple[str, float] | None:
     """Return the best file type that decodes much faster, and how many times; None where there is none.
-
-    Raises what `best_assessment` raises.
-    """
-    placed = _placed(requested, machine, rates)
+    Raises what `best_assessment` raises."""
+    placed = partial(assess, machine=machine, rates=rates, gpu_layers=requested.gpu_layers)
     run_config = best_assessment(model, requested, machine, rates).profile.run_config
     now = placed(model.profile(run_config)).decode_tps
     for name in _FILE_TYPES if now else ():
@@ -188,8 +175,3 @@ def faster_quantization(
         if now and tps and tps > _WORTH_IT * now:
             return name, tps / now
     return None
-
-
-def _placed(requested: RunConfig, machine: Machine, rates: Rates) -> Callable[[ModelProfile], Assessment]:
-    """Return the assessment of profiles in the placement that the user chose, or in the best one."""
-    return lambda profile: assess(profile, machine, rates, gpu_layers=requested.gpu_layers)

@@ -50,7 +50,8 @@ class Dialogue:
 def converse(dialogue: Dialogue) -> Iterator[tuple[str, bool]]:
     """Yield pieces of ChatML without end, each with whether the guide is to learn it."""
     rng = dialogue.rng
-    yield f"<|im_start|>system\n{_system(rng)}<|im_end|>\n", False
+    system = SYSTEM_TEXT if rng.random() < 0.85 else rng.choice((*SYSTEMS, sentence(rng)))
+    yield f"<|im_start|>system\n{system}<|im_end|>\n", False
     turns: list[Turn] = []
     while True:
         turn = _turn(dialogue, turns)
@@ -73,10 +74,6 @@ def _topics() -> tuple[Topic, ...]:
 @cache
 def _beyond() -> Beyond:
     return read_beyond()
-
-
-def _system(rng: random.Random) -> str:
-    return SYSTEM_TEXT if rng.random() < 0.85 else rng.choice((*SYSTEMS, sentence(rng)))
 
 
 def _turn(dialogue: Dialogue, turns: list[Turn]) -> Turn:

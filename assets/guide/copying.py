@@ -89,7 +89,8 @@ def fenced(code: str) -> str:
 
 def _renaming(rng: random.Random, n_words: int) -> Turn:
     code = program(rng, max(1, n_words // 20))
-    old, new = rng.choice(identifiers(code)), _new_name(rng)
+    old, new = rng.choice(identifiers(code)), rng.choice((rng.choice(words()["noun"]), invented_word(rng)))
+    new = new if rng.random() < 0.5 else f"{new}_{rng.choice(words()['noun'])}"
     quote = rng.choice(("", "`"))
     request = _ask(RENAME, rng, f"{quote}{old}{quote}", f"{quote}{new}{quote}", fenced(code))
     return Turn(request, fenced(_substitute(code, old, new)))
@@ -103,11 +104,6 @@ def _replacing(rng: random.Random, n_words: int) -> Turn:
     )
     quote = rng.choice(("", '"', "'"))
     return Turn(_ask(REPLACE, rng, f"{quote}{old}{quote}", f"{quote}{new}{quote}", text), _substitute(text, old, new))
-
-
-def _new_name(rng: random.Random) -> str:
-    first = rng.choice((rng.choice(words()["noun"]), invented_word(rng)))
-    return first if rng.random() < 0.5 else f"{first}_{rng.choice(words()['noun'])}"
 
 
 def _substitute(text: str, old: str, new: str) -> str:

@@ -21,9 +21,7 @@ TARGET_LAYERS = (1, 2, 3)  # the layers of the guide whose inputs are read
 
 class Eagle3(nn.Module):
     """Drafts one of the tokens `drafted` [n_drafted], ids of the guide's in order, and a state for the next draft.
-
-    At each position it sees the token after it, so that it predicts the one after that.
-    """
+    At each position it sees the token after it, so that it predicts the one after that."""
 
     def __init__(self, shape: Shape, drafted: Tensor) -> None:
         super().__init__()

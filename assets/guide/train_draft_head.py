@@ -134,7 +134,6 @@ def accepted(head: Eagle3, guide: torch.nn.Module, rows: Rows) -> list[float]:
 
 
 def _seen(guide: torch.nn.Module, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what the head sees at all positions but the last, and the guide's final states at all."""
     with torch.no_grad():
         features, final = guide_features(guide, ids)
         return guide.embed_tokens(ids[:, 1:]), features[:, :-1], final

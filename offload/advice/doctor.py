@@ -4,7 +4,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -50,73 +50,36 @@ class Problem:
 
 def find_problems(findings: Findings) -> tuple[Problem, ...]:
     """Return the problems, the most important first."""
-    return tuple(problem for check in _CHECKS for problem in check(findings))
-
-
-def _unused_gpus(findings: Findings) -> Iterator[Problem]:
+    found: list[Problem] = []
     for vendor in sorted(set(findings.unusable_vendors)):
         command = _INSTALL.format(flag=_BUILD_FLAGS[vendor], version=findings.engine_version)
-        yield Problem(
-            f"This build of llama.cpp cannot use the {vendor} GPU of this machine.", f"Install one: {command}"
-        )
-
-
-def _little_memory(findings: Findings) -> Iterator[Problem]:
+        what = f"This build of llama.cpp cannot use the {vendor} GPU of this machine."
+        found.append(Problem(what, f"Install one: {command}"))
     host = findings.machine.host
-    if host.total_bytes < _LITTLE_BYTES and not findings.is_limited:
-        yield Problem(
-            f"Only small models fit into {format_memory(host.total_bytes)} of memory.",
-            "Choose models below 4B parameters.",
-        )
-    if host.free_bytes < _LITTLE_FREE_BYTES:
-        yield Problem(
-            f"Only {format_memory(host.free_bytes)} of memory is free.", "Close programs that use a lot of memory."
-        )
-
-
-def _container(findings: Findings) -> Iterator[Problem]:
+    total, free = format_memory(host.total_bytes), format_memory(host.free_bytes)
     if findings.is_limited:
-        limit = format_memory(findings.machine.host.total_bytes)
-        yield Problem(f"This container may use {limit} of memory, less than the machine has.", "Raise its limit.")
-
-
-def _swap(findings: Findings) -> Iterator[Problem]:
+        what = f"This container may use {total} of memory, less than the machine has."
+        found.append(Problem(what, "Raise its limit."))
+    elif host.total_bytes < _LITTLE_BYTES:
+        found.append(Problem(f"Only small models fit into {total} of memory.", "Choose models below 4B parameters."))
+    if host.free_bytes < _LITTLE_FREE_BYTES:
+        found.append(Problem(f"Only {free} of memory is free.", "Close programs that use a lot of memory."))
     if findings.swapped_bytes > _SWAPPED_BYTES:
         moved = format_memory(findings.swapped_bytes)
-        yield Problem(f"{moved} of memory is swapped out, which is slow to read.", "Close programs, or add memory.")
-
-
-def _slow_disk(findings: Findings) -> Iterator[Problem]:
+        what = f"{moved} of memory is swapped out, which is slow to read."
+        found.append(Problem(what, "Close programs, or add memory."))
     speed = findings.disk_bytes_per_s
     if speed is not None and speed < _SLOW_DISK_BYTES_PER_S:
-        load_s = _COMMON_MODEL_BYTES / speed
-        size = format_memory(_COMMON_MODEL_BYTES)
+        load_s, size = _COMMON_MODEL_BYTES / speed, format_memory(_COMMON_MODEL_BYTES)
         what = f"Models are read from disk at {speed / 1e6:,.0f} MB/s: {size} takes {load_s:,.0f} s."
-        yield Problem(what, "Move them to a faster disk, and set LOCALLLM_DATA_DIR.")
-
-
-def _old_processor(findings: Findings) -> Iterator[Problem]:
+        found.append(Problem(what, "Move them to a faster disk, and set LOCALLLM_DATA_DIR."))
     if findings.has_avx2 is False:
-        yield Problem("This processor has no AVX2, so prompts are computed slowly.", "Use a GPU, or small models.")
-
-
-def _no_repacking(findings: Findings) -> Iterator[Problem]:
+        what = "This processor has no AVX2, so prompts are computed slowly."
+        found.append(Problem(what, "Use a GPU, or small models."))
     if not findings.repacking_is_safe:
-        yield Problem(
-            "This build of llama.cpp crashes on this processor when it repacks weights, so repacking is off.",
-            "Build it with GCC 13 or later, or with clang.",
-        )
-
-
-_CHECKS: tuple[Callable[[Findings], Iterator[Problem]], ...] = (
-    _unused_gpus,
-    _container,
-    _little_memory,
-    _swap,
-    _slow_disk,
-    _old_processor,
-    _no_repacking,
-)
+        what = "This build of llama.cpp crashes on this processor when it repacks weights, so repacking is off."
+        found.append(Problem(what, "Build it with GCC 13 or later, or with clang."))
+    return tuple(found)
 
 
 _SLOWED_DOWN = 0.5  # of the predicted speed: below it something else than reading takes the time
@@ -182,25 +145,16 @@ def bottleneck(symptoms: Symptoms) -> Bottleneck:
             "Start prompts with the same text: common prefixes are cached. `localllm tune` finds the fastest batch."
         )
         return Bottleneck(Constraint.PREFILL, reason, first_step)
-    if symptoms.predicted_tps and symptoms.decode_tps < _SLOWED_DOWN * symptoms.predicted_tps:
-        return _others(symptoms, symptoms.predicted_tps)
+    pace, tps = format_speed(symptoms.decode_tps), symptoms.predicted_tps
+    if tps and symptoms.decode_tps < _SLOWED_DOWN * tps:
+        reason = f"Answers come at {pace} tok/s where {format_speed(tps)} were expected."
+        first_step = "Close other programs that use processor or memory, and measure again."
+        return Bottleneck(Constraint.OTHERS, reason, first_step)
     answers = f"{decode_s:.1f} s is spent on the answer ({symptoms.n_decode:,} tokens)"
-    pace = format_bandwidth(symptoms.read_bytes * symptoms.decode_tps)
-    reason = f"Of one turn, {answers} and {prefill_s:.1f} s on the prompt; decoding reads {pace} GB/s."
+    read = format_bandwidth(symptoms.read_bytes * symptoms.decode_tps)
+    reason = f"Of one turn, {answers} and {prefill_s:.1f} s on the prompt; decoding reads {read} GB/s."
     if symptoms.smaller is None:
         return Bottleneck(Constraint.BANDWIDTH, reason, "Use faster memory or a GPU: no smaller quantization helps.")
     name, gain = symptoms.smaller
-    tps = gain * symptoms.decode_tps
-    first_step = (
-        f"Quantize to {name}: {format_speed(tps)} tok/s predicted instead of {format_speed(symptoms.decode_tps)}."
-    )
-    return Bottleneck(Constraint.BANDWIDTH, reason, first_step)
-
-
-def _others(symptoms: Symptoms, predicted_tps: float) -> Bottleneck:
-    reason = (
-        f"Answers come at {format_speed(symptoms.decode_tps)} tok/s where {format_speed(predicted_tps)} were expected."
-    )
-    return Bottleneck(
-        Constraint.OTHERS, reason, "Close other programs that use processor or memory, and measure again."
-    )
+    faster = format_speed(gain * symptoms.decode_tps)
+    return Bottleneck(Constraint.BANDWIDTH, reason, f"Quantize to {name}: {faster} tok/s predicted instead of {pace}.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from offload.advice.vllm import checkpoint_of, cluster_for, vllm_command
@@ -41,9 +41,7 @@ _NO_CHANGE = Change()
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What to do, the predicted speed (None where unknown), and what it costs.
-
-    `change` is the same for programs; empty where the user has to buy or to join something.
-    """
+    `change` is the same for programs; empty where the user has to buy or to join something."""
 
     what: str
     decode_tps: float | None
@@ -62,32 +60,34 @@ class _Case:
     rates: Rates
     assessment: Assessment
 
-    @property
-    def fast_bytes(self) -> int:
-        """Free memory of the GPUs, or the processor's where there are none."""
-        return sum(gpu.free_bytes for gpu in self.machine.gpus) or self.machine.host.free_bytes
-
 
 def find_remedies(model: PlannedModel, wanted: RunConfig, rates: Rates, found: Assessment) -> tuple[Remedy, ...]:
     """Return the remedies for `found`, the best assessment of `model` as `wanted`; none where everything fits."""
     if found.verdict is FitLevel.FITS:
         return ()
     case = _Case(model, wanted, found.machine, rates, found)
-    ways = [remedy for way in _REMEDIES for remedy in way(case)]
-    if all((remedy.decode_tps or 0.0) < _READING_TPS for remedy in ways) and (found.decode_tps or 0.0) < _READING_TPS:
-        ways += _several_machines(case)
+    ways = [*_smaller_file(case), *_smaller_cache(case), *_shorter_context(case)]
+    speeds = [found.decode_tps, *(way.decode_tps for way in ways)]
+    if all((tps or 0.0) < _READING_TPS for tps in speeds):
+        cluster = cluster_for(model, found.profile, found.machine)
+        if cluster is not None:
+            needs = "" if checkpoint_of(model) else "; of a GGUF vLLM takes one file only, with vllm-gguf-plugin"
+            joined = ", joined with `ray start`" if cluster.n_machines > 1 else ""
+            cost = f"{cluster}{joined}{needs}; clients then use http://HOST:8000/v1"
+            ways.append(Remedy(vllm_command(model, cluster, wanted.n_ctx), None, cost, FitLevel.FITS))
     ways += _larger_gpu(case)
     return tuple(sorted(ways, key=lambda remedy: -(remedy.decode_tps or 0.0)))
 
 
 def _smaller_file(case: _Case) -> Iterator[Remedy]:
     """Yield the best type that fits whole; where none does, the best and the smallest that help."""
+    fast_bytes = sum(gpu.free_bytes for gpu in case.machine.gpus) or case.machine.host.free_bytes
     helping: list[Remedy] = []
     for name in _FILE_TYPES:
         least_bytes = FILE_TYPES[name].base.bits_per_weight * case.model.n_parameters / 8
         if least_bytes > min(_SMALLER_FILE * case.model.n_bytes, case.machine.free_bytes):
             continue
-        if helping and least_bytes > case.fast_bytes and name != _FILE_TYPES[-1]:
+        if helping and least_bytes > fast_bytes and name != _FILE_TYPES[-1]:
             continue  # neither the best that helps nor the smallest, and it cannot fit whole
         smaller = case.model.quantized(FILE_TYPES[name])
         if smaller.n_bytes > _SMALLER_FILE * case.model.n_bytes:
@@ -96,9 +96,8 @@ def _smaller_file(case: _Case) -> Iterator[Remedy]:
         loss = FILE_TYPES[name].perplexity_loss
         cost = f"+{loss:.2f} on a perplexity of 6.23" if loss is not None else FILE_TYPES[name].description
         if _helps(found, case.assessment):
-            helping.append(
-                _remedy(f"quantize to {name} ({format_memory(smaller.n_bytes)})", found, cost, Change(file_type=name))
-            )
+            what = f"quantize to {name} ({format_memory(smaller.n_bytes)})"
+            helping.append(_remedy(what, found, cost, Change(file_type=name)))
             if found.verdict in (FitLevel.FITS, FitLevel.TIGHT):
                 yield helping[-1]
                 return
@@ -111,10 +110,8 @@ def _smaller_cache(case: _Case) -> Iterator[Remedy]:
         wanted = replace(case.wanted, kv_types=kv_types, is_fused=True)
         found = choose(case.model, wanted, case.machine, case.rates)
         if _helps(found, case.assessment):
-            size = format_memory(found.profile.cache_bytes)
-            yield _remedy(
-                f"--kv-type {_SMALLER_KV} ({size} of cache)", found, "almost none", Change(kv_type=_SMALLER_KV)
-            )
+            what = f"--kv-type {_SMALLER_KV} ({format_memory(found.profile.cache_bytes)} of cache)"
+            yield _remedy(what, found, "almost none", Change(kv_type=_SMALLER_KV))
 
 
 def _shorter_context(case: _Case) -> Iterator[Remedy]:
@@ -156,25 +153,12 @@ def _larger_gpu(case: _Case) -> Iterator[Remedy]:
             return
 
 
-def _several_machines(case: _Case) -> Iterator[Remedy]:
-    """Yield another engine; its speed is unknown."""
-    cluster = cluster_for(case.model, case.assessment.profile, case.machine)
-    if cluster is not None:
-        needs = "" if checkpoint_of(case.model) else "; of a GGUF vLLM takes one file only, with vllm-gguf-plugin"
-        joined = ", joined with `ray start`" if cluster.n_machines > 1 else ""
-        cost = f"{cluster}{joined}{needs}; clients then use http://HOST:8000/v1"
-        yield Remedy(vllm_command(case.model, cluster, case.wanted.n_ctx), None, cost, FitLevel.FITS)
-
-
-_REMEDIES: tuple[Callable[[_Case], Iterator[Remedy]], ...] = (_smaller_file, _smaller_cache, _shorter_context)
-
-
 def _helps(found: Assessment, before: Assessment) -> bool:
     """Return whether a remedy helps: the model runs, or more of it fits, or it is faster."""
     if found.verdict.rank < before.verdict.rank:
         return True
-    faster = found.decode_tps is not None and before.decode_tps is not None
-    return faster and (found.decode_tps or 0.0) >= _FASTER * (before.decode_tps or 0.0)
+    tps, tps_before = found.decode_tps, before.decode_tps
+    return tps is not None and tps_before is not None and tps >= _FASTER * tps_before
 
 
 def _remedy(what: str, found: Assessment, cost: str, change: Change = _NO_CHANGE) -> Remedy:
@@ -197,7 +181,6 @@ def plan_warnings(found: Assessment, rates: Rates, n_ctx_train: int) -> Iterator
 
 
 def _device_warnings(found: Assessment, rates: Rates) -> Iterator[str]:
-    """Yield what is unknown of devices, and which GPUs get nothing because the processor reads faster."""
     in_use = {share.device.name for share in found.shares if share.read_bytes}
     pace = rates.seconds_per_byte
     host_s = pace[found.machine.host.name]
@@ -208,9 +191,8 @@ def _device_warnings(found: Assessment, rates: Rates) -> Iterator[str]:
             slow, fast = (format_bandwidth(1 / seconds) for seconds in (pace[gpu.name], host_s))
             yield f"{gpu.name} gets no layers: it reads weights at {slow} GB/s, the processor at {fast}."
     for share in found.shares:
-        if share.device.name in in_use - rates.known:
-            unknown = f"The memory bandwidth of {share.device.name} is unknown"
-            yield f"{unknown}, so no speed is predicted; set it with @GB/s."
+        if (name := share.device.name) in in_use - rates.known:
+            yield f"The memory bandwidth of {name} is unknown, so no speed is predicted; set it with @GB/s."
 
 
 def _too_large(found: Assessment) -> str:

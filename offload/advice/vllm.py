@@ -43,7 +43,8 @@ class Cluster:
 
 def cluster_for(model: PlannedModel, profile: ModelProfile, machine: Machine) -> Cluster | None:
     """Return the fewest machines whose GPUs hold `model` with the context of `profile`; None where one GPU does."""
-    n_bytes = _weight_bytes(model) + profile.cache_bytes
+    weight_bytes = _BYTES_PER_WEIGHT * model.n_parameters if checkpoint_of(model) else model.n_bytes
+    n_bytes = weight_bytes + profile.cache_bytes
     found = _like(machine, model, n_bytes) or _usual(model, n_bytes)
     is_possible = found.n_machines <= hyperparameter(model.header, "block_count")
     return found if is_possible and found.n_machines * found.n_gpus > 1 else None
@@ -93,9 +94,3 @@ def _most_sharing(model: PlannedModel, n_gpus: int) -> int:
 
 def _usable(gpu_bytes: int) -> int:
     return int(_UTILIZATION * gpu_bytes) - _WORKING_BYTES
-
-
-def _weight_bytes(model: PlannedModel) -> int:
-    if checkpoint_of(model):
-        return _BYTES_PER_WEIGHT * model.n_parameters
-    return model.n_bytes

@@ -25,10 +25,8 @@ _N_PASSES = 6
 
 @dataclass(frozen=True, slots=True)
 class ReadBandwidth:
-    """Bytes a second that `n_threads` read together from a buffer of `n_bytes`, in the best of `n_passes`.
-
-    `others_share` is the share of the processors that others took meanwhile, None where it is unknown.
-    """
+    """Bytes a second that `n_threads` read together from a buffer of `n_bytes`, in the best of `n_passes`; and the
+    share of the processors that others took meanwhile, None where it is unknown."""
 
     bytes_per_s: float
     n_threads: int
@@ -59,13 +57,11 @@ def measure_read_bandwidth(n_threads: int, n_bytes: int = 0) -> ReadBandwidth:
 
 
 def settled_bandwidth(measured: ReadBandwidth, quiet_bytes_per_s: float | None) -> tuple[float, bool]:
-    """Return the bytes a second that count, and whether they are those of a quiet machine.
-
-    What a busy machine reads is a lower bound; `quiet_bytes_per_s` is what it read when it was quiet, None if it never
-    was.
-    """
+    """Return the bytes a second that count, and whether they are those of a quiet machine. `quiet_bytes_per_s` is what
+    it read when it was quiet, None if it never was."""
     if is_quiet(measured.others_share):
         return measured.bytes_per_s, True
+    # what a busy machine reads is a lower bound
     return max(measured.bytes_per_s, quiet_bytes_per_s or 0.0), quiet_bytes_per_s is not None
 
 
@@ -75,36 +71,26 @@ _MOST_S = 2.0
 
 
 def measure_disk_read(path: Path) -> float | None:
-    """Return the bytes per second that the middle of the file at `path` is read with, in two seconds at most; None
-    where it cannot be measured.
-
-    None where the system has no way past its cache, the file is smaller than 8 MiB, or it cannot be read.
-    """
+    """Return the bytes per second that the middle of the file at `path` is read with, in two seconds at most. None
+    where the system has no way past its cache, the file is smaller than 8 MiB, or it cannot be read."""
+    if sys.platform != "linux":
+        return None  # macOS has a flag for it, and heeds what is in its cache all the same
     try:
         n_bytes = path.stat().st_size
         if n_bytes < _LEAST_BYTES:
             return None
         start = (n_bytes - min(n_bytes, _N_BYTES)) // 2 // _BLOCK_BYTES * _BLOCK_BYTES
-        return _read(path, start, min(n_bytes - start, _N_BYTES))
-    except OSError:
-        return None
-
-
-def _read(path: Path, start: int, n_bytes: int) -> float | None:
-    if sys.platform != "linux":
-        return None  # macOS has a flag for it, and heeds what is in its cache all the same
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    try:
-        os.lseek(descriptor, start, os.SEEK_SET)
-        n_read = 0
-        with mmap.mmap(-1, _BLOCK_BYTES) as block:  # its pages are aligned, as such reads want them
+        n_read, n_most = 0, min(n_bytes - start, _N_BYTES)
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_DIRECT), "rb", buffering=0)
+        with file, mmap.mmap(-1, _BLOCK_BYTES) as block:  # its pages are aligned, as such reads want them
+            file.seek(start)
             begun_s = time.perf_counter()
-            while n_read < n_bytes and time.perf_counter() - begun_s < _MOST_S:
-                n_more = os.readv(descriptor, [block])
+            while n_read < n_most and time.perf_counter() - begun_s < _MOST_S:
+                n_more = os.readv(file.fileno(), [block])
                 n_read += n_more
                 if n_more < _BLOCK_BYTES:
                     break
             took_s = time.perf_counter() - begun_s
         return n_read / took_s if n_read and took_s > 0 else None
-    finally:
-        os.close(descriptor)
+    except OSError:
+        return None

@@ -41,18 +41,15 @@ def pci_gpus(devices: Path = _DEVICES) -> tuple[PciGpu, ...]:
     gpus = []
     for folder in sorted(devices.iterdir()) if devices.is_dir() else ():
         vendor = _VENDORS.get(_number(folder / "vendor"))
-        if vendor is not None and _number(folder / "class") >> 16 == _DISPLAY_CLASS:
-            gpus.append(PciGpu(folder.name, vendor, _pci_link_bytes_per_s(folder)))
+        if vendor is None or _number(folder / "class") >> 16 != _DISPLAY_CLASS:
+            continue
+        link_bytes_per_s = None
+        speed, width = _SPEED.match(_text(folder / "current_link_speed")), _text(folder / "current_link_width")
+        if speed is not None and width.isdigit() and int(width):
+            transfers = float(speed[1])
+            link_bytes_per_s = transfers * 1e9 * (128 / 130 if transfers >= _FAST_LINK else 0.8) * int(width) / 8
+        gpus.append(PciGpu(folder.name, vendor, link_bytes_per_s))
     return tuple(gpus)
-
-
-def _pci_link_bytes_per_s(folder: Path) -> float | None:
-    speed, width = _SPEED.match(_text(folder / "current_link_speed")), _text(folder / "current_link_width")
-    if speed is None or not width.isdigit() or not int(width):
-        return None
-    transfers = float(speed[1])
-    share = 128 / 130 if transfers >= _FAST_LINK else 0.8
-    return transfers * 1e9 * share * int(width) / 8
 
 
 def _number(path: Path) -> int:
@@ -91,7 +88,7 @@ def nvidia_gpus(library: Callable[[], Any] = _nvml) -> tuple[NvidiaGpu, ...]:
 
 
 def driver_versions(library: Callable[[], Any] = _nvml) -> str:
-    """Return the version of the system, to which most drivers belong, and of NVIDIA's driver where there is one."""
+    # most drivers belong to the system
     nvidia = _ask_driver(library, lambda nvml: f", NVIDIA {nvml.nvmlSystemGetDriverVersion()}", "")
     return f"{platform.system()} {platform.release()}{nvidia}"
 
@@ -118,28 +115,23 @@ def _gpus(nvml: Any) -> Iterator[NvidiaGpu]:
         gpu = nvml.nvmlDeviceGetHandleByIndex(index)
         bus_id = nvml.nvmlDeviceGetPciInfo(gpu).busId
         address = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
-        yield NvidiaGpu(address[-_ADDRESS_LENGTH:].lower(), _bytes_per_s(nvml, gpu), _link_bytes_per_s(nvml, gpu))
+        megahertz = _asked(nvml, nvml.nvmlDeviceGetMaxClockInfo, gpu, nvml.NVML_CLOCK_MEM)
+        bits = _asked(nvml, nvml.nvmlDeviceGetMemoryBusWidth, gpu)
+        # of the link its best: an idle GPU lets it fall back to the slowest
+        lane_bytes_per_s = _GENERATION_BYTES_PER_S.get(_asked(nvml, nvml.nvmlDeviceGetMaxPcieLinkGeneration, gpu))
+        n_lanes = _asked(nvml, nvml.nvmlDeviceGetMaxPcieLinkWidth, gpu)
+        yield NvidiaGpu(
+            address[-_ADDRESS_LENGTH:].lower(),
+            megahertz * 1e6 * _TRANSFERS_PER_CLOCK * bits / 8 if megahertz and bits else None,
+            lane_bytes_per_s * n_lanes if lane_bytes_per_s and n_lanes else None,
+        )
 
 
-def _bytes_per_s(nvml: Any, gpu: Any) -> float | None:
-    megahertz = _asked(nvml, lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM))
-    bits = _asked(nvml, lambda: nvml.nvmlDeviceGetMemoryBusWidth(gpu))
-    return megahertz * 1e6 * _TRANSFERS_PER_CLOCK * bits / 8 if megahertz and bits else None
-
-
-def _link_bytes_per_s(nvml: Any, gpu: Any) -> float | None:
-    """Return the link at its best: an idle GPU lets it fall back to the slowest."""
-    generation = _asked(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(gpu))
-    n_lanes = _asked(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkWidth(gpu))
-    lane = _GENERATION_BYTES_PER_S.get(generation or 0)
-    return lane * n_lanes if lane and n_lanes else None
-
-
-def _asked(nvml: Any, question: Callable[[], int]) -> int | None:
+def _asked(nvml: Any, question: Callable[..., int], *arguments: Any) -> int:
     try:
-        return question()
+        return question(*arguments)
     except nvml.NVMLError:
-        return None
+        return 0
 
 
 _NUMBER = re.compile(r"\d+$")
@@ -148,11 +140,8 @@ _APPLE = re.compile(r"Apple M\d")
 
 @dataclass(frozen=True, slots=True)
 class ListedGpu:
-    """A GPU as ggml lists it: bytes of memory, 0 if unknown, and its `address` on the PCI bus, "" without one.
-
-    The link to a GPU of another machine is measured; those of this machine have None. `speed` is None where it was not
-    measured.
-    """
+    """A GPU as ggml lists it: bytes of memory, 0 if unknown, and its `address` on the PCI bus, "" without one. The link
+    to a GPU of another machine is measured; those of this machine have None."""
 
     name: str
     description: str
@@ -165,21 +154,18 @@ class ListedGpu:
     speed: DeviceSpeed | None = None
 
     @property
-    def key(self) -> str:
-        """The name that its measurements are kept by."""
+    def key(self) -> str:  # its measurements are kept by it
         return f"{self.name} {self.description} {self.total_bytes}"
 
     @property
     def has_unified_memory(self) -> bool:
-        """Whether it uses the processor's memory: Metal does not report it, but all of Apple's do."""
+        # Metal does not report it, but all of Apple's use the processor's memory
         return self.is_integrated or _APPLE.match(self.description) is not None
 
 
 def distinct_gpus(listed: Iterable[ListedGpu]) -> list[ListedGpu]:
     """Return one GPU per PCI address, and integrated GPUs of one backend only.
-
-    ggml lists the backend made for a maker's GPUs before the general ones. An integrated GPU often has no address.
-    """
+    ggml lists the backend made for a maker's GPUs before the general ones. An integrated GPU often has no address."""
     addresses: set[str] = set()
     unified_backend: str | None = None
     distinct: list[ListedGpu] = []
@@ -195,8 +181,6 @@ def distinct_gpus(listed: Iterable[ListedGpu]) -> list[ListedGpu]:
         distinct.append(gpu)
     return distinct
 
-
-_GIGA = 1e9
 
 # fmt: off
 _GB_PER_S: dict[str, float] = {
@@ -226,4 +210,4 @@ def known_bandwidth(description: str) -> float | None:
     if _MOBILE.search(description):
         return None
     found = [name for name in _GB_PER_S if re.search(rf"\b{re.escape(name)}\b", description, re.IGNORECASE)]
-    return _GB_PER_S[max(found, key=len)] * _GIGA if found else None
+    return _GB_PER_S[max(found, key=len)] * 1e9 if found else None

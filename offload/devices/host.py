@@ -38,7 +38,6 @@ def cpu_name() -> str:
 
 
 def cpu_model() -> str:
-    """Return the processor's name, without its instruction sets."""
     return _from_cpuinfo(_CPUINFO, _MODEL) if sys.platform == "linux" else cpu_name()
 
 
@@ -79,9 +78,7 @@ _N_ANCESTORS = 2  # the service, and the app that started it
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
     """Seconds of all processors that this process may use, in total and idle, and those that our processes computed.
-
-    Time that a hypervisor stole is neither idle nor ours.
-    """
+    Time that a hypervisor stole is neither idle nor ours."""
 
     total_s: float
     idle_s: float
@@ -98,7 +95,6 @@ def others_share(before: CpuTimes, after: CpuTimes) -> float | None:
 
 
 def is_quiet(share: float | None) -> bool:
-    """Return whether the share of the processors that others take is known to be small."""
     return share is not None and share <= QUIET_SHARE
 
 
@@ -193,9 +189,7 @@ def _folders(root: Path, own: Path) -> list[Path]:
 
 def _limit(folder: Path, limit_name: str, used_name: str, page_names: Sequence[str]) -> HostMemory | None:
     """Return one group's limit; "max", or no file, means that it has none.
-
-    The pages of files count as free, as the system counts its own: it drops them for whoever needs memory.
-    """
+    The pages of files count as free, as the system counts its own: it drops them for whoever needs memory."""
     try:
         limit = int((folder / limit_name).read_text(encoding="ascii"))
         used = int((folder / used_name).read_text(encoding="ascii"))

@@ -52,12 +52,10 @@ class Device:
 
     @property
     def is_remote(self) -> bool:
-        """Whether the device belongs to another machine."""
         return self.link_latency_s is not None
 
     @property
     def shares_host(self) -> bool:
-        """Whether its memory is the processor's."""
         return self.kind is not DeviceKind.GPU
 
 

@@ -45,17 +45,15 @@ def picture_tokens(encoder: Encoder) -> PictureTokens:
 
 
 def sound_tokens(encoder: Encoder) -> int:
-    """Return the tokens of 30 seconds of sound."""
+    """Return the tokens of 30 seconds."""
     return max(1, int(_MEL_FRAMES / _FRAMES_PER_TOKEN.get(encoder.kind, 8.0) / encoder.n_stacked))
 
 
 def min_ubatch(projector: ProjectorHeader, model_width: int) -> int:
     """Return the smallest micro-batch, in tokens, that takes a picture whole for a model of `model_width`; 0 where it
-    may be computed in parts.
-
-    Pictures whose tokens attend to those behind them are computed at once; projectors that choose their size scale them
-    down to the micro-batch, of which the figure here is enough for what they usually make.
-    """
+    may be computed in parts."""
+    # Pictures whose tokens attend to those behind them are computed at once; projectors that choose their size scale
+    # them down to the micro-batch, of which the figure here is enough for what they usually make.
     encoder = projector.vision
     if encoder is None or (encoder.kind == "gemma4v" and model_width in _CAUSAL_GEMMA_4):
         return 0
@@ -65,7 +63,7 @@ def min_ubatch(projector: ProjectorHeader, model_width: int) -> int:
 
 
 def projector_compute_bytes(projector: ProjectorHeader) -> int:
-    """Return the bytes of compute buffers that libmtmd reserves when it loads `projector`, with fused attention."""
+    # libmtmd reserves buffers for a trial picture or sound when it loads a projector; with fused attention
     return sum(map(_compute_bytes, projector.encoders))
 
 
@@ -142,8 +140,10 @@ _ELEMENTS = {
 
 
 def _compute_bytes(encoder: Encoder) -> int:
-    """Return the bytes of an encoder's compute buffer for its trial picture or sound."""
-    n_patches = _WHISPER_FRAMES if encoder.name == "audio" else _n_patches(encoder, _trial_side(encoder))
+    side = _TRIAL_SIDES.get(encoder.kind, 0) * encoder.patch_side * encoder.n_merge or encoder.image_side
+    if encoder.kind == "kimik25" and encoder.max_pixels:
+        side = math.isqrt(encoder.max_pixels)
+    n_patches = _WHISPER_FRAMES if encoder.name == "audio" else _n_patches(encoder, side)
     known = _ELEMENTS.get(encoder.kind, _ROTARY_GATED if encoder.is_gated else _ROTARY)
     n_embd, n_ff = encoder.n_embd, encoder.n_ff
     widths = known.embd + (encoder.kind == "gemma4v" and n_ff != 4 * n_embd)
@@ -160,14 +160,6 @@ def _compute_bytes(encoder: Encoder) -> int:
     if encoder.kind == "mlp":  # a wide model's layers may take more than the encoder
         total = max(total, (n_embd + 2 * encoder.width + pixels) * n_patches)
     return int(total) * _FLOAT_BYTES
-
-
-def _trial_side(encoder: Encoder) -> int:
-    """Return the side of the picture that libmtmd tries at a load, in pixels."""
-    n_tokens = _TRIAL_SIDES.get(encoder.kind, 0)
-    if encoder.kind == "kimik25" and encoder.max_pixels:
-        return math.isqrt(encoder.max_pixels)
-    return n_tokens * encoder.patch_side * encoder.n_merge or encoder.image_side
 
 
 def _n_patches(encoder: Encoder, side: int) -> int:
@@ -194,9 +186,7 @@ HEAD_BATCH = 64  # tokens that a head computes at once: it makes logits of all, 
 
 @dataclass(frozen=True, slots=True)
 class PlannedDraft:
-    """A draft model or head: its name, the header of its first file and the tensors of all. Its context is as long as
-    the model's.
-    """
+    """A draft model or head: the header of its first file, the tensors of all. Its context is the model's."""
 
     name: str
     header: Header
@@ -212,7 +202,6 @@ class PlannedAdapter:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all its tensors."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
 
@@ -267,9 +256,7 @@ class PlannedProjector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryModels:
-    """All models loaded beside a model. Where it `has_mtp_layer`, the prediction layer is loaded and follows every
-    token.
-    """
+    """All models loaded beside a model. Where it `has_mtp_layer`, the prediction layer too follows every token."""
 
     draft: PlannedDraft | None = None
     adapters: tuple[PlannedAdapter, ...] = ()
@@ -278,7 +265,6 @@ class AuxiliaryModels:
 
     @property
     def adapter_tensors(self) -> Sequence[TensorInfo]:
-        """The tensors of all adapters."""
         return [tensor for adapter in self.adapters for tensor in adapter.tensors]
 
 
@@ -304,7 +290,6 @@ class AuxiliaryUsage:
 
     @property
     def n_bytes(self) -> int:
-        """All of them, once."""
         return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes
 
     @property

@@ -31,12 +31,10 @@ class KvTypes:
         return _type(self.v).is_quantized
 
     @property
-    def ids(self) -> tuple[int, int]:
-        """ggml's numbers of both types."""
+    def ids(self) -> tuple[int, int]:  # ggml's
         return _type(self.k).type_id, _type(self.v).type_id
 
     def n_bytes(self, k_elements: int, v_elements: int) -> int:
-        """Return bytes of keys and values of so many elements, which must be whole blocks."""
         return _type(self.k).row_bytes(k_elements) + _type(self.v).row_bytes(v_elements)
 
 
@@ -63,7 +61,6 @@ def check_kv_types(types: KvTypes, shape: KvShape) -> None:
 
 
 def supports_kv_types(types: KvTypes, shape: KvShape) -> bool:
-    """Return whether llama.cpp could keep a cache of this shape in these types."""
     try:
         check_kv_types(types, shape)
     except UsageError:
@@ -92,11 +89,8 @@ def supports_truncation(caches: LayerCaches) -> bool:
 
 
 def n_seq_max(n_sequences: int, *, supports_truncation: bool, has_windows: bool = False) -> int:
-    """Return how many sequences the engine caches when it serves `n_sequences` at once.
-
-    A state takes its memory whether or not it is in use, so without truncation only as many are cached as are served;
-    windows take some too.
-    """
+    """Return how many sequences the engine caches when it serves `n_sequences` at once. A state takes its memory
+    whether or not it is in use, so without truncation only as many are cached as are served; windows take some too."""
     n_cached = _N_CACHED_WINDOWS if has_windows else _N_CACHED_SEQUENCES
     return min(n_sequences + (n_cached if supports_truncation else n_sequences), _MAX_SEQUENCES)
 
@@ -126,10 +120,11 @@ def n_rollback(architecture: str, n_ubatch: int) -> int:
     return max(0, min(_ROLLBACK_TOKENS, n_ubatch - 2)) if architecture in _WITH_SHORT_STATES else 0
 
 
-def n_states(n_sequences: int, *, supports_truncation: bool, architecture: str, n_ubatch: int) -> int:
+def n_states(caches: LayerCaches, n_sequences: int, architecture: str, n_ubatch: int) -> int:
     """Return how many states each layer with a state has: of each sequence, of each copy, and their earlier ones."""
-    n_slots = n_seq_max(n_sequences, supports_truncation=supports_truncation)
-    n_copies = n_holds(n_sequences, supports_truncation=supports_truncation)
+    can_truncate = supports_truncation(caches)
+    n_slots = n_seq_max(n_sequences, supports_truncation=can_truncate)
+    n_copies = n_holds(n_sequences, supports_truncation=can_truncate)
     return (n_slots + n_copies) * (1 + n_rollback(architecture, n_ubatch))
 
 
@@ -148,24 +143,19 @@ class CacheCells:
 
 def cells_for(caches: LayerCaches, n_ctx: int, *, n_sequences: int = 1, n_ubatch: int = 512) -> CacheCells:
     """Return the cells of a cache of `n_ctx` tokens that all sequences share.
-
-    Layers with a window have cells for that of each sequence and for a batch, if those are fewer.
-    """
+    Layers with a window have cells for that of each sequence and for a batch, if those are fewer."""
     n_full = _padded(n_ctx)
     n_windowed = n_window_cells(caches, n_sequences, n_ubatch) if caches.n_window else n_full
     return CacheCells(n_full, min(n_full, n_windowed), n_sequences)
 
 
-def n_window_cells(caches: LayerCaches, n_sequences: int, n_ubatch: int = 512) -> int:
-    """Return the most cells of layers with a window: those of each sequence's window and of a batch."""
+def n_window_cells(caches: LayerCaches, n_sequences: int, n_ubatch: int = 512) -> int:  # of each sequence and a batch
     return _padded(caches.n_window * n_sequences + n_ubatch)
 
 
 def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_fused: bool = True) -> tuple[int, ...]:
     """Return the bytes of each layer, none of those that only predict. The types must have passed `check_kv_types`.
-
-    Without fused attention values lie transposed, in rows as long as those of the layer with the most.
-    """
+    Without fused attention values lie transposed, in rows as long as those of the layer with the most."""
     v_sizes = {layer.v_elements for layer in caches.layers if layer.k_elements}
     v_padded = max(v_sizes) if len(v_sizes) > 1 and not is_fused else 0
     sizes = []
@@ -178,7 +168,6 @@ def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_f
 
 
 def prediction_cache_bytes(caches: LayerCaches, types: KvTypes, n_ctx: int) -> int:
-    """Return the cache bytes of a prediction layer for `n_ctx` tokens."""
     layer = caches.layers[-1]
     return types.n_bytes(layer.k_elements, layer.v_elements) * _padded(n_ctx)
 
@@ -212,7 +201,6 @@ class ContextRequest:
     n_windowed_cells: int = 0
 
     def cache_bytes(self, n_cells: int) -> int:
-        """Return the bytes of a cache of `n_cells`."""
         n_saved = max(0, n_cells - self.n_windowed_cells)
         return n_cells * self.bytes_per_cell - n_saved * self.windowed_bytes_per_cell
 
@@ -239,7 +227,12 @@ def plan_context(request: ContextRequest) -> ContextPlan:
     n_most = DEFAULT_N_CTX if n_affordable is None else max(MIN_N_CTX, min(DEFAULT_N_CTX, n_affordable))
     n_ctx = request.n_ctx or min(request.n_ctx_train or DEFAULT_N_CTX, n_most)
     if n_fitting is not None and n_ctx > n_fitting:
-        raise _too_large(request, n_ctx, n_fitting)
+        assert request.free_bytes is not None
+        needed, free = (n_bytes // _MIB for n_bytes in (request.cache_bytes(n_ctx), request.free_bytes))
+        raise EngineError(
+            f"Not enough memory: a context of {n_ctx:,} tokens needs {needed:,} MiB of KV cache; {free:,} MiB is free.",
+            f"Use a --ctx of at most {n_fitting:,}, or a smaller --kv-type such as q8_0.",
+        )
     n_wanted = max(n_ctx, min(n_ctx * request.n_sequences, DEFAULT_N_CELLS))
     n_cells = n_wanted if n_affordable is None else max(n_ctx, min(n_wanted, n_affordable))
     return ContextPlan(n_ctx, n_cells, _notice(request, n_ctx, n_fitting))
@@ -254,15 +247,6 @@ def _n_fitting(request: ContextRequest, n_bytes: int | None) -> int | None:
     if n_cells <= request.n_windowed_cells or not request.windowed_bytes_per_cell:
         return n_cells
     return (n_bytes - request.n_windowed_cells * request.windowed_bytes_per_cell) // full_bytes if full_bytes else None
-
-
-def _too_large(request: ContextRequest, n_ctx: int, n_fitting: int) -> EngineError:
-    assert request.free_bytes is not None
-    needed, free = (n_bytes // _MIB for n_bytes in (request.cache_bytes(n_ctx), request.free_bytes))
-    return EngineError(
-        f"Not enough memory: a context of {n_ctx:,} tokens needs {needed:,} MiB of KV cache; {free:,} MiB is free.",
-        f"Use a --ctx of at most {n_fitting:,}, or a smaller --kv-type such as q8_0.",
-    )
 
 
 def _notice(request: ContextRequest, n_ctx: int, n_fitting: int | None) -> str:

@@ -17,7 +17,6 @@ from offload.footprint.auxiliary_models import (
     NO_AUXILIARY_MODELS,
     AuxiliaryModels,
     AuxiliaryUsage,
-    PlannedProjector,
 )
 from offload.footprint.kv_cache import (
     DRAFT_CELLS,
@@ -102,12 +101,10 @@ class ModelProfile:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights, once."""
         return self.input_bytes + sum(layer.weight_bytes for layer in self.layers)
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of keys, values and states."""
         return sum(layer.cache_bytes for layer in self.layers)
 
     @property
@@ -131,19 +128,13 @@ def profile_of(
     header: Header, weights: WeightTable, run_config: RunConfig, *, has_mtp_layer: bool = False
 ) -> ModelProfile:
     """Return the memory of the model of `header` and its `weights`, with the prediction layer where it `has_mtp_layer`.
-
-    Raises UsageError where the model cannot have such a cache.
-    """
+    Raises UsageError where the model cannot have such a cache."""
     check_kv_types(run_config.kv_types, kv_shape_of(header))
     caches, shape = layer_caches_of(header), graph_shape_of(header)
-    can_truncate, n_ubatch = supports_truncation(caches), run_config.n_ubatch
-    places = n_cached_sequences(caches, run_config.n_sequences)
-    n_native = places + n_holds(run_config.n_sequences, supports_truncation=can_truncate)
+    n_ubatch, places = run_config.n_ubatch, n_cached_sequences(caches, run_config.n_sequences)
+    n_native = places + n_holds(run_config.n_sequences, supports_truncation=supports_truncation(caches))
     cells = cells_for(caches, run_config.n_cells, n_sequences=n_native, n_ubatch=n_ubatch)
-    rows = n_states(
-        run_config.n_sequences, supports_truncation=can_truncate, architecture=header.architecture, n_ubatch=n_ubatch
-    )
-    cells = replace(cells, n_sequences=rows)
+    cells = replace(cells, n_sequences=n_states(caches, run_config.n_sequences, header.architecture, n_ubatch))
     kept = cache_layers(caches, run_config.kv_types, cells, is_fused=run_config.is_fused)
     if has_mtp_layer:
         head_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
@@ -156,8 +147,8 @@ def profile_of(
         replace(layer, cache_bytes=n_kept, cache_read_bytes=n_read, attention_bytes=n_attending)
         for layer, n_kept, n_read, n_attending in zip(weights.layers, kept, read, attending, strict=True)
     ]
-    computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=run_config.n_ubatch, is_fused=run_config.is_fused)
-    inputs_bytes = shape.n_embd * run_config.n_ubatch * _FLOAT_BYTES
+    computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=n_ubatch, is_fused=run_config.is_fused)
+    inputs_bytes = shape.n_embd * n_ubatch * _FLOAT_BYTES
     return ModelProfile(
         layers=(*layers, weights.output),
         input_bytes=weights.input.weight_bytes,
@@ -175,9 +166,7 @@ def profile_of(
 @dataclass(frozen=True)
 class PlannedModel:
     """A model by the `header` of its first file and the `tensors` of all files.
-
-    `compute_scale` corrects the formula of compute buffers by what a dry run measured.
-    """
+    `compute_scale` corrects the formula of compute buffers by what a dry run measured."""
 
     header: Header
     tensors: tuple[TensorInfo, ...]
@@ -192,27 +181,22 @@ class PlannedModel:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.n_bytes for tensor in self.tensors)
 
     @property
     def n_parameters(self) -> int:
-        """The number of weights in all tensors."""
         return sum(tensor.n_elements for tensor in self.tensors)
 
     @property
-    def n_ctx_train(self) -> int:
-        """Tokens of context that it was trained on, 0 where the file has none."""
+    def n_ctx_train(self) -> int:  # 0 where the file has none
         return hyperparameter(self.header, "context_length")
 
     @property
     def kv_shape(self) -> KvShape:
-        """The elements that a token takes in its cache."""
         return kv_shape_of(self.header)
 
     @cached_property
     def _weights(self) -> WeightTable:
-        """Its weights with those of adapters, whatever the configuration."""
         tensors = (*self.tensors, *self.auxiliary.adapter_tensors)
         return weights_of(self.header, tensors, has_mtp_layer=self.auxiliary.has_mtp_layer)
 
@@ -280,12 +264,7 @@ def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
     caches, shape = layer_caches_of(model.header), model.kv_shape
     types = [kv_types for name in KV_TYPES if supports_kv_types(kv_types := KvTypes(name, name), shape)]
     places = n_cached_sequences(caches, n_sequences)
-    rows_of_states = n_states(
-        n_sequences,
-        supports_truncation=supports_truncation(caches),
-        architecture=model.header.architecture,
-        n_ubatch=DEFAULT_N_UBATCH,
-    )
+    rows_of_states = n_states(caches, n_sequences, model.header.architecture, DEFAULT_N_UBATCH)
     rows = []
     doublings = [_MIN_N_CTX << power for power in range(_MAX_ROWS)]
     longest = model.n_ctx_train or _MIN_N_CTX
@@ -297,9 +276,7 @@ def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
 
 def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
     """Yield the memory of each of the `auxiliary` models beside the model of `profile`, which includes their layers.
-
-    Raises UsageError for a draft model that cannot have the model's kind of cache.
-    """
+    Raises UsageError for a draft model that cannot have the model's kind of cache."""
     if auxiliary.draft is not None:  # the engine makes it a context of the same size
         weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
         is_head = auxiliary.draft.header.architecture in DRAFT_HEADS
@@ -329,21 +306,11 @@ def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> It
         )
     for adapter in auxiliary.adapters:
         yield AuxiliaryUsage(what=f"adapter {adapter.name}", weight_bytes=adapter.n_bytes, is_in_layers=True)
-    if auxiliary.projector is not None:
-        yield _projector_usage(auxiliary.projector)
-
-
-def _projector_usage(projector: PlannedProjector) -> AuxiliaryUsage:
-    compute_bytes = projector.compute_bytes + projector.excess_bytes
-    if projector.is_on_host:
-        n_bytes = projector.n_bytes + compute_bytes + projector.host_bytes
-        return AuxiliaryUsage(
-            what=f"projector {projector.name}, on the processor", host_bytes=n_bytes, projector=projector
-        )
-    return AuxiliaryUsage(
-        what=f"projector {projector.name}",
-        projector=projector,
-        weight_bytes=projector.n_bytes,
-        compute_bytes=compute_bytes,
-        host_bytes=projector.host_bytes,
-    )
+    if (projector := auxiliary.projector) is not None:
+        weight_bytes, compute_bytes = projector.n_bytes, projector.compute_bytes + projector.excess_bytes
+        usage = AuxiliaryUsage(what=f"projector {projector.name}", projector=projector, host_bytes=projector.host_bytes)
+        if projector.is_on_host:
+            n_bytes = usage.host_bytes + weight_bytes + compute_bytes
+            yield replace(usage, what=f"{usage.what}, on the processor", host_bytes=n_bytes)
+        else:
+            yield replace(usage, weight_bytes=weight_bytes, compute_bytes=compute_bytes)

@@ -25,9 +25,7 @@ _EXPERTS = "_exps."  # tensors that hold all experts of a layer, one behind the 
 
 def weight_bytes_per_token(header: Header, tensors: Sequence[TensorInfo]) -> int:
     """Return the bytes that decoding one token reads of `tensors`, those of all files of the model.
-
-    Of the embedding that is one row, unless it is the output too; of experts it is the share that is used.
-    """
+    Of the embedding that is one row, unless it is the output too; of experts it is the share that is used."""
     has_output = any(tensor.name == OUTPUT for tensor in tensors)
     return sum(
         tensor.n_bytes if tensor.name == EMBEDDING and not has_output else _bytes_read(tensor, header)
@@ -35,16 +33,11 @@ def weight_bytes_per_token(header: Header, tensors: Sequence[TensorInfo]) -> int
     )
 
 
-def _is_of_experts(name: str) -> bool:
-    """Return whether the tensor `name` holds all the experts of a layer."""
-    return _EXPERTS in name
-
-
 def _bytes_read(tensor: TensorInfo, header: Header) -> int:
     """Return the bytes that one token reads of `tensor`; of the input embedding that is one row."""
     if tensor.name == EMBEDDING:
         return tensor.n_bytes // tensor.shape[-1]
-    if _is_of_experts(tensor.name):
+    if _EXPERTS in tensor.name:
         n_experts = header.integer(f"{header.architecture}.expert_count") or 1
         n_used = header.integer(f"{header.architecture}.expert_used_count") or n_experts
         return tensor.n_bytes * n_used // n_experts
@@ -84,17 +77,13 @@ class Layer:
 
     @property
     def movable_work_bytes(self) -> float:
-        """Those of the movable part."""
         return self.movable_read_bytes + self.movable_unpacking_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class WeightTable:
-    """All weights of a model. The input stays with the CPU wherever the layers go.
-
-    Where `is_tied` the output matrix is the embedding: `output` counts it as read, and `tied_bytes` is what a device
-    that has the output holds once more.
-    """
+    """All weights of a model. The input stays with the CPU wherever the layers go. Where `is_tied` the output matrix is
+    the embedding: `output` counts it as read, and `tied_bytes` is what a device that has the output holds once more."""
 
     input: Layer
     layers: tuple[Layer, ...]
@@ -104,11 +93,8 @@ class WeightTable:
 
 
 def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: bool = False) -> WeightTable:
-    """Group `tensors`, those of all files of the model, of which `header` is the first.
-
-    Layers that only predict are empty unless it `has_mtp_layer`: llama.cpp counts them, and loads them to draft with
-    them.
-    """
+    """Group `tensors`, those of all files of the model, of which `header` is the first. Layers that only predict are
+    empty unless it `has_mtp_layer`: llama.cpp counts them, and loads them to draft with them."""
     n_all = hyperparameter(header, "block_count")
     n_loaded = n_all if has_mtp_layer else n_all - hyperparameter(header, "nextn_predict_layers")
     inputs: list[TensorInfo] = []
@@ -120,7 +106,7 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: 
             (inputs if tensor.name.startswith(_INPUTS) else outputs).append(tensor)
         elif int(match[1]) < n_loaded:
             layers[int(match[1])].append(tensor)
-    has_experts = any(_is_of_experts(tensor.name) for tensor in tensors)
+    has_experts = any(_EXPERTS in tensor.name for tensor in tensors)
     output = _group(outputs, header, has_experts)
     tied_bytes = 0
     if not any(tensor.name == OUTPUT for tensor in outputs):
@@ -145,7 +131,7 @@ def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> 
         n_active += tensor.n_elements * n_read // tensor.n_bytes
         unpacked = unpacking_bytes(tensor, n_read / tensor.n_bytes)
         unpacking += unpacked
-        if _is_of_experts(tensor.name) if has_experts else _FEED_FORWARD.search(tensor.name):
+        if _EXPERTS in tensor.name if has_experts else _FEED_FORWARD.search(tensor.name):
             movable, movable_read = movable + size, movable_read + n_read
             movable_unpacking += unpacked
     return Layer(
@@ -196,6 +182,10 @@ def graph_shape_of(header: Header) -> GraphShape:
     key = hyperparameter(header, "attention.key_length_mla") or hyperparameter(header, "attention.key_length")
     widest = max(caches.layers, key=lambda layer: layer.k_elements + layer.v_elements, default=None)
     has_cache = any(layer.k_elements or layer.state_elements for layer in caches.layers)
+    dense = max(layer_values(header, "feed_forward_length", n_all), default=0)
+    n_used = max(layer_values(header, "expert_used_count", n_all), default=0)
+    expert = max(layer_values(header, "expert_feed_forward_length", n_all), default=0) or dense
+    is_gated = any(".ffn_gate" in tensor.name for tensor in header.tensors)
     embedding = next((tensor for tensor in header.tensors if tensor.name == EMBEDDING), None)
     tokens = header.metadata.get("tokenizer.ggml.tokens")  # a draft head borrows the embedding of its model
     n_tokens = embedding.shape[-1] if embedding else tokens.count if isinstance(tokens, ArrayRef) else 0
@@ -205,18 +195,10 @@ def graph_shape_of(header: Header) -> GraphShape:
         n_heads=n_heads,
         query_width=n_heads * key or n_embd,
         key_value_width=widest.k_elements + widest.v_elements if widest else 0,
-        feed_forward_width=_feed_forward_width(header, n_all),
+        feed_forward_width=(n_used * expert if n_used else dense) * (3 if is_gated else 1),
         n_masks=1 + any(layer.is_windowed for layer in caches.layers),
         has_attention=not has_cache or any(layer.k_elements for layer in caches.layers),
     )
-
-
-def _feed_forward_width(header: Header, n_layers: int) -> int:
-    dense = max(layer_values(header, "feed_forward_length", n_layers), default=0)
-    n_used = max(layer_values(header, "expert_used_count", n_layers), default=0)
-    expert = max(layer_values(header, "expert_feed_forward_length", n_layers), default=0) or dense
-    is_gated = any(".ffn_gate" in tensor.name for tensor in header.tensors)
-    return (n_used * expert if n_used else dense) * (3 if is_gated else 1)
 
 
 def compute_bytes(
@@ -229,9 +211,7 @@ def compute_bytes(
     has_attention: bool = True,
 ) -> int:
     """Return the bytes that a pass of `n_ubatch` tokens over a cache of `n_cells` takes, within 15 %.
-
-    A device that has layers and not the output makes no logits; one whose cache is the processor's does not attend.
-    """
+    A device that has layers and not the output makes no logits; one whose cache is the processor's does not attend."""
     n_cells = n_cells if shape.n_logits else n_ubatch
     mask = shape.n_masks * n_cells * (0.5 if is_fused else 1.0) if shape.has_attention else 0.0
     logits = shape.n_logits + 2 * shape.n_embd if has_output else 0
@@ -244,9 +224,7 @@ def compute_bytes(
 
 def bounded_ubatch(shape: GraphShape, n_cells: int, n_ubatch: int, *, is_fused: bool) -> int:
     """Return the micro-batch of at most `n_ubatch` tokens, halved until its attention scores take at most 512 MiB.
-
-    It stays at 64 tokens or more, below which prompts become slow. Fused attention stores no scores.
-    """
+    It stays at 64 tokens or more, below which prompts become slow. Fused attention stores no scores."""
     score_bytes = shape.n_heads * n_cells * _FLOAT_BYTES if shape.has_attention and not is_fused else 0
     while n_ubatch // 2 >= _LEAST_UBATCH and score_bytes * n_ubatch > _MOST_SCORE_BYTES:
         n_ubatch //= 2

@@ -43,16 +43,14 @@ class FitLevel(StrEnum):
     WONT_RUN = "wont_run"
 
     @property
-    def rank(self) -> int:
-        """0 for the best."""
+    def rank(self) -> int:  # 0 for the best
         return list(FitLevel).index(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
     """Tokens per second of an answer and of a prompt, and the seconds until the first token after 2,048 tokens of
-    prompt.
-    """
+    prompt."""
 
     decode_tps: float
     prefill_tps: float
@@ -83,7 +81,6 @@ class Assessment:
 
     @property
     def decode_tps(self) -> float | None:
-        """Tokens per second of an answer, None where unknown."""
         return self.speed.decode_tps if self.speed else None
 
 
@@ -133,24 +130,8 @@ def assess(
 
 def _place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int]) -> Placement:
     """Return the placement with `gpu_layers` by GPU name, the output counted as one and the fastest GPU last.
-
-    Raises UsageError where the machine has no such GPU, or the model not so many layers.
-    """
-    _check_gpu_layers(gpu_layers, machine, len(profile.layers))
-    wanted = [gpu for gpu in machine.gpus if gpu_layers.get(gpu.name)]
-    used = sorted(wanted, key=lambda gpu: (rates.seconds_per_byte[gpu.name], -gpu.free_bytes))
-    counts = tuple(gpu_layers[gpu.name] for gpu in used)
-    n_devices = len(used) + (sum(counts) < len(profile.layers))
-    placement = Placement(
-        gpus=tuple(gpu.name for gpu in used), gpu_layers=counts, n_split=0, n_crossings=n_devices - 1, token_s=0.0
-    )
-    return replace(placement, token_s=decode_s(decode_work(allocate(profile, machine, placement), placement), rates))
-
-
-def _check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers: int) -> None:
-    """Raise UsageError where `machine` has no such GPU, or a model of `n_layers`, with the output, not so many
-    layers."""
-    names = [gpu.name for gpu in machine.gpus]
+    Raises UsageError where the machine has no such GPU, or the model not so many layers."""
+    names, n_layers = [gpu.name for gpu in machine.gpus], len(profile.layers)
     for name, count in gpu_layers.items():
         if name not in names:
             remedy = f"Its GPUs are {', '.join(names)}." if names else "It has no GPU that can be used."
@@ -159,6 +140,14 @@ def _check_gpu_layers(gpu_layers: Mapping[str, int], machine: Machine, n_layers:
             raise UsageError(f"{name} cannot have {count} layers.", "Give 0 or more.")
     if sum(gpu_layers.values()) > n_layers:
         raise UsageError(f"{sum(gpu_layers.values())} layers were assigned to GPUs.", f"This model has {n_layers}.")
+    wanted = [gpu for gpu in machine.gpus if gpu_layers.get(gpu.name)]
+    used = sorted(wanted, key=lambda gpu: (rates.seconds_per_byte[gpu.name], -gpu.free_bytes))
+    counts = tuple(gpu_layers[gpu.name] for gpu in used)
+    n_devices = len(used) + (sum(counts) < n_layers)
+    placement = Placement(
+        gpus=tuple(gpu.name for gpu in used), gpu_layers=counts, n_split=0, n_crossings=n_devices - 1, token_s=0.0
+    )
+    return replace(placement, token_s=decode_s(decode_work(allocate(profile, machine, placement), placement), rates))
 
 
 def _whole(shares: tuple[Share, ...], machine: Machine) -> FitLevel:
@@ -233,15 +222,14 @@ def _is_better(other: Assessment, found: Assessment, wanted: RunConfig) -> bool:
 
 
 def _is_fastest(found: Assessment) -> bool:
-    """Return whether more memory would not make it faster."""
+    # more memory would not make it faster
     if found.placement is None or found.best is None:
         return False
     return found.placement.token_s <= found.best.token_s * _EQUAL
 
 
 def _rank(found: Assessment) -> tuple[bool, float, int]:
-    """Return the sort key, best first: it runs, it is fast, it has memory to spare. Of what does not run, the
-    smallest."""
+    # best first: it runs, it is fast, it has memory to spare; of what does not run, the smallest
     if found.placement is None:
         return True, found.profile.total_bytes, 0
     return False, found.placement.token_s, found.verdict.rank

@@ -52,8 +52,7 @@ class LoadParameters:
     n_threads: int = 0
 
 
-ON_HOST = LoadParameters()
-"""Nothing on a GPU, and defaults for the processor."""
+ON_HOST = LoadParameters()  # nothing on a GPU, and defaults for the processor
 
 
 def load_parameters(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadParameters:
@@ -105,7 +104,6 @@ class DeviceUsage:
 
     @property
     def n_bytes(self) -> int:
-        """All of them."""
         return self.weight_bytes + self.cache_bytes + self.compute_bytes
 
 
@@ -119,9 +117,7 @@ class ExcessUsage:
 
 def excess_usage(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> ExcessUsage:
     """Return the bytes taken beyond `shares`, by device name.
-
-    The processor's weights are unknown: llama.cpp logs the whole of a mapped file, wherever its layers went.
-    """
+    The processor's weights are unknown: llama.cpp logs the whole of a mapped file, wherever its layers went."""
     on_gpus = [held[share.device.name].n_bytes - share.n_bytes for share in _on_gpus(shares)]
     (host,) = (share for share in shares if share.device.kind is DeviceKind.CPU)
     kept = held[host.device.name]
@@ -131,8 +127,11 @@ def excess_usage(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> Ex
 
 def with_reserved(machine: Machine, surplus: ExcessUsage) -> Machine:
     """Return `machine` with less free memory, by the excess of the last load."""
-    gpus = tuple(_less(gpu, surplus.gpu_bytes) for gpu in machine.gpus)
-    return Machine(_less(machine.host, surplus.host_bytes), gpus)
+
+    def less(device: Device, n_bytes: int) -> Device:
+        return replace(device, free_bytes=max(0, device.free_bytes - n_bytes))
+
+    return Machine(less(machine.host, surplus.host_bytes), tuple(less(gpu, surplus.gpu_bytes) for gpu in machine.gpus))
 
 
 def missing_gpus(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> tuple[str, ...]:
@@ -143,7 +142,3 @@ def missing_gpus(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> tu
 
 def _on_gpus(shares: Sequence[Share]) -> list[Share]:
     return [share for share in shares if share.n_layers and share.device.kind is not DeviceKind.CPU]
-
-
-def _less(device: Device, n_bytes: int) -> Device:
-    return replace(device, free_bytes=max(0, device.free_bytes - n_bytes))

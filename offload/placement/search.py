@@ -46,8 +46,7 @@ class Placement:
     has_cache_on_host: bool = False
 
     @property
-    def n_on_gpus(self) -> int:
-        """Layers on GPUs, the output counted."""
+    def n_on_gpus(self) -> int:  # the output counted
         return sum(self.gpu_layers)
 
 
@@ -158,8 +157,7 @@ def _tables(profile: ModelProfile, machine: Machine, rates: Rates, *, has_cache_
     return _Tables(has_cache_on_host, on_gpu, read_on_gpu, on_host, host_s, n_split, n_split + n_cached)
 
 
-def _summed(values: Bytes) -> Bytes:
-    """Return the sums of the first 0, 1, 2 … columns."""
+def _summed(values: Bytes) -> Bytes:  # of the first 0, 1, 2 … columns
     sums = np.zeros((values.shape[0], values.shape[1] + 1))
     np.cumsum(values, axis=1, out=sums[:, 1:])
     return sums
@@ -178,16 +176,10 @@ class _Fill:
         return self.end > self.start
 
     def sums(self, table: Bytes) -> Bytes:
-        """Return the sums of `table` over the layers of this GPU."""
         return np.take_along_axis(table, self.end, axis=1) - np.take_along_axis(table, self.start, axis=1)
 
 
-@dataclass(frozen=True, slots=True)
-class _Filling:
-    """The share of each GPU, and whether it is complete for a column."""
-
-    fills: tuple[_Fill, ...]
-    has_room: NDArray[np.bool_]
+_Filling = tuple[list[_Fill], NDArray[np.bool_]]  # the share of each GPU, and whether it is complete for a column
 
 
 def _fill_in_turn(profile: ModelProfile, tables: _Tables, gpus: Sequence[Device]) -> _Filling:
@@ -200,7 +192,7 @@ def _fill_in_turn(profile: ModelProfile, tables: _Tables, gpus: Sequence[Device]
         filled = np.maximum(edge, (more <= _room(profile, gpu, tables)).sum(axis=1, keepdims=True) - 1)
         fills.append(_Fill(gpu, np.minimum(counts, edge), np.minimum(counts, filled)))
         edge = filled
-    return _Filling(tuple(fills), counts <= edge)
+    return fills, counts <= edge
 
 
 def _fill_slower_first(profile: ModelProfile, tables: _Tables, slower: Device, faster: Device) -> _Filling:
@@ -210,8 +202,7 @@ def _fill_slower_first(profile: ModelProfile, tables: _Tables, slower: Device, f
     edges = [np.searchsorted(row, least) for row, least in zip(tables.on_gpu, wanted, strict=True)]
     edge = np.minimum(np.array(edges), counts)
     most = (tables.on_gpu <= _room(profile, slower, tables)).sum(axis=1, keepdims=True) - 1
-    fills = (_Fill(slower, np.zeros_like(counts), edge), _Fill(faster, edge, counts))
-    return _Filling(fills, edge <= np.maximum(most, 0))
+    return [_Fill(slower, np.zeros_like(counts), edge), _Fill(faster, edge, counts)], edge <= np.maximum(most, 0)
 
 
 def _room(profile: ModelProfile, gpu: Device, tables: _Tables) -> int:
@@ -223,7 +214,6 @@ def _computing(profile: ModelProfile, tables: _Tables) -> int:
 
 
 def _counts(tables: _Tables) -> Counts:
-    """Return the layers on GPUs of each column, in every row."""
     return np.broadcast_to(np.arange(tables.on_gpu.shape[1]), tables.on_gpu.shape)
 
 
@@ -233,14 +223,18 @@ def _best(
     """Return the fastest placement on `gpus`, filled in this order, or without any on the processor."""
     is_reversed = len(gpus) == 2 and rates.seconds_per_byte[gpus[0].name] > rates.seconds_per_byte[gpus[1].name]
     filling = _fill_slower_first(profile, tables, *gpus) if is_reversed else _fill_in_turn(profile, tables, gpus)
-    fills, has_host_layers = filling.fills, _counts(tables) < len(profile.layers)
+    (fills, has_room), has_host_layers = filling, _counts(tables) < len(profile.layers)
     n_devices = sum((fill.is_used for fill in fills), start=has_host_layers.astype(np.int64))
     n_crossings = np.maximum(0, n_devices - 1) + _CROSSINGS_OF_A_MOVED_PART * tables.n_moved
     reading_s = [fill.sums(tables.read_on_gpu) * rates.seconds_per_byte[fill.gpu.name] for fill in fills]
     token_s = sum(reading_s, start=tables.host_s) + n_crossings * rates.crossing_s
     token_s = token_s + rates.overhead_s(len(profile.layers))
     token_s = token_s + sum(fill.is_used * rates.latency_s.get(fill.gpu.name, 0.0) for fill in fills)
-    token_s = np.where(filling.has_room & _is_held(profile, machine, tables, fills), token_s, np.inf)
+    # the processor's memory has the rest, and what GPUs take that share it
+    shared = [fill for fill in fills if fill.gpu.shares_host]
+    taken = [fill.sums(tables.on_gpu) + fill.is_used * _computing(profile, tables) for fill in shared]
+    is_held = sum(taken, start=tables.on_host) <= machine.host.free_bytes - margin_bytes(machine.host)
+    token_s = np.where(has_room & is_held, token_s, np.inf)
     row, column = np.unravel_index(np.argmin(token_s), token_s.shape)
     if not np.isfinite(token_s[row, column]):
         return None
@@ -252,15 +246,6 @@ def _best(
         token_s=float(token_s[row, column]),
         has_cache_on_host=bool(tables.has_cache_on_host and column),
     )
-
-
-def _is_held(profile: ModelProfile, machine: Machine, tables: _Tables, fills: Sequence[_Fill]) -> NDArray[np.bool_]:
-    """Return whether the processor's memory has room for the rest, and for what GPUs take that share it."""
-    shared = [
-        fill.sums(tables.on_gpu) + fill.is_used * _computing(profile, tables) for fill in fills if fill.gpu.shares_host
-    ]
-    on_host = sum(shared, start=tables.on_host)
-    return np.asarray(on_host <= machine.host.free_bytes - margin_bytes(machine.host))
 
 
 _OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are shared by four heads
@@ -290,7 +275,6 @@ class Share:
 
     @property
     def n_bytes(self) -> int:
-        """All bytes that the device holds."""
         return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes + self.beside_bytes
 
 
@@ -313,21 +297,20 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
     last = next((name for name, count in counts.items() if count), host)
     if last != host:
         parts[last].append(Layer(weight_bytes=profile.tied_bytes))
-
-    def share(device: Device, n_layers: int) -> Share:
+    shares = []
+    for device in (*machine.gpus, machine.host):
         has_output = device.name == last
         compute_bytes = profile.compute_bytes if has_output else profile.inner_compute_bytes
         if placement.has_cache_on_host and device.kind is not DeviceKind.CPU:
             compute_bytes = min(compute_bytes, profile.unattending_bytes)
-        return _share(profile, device, n_layers, parts[device.name], compute_bytes, has_output=has_output)
-
-    return (*(share(gpu, counts.get(gpu.name, 0)) for gpu in machine.gpus), share(machine.host, end))
+        n_layers = end if device is machine.host else counts.get(device.name, 0)
+        shares.append(_share(profile, device, n_layers, parts[device.name], compute_bytes, has_output=has_output))
+    return tuple(shares)
 
 
 def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
     """Return the shares that leave their device less than its margin; the processor's where those that take from its
-    memory do so together.
-    """
+    memory do so together."""
     host_bytes = sum(share.n_bytes for share in shares if share.device.shares_host)
     is_host_full = host_bytes > machine.host.free_bytes - margin_bytes(machine.host)
     return tuple(
@@ -342,7 +325,6 @@ def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
 
 
 def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
-    """Return the work of one token of an answer."""
     work = _work(shares, placement, {share.device.name: share.work_bytes for share in shares})
     return replace(work, attention_bytes=sum(share.attention_bytes for share in shares))
 
@@ -390,7 +372,6 @@ def _share(
 
 
 def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> Layer:
-    """Return the part of a layer on a GPU that stays with the processor."""
     left = Layer()
     if is_split:
         share = layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0
@@ -407,7 +388,6 @@ def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> Layer:
 
 
 def _rest(layer: Layer, left: Layer) -> Layer:
-    """Return the part of a layer beside the part that is `left` elsewhere."""
     return Layer(
         weight_bytes=layer.weight_bytes - left.weight_bytes,
         cache_bytes=layer.cache_bytes - left.cache_bytes,

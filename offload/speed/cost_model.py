@@ -52,7 +52,6 @@ class Rates:
     uncertainty: float = 0.35
 
     def overhead_s(self, n_layers: int, n_crossings: int = 0) -> float:
-        """Return the seconds of a step that no byte accounts for."""
         return self.fixed_s + n_layers * self.layer_s + n_crossings * self.crossing_s
 
 
@@ -117,23 +116,19 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
         reading_s = work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] / n_ubatch
         seconds[name] = max(operations * rates.seconds_per_operation[name], reading_s)
     if host in seconds:
-        seconds[host] = min([seconds[host], *_lent_s(work, rates, host, n_ubatch)])
+        n_bytes, operations = work.read_bytes.get(host, 0.0) / n_ubatch, work.operations[host]
+        lent_s = [
+            n_bytes * seconds_per_byte + operations * rates.seconds_per_operation[name]
+            for name, seconds_per_byte in rates.link_seconds_per_byte.items()
+            if work.operations.get(name)
+        ]
+        seconds[host] = min([seconds[host], *lent_s])
     overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
     return sum(seconds.values()) + overhead_s / n_ubatch
 
 
 def _waiting_s(work: Work, rates: Rates) -> float:
     return sum(rates.latency_s.get(name, 0.0) for name, n_bytes in work.read_bytes.items() if n_bytes)
-
-
-def _lent_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> list[float]:
-    """Return the time of the processor's share on each GPU in use that its weights could be sent to."""
-    n_bytes, operations = work.read_bytes.get(host, 0.0) / n_ubatch, work.operations[host]
-    return [
-        n_bytes * seconds_per_byte + operations * rates.seconds_per_operation[name]
-        for name, seconds_per_byte in rates.link_seconds_per_byte.items()
-        if work.operations.get(name)
-    ]
 
 
 # By type, for each weight. Those that are not quantized, Q8_0 and Q6_K come as fast as memory gives them.

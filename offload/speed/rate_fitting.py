@@ -39,7 +39,6 @@ class Run:
 
     @property
     def is_certain(self) -> bool:
-        """Whether nothing else slowed it."""
         return self.weight >= 1.0
 
 
@@ -86,9 +85,7 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
 
 def _uncertainty(fitted: Rates, runs: Sequence[Run]) -> float:
     """Return the worst error or spread over the certain runs, but at least that of few runs: they explain themselves.
-
-    Without a certain one it is not less than before, and more where they contradict what was expected.
-    """
+    Without a certain one it is not less than before, and more where they contradict what was expected."""
     certain = [run for run in runs if run.is_certain]
     if not certain:
         worst = max(abs(decode_s(run.work, fitted) * run.tokens_per_s - 1) for run in runs)
@@ -99,9 +96,7 @@ def _uncertainty(fitted: Rates, runs: Sequence[Run]) -> float:
 
 def _with_operations(rates: Rates, prompts: Iterable[Run]) -> Rates:
     """Return `rates` with the seconds per operation of each device that computed whole prompts alone.
-
-    Prompts of a busy machine count where there are no others, as weakly as answers do.
-    """
+    Prompts of a busy machine count where there are no others, as weakly as answers do."""
     measured: dict[str, list[tuple[float, float]]] = {}
     for prompt in prompts:
         busy = [name for name, operations in prompt.work.operations.items() if operations]
@@ -160,5 +155,4 @@ def estimate_speed(measured: Sequence[MeasuredSpeed]) -> SpeedEstimate:
 
 
 def _spread(speeds: Sequence[float]) -> float:
-    """Return half the distance of the slowest and the fastest, as a share of the median."""
     return (max(speeds) - min(speeds)) / (2 * median(speeds))

@@ -34,9 +34,7 @@ _F32 = tensor_type_named("F32").type_id
 
 def validate_adapter(path: Path, model: Path) -> Header:
     """Read the header of the LoRA at `path` and check it against the validated GGUF `model`.
-
-    Raises ModelFileError naming the first fault, or that it was made for another model.
-    """
+    Raises ModelFileError naming the first fault, or that it was made for another model."""
     header, base = read_header(path), read_header(model)
     if (header.text("general.type"), header.text("adapter.type")) != ("adapter", "lora"):
         raise ModelFileError(

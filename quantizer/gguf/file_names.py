@@ -49,10 +49,8 @@ def shard_entries(index: int, count: int, n_tensors: int) -> list[Entry]:
 
 
 def split_by_bytes(entries: Sequence[Entry], tensors: Sequence[OutputTensor], max_bytes: int) -> list[int]:
-    """Return how many tensors each file gets so that none is larger than `max_bytes`.
-
-    A tensor larger than that has a file to itself. Raises UsageError when there would be more files than a model has.
-    """
+    """Return how many tensors each file gets so that none is larger than `max_bytes`. A tensor larger than that has a
+    file to itself. Raises UsageError when there would be more files than a model has."""
     marks = shard_entries(0, MAX_SHARDS, len(tensors))
     sizes = [tensor.n_bytes + padding(tensor.n_bytes) for tensor in tensors]
     table_bytes = len(encode_header(marks, tensors))

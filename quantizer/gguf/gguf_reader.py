@@ -70,7 +70,7 @@ def open_local(path: Path) -> LocalFile:
 BOOL, STRING, ARRAY = 7, 8, 9
 
 # GGUF value type -> struct format; 8 is a string, 9 an array.
-SCALAR_FORMATS: dict[int, str] = {
+SCALAR_FORMATS = {
     0: "<B",
     1: "<b",
     2: "<H",
@@ -128,8 +128,7 @@ class Cursor:
     def u64(self) -> int:
         return self._number(_U64)
 
-    def scalar(self, type_id: int) -> Scalar:
-        """Return one number or bool of a GGUF value type that is neither string nor array."""
+    def scalar(self, type_id: int) -> Scalar:  # of neither a string nor an array
         return self._number(_SCALARS[type_id])
 
     def take(self, n_bytes: int) -> bytes:
@@ -216,9 +215,7 @@ def _walk_strings(window: bytes, at: int, count: int) -> tuple[int, int]:
 
 def decode_numbers(ref: ArrayRef, data: bytes) -> list[Scalar]:
     """Build an array of numbers or bools from its bytes.
-
-    Raises struct.error when `data` is not what was walked (the file changed meanwhile).
-    """
+    Raises struct.error when `data` is not what was walked (the file changed meanwhile)."""
     return list(struct.unpack(f"<{ref.count}{SCALAR_FORMATS[ref.element_type][1]}", data))
 
 

@@ -99,12 +99,10 @@ class Header:
 
     @property
     def metadata(self) -> dict[str, Value]:
-        """Key to value; arrays as ArrayRef."""
         return {key: field.value for key, field in self.fields.items()}
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`, or an empty string when the file has none."""
         return self.text("general.architecture")
 
     def text(self, key: str, default: str = "") -> str:
@@ -119,9 +117,7 @@ class Header:
 
     def array(self, key: str) -> list[Scalar] | list[str]:
         """Build one array, read from the file now; invalid UTF-8 in strings is replaced.
-
-        Raises KeyError when there is no array `key`, ModelFileError when the file changed since the header was read.
-        """
+        Raises KeyError when there is no array `key`, ModelFileError when the file changed since the header was read."""
         if self.array_ref(key).element_type == STRING:
             return [str(text, "utf-8", "replace") for text in self.strings(key)]
         return self.numbers(key)
@@ -168,10 +164,8 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read and check the header of the GGUF file at `path`.
-
-    Raises ModelFileError, naming what is wrong, for anything that is not a whole, well-formed GGUF of version 2 or 3.
-    """
+    """Read and check the header of the GGUF file at `path`. Raises ModelFileError, naming what is wrong, for anything
+    that is not a whole, well-formed GGUF of version 2 or 3."""
     return parse_header(open_local(path), path)
 
 
@@ -189,7 +183,12 @@ def parse_header(source: ByteSource, path: Path) -> Header:
         if key in fields:
             raise cursor.invalid(f"the metadata key {key!r} appears twice")
         fields[key] = _read_field(cursor, key)
-    alignment = _alignment(cursor, fields)
+    alignment = _DEFAULT_ALIGNMENT
+    if (field := fields.get("general.alignment")) is not None:
+        value = field.value
+        if field.type_id != 4 or not isinstance(value, int) or not 0 < value <= _MAX_ALIGNMENT or value & (value - 1):
+            raise cursor.invalid("its alignment is not a power of two")
+        alignment = value
     tensors = _read_tensors(cursor, n_tensors, alignment)
     data_offset = _padded(cursor.position, alignment) if tensors else cursor.position
     end = data_offset + tensors[-1].offset + tensors[-1].n_bytes if tensors else 0
@@ -245,48 +244,32 @@ def _name(cursor: Cursor, max_bytes: int, noun: str) -> str:
     return name
 
 
-def _alignment(cursor: Cursor, fields: Mapping[str, Field]) -> int:
-    field = fields.get("general.alignment")
-    if field is None:
-        return _DEFAULT_ALIGNMENT
-    value = field.value
-    if field.type_id != 4 or not isinstance(value, int) or not 0 < value <= _MAX_ALIGNMENT or value & (value - 1):
-        raise cursor.invalid("its alignment is not a power of two")
-    return value
-
-
 def _read_tensors(cursor: Cursor, count: int, alignment: int) -> tuple[TensorInfo, ...]:
     tensors: dict[str, TensorInfo] = {}
     expected_offset = 0
     for _ in range(count):
-        tensor = _read_tensor(cursor)
-        if tensor.name in tensors:
-            raise cursor.invalid(f"the tensor {tensor.name!r} appears twice")
+        name = _name(cursor, _MAX_TENSOR_NAME_BYTES, "tensor name")
+        n_dims = cursor.u32()
+        if n_dims > 4:
+            raise cursor.invalid(f"the tensor {name!r} has {n_dims} dimensions")
+        shape = tuple(cursor.u64() for _ in range(n_dims))
+        if 0 in shape or math.prod(shape) > _MAX_ELEMENTS:
+            raise cursor.invalid(f"the tensor {name!r} has the impossible shape {shape}")
+        type_id, offset = cursor.u32(), cursor.u64()
+        kind = TENSOR_TYPES.get(type_id)
+        if kind is None:
+            raise cursor.invalid(f"the tensor {name!r} has the unknown type {type_id}")
+        if not kind.fits(shape[0] if shape else 1):
+            rows = f"rows of a length that is not a multiple of {kind.block_size} ({kind.name})"
+            raise cursor.invalid(f"the tensor {name!r} has {rows}")
+        if name in tensors:
+            raise cursor.invalid(f"the tensor {name!r} appears twice")
         # llama.cpp takes only tables without gaps, which rules out overlaps too
-        if tensor.offset != expected_offset:
-            raise cursor.invalid(f"the tensor {tensor.name!r} starts at {tensor.offset}, not at {expected_offset}")
-        tensors[tensor.name] = tensor
-        expected_offset = _padded(tensor.offset + tensor.n_bytes, alignment)
+        if offset != expected_offset:
+            raise cursor.invalid(f"the tensor {name!r} starts at {offset}, not at {expected_offset}")
+        tensors[name] = TensorInfo(name, shape, type_id, offset, kind.tensor_bytes(shape))
+        expected_offset = _padded(offset + tensors[name].n_bytes, alignment)
     return tuple(tensors.values())
-
-
-def _read_tensor(cursor: Cursor) -> TensorInfo:
-    name = _name(cursor, _MAX_TENSOR_NAME_BYTES, "tensor name")
-    n_dims = cursor.u32()
-    if n_dims > 4:
-        raise cursor.invalid(f"the tensor {name!r} has {n_dims} dimensions")
-    shape = tuple(cursor.u64() for _ in range(n_dims))
-    if 0 in shape or math.prod(shape) > _MAX_ELEMENTS:
-        raise cursor.invalid(f"the tensor {name!r} has the impossible shape {shape}")
-    type_id, offset = cursor.u32(), cursor.u64()
-    kind = TENSOR_TYPES.get(type_id)
-    if kind is None:
-        raise cursor.invalid(f"the tensor {name!r} has the unknown type {type_id}")
-    if not kind.fits(shape[0] if shape else 1):
-        raise cursor.invalid(
-            f"the tensor {name!r} has rows of a length that is not a multiple of {kind.block_size} ({kind.name})"
-        )
-    return TensorInfo(name, shape, type_id, offset, kind.tensor_bytes(shape))
 
 
 def _padded(position: int, alignment: int) -> int:
@@ -332,16 +315,13 @@ class OutputTensor:
     kind: TensorType
 
     @property
-    def n_bytes(self) -> int:
-        """Bytes of its data, without padding."""
+    def n_bytes(self) -> int:  # without padding
         return self.kind.tensor_bytes(self.shape)
 
 
 def encode_entry(key: str, value: object, type_name: str) -> Entry:
     """Encode a value as one of `_TYPE_IDS`, or an array of them: "u32", "str", "str[]".
-
-    Raises CheckpointError for a number that does not fit its type: what is encoded comes from files of a checkpoint.
-    """
+    Raises CheckpointError for a number that does not fit its type: what is encoded comes from files of a checkpoint."""
     type_id = _TYPE_IDS[type_name.removesuffix("[]")]
     try:
         if type_name.endswith("[]"):
@@ -372,7 +352,6 @@ def encode_header(entries: Sequence[Entry], tensors: Sequence[OutputTensor]) -> 
 
 
 def file_bytes(header: bytes, tensors: Iterable[OutputTensor]) -> int:
-    """Return length of the whole file, to the byte."""
     return len(header) + sum(tensor.n_bytes + padding(tensor.n_bytes) for tensor in tensors)
 
 

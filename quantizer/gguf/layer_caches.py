@@ -47,9 +47,7 @@ class LayerCache:
 @dataclass(frozen=True, slots=True)
 class LayerCaches:
     """The layers of a model in order. The last `n_predicting` are only used by a context that drafts.
-
-    `n_window` is in tokens, 0 without windows; `is_complete` is False where an architecture has further caches.
-    """
+    `n_window` is in tokens, 0 without windows; `is_complete` is False where an architecture has further caches."""
 
     layers: tuple[LayerCache, ...]
     n_window: int = 0
@@ -58,7 +56,6 @@ class LayerCaches:
 
     @property
     def main_layers(self) -> tuple[LayerCache, ...]:
-        """The layers that compute every token."""
         return self.layers[: len(self.layers) - self.n_predicting]
 
 
@@ -77,17 +74,17 @@ def layer_caches_of(header: Header) -> LayerCaches:
     n_own = n_all - hyperparameter(header, "attention.shared_kv_layers")
     if header.architecture == "gemma3n":
         n_own = min(_GEMMA3N_OWN_LAYERS, n_all)
-    heads = [_Heads.of(header, suffix) for suffix in ("", "_swa")]
+    heads = [_head(header, suffix) for suffix in ("", "_swa")]
     has_own = f"{header.architecture}.attention.head_count_kv" in header.fields
     kv_heads = layer_values(header, "attention.head_count_kv" if has_own else "attention.head_count", n_all)
     index_keys = _index_keys(header, n_layers) + [0] * n_predicting
     layers = []
     for index, (has_state, has_attention) in enumerate(kinds):
         n_heads = kv_heads[index] if has_attention and index < n_own else 0
-        head = heads[is_windowed[index]]
-        k_elements = n_heads * head.k + index_keys[index]
+        k_head, v_head = heads[is_windowed[index]]
+        k_elements = n_heads * k_head + index_keys[index]
         state_elements = n_state if has_state else 0
-        layers.append(LayerCache(k_elements, n_heads * head.v, state_elements, is_windowed[index]))
+        layers.append(LayerCache(k_elements, n_heads * v_head, state_elements, is_windowed[index]))
     return LayerCaches(tuple(layers), n_window, n_predicting, header.architecture not in _WITH_OTHER_CACHES)
 
 
@@ -103,32 +100,23 @@ def _index_keys(header: Header, n_layers: int) -> list[int]:
     return [0 if has_few and i > 1 and (i - 2) % 4 else n_elements for i in range(n_layers)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Heads:
-    """Elements of one head; latent attention keeps values within its keys."""
-
-    k: int
-    v: int
-
-    @classmethod
-    def of(cls, header: Header, suffix: str) -> _Heads:
-        n_heads = layer_values(header, "attention.head_count", 1)[0]
-        even = hyperparameter(header, "embedding_length") // n_heads if n_heads else 0
-        k, v = (
-            hyperparameter(header, f"attention.{what}_length{suffix}")
-            or hyperparameter(header, f"attention.{what}_length")
-            or even
-            for what in ("key", "value")
-        )
-        return cls(k, 0 if hyperparameter(header, "attention.key_length_mla") else v)
+def _head(header: Header, suffix: str) -> tuple[int, int]:
+    """Return the elements of keys and of values of one head; latent attention keeps values within its keys."""
+    n_heads = layer_values(header, "attention.head_count", 1)[0]
+    even = hyperparameter(header, "embedding_length") // n_heads if n_heads else 0
+    k, v = (
+        hyperparameter(header, f"attention.{what}_length{suffix}")
+        or hyperparameter(header, f"attention.{what}_length")
+        or even
+        for what in ("key", "value")
+    )
+    return k, 0 if hyperparameter(header, "attention.key_length_mla") else v
 
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
     """Elements of keys and of values that one token takes: in all layers together, and in one head.
-
-    Prediction layers count: they have a cache of their own when they draft.
-    """
+    Prediction layers count: they have a cache of their own when they draft."""
 
     k_elements: int
     v_elements: int

@@ -26,9 +26,7 @@ class TypeShare:
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
     """A model's facts; numbers are 0 and texts empty where the file has none.
-
-    `has_tools`: the chat template has a place for tools.
-    """
+    `has_tools`: the chat template has a place for tools."""
 
     name: str
     architecture: str
@@ -60,12 +58,17 @@ def read_model_info(header: Header) -> ModelInfo:
     template = header.text("tokenizer.chat_template")
     n_parameters = sum(tensor.n_elements for tensor in header.tensors)
     n_bits = 8 * sum(tensor.n_bytes for tensor in header.tensors)
+    shares: dict[str, TypeShare] = {}
+    for tensor in header.tensors:
+        name = TENSOR_TYPES[tensor.type_id].name
+        before = shares.get(name, TypeShare(0, 0))
+        shares[name] = TypeShare(before.n_tensors + 1, before.n_bytes + tensor.n_bytes)
     return ModelInfo(
         name=header.text("general.name"),
         architecture=header.architecture,
         n_parameters=n_parameters,
         file_type=file_type_name(header.integer("general.file_type")),
-        types=_types(header),
+        types=dict(sorted(shares.items(), key=lambda item: -item[1].n_bytes)),  # the largest first
         bits_per_weight=round(n_bits / n_parameters, 3) if n_parameters else 0.0,
         file_bytes=header.file_bytes,
         n_ctx_train=hyperparameter(header, "context_length"),
@@ -83,16 +86,6 @@ def read_model_info(header: Header) -> ModelInfo:
         licence=header.text("general.license"),
         template_sha256=hashlib.sha256(template.encode()).hexdigest() if template else "",
     )
-
-
-def _types(header: Header) -> dict[str, TypeShare]:
-    """Return the share of each tensor type, the largest first."""
-    shares: dict[str, TypeShare] = {}
-    for tensor in header.tensors:
-        name = TENSOR_TYPES[tensor.type_id].name
-        before = shares.get(name, TypeShare(0, 0))
-        shares[name] = TypeShare(before.n_tensors + 1, before.n_bytes + tensor.n_bytes)
-    return dict(sorted(shares.items(), key=lambda item: -item[1].n_bytes))
 
 
 def _largest(header: Header, suffix: str) -> int:

@@ -102,9 +102,7 @@ class NumpyStrings:
 
 def skip_strings(data: bytes, at: int, count: int) -> tuple[int, int]:
     """Step over up to `count` strings from `at` on: the position reached and how many are left, which may be walked.
-
-    The position may lie behind the data, where the last string ends.
-    """
+    The position may lie behind the data, where the last string ends."""
     found, at = _chain(data, at, count)
     return at, count - len(found)
 

@@ -30,28 +30,26 @@ _DEEPSTACK_KIND = "qwen3vl_merger"
 _DEEPSTACK = re.compile(r"v\.deepstack\.(\d{1,4})\.fc1\.weight")
 
 
-def _rows(names: Iterable[str], tensor: str, axis: int) -> dict[str, tuple[str, int]]:
-    return dict.fromkeys(names, (tensor, axis))
-
-
 # The tensor of each kind that has the width of the embeddings, and on which axis in ggml's order.
 _WIDTHS = {
-    **_rows(("pixtral", "lightonocr", "dots_ocr", "dots3note_v", "lfm2", "kimivl", "kimik25"), "mm.2.weight", 1),
-    **_rows(("mlp", "phi4", "paddleocr", "yasa2", "deepseek4v", "muse-glimmer", "mimovl"), "mm.2.weight", 1),
-    **_rows(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "ling3vl", "exaone4_5"), "mm.2.bias", 0),
-    **_rows(("youtuvl",), "mm.2.bias", 0),
-    **_rows(("janus_pro",), "mm.1.bias", 0),
-    **_rows(("gemma3", "gemma3nv"), "mm.input_projection.weight", 0),
-    **_rows(("gemma4v", "gemma4uv"), "mm.input_projection.weight", 1),
-    **_rows(("gemma4a", "gemma4ua"), "mm.a.input_projection.weight", 1),
-    **_rows(("idefics3", "llama4", "step3vl", "hunyuanvl", "deepseekocr", "deepseekocr2"), "mm.model.fc.weight", 1),
-    **_rows(("resampler",), "resampler.proj.weight", 0),
-    **_rows(("minimax_m3",), "mm.merger.fc2.bias", 0),
-    **_rows(("internvl", "nemotron_v2_vl"), "mm.model.mlp.3.weight", 1),
-    **_rows(("glm4v", "glm5v", "cogvlm", "minicpmv4_6"), "mm.down.weight", 1),
-    **_rows(("ultravox", "voxtral", "musicflamingo", "qwen3a", "mimo_audio", "glma"), "mm.a.mlp.2.weight", 1),
-    **_rows(("meralion", "dots3note_a", "lfm2a"), "mm.a.mlp.3.weight", 1),
-    **_rows(("qwen2a",), "mm.a.fc.weight", 1),
+    **dict.fromkeys(("pixtral", "lightonocr", "dots_ocr", "dots3note_v", "lfm2", "kimivl"), ("mm.2.weight", 1)),
+    **dict.fromkeys(("mlp", "phi4", "paddleocr", "yasa2", "deepseek4v", "muse-glimmer"), ("mm.2.weight", 1)),
+    **dict.fromkeys(("kimik25", "mimovl"), ("mm.2.weight", 1)),
+    **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "ling3vl"), ("mm.2.bias", 0)),
+    **dict.fromkeys(("exaone4_5", "youtuvl"), ("mm.2.bias", 0)),
+    "janus_pro": ("mm.1.bias", 0),
+    **dict.fromkeys(("gemma3", "gemma3nv"), ("mm.input_projection.weight", 0)),
+    **dict.fromkeys(("gemma4v", "gemma4uv"), ("mm.input_projection.weight", 1)),
+    **dict.fromkeys(("gemma4a", "gemma4ua"), ("mm.a.input_projection.weight", 1)),
+    **dict.fromkeys(("idefics3", "llama4", "step3vl", "hunyuanvl"), ("mm.model.fc.weight", 1)),
+    **dict.fromkeys(("deepseekocr", "deepseekocr2"), ("mm.model.fc.weight", 1)),
+    "resampler": ("resampler.proj.weight", 0),
+    "minimax_m3": ("mm.merger.fc2.bias", 0),
+    **dict.fromkeys(("internvl", "nemotron_v2_vl"), ("mm.model.mlp.3.weight", 1)),
+    **dict.fromkeys(("glm4v", "glm5v", "cogvlm", "minicpmv4_6"), ("mm.down.weight", 1)),
+    **dict.fromkeys(("ultravox", "voxtral", "musicflamingo", "qwen3a", "mimo_audio", "glma"), ("mm.a.mlp.2.weight", 1)),
+    **dict.fromkeys(("meralion", "dots3note_a", "lfm2a"), ("mm.a.mlp.3.weight", 1)),
+    "qwen2a": ("mm.a.fc.weight", 1),
 }
 # Patches a side that become one token, where the file does not say.
 _MERGES = {
@@ -103,17 +101,14 @@ class ProjectorHeader:
 
     @property
     def sees(self) -> bool:
-        """Whether it takes pictures."""
         return self.vision is not None
 
     @property
     def hears(self) -> bool:
-        """Whether it takes sounds."""
         return self.audio is not None
 
     @property
     def encoders(self) -> tuple[Encoder, ...]:
-        """Those that it has, the one that sees first."""
         return tuple(encoder for encoder in (self.vision, self.audio) if encoder)
 
     @property
@@ -123,7 +118,6 @@ class ProjectorHeader:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of its tensors."""
         return sum(tensor.n_bytes for tensor in self.header.tensors)
 
 
@@ -202,7 +196,6 @@ def _n_deepstack(names: Iterable[str]) -> int:
 
 
 def _width(header: Header, kind: str) -> int:
-    """Return the width that the tensors of `kind` give; 0 without them."""
     shapes = {tensor.name: tensor.shape for tensor in header.tensors}
     tensor, axis = _WIDTHS.get(kind, ("", 0))
     if kind == "mlp" and "mm.3.bias" in shapes:  # llama.cpp's MLP_NORM

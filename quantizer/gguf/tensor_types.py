@@ -24,24 +24,19 @@ class TensorType:
     is_quantized: bool
 
     @property
-    def bits_per_weight(self) -> float:
-        """Stored bits for one element, scales included."""
+    def bits_per_weight(self) -> float:  # scales included
         return 8 * self.block_bytes / self.block_size
 
     def fits(self, n_columns: int) -> bool:
-        """Return whether rows of `n_columns` elements are whole blocks."""
         return n_columns % self.block_size == 0
 
     def row_bytes(self, n_columns: int) -> int:
-        """Return bytes of one row; `n_columns` must be whole blocks."""
         assert self.fits(n_columns)
         return n_columns // self.block_size * self.block_bytes
 
     def tensor_bytes(self, shape: Sequence[int]) -> int:
         """Return bytes of a tensor of `shape` in ggml order (row length first); `()` is one element."""
-        if not shape:
-            return self.block_bytes
-        return self.row_bytes(shape[0]) * math.prod(shape[1:])
+        return self.row_bytes(shape[0]) * math.prod(shape[1:]) if shape else self.block_bytes
 
 
 # number, name, elements of a block (1: a plain type), bytes of a block

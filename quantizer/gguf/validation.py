@@ -31,9 +31,7 @@ _ELEMENTWISE = re.compile(r"(_norm\.weight|\.bias)$")
 
 def validate_gguf(path: Path) -> Header:
     """Read and check the header at `path` and those of its further shards.
-
-    Returns the header of `path` itself. Raises ModelFileError with the first fault.
-    """
+    Returns the header of `path` itself. Raises ModelFileError with the first fault."""
     header = read_header(path)
     validate_header(header)
     check_weights(header, [read_header(shard) for shard in shard_paths(header)[1:]])
@@ -50,7 +48,11 @@ def validate_header(header: Header) -> None:
 
 def header_faults(header: Header) -> Iterator[str]:
     """Yield every reason why llama.cpp could not survive this file."""
-    for check in (_identity_faults, hyperparameter_faults, vocabulary_faults, _tensor_faults):
+    if not header.architecture:
+        yield "it does not name its architecture"
+    elif not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", header.architecture):
+        yield f"its architecture name {header.architecture[:64]!r} is invalid"
+    for check in (hyperparameter_faults, vocabulary_faults, _tensor_faults):
         yield from check(header)
 
 
@@ -62,9 +64,7 @@ def check_weights(header: Header, later: Sequence[Header]) -> None:
 
 def shard_paths(header: Header) -> list[Path]:
     """Return all files of the model, this one first; one path for a model that is not split.
-
-    Raises ModelFileError when the file is a later shard, or is not named as split files are.
-    """
+    Raises ModelFileError when the file is a later shard, or is not named as split files are."""
     count = header.integer("split.count") or 1
     if count <= 1:
         return [header.path]
@@ -83,13 +83,6 @@ def tensors_of(header: Header) -> tuple[TensorInfo, ...]:
     """Return the tensors of all files of the model whose first file has `header`. Raises as `shard_paths` does."""
     later = (tensor for path in shard_paths(header)[1:] for tensor in read_header(path).tensors)
     return (*header.tensors, *later)
-
-
-def _identity_faults(header: Header) -> Iterator[str]:
-    if not header.architecture:
-        yield "it does not name its architecture"
-    elif not re.fullmatch(r"[a-z0-9][a-z0-9_.-]{0,63}", header.architecture):
-        yield f"its architecture name {header.architecture[:64]!r} is invalid"
 
 
 def _tensor_faults(header: Header) -> Iterator[str]:
@@ -124,17 +117,7 @@ def check_answers(header: Header, *, needs_tokenizer: bool) -> None:
     kind = _ARCHITECTURES.get(header.architecture, header.text("general.type"))
     if kind in _NO_MODELS:
         _refuse(header, kind)
-    _check_current(header)
-    if needs_tokenizer and header.text("tokenizer.ggml.model") in _NO_TOKENIZER:
-        raise ModelFileError(
-            f"{header.path.name} has no tokenizer, so it cannot process text.",
-            "Convert it again from a checkpoint with its tokenizer's files, or download another.",
-        )
-
-
-def _check_current(header: Header) -> None:
-    """Raise ModelFileError for a file of an older program that must be written anew."""
-    for tensor in header.tensors:
+    for tensor in header.tensors:  # what an older program wrote must be written anew
         stored = TENSOR_TYPES[tensor.type_id].name
         is_separate = SEPARATE_EXPERT.fullmatch(tensor.name)
         if stored in INTERLEAVED_ROWS or is_separate:
@@ -144,6 +127,11 @@ def _check_current(header: Header) -> None:
                 f"{header.path.name} {what}, which llama.cpp no longer reads.",
                 f"Write it again with `localllm quantize` as {same}.",
             )
+    if needs_tokenizer and header.text("tokenizer.ggml.model") in _NO_TOKENIZER:
+        raise ModelFileError(
+            f"{header.path.name} has no tokenizer, so it cannot process text.",
+            "Convert it again from a checkpoint with its tokenizer's files, or download another.",
+        )
 
 
 def _refuse(header: Header, kind: str) -> None:

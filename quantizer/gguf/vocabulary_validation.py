@@ -29,7 +29,6 @@ _NEEDS_BYTE_TOKENS = {"llama", "plamo2"}
 _NEEDS_NEWLINE = {"rwkv"}
 # This one aborts when a token that is a byte is turned into text.
 _WITHOUT_BYTES = {"bert"}
-_N_REMEMBERED = 8
 
 
 def vocabulary_faults(header: Header) -> Iterator[str]:
@@ -79,9 +78,8 @@ class _Vocabulary:
         return cls(header.text(_MODEL), tuple(arrays), header)
 
 
-@lru_cache(maxsize=_N_REMEMBERED)
+@lru_cache(maxsize=8)  # there are hundreds of thousands of tokens and merges
 def _faults_in(vocabulary: _Vocabulary) -> tuple[str, ...]:
-    """Check every token and merge, of which there are hundreds of thousands."""
     header = vocabulary.header
     return (*_token_faults(header, header.array_ref(_TOKENS).count), *_merge_faults(header))
 
@@ -142,7 +140,6 @@ _BYTE_TYPES = (0, 1)  # unsigned and signed
 
 
 def _character_map_faults(header: Header) -> tuple[str, ...]:
-    """Return why llama.cpp could not survive the map in a file; nothing without one."""
     if _MAP_KEY not in header.fields or header.text("tokenizer.ggml.model") != _MAP_READ_BY:
         return ()
     try:
@@ -157,9 +154,7 @@ def _character_map_faults(header: Header) -> tuple[str, ...]:
 
 def is_sound_map(content: bytes) -> bool:
     """Return whether no text leads beyond the array or the replacements of a map.
-
-    Every entry that could be a child of another is checked, whether or not a text leads there.
-    """
+    Every entry that could be a child of another is checked, whether or not a text leads there."""
     import numpy as np  # not before a file has a map: the service starts without it
 
     n_array = int.from_bytes(content[:_N_SIZE], "little")
@@ -184,9 +179,7 @@ def is_sound_map(content: bytes) -> bool:
 @dataclass(frozen=True, slots=True)
 class _Place:
     """A place in the frame: the default id of its token, None for none, and whether it is filled by default.
-
-    What `is_fixed` is filled whatever the file says.
-    """
+    What `is_fixed` is filled whatever the file says."""
 
     key: str
     default: int | None

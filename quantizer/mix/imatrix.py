@@ -49,8 +49,7 @@ class ActivationStats:
     def means(self) -> NDArray[np.float32]:
         """Return mean squares, shape (n_matrices, n_columns); 1 where nothing was seen of an expert."""
         counts = self.counts[:, None]
-        means = np.where(counts > 0, self.sums / np.maximum(counts, 1), 1.0)
-        return means.astype(np.float32)
+        return np.where(counts > 0, self.sums / np.maximum(counts, 1), 1.0).astype(np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +83,7 @@ class ImportanceMatrix:
 
     def weights(self, name: str, shape: Sequence[int]) -> ColumnWeights | None:
         """Return the weights of the columns of a tensor of `shape` (ggml order).
-
-        None where the matrix does not have the tensor. Raises UsageError where it has one of another shape.
-        """
+        None where the matrix does not have the tensor. Raises UsageError where it has one of another shape."""
         entry = self.entries.get(name)
         if entry is None:
             return None
@@ -114,9 +111,7 @@ class ImatrixCollector:
 
     def add_experts(self, name: str, rows: NDArray[np.float32], experts: NDArray[np.int32], n_experts: int) -> None:
         """Count the inputs of the selected experts: `experts`, shape (n_tokens, n_selected).
-
-        `rows` has shape (n_tokens, n_asked, n_columns), or (n_tokens, 1, n_columns) where all get the same.
-        """
+        `rows` has shape (n_tokens, n_asked, n_columns), or (n_tokens, 1, n_columns) where all get the same."""
         sums, counts = self._entry(name, n_experts, rows.shape[2], n_experts)
         squares = np.square(rows, dtype=np.float64)
         shared = np.broadcast_to(squares, (*experts.shape, squares.shape[2]))
@@ -152,13 +147,18 @@ def merge_imatrices(matrices: Sequence[ImportanceMatrix]) -> ImportanceMatrix:
 
 
 def encode_imatrix(matrix: ImportanceMatrix) -> bytes:
-    """Return the file's bytes."""
+    metadata = [
+        encode_entry("general.type", "imatrix", "str"),
+        encode_entry("imatrix.datasets", matrix.datasets, "str[]"),
+        encode_entry("imatrix.chunk_count", matrix.n_chunks, "u32"),
+        encode_entry("imatrix.chunk_size", matrix.chunk_size, "u32"),
+    ]
     pairs = [
         (OutputTensor(f"{name}{suffix}", (values.shape[1], values.shape[0]), _F32), values.astype("<f4").tobytes())
         for name, entry in sorted(matrix.entries.items())
         for suffix, values in ((_SUMS, entry.sums), (_COUNTS, entry.counts[:, None]))
     ]
-    header = encode_header(_metadata(matrix), [tensor for tensor, _ in pairs])
+    header = encode_header(metadata, [tensor for tensor, _ in pairs])
     return header + b"".join(data + bytes(padding(len(data))) for _, data in pairs)
 
 
@@ -174,9 +174,8 @@ def read_imatrix(path: Path) -> ImportanceMatrix:
         raise ModelFileError(f"{path.name} is not an importance matrix: it is not a GGUF file.", _LEGACY)
     header = read_header(path)
     if header.text("general.type") != "imatrix":
-        raise ModelFileError(
-            f"{path.name} is a model, not an importance matrix.", "Compute one with `localllm imatrix`."
-        )
+        cause = f"{path.name} is a model, not an importance matrix."
+        raise ModelFileError(cause, "Compute one with `localllm imatrix`.")
     tensors = {tensor.name: tensor for tensor in header.tensors}
     names = [name.removesuffix(_SUMS) for name in tensors if name.endswith(_SUMS)]
     if not names or len(tensors) != 2 * len(names):
@@ -207,7 +206,6 @@ def _read(header: Header, name: str, tensors: Mapping[str, TensorInfo]) -> Activ
 
 
 def _values(header: Header, tensor: TensorInfo) -> Floats:
-    """Return the elements of one tensor of the file, none of them negative."""
     if tensor.type_id != _F32.type_id:
         raise _unsound(header.path, f"{tensor.name} is not stored in F32")
     values = np.frombuffer(header.tensor_bytes(tensor), "<f4").astype(np.float64)
@@ -224,15 +222,6 @@ def _sum(name: str, first: ActivationStats, second: ActivationStats) -> Activati
         first.sums.reshape(several.sums.shape) + second.sums.reshape(several.sums.shape),
         np.broadcast_to(first.counts, several.counts.shape) + np.broadcast_to(second.counts, several.counts.shape),
     )
-
-
-def _metadata(matrix: ImportanceMatrix) -> list[Entry]:
-    return [
-        encode_entry("general.type", "imatrix", "str"),
-        encode_entry("imatrix.datasets", matrix.datasets, "str[]"),
-        encode_entry("imatrix.chunk_count", matrix.n_chunks, "u32"),
-        encode_entry("imatrix.chunk_size", matrix.chunk_size, "u32"),
-    ]
 
 
 def _unsound(path: Path, what: str) -> ModelFileError:

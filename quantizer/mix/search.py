@@ -35,9 +35,7 @@ PROBES = ("Q4_K", "Q4_0")  # what a tensor is bent into to be measured: the firs
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
     """The sensitivity of one tensor: with only this tensor in type `probe`, the model diverges by `kld` nats per token.
-
-    `distortions` has the squared error of each type that the tensor may become, and of the probe.
-    """
+    `distortions` has the squared error of each type that the tensor may become, and of the probe."""
 
     name: str
     probe: str
@@ -69,24 +67,18 @@ def candidates(n_columns: int, stored: TensorType, *, has_weights: bool) -> list
     return [kind for kind in smaller if has_weights or not needs_imatrix(kind)] + [best]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """Some rows of a tensor, shape (n_rows, n_columns), and what errors in their columns cost."""
-
-    rows: NDArray[np.float32]
-    weights: NDArray[np.float32] | None
+# Some rows of a tensor, shape (n_rows, n_columns), and what errors in their columns cost.
+_Sample = tuple[NDArray[np.float32], NDArray[np.float32] | None]
 
 
 def distortions(
     tensor: SourceTensor, kinds: Sequence[TensorType], weights: ColumnWeights | None, n_threads: int
 ) -> list[float]:
     """Return the sum of squared errors, times `weights`, of some rows of `tensor` in each of `kinds`.
-
-    The rows are the same for all of them. Raises what reading and quantizing raise.
-    """
+    The rows are the same for all of them. Raises what reading and quantizing raise."""
     samples = list(_samples(tensor, weights))
     with ThreadPoolExecutor(n_threads) as pool:
-        return list(pool.map(lambda kind: sum(_error(sample, kind, tensor.name) for sample in samples), kinds))
+        return list(pool.map(lambda kind: sum(_error(*sample, kind, tensor.name) for sample in samples), kinds))
 
 
 def _samples(tensor: SourceTensor, weights: ColumnWeights | None) -> Iterator[_Sample]:
@@ -98,15 +90,14 @@ def _samples(tensor: SourceTensor, weights: ColumnWeights | None) -> Iterator[_S
         by_matrix[index * step // weights.n_rows if weights else 0].append(data[:row_bytes])
     for matrix, rows in by_matrix.items():
         of_columns = None if weights is None else weights.values[matrix]
-        yield _Sample(to_float32(b"".join(rows), tensor.stored, n_columns), of_columns)
+        yield to_float32(b"".join(rows), tensor.stored, n_columns), of_columns
 
 
-def _error(sample: _Sample, kind: TensorType, name: str) -> float:
-    weights = None if sample.weights is None else [(slice(None), sample.weights)]
-    n_columns = sample.rows.shape[1]
-    bent = to_float32(encode(sample.rows, kind, name, weights), kind, n_columns)
-    squares = np.square(sample.rows - bent, dtype=np.float64)
-    return float(squares.sum() if sample.weights is None else (squares * sample.weights).sum())
+def _error(rows: NDArray[np.float32], weights: NDArray[np.float32] | None, kind: TensorType, name: str) -> float:
+    parts = None if weights is None else [(slice(None), weights)]
+    bent = to_float32(encode(rows, kind, name, parts), kind, rows.shape[1])
+    squares = np.square(rows - bent, dtype=np.float64)
+    return float(squares.sum() if weights is None else (squares * weights).sum())
 
 
 _N_UNITS = 1 << 16  # of which a choice may waste one: what lies between all smallest and all largest, cut so finely
@@ -122,9 +113,7 @@ class Choice:
 
 class Frontier:
     """The best choices for several items at every size, by dynamic programming over bytes: exact but for rounding.
-
-    Rounding is upwards, so no selection is larger than its limit. An item's choices are identified by index.
-    """
+    Rounding is upwards, so no selection is larger than its limit. An item's choices are identified by index."""
 
     def __init__(self, items: Sequence[Sequence[Choice]]) -> None:
         self._least = [min(choice.n_bytes for choice in item) for item in items]
@@ -158,7 +147,7 @@ class Frontier:
         return self._selection(int(np.argmax(self._losses <= loss)))
 
     def _add(self, costs: Sequence[int], losses: Sequence[float]) -> NDArray[np.uint8]:
-        """Put one more item into the curve and return which of its choices each size takes."""
+        # puts one more item into the curve and returns which of its choices each size takes
         before = self._losses
         self._losses = np.full_like(before, np.inf)
         taken = np.zeros(len(before), np.uint8)
@@ -179,8 +168,7 @@ class Frontier:
 
 SIZE_TOLERANCE = 0.02  # how far below the asked size a mix may end
 
-_FINE = "Q8_0"
-_UNMEASURED = _FINE  # what becomes of tensors that nothing is known of, such as layers that only draft
+_FINE = "Q8_0"  # also of tensors that nothing is known of, such as layers that only draft
 _NOWHERE = Path("mix.gguf")
 # Every type that a tensor may become -> the file type that mostly stores it, the usual one where there are several.
 _FILE_TYPES = {entry.base_name: entry for entry in reversed(FILE_TYPES.values())}
@@ -189,9 +177,7 @@ _FILE_TYPES = {entry.base_name: entry for entry in reversed(FILE_TYPES.values())
 @dataclass(frozen=True, slots=True)
 class Mix:
     """A type for each tensor that is quantized, the bytes of all files, and how far the model is expected to diverge.
-
-    `file_type` is what the file calls itself: most weights have its type.
-    """
+    `file_type` is what the file calls itself: most weights have its type."""
 
     types: Mapping[str, str]
     file_type: FileType
@@ -201,9 +187,7 @@ class Mix:
 
 class MixSearch:
     """The useful mixes of a model under `options`; `sensitivities` by the name of the tensor.
-
-    `free` are the tensors that types are chosen for, name -> shape. Raises UsageError where the options leave none.
-    """
+    `free` are the tensors that types are chosen for, name -> shape. Raises UsageError where the options leave none."""
 
     def __init__(self, model: SourceModel, options: PlanOptions, sensitivities: Mapping[str, Sensitivity]) -> None:
         self._model = model
@@ -219,7 +203,7 @@ class MixSearch:
         self.free = {tensor.name: tensor.shape for tensor in ours if tensor.name in sensitivities}
         if not self.free:
             raise UsageError("All tensors have a type set by hand.", "Set fewer with --tensor.")
-        self._unmeasured = {tensor.name: _UNMEASURED for tensor in ours if tensor.name not in sensitivities}
+        self._unmeasured = {tensor.name: _FINE for tensor in ours if tensor.name not in sensitivities}
         self._frontier = Frontier([_choices(shape, sensitivities[name]) for name, shape in self.free.items()])
         self.smallest = self._mix(self._frontier.within_bytes(self._frontier.least_bytes))
         self.best = self._mix(self._frontier.within_loss(self._frontier.least_loss))
@@ -255,7 +239,6 @@ class MixSearch:
         return Mix(free, file_type, plan.n_bytes, self._loss(free))
 
     def nearest_plain(self, mix: Mix) -> Mix | None:
-        """Return the plain type whose size is nearest to that of `mix`."""
         plains = [plain for file_type in FILE_TYPES.values() if (plain := self.plain(file_type)) is not None]
         return min(plains, key=lambda plain: abs(plain.n_bytes - mix.n_bytes), default=None)
 
@@ -358,8 +341,7 @@ def mix_for_kld(search: MixSearch, target: float, measure: Callable[[Mix], float
 
 def _next(trial: MeasuredMix, target: float, below: MeasuredMix | None, above: MeasuredMix | None) -> float:
     """Return the divergence to expect of the next mix, between those measured, if the last trial's error recurs."""
-    wrong = trial.mix.kld / trial.kld if trial.kld else 1.0
-    expected = target * _AIM * wrong
+    expected = target * _AIM * (trial.mix.kld / trial.kld if trial.kld else 1.0)
     if below is None or above is None:
         return expected
     low, high = below.mix.kld, above.mix.kld

@@ -34,9 +34,7 @@ class TensorOverride:
 @dataclass(frozen=True, slots=True)
 class Overrides:
     """All types set by hand: of several matching patterns, the first counts.
-
-    `by_name` is a whole mix, which was found with the other settings in mind and has priority.
-    """
+    `by_name` is a whole mix, which was found with the other settings in mind and has priority."""
 
     tensors: tuple[TensorOverride, ...] = ()
     output: TensorType | None = None
@@ -44,11 +42,8 @@ class Overrides:
     by_name: Mapping[str, TensorType] = field(default_factory=dict)
 
     def type_of(self, name: str, is_tied: bool) -> TensorType | None:
-        """Return the type set for the tensor called `name`; `is_tied` when the embedding is the output as well.
-
-        A setting for one tensor has priority over a pattern, as in llama.cpp (src/llama-quant.cpp,
-        llama_tensor_get_type).
-        """
+        """Return the type set for the tensor called `name`; `is_tied` when the embedding is the output as well."""
+        # one tensor's has priority over a pattern, as in llama.cpp (src/llama-quant.cpp, llama_tensor_get_type)
         named = self.by_name.get(name) or {_EMBEDDING_NAME: self.embedding, _OUTPUT_NAME: self.output}.get(name)
         if named is not None:
             return named
@@ -145,7 +140,6 @@ _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
 def category_of(name: str) -> Category:
-    """Return the category of the tensor called `name`."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     return next((kind for part, kind in _BY_PART if part in name), Category.OTHER)
@@ -187,7 +181,6 @@ class ModelShape:
 
     @property
     def is_70b(self) -> bool:
-        """The one model size that llama.cpp treats apart."""
         is_shared = self.architecture != "llama" or self.n_heads != self.n_kv_heads
         return is_shared and (self.architecture, self.n_layers) in _SEVENTY_B
 
@@ -207,7 +200,7 @@ class _TensorPosition:
 
     @property
     def wants_more_bits(self) -> bool:
-        """The first and last eighth, and every third in between."""
+        # the first and last eighth, and every third in between
         eighth = self.count // 8
         return self.is_early or self.ordinal >= 7 * self.count // 8 or (self.ordinal - eighth) % 3 == 2
 
@@ -230,9 +223,7 @@ _Rules = dict[str, _Rule]
 
 
 def _falcon_down(at: _TensorPosition) -> str:
-    if at.ordinal < at.count // 16:
-        return "Q6_K"
-    return "Q5_K" if at.wants_more_bits else "Q4_K"
+    return "Q6_K" if at.ordinal < at.count // 16 else "Q5_K" if at.wants_more_bits else "Q4_K"
 
 
 def _always(name: str) -> _Rule:
@@ -311,9 +302,7 @@ _NO_OVERRIDES = Overrides()
 @dataclass(frozen=True, slots=True)
 class MixTensor:
     """A tensor as the rules see it; `shape` in ggml order, `stored` its present type.
-
-    One that `keeps_type` was made in that type: a larger one would hold nothing more.
-    """
+    One that `keeps_type` was made in that type: a larger one would hold nothing more."""
 
     name: str
     shape: tuple[int, ...]
@@ -351,9 +340,7 @@ def with_unweighted(
     verdicts: Mapping[str, Assignment], tensors: Sequence[MixTensor], weighted: Collection[str], overrides: Overrides
 ) -> dict[str, Assignment]:
     """Return the types `verdicts`, with Q4_K where those of a layer that predicts further would be garbage.
-
-    Nothing runs that layer on a text, so that no importance matrix has it: `weighted` are the tensors that one has.
-    """
+    Nothing runs that layer on a text, so that no importance matrix has it: `weighted` are the tensors that one has."""
     layers = {match[1] for tensor in tensors if (match := _PREDICTING.match(tensor.name))}
     changed = dict(verdicts)
     for tensor in tensors:
@@ -386,21 +373,17 @@ class _TypeRules:
     def assign(self, tensor: MixTensor) -> Assignment:
         if not allows_quantization(tensor.name, tensor.shape, self._shape.architecture):
             return Assignment(tensor.stored, tensor.stored)
-        usual = self._usual_type(tensor)
+        usual = self._file_type.base
+        if usual.is_quantized:
+            kind = category_of(tensor.name)
+            usual = tensor_type_named(self._usual_name(tensor, kind))
+            self._seen[kind] += 1
         if tensor.keeps_type and tensor.stored.bits_per_weight <= _fitting(usual, tensor.shape[0]).bits_per_weight:
             usual = tensor.stored
         wanted = self._overrides.type_of(tensor.name, self._is_tied) or usual
         target = _fitting(wanted, tensor.shape[0])
         is_poor = target.name == "Q2_K" and self._file_type.name == "Q2_K_S" and tensor.name not in _EXEMPT_FROM_IMATRIX
         return Assignment(target, wanted, is_poor or needs_imatrix(target))
-
-    def _usual_type(self, tensor: MixTensor) -> TensorType:
-        if not self._file_type.base.is_quantized:
-            return self._file_type.base
-        kind = category_of(tensor.name)
-        name = self._usual_name(tensor, kind)
-        self._seen[kind] += 1
-        return tensor_type_named(name)
 
     def _usual_name(self, tensor: MixTensor, kind: Category) -> str:
         name = self._file_type.name
@@ -452,7 +435,10 @@ class _TypeRules:
         name = self._file_type.name
         match kind:
             case Category.VALUE:
-                return self._value(at)
+                if at.is_mixtral:
+                    return "Q8_0"
+                wanted = (_VALUE[name](at) if name in _VALUE else None) or self._base
+                return "Q5_K" if self._shape.is_70b and wanted in ("Q3_K", "Q4_K") else wanted
             case Category.KEY | Category.QUERY:
                 return "Q8_0" if kind is Category.KEY and at.is_mixtral else _QUERY_KEY.get(name)
             case Category.DOWN:
@@ -464,13 +450,6 @@ class _TypeRules:
                 return "IQ3_XXS" if name == "IQ3_XS" and is_middle else None
         return None
 
-    def _value(self, at: _TensorPosition) -> str | None:
-        if at.is_mixtral:
-            return "Q8_0"
-        rule = _VALUE.get(self._file_type.name)
-        wanted = (rule(at) if rule else None) or self._base
-        return "Q5_K" if self._shape.is_70b and wanted in ("Q3_K", "Q4_K") else wanted
-
     def _attention_output(self, at: _TensorPosition) -> str | None:
         name = self._file_type.name
         if at.is_falcon:
@@ -481,7 +460,7 @@ class _TypeRules:
 
 
 def needs_imatrix(kind: TensorType) -> bool:
-    """Return whether tensors in `kind` are garbage without an importance matrix, whatever the file type."""
+    # garbage without one, whatever the file type
     return kind.name in _NEEDS_IMATRIX
 
 

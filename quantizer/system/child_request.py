@@ -55,7 +55,12 @@ def run_child(
                 errors.seek(0)
                 raise exit_error(name, child.returncode, StderrTail(errors.read()), remedy)
         finally:
-            _end(child)
+            with contextlib.suppress(BrokenPipeError):  # a dead child that never read its request
+                child.stdin.close()
+            try:
+                child.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
 
 
 def _started(
@@ -65,16 +70,6 @@ def _started(
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment)
     except OSError as error:
         raise start_error(name, error) from error
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    assert child.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # a dead child that never read its request
-        child.stdin.close()
-    try:
-        child.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        child.kill()
 
 
 def decode_message(line: bytes) -> Message:
@@ -94,10 +89,13 @@ def serve_request(
     on_message: Callable[[Message], object] = lambda _message: None,
 ) -> int:
     """Be the child of `run_child`: do `work` with the request on stdin and a function that sends a message.
+    Return the exit status. `on_message` gets, in a thread of its own, what the parent sends after its request."""
+    os.environ["GGML_NO_BACKTRACE"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's
+    if sys.platform != "win32":
+        import resource
 
-    Return the exit status. `on_message` gets, in a thread of its own, what the parent sends after its request.
-    """
-    _limit_damage()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # output of native code must not come between the lines
 
@@ -129,18 +127,7 @@ def exit_with_parent(
 
 
 def _stdin_messages() -> Iterator[Message]:
-    """Yield the objects on stdin; not by sys.stdin, whose lock would outlive the interpreter."""
-    unfinished = b""
+    unfinished = b""  # not by sys.stdin, whose lock would outlive the interpreter
     while data := os.read(0, 4096):
         *lines, unfinished = (unfinished + data).split(b"\n")
         yield from map(json.loads, lines)
-
-
-def _limit_damage() -> None:
-    """Suppress core files and ggml's stack dumps, and leave Ctrl-C to the parent."""
-    os.environ["GGML_NO_BACKTRACE"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

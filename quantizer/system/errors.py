@@ -45,7 +45,6 @@ class UserError(LocalllmError):
 
     @classmethod
     def from_info(cls, info: ErrorInfo) -> Self:
-        """Return the error that `info` describes."""
         return cls(info.cause, info.remedy)
 
 

@@ -70,7 +70,7 @@ def write_atomically(
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove partial files of `path` whose writers have ended: nobody else would, and they may hold a key."""
+    # nobody else would remove what ended writers left, and it may hold a key
     with contextlib.suppress(OSError):
         for partial in path.parent.iterdir():
             if partial.name.startswith(f".{path.name}.") and (writer := writer_of(partial)):
@@ -82,9 +82,7 @@ def _remove_abandoned(path: Path) -> None:
 
 def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
     """Return the rest of `file`, or its first `max_bytes`: in pieces, for `read` makes room for all of them at once.
-
-    Raises OSError.
-    """
+    Raises OSError."""
     pieces: list[bytes] = []
     while max_bytes > 0 and (piece := file.read(min(max_bytes, _PIECE_BYTES))):
         pieces.append(piece)
@@ -94,9 +92,7 @@ def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
 
 def private_folder(path: Path) -> Path:
     """Create the folder at `path` with those above it that are missing, for their owner only, and return it.
-
-    One that exists stays as it is; see `make_private`. Raises OSError.
-    """
+    One that exists stays as it is; see `make_private`. Raises OSError."""
     for folder in (*reversed(path.parents), path):
         if not folder.is_dir():
             folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
@@ -105,9 +101,7 @@ def private_folder(path: Path) -> Path:
 
 def open_private(path: Path, *, is_new: bool = False) -> BinaryIO:
     """Open the file at `path` for appending, created for its owner only; `is_new` requires that there is none.
-
-    Raises OSError.
-    """
+    Raises OSError."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_EXCL if is_new else 0) | getattr(os, "O_BINARY", 0)
     return os.fdopen(os.open(path, flags, PRIVATE_FILE), "ab")
 
@@ -158,9 +152,7 @@ def sync_folder(folder: Path) -> None:
 
 class BackgroundSync:
     """Syncs one file at a time in a thread, each time that 128 MiB were written, so that the last sync is short.
-
-    Left alone, a system with much memory starts to write only when gigabytes wait.
-    """
+    Left alone, a system with much memory starts to write only when gigabytes wait."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -189,9 +181,7 @@ class BackgroundSync:
 
 def try_lock(path: Path, timeout_s: float = 0.0) -> BaseFileLock | None:
     """Lock the file at `path`, which is created if need be; None where another holder keeps it for `timeout_s`.
-
-    The lock ends with `release` (a `with` block would hold it twice), `remove_lock` or the process. Raises OSError.
-    """
+    The lock ends with `release` (a `with` block would hold it twice), `remove_lock` or the process. Raises OSError."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=timeout_s, thread_local=False)

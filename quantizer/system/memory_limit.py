@@ -32,9 +32,7 @@ _SIGNS = re.compile(
 
 class ProcessBytes(IntEnum):
     """Address space that a process of each kind takes before its own work, with some to spare.
-
-    Measured on Linux with `save_address_space`: the engine's has 256 MiB of stack for llama.cpp's tokenizers.
-    """
+    Measured on Linux with `save_address_space`: the engine's has 256 MiB of stack for llama.cpp's tokenizers."""
 
     COMMAND = 128 * _MIB
     JOB = 160 * _MIB
@@ -42,7 +40,7 @@ class ProcessBytes(IntEnum):
     ENGINE = 448 * _MIB
 
 
-_MAPPED_BYTES = 40 * _MIB  # of each process: libraries and files, which are address space and not data
+_MAPPED_BYTES = 40 * _MIB  # of each process: libraries and files, which are address space (-v) and not data (-d)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +51,13 @@ class MemoryLimit:
     max_bytes: int
     used_bytes: int
 
-    @property
-    def is_of_data(self) -> bool:
-        """Whether mapped files and libraries do not count."""
-        return self.command == "ulimit -d"
-
     def free_bytes(self, process: ProcessBytes) -> int:
         """Return what a process of this kind may take for its work."""
         return max(0, self.max_bytes - max(self.used_bytes, self.needed_bytes(process)))
 
     def needed_bytes(self, process: ProcessBytes) -> int:
         """Return what a process of this kind takes of the limit before its own work."""
-        return int(process) - (_MAPPED_BYTES if self.is_of_data else 0)
+        return int(process) - (_MAPPED_BYTES if self.command == "ulimit -d" else 0)
 
 
 def memory_limits() -> tuple[MemoryLimit, ...]:
@@ -76,23 +69,15 @@ def memory_limits() -> tuple[MemoryLimit, ...]:
     limits = (resource.getrlimit(resource.RLIMIT_AS)[0], resource.getrlimit(resource.RLIMIT_DATA)[0])
     if limits == (resource.RLIM_INFINITY, resource.RLIM_INFINITY):
         return ()
-    used = _used_bytes()
+    pages = [int(field) for field in _SIZES.read_text(encoding="ascii").split()]
+    used = [pages[i] * os.sysconf("SC_PAGE_SIZE") for i in (0, 5)]  # address space and data: proc_pid_statm(5)
     named = zip(("ulimit -v", "ulimit -d"), limits, used, strict=True)
     return tuple(MemoryLimit(*limit) for limit in named if limit[1] != resource.RLIM_INFINITY)
 
 
-def _used_bytes() -> tuple[int, int]:
-    """Return the address space and the data of this process. Source: proc_pid_statm(5)."""
-    pages = [int(field) for field in _SIZES.read_text(encoding="ascii").split()]
-    page_bytes = os.sysconf("SC_PAGE_SIZE")
-    return pages[0] * page_bytes, pages[5] * page_bytes
-
-
 def limit_growth(max_bytes: int) -> None:
     """Let this process grow by at most `max_bytes`, or by what a tighter limit allows.
-
-    It leaves no core file, and where the machine's memory ends, it goes first. Windows has no such limit.
-    """
+    It leaves no core file, and where the machine's memory ends, it goes first. Windows has no such limit."""
     if sys.platform == "win32":
         return
     import resource
@@ -112,9 +97,7 @@ def limit_growth(max_bytes: int) -> None:
 
 def save_address_space() -> None:
     """Where there is a limit, have the processes that this one starts take less for each thread.
-
-    OpenBLAS takes 40 MiB for each core, and the C library 64 MiB for each thread that allocates.
-    """
+    OpenBLAS takes 40 MiB for each core, and the C library 64 MiB for each thread that allocates."""
     if memory_limits():
         for name, value in _SAVING.items():
             os.environ.setdefault(name, value)
@@ -124,19 +107,16 @@ def check_memory_limit(name: str, process: ProcessBytes) -> None:
     """Raise EngineError if a process of this kind, called `name`, cannot start within the limits."""
     for limit in memory_limits():
         if limit.max_bytes < (needed_bytes := limit.needed_bytes(process)):
-            raise _error(name, f"{_mib(needed_bytes)}", f"may use {_mib(limit.max_bytes)} ({limit.command})")
+            raise _error(name, _mib(needed_bytes), limit)
 
 
 def out_of_memory(name: str, words: Iterable[str]) -> EngineError | None:
     """Return the error of a process called `name` whose last `words` tell of a lack of memory within a limit.
-
-    None where there is no limit, or they tell of something else.
-    """
-    limits = memory_limits()
-    if not limits or not any(map(_SIGNS.search, words)):
+    None where there is no limit, or they tell of something else."""
+    limit = min(memory_limits(), key=lambda limit: limit.max_bytes, default=None)
+    if limit is None or not any(map(_SIGNS.search, words)):
         return None
-    limit = min(limits, key=lambda limit: limit.max_bytes)
-    return _error(name, "more", f"may use {_mib(limit.max_bytes)} ({limit.command})")
+    return _error(name, "more", limit)
 
 
 @contextmanager
@@ -150,7 +130,8 @@ def reported_shortage(name: str) -> Iterator[None]:
         raise
 
 
-def _error(name: str, needed: str, allowed: str) -> EngineError:
+def _error(name: str, needed: str, limit: MemoryLimit) -> EngineError:
+    allowed = f"may use {_mib(limit.max_bytes)} ({limit.command})"
     return EngineError(f"Not enough memory: the {name} needs {needed} and {allowed}.", _REMEDY)
 
 

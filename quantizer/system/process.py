@@ -35,10 +35,7 @@ _N_REPORTED_LINES = 3
 
 
 def python_command(name: str, *arguments: str) -> list[str]:
-    """Return the command line that runs module `name` with this Python.
-
-    -P keeps the current folder off the import path: a folder of the user's named `app` must not be run instead of ours.
-    """
+    # -P keeps the current folder off the import path: a user's folder named `app` must not be run instead of ours
     return [sys.executable, "-P", "-m", name, *arguments]
 
 
@@ -105,7 +102,6 @@ class StderrTail:
         return text
 
     def clear(self) -> None:
-        """Forget what was written so far: what follows is about something else."""
         self._lines.clear()
         self._unfinished = ""
 
@@ -125,18 +121,11 @@ def exit_error(name: str, status: int, stderr: StderrTail, remedy: str) -> Engin
     or its last output."""
     if shortage := out_of_memory(name, stderr.lines):
         return shortage
+    names = {each.value: each.name for each in signal.Signals}
+    how = f"exit status {status}" if status >= 0 else names.get(-status, f"signal {-status}")
     output = " | ".join(stderr.lines[-_N_REPORTED_LINES:])
-    cause = f"The {name} died ({_status_name(status)})" + (f"; its last output: {output}" if output else "")
+    cause = f"The {name} died ({how})" + (f"; its last output: {output}" if output else "")
     return EngineError(cause.rstrip(".") + ".", remedy)
-
-
-def _status_name(status: int) -> str:
-    if status >= 0:
-        return f"exit status {status}"
-    try:
-        return signal.Signals(-status).name
-    except ValueError:
-        return f"signal {-status}"
 
 
 class ChildProcess:
@@ -219,7 +208,6 @@ class ChildProcess:
             is_too_long = False
 
     async def wait(self) -> int:
-        """Wait until the child has ended and return its exit status."""
         return await self._process.wait()
 
     def kill(self) -> None:

@@ -68,7 +68,7 @@ class ProcessTree:
 
 
 def _signal_group(process_id: int, name: str) -> bool:
-    """Send a signal to a group of processes; return whether the system has them."""
+    # returns whether the system has signals
     if sys.platform == "win32":
         return False
     with contextlib.suppress(ProcessLookupError, PermissionError):

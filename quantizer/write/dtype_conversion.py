@@ -37,22 +37,9 @@ class _TypeTraits(ctypes.Structure):
     )
 
 
-def _library_path() -> Path:
-    """Return the path of libggml-base, beside the installed llama_cpp. Raises EngineError when it is missing."""
-    spec = importlib.util.find_spec("llama_cpp")
-    name = _LIBRARY_NAMES.get(sys.platform, "libggml-base.so")
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        for candidate in (Path(folder) / "lib" / name, Path(folder) / name):
-            if candidate.exists():
-                return candidate
-    raise EngineError(f"{name} of llama-cpp-python is not installed.", "Install localllm again with `uv sync`.")
-
-
 def quantize(rows: npt.NDArray[np.float32], kind: TensorType, imatrix: npt.NDArray[np.float32] | None = None) -> bytes:
-    """Quantize float32 `rows` of shape [n_rows, n_columns] to `kind`.
-
-    `imatrix` weighs the columns, shape [n_columns]. Raises EngineError when the result is not sound (NaN in the input).
-    """
+    """Quantize float32 `rows` of shape [n_rows, n_columns] to `kind`. `imatrix` weighs the columns, shape [n_columns].
+    Raises EngineError when the result is not sound (NaN in the input)."""
     rows = np.ascontiguousarray(rows)
     n_rows, n_columns = rows.shape
     out = ctypes.create_string_buffer(n_rows * kind.row_bytes(n_columns))
@@ -65,9 +52,7 @@ def quantize(rows: npt.NDArray[np.float32], kind: TensorType, imatrix: npt.NDArr
 
 def dequantize(data: bytes, kind: TensorType, n_columns: int) -> npt.NDArray[np.float32]:
     """Turn stored rows of a quantized `kind` into float32 of shape [n_rows, n_columns].
-
-    Raises EngineError for a type that ggml cannot read back.
-    """
+    Raises EngineError for a type that ggml cannot read back."""
     traits = _library().ggml_get_type_traits(kind.type_id).contents
     if not traits.to_float:
         raise EngineError(f"Tensors in {kind.name} cannot be read back.", "Quantize from the original weights.")
@@ -82,27 +67,24 @@ def is_sound(data: bytes, kind: TensorType) -> bool:
     return bool(_library().ggml_validate_row_data(kind.type_id, data, len(data)))
 
 
-def requires_imatrix(kind: TensorType) -> bool:
-    """Return whether ggml refuses to quantize to `kind` without an importance matrix."""
-    return bool(_library().ggml_quantize_requires_imatrix(kind.type_id))
-
-
 @cache
 def _library() -> Any:
-    path = _library_path()
+    spec, remedy = importlib.util.find_spec("llama_cpp"), "Install localllm again with `uv sync`."
+    name = _LIBRARY_NAMES.get(sys.platform, "libggml-base.so")
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    paths = (path for folder in folders for path in (Path(folder) / "lib" / name, Path(folder) / name) if path.exists())
+    path = next(paths, None)
+    if path is None:
+        raise EngineError(f"{name} of llama-cpp-python is not installed.", remedy)
     try:
         library = ctypes.CDLL(str(path))
     except OSError as error:
-        raise EngineError(
-            f"{path.name} cannot be loaded: {error}.", "Install localllm again with `uv sync`."
-        ) from error
+        raise EngineError(f"{name} cannot be loaded: {error}.", remedy) from error
     pointer, count = ctypes.c_void_p, ctypes.c_int64
     library.ggml_quantize_chunk.restype = ctypes.c_size_t
     library.ggml_quantize_chunk.argtypes = (ctypes.c_int, pointer, pointer, count, count, count, pointer)
     library.ggml_validate_row_data.restype = ctypes.c_bool
     library.ggml_validate_row_data.argtypes = (ctypes.c_int, pointer, ctypes.c_size_t)
-    library.ggml_quantize_requires_imatrix.restype = ctypes.c_bool
-    library.ggml_quantize_requires_imatrix.argtypes = (ctypes.c_int,)
     library.ggml_get_type_traits.restype = ctypes.POINTER(_TypeTraits)
     library.ggml_get_type_traits.argtypes = (ctypes.c_int,)
     return library
@@ -166,16 +148,17 @@ def _n_not_finite(data: bytes, stored: TensorType, n_columns: int) -> int:
 
 def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str, weights: RowWeights | None = None) -> bytes:
     """Return float32 rows of shape [n_rows, n_columns] in the bytes of `target`; `weights` as in `convert`.
-
-    Raises CheckpointError on overflow.
-    """
+    Raises CheckpointError on overflow."""
     match target.name:
         case "F32":
             return rows.tobytes()
         case "F16":
             return _half(rows, name)
         case "BF16":
-            return _bfloat(rows).tobytes()
+            # to the nearest bfloat16, ties to even; a NaN stays one, without its payload
+            bits = np.ascontiguousarray(rows).view(np.uint32)
+            rounded = (bits + (0x7FFF + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+            return np.where(np.isnan(rows), _BFLOAT_NAN, rounded).astype("<u2").tobytes()
     if weights is None:
         return quantize(rows, target)
     return b"".join(quantize(rows[part], target, of_columns) for part, of_columns in weights)
@@ -192,9 +175,7 @@ def _half(rows: npt.NDArray[np.float32], name: str) -> bytes:
 
 def _half_of_bfloat(data: bytes, name: str) -> tuple[bytes, int]:
     """Return bfloat16 as F16 by integer arithmetic, five times as fast as numpy, and how many are not finite.
-
-    Most have a normal half: the same with an exponent that counts from elsewhere, and a longer mantissa.
-    """
+    Most have a normal half: the same with an exponent that counts from elsewhere, and a longer mantissa."""
     bits = np.frombuffer(data, "<u2")
     halves = bits * np.uint16(2)
     halves -= _LEAST_SHARED
@@ -207,11 +188,3 @@ def _half_of_bfloat(data: bytes, name: str) -> tuple[bytes, int]:
     rows = to_float32(bits[others].tobytes(), tensor_type_named("BF16"), n_columns=1)
     halves[others] = np.frombuffer(_half(rows, name), "<u2")
     return halves.tobytes(), int(np.count_nonzero(~np.isfinite(rows)))
-
-
-def _bfloat(rows: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """Round to the nearest bfloat16, ties to even; a NaN stays one, without its payload."""
-    bits = np.ascontiguousarray(rows).view(np.uint32)
-    rounded = ((bits + (0x7FFF + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype("<u2")
-    rounded[np.isnan(rows)] = _BFLOAT_NAN
-    return rounded

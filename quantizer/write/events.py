@@ -12,9 +12,7 @@ from quantizer.system.errors import EngineError, ErrorInfo, UserError
 @dataclass(frozen=True, slots=True)
 class JobPlanned:
     """The size of all files together, which is the disk space that the job takes, and the number of tensors.
-
-    `output` is the first of `n_files`, `projector` the last, empty for a model without one.
-    """
+    `output` is the first of `n_files`, `projector` the last, empty for a model without one."""
 
     kind: ClassVar[str] = "planned"
     output: str
@@ -91,7 +89,6 @@ class JobFailed:
 
     @classmethod
     def of(cls, error: UserError) -> JobFailed:
-        """Describe `error` for the other process."""
         return cls(ErrorInfo.of(error))
 
 
@@ -102,7 +99,6 @@ _KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in get_args(Event)}
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """Return the event as a JSON object."""
     return {"event": event.kind, **asdict(event)}
 
 
@@ -110,10 +106,8 @@ def decode_event(line: Mapping[str, Any]) -> Event:
     """Return the event in a JSON object. Raises EngineError for anything else."""
     try:
         fields = {name: value for name, value in line.items() if name != "event"}
-        return (
-            JobFailed(ErrorInfo(**fields["error"]))
-            if line["event"] == JobFailed.kind
-            else _KINDS[line["event"]](**fields)
-        )
+        if line["event"] == JobFailed.kind:
+            return JobFailed(ErrorInfo(**fields["error"]))
+        return _KINDS[line["event"]](**fields)
     except (KeyError, TypeError, AttributeError) as error:
         raise EngineError("The job sent an unknown event.", "Report this with the command used.") from error

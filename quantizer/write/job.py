@@ -45,9 +45,7 @@ _REMEDY = "Run it again: it resumes where it stopped."
 @dataclass(frozen=True, slots=True)
 class JobRequest(PlanOptions):
     """The request: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
-
-    `shards` are files of a checkpoint that may still be missing: a message {"arrived": NAME} reports each.
-    """
+    `shards` are files of a checkpoint that may still be missing: a message {"arrived": NAME} reports each."""
 
     source: str
     file_type: str
@@ -101,7 +99,6 @@ class RunningQuantization:
             raise exit_error(_PROCESS, status, self._child.stderr, _REMEDY)
 
     async def mark_arrived(self, name: str) -> None:
-        """Tell the job that the file `name` is whole."""
         await self._child.send({"arrived": name})
 
 
@@ -117,7 +114,6 @@ async def open_job(request: JobRequest) -> AsyncIterator[RunningQuantization]:
 
 
 def main() -> int:
-    """Serve one request; the exit status is 0 when the output is complete and 1 otherwise."""
     arrivals = PendingShards()
     return serve_request(partial(_work, arrivals), lambda message: arrivals.mark_arrived(message["arrived"]))
 
@@ -143,12 +139,9 @@ def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], N
 
 
 def planned_event(plan: QuantizePlan) -> JobPlanned:
-    """Return what the event about a plan says."""
-    output, projector = str(plan.shards[0].path), str(plan.projector or "")
-    n_files, n_tensors = len(plan.shards), len(plan.tensors)
-    return JobPlanned(
-        output, plan.file_type.name, plan.n_bytes, n_tensors, plan.n_parameters, n_files, projector=projector
-    )
+    n_files, n_tensors, projector = len(plan.shards), len(plan.tensors), str(plan.projector or "")
+    output, kind = str(plan.shards[0].path), plan.file_type.name
+    return JobPlanned(output, kind, plan.n_bytes, n_tensors, plan.n_parameters, n_files, projector)
 
 
 if __name__ == "__main__":

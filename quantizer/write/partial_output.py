@@ -52,7 +52,6 @@ class Block:
 
 
 def blocks(files: Sequence[OutputFile]) -> Iterator[Block]:
-    """Yield the blocks of all files, in order."""
     for index, file in enumerate(files):
         start = 0
         for n_bytes in file.block_bytes:
@@ -87,7 +86,7 @@ def join_checksums(first: int, second: int, n_bytes: int) -> int:
 
 @lru_cache
 def _shift(n_bytes: int) -> int:
-    """Return the factor x⁸ to the power of `n_bytes`, by squaring."""
+    # x⁸ to the power of `n_bytes`, by squaring
     power, square = _ONE, _X_8
     while n_bytes:
         if n_bytes & 1:
@@ -144,11 +143,18 @@ class PartialOutput:
     def write(self, data: bytes, checksum: int | None = None) -> None:
         """Append `data`, whose CRC-32 is computed unless given, to the current block. Raises StorageError."""
         with _storage_errors(self._output):
-            part = self._open_part()
+            if self._part is None:
+                block = self._blocks[self.n_done]
+                # "ab" makes it, "r+b" may cut off what came after the last whole block
+                path = self._part_path(block.file)
+                path.open("ab").close()
+                self._part = path.open("r+b", buffering=0)
+                self._part.truncate(block.start)
+                self._part.seek(block.start)
             view = memoryview(data)
             while view:
-                view = view[part.write(view) :]
-            self._syncing.wrote(part, len(data))
+                view = view[self._part.write(view) :]
+            self._syncing.wrote(self._part, len(data))
         self._checksum = join_checksums(self._checksum, zlib.crc32(data) if checksum is None else checksum, len(data))
         self.n_written += len(data)
 
@@ -183,25 +189,21 @@ class PartialOutput:
                 self._journal.remove()
 
     def _take_over(self) -> None:
-        """Find out which blocks exist, and remove the rest."""
         with _storage_errors(self._output):
             claimed = [] if self._is_overwriting else self._journal.checksums(self._fingerprint)
-            standing = claimed[: self._n_sound(claimed)]
+            standing: list[int] = []  # of the blocks, from the first on, that match their checksums
+            for block, checksum in zip(self._blocks, claimed, strict=False):
+                path = self._part_path(block.file)
+                path = path if path.exists() else self._files[block.file].path  # it got its final name before the kill
+                if checksum_of(path, block) != checksum:
+                    break
+                standing.append(checksum)
             self.n_done = len(standing)
             self.n_written = sum(block.n_bytes for block in self._blocks[: self.n_done])
             kept = {self._part_path(block.file) for block in self._blocks[: self.n_done]}
             _remove_parts(self._output, kept)
             self._journal.restart(self._fingerprint, standing)
         self._check_space()
-
-    def _n_sound(self, checksums: Sequence[int]) -> int:
-        """Return how many blocks, from the first on, match their checksums."""
-        for index, (block, checksum) in enumerate(zip(self._blocks, checksums, strict=False)):
-            path = self._part_path(block.file)
-            path = path if path.exists() else self._files[block.file].path  # it got its final name before the kill
-            if checksum_of(path, block) != checksum:
-                return index
-        return min(len(checksums), len(self._blocks))
 
     def _check_space(self) -> None:
         for index, file in enumerate(self._files):
@@ -220,20 +222,9 @@ class PartialOutput:
     def _part_path(self, file: int) -> Path:
         return partial_path(self._output, file)
 
-    def _open_part(self) -> BinaryIO:
-        if self._part is None:
-            block = self._blocks[self.n_done]
-            # "ab" makes it, "r+b" may cut off what came after the last whole block
-            path = self._part_path(block.file)
-            path.open("ab").close()
-            self._part = path.open("r+b", buffering=0)
-            self._part.truncate(block.start)
-            self._part.seek(block.start)
-        return self._part
-
     def _publish(self) -> None:
-        """Rename the files, the first one last: without it the others are no model."""
         assert self.n_done == len(self._blocks)
+        # the first file last: without it the others are no model
         for index, file in reversed(list(enumerate(self._files))):
             part = self._part_path(index)
             if not part.exists():
@@ -246,9 +237,7 @@ class PartialOutput:
 
 def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) -> None:
     """Check before anything is made that `output` is not the input, not a folder, and can be written.
-
-    `paths` are all files of the output. Raises UsageError or StorageError.
-    """
+    `paths` are all files of the output. Raises UsageError or StorageError."""
     for path in (output, *paths):
         if path.exists() and any(path.samefile(source) for source in inputs):
             raise UsageError(f"{path} is the input, or part of it.", "Name another output with -o.")
@@ -262,9 +251,7 @@ def check_output(output: Path, paths: Sequence[Path], inputs: Sequence[Path]) ->
 
 def discard_partial(output: Path) -> None:
     """Remove what an interrupted run left of `output`; a running one keeps its files.
-
-    Raises StorageError when it cannot be removed.
-    """
+    Raises StorageError when it cannot be removed."""
     if not journal_path(output).exists():
         return
     with _storage_errors(output):
@@ -301,9 +288,7 @@ _LINE = re.compile(rb"[0-9a-f]{8}")
 
 class Journal:
     """The open journal of `output`, locked against other runs until it is closed.
-
-    Raises StorageError when another run holds it, OSError when it cannot be opened.
-    """
+    Raises StorageError when another run holds it, OSError when it cannot be opened."""
 
     def __init__(self, output: Path) -> None:
         self.path = journal_path(output)
@@ -336,12 +321,10 @@ class Journal:
         self._file.write(f"{checksum:08x}\n".encode())
 
     def close(self) -> None:
-        """Release the lock and keep the file."""
         self._file.close()
         remove_lock(self._lock)
 
     def remove(self) -> None:
-        """Remove the file and release the lock."""
         self._file.close()
         try:
             self.path.unlink(missing_ok=True)

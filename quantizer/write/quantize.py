@@ -51,9 +51,7 @@ def execute(
 
 def without_existing(plan: QuantizePlan, n_threads: int) -> QuantizePlan:
     """Return the plan without its projector where that is there already, from another type of the same model.
-
-    Its weights are read to know it. Raises as reading them does.
-    """
+    Its weights are read to know it. Raises as reading them does."""
     *others, last = plan.shards
     if last.path != plan.projector or not _holds(last, n_threads):
         return plan
@@ -62,7 +60,6 @@ def without_existing(plan: QuantizePlan, n_threads: int) -> QuantizePlan:
 
 
 def _holds(shard: PlannedShard, n_threads: int) -> bool:
-    """Return whether the file of `shard` is what would be written."""
     with explained(f"{shard.path} cannot be read", "Move it away.", ModelFileError):
         if not shard.path.is_file() or shard.path.stat().st_size != shard.file.n_bytes:
             return False
@@ -79,12 +76,17 @@ def _holds(shard: PlannedShard, n_threads: int) -> bool:
 def _write(
     plan: QuantizePlan, partial: PartialOutput, n_threads: int, report: Callable[[Event], None], allows_nan: bool
 ) -> None:
-    """Write the tensors that are missing."""
     index = partial.n_done
     if index:
         report(JobResumed(index, partial.n_written))
     if plan.identities:
-        report(_shard_order([tensor.source for tensor in plan.tensors], index))
+        # the pending files that the missing tensors need, with the first and last tensor of each
+        spans: dict[str, tuple[int, int]] = {}
+        for number, tensor in enumerate(plan.tensors[index:], index):
+            for file in _files_of(tensor.source):
+                first, _ = spans.get(file.path.name, (number, number))
+                spans[file.path.name] = (first, number)
+        report(ShardOrder(tuple((name, *span) for name, span in spans.items())))
     headers = {shard.tensors[0].output.name: shard.header for shard in plan.shards}
     n_bad = 0
     with closing(convert_tensors(plan.tensors[index:], n_threads)) as slabs:
@@ -112,7 +114,7 @@ def _write(
 
 
 def fingerprint(plan: QuantizePlan) -> str:
-    """Return what distinguishes outputs: the bytes before the data, the files read, the code that quantizes."""
+    # what distinguishes outputs: the bytes before the data, the files read, the code that quantizes
     inputs: list[object] = []
     for path in plan.inputs:
         # name, size and time: hashing a file would take as long as quantizing it
@@ -139,25 +141,13 @@ def _files_of(tensor: object) -> Iterator[PendingFile]:
             yield from _files_of(getattr(tensor, field.name))
 
 
-def _shard_order(tensors: Sequence[object], n_done: int) -> ShardOrder:
-    """Return the pending files that the `tensors` from `n_done` on need, with the first and last tensor of each."""
-    spans: dict[str, tuple[int, int]] = {}
-    for index in range(n_done, len(tensors)):
-        for file in _files_of(tensors[index]):
-            first, _ = spans.get(file.path.name, (index, index))
-            spans[file.path.name] = (first, index)
-    return ShardOrder(tuple((name, *span) for name, span in spans.items()))
-
-
 _SLAB_ELEMENTS = 1 << 18  # 1 MiB of float32 for each slab in flight: more does not stay in caches
 
 
 @dataclass(frozen=True, slots=True)
 class ConvertedSlab:
     """Consecutive rows of `tensor` in their new type; `n_bad` of its weights were not finite.
-
-    `checksum` is the CRC-32 of `data`.
-    """
+    `checksum` is the CRC-32 of `data`."""
 
     tensor: PlannedTensor
     data: bytes
@@ -169,9 +159,7 @@ class ConvertedSlab:
 
 def convert_tensors(tensors: Sequence[PlannedTensor], n_threads: int) -> Generator[ConvertedSlab, None, None]:
     """Yield the slabs of `tensors` in order, while `n_threads` convert up to two slabs each in advance.
-
-    Raises what reading and converting raise.
-    """
+    Raises what reading and converting raise."""
     pending: deque[Future[ConvertedSlab]] = deque()
     slabs = _slabs(tensors)
     with ThreadPoolExecutor(1) as reader, ThreadPoolExecutor(n_threads) as pool:

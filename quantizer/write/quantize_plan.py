@@ -66,9 +66,7 @@ class PlannedShard:
 @dataclass(frozen=True, slots=True)
 class QuantizePlan:
     """The plan of an output: one file called `output`, or several that are named after it.
-
-    The last is the `projector`, where there is one; `existing` are files that need not be written again.
-    """
+    The last is the `projector`, where there is one; `existing` are files that need not be written again."""
 
     output: Path
     file_type: FileType
@@ -83,7 +81,6 @@ class QuantizePlan:
 
     @property
     def tensors(self) -> tuple[PlannedTensor, ...]:
-        """The tensors of all files, in order."""
         return tuple(tensor for shard in self.shards for tensor in shard.tensors)
 
     @property
@@ -141,12 +138,18 @@ def plan_projector(
     source: Path, output: Path, wanted: str = "", pending: Mapping[str, PendingFile] = NO_PENDING
 ) -> QuantizePlan | None:
     """Return the plan of the projector beside `output`, None where `source` has none or none is wanted.
-
-    Raises UsageError where one is requested that `source` lacks, CheckpointError for one that cannot be converted.
-    """
+    Raises UsageError where one is requested that `source` lacks, CheckpointError for one that cannot be converted."""
     if wanted == NO_PROJECTOR:
         return None
-    found = _open_projector(source, pending)
+    found = None
+    if source.is_dir() and not is_adapter(source):
+        from quantizer.convert.projector_source import open_projector
+
+        try:
+            found = open_projector(source, pending)
+        except CheckpointError as error:
+            remedy = f"{error.remedy} Use --projector {NO_PROJECTOR} to convert the text model alone."
+            raise CheckpointError(f"The projector cannot be converted. {error.cause}", remedy) from error
     if found is None:
         if wanted:
             raise UsageError(f"{source.name} has no projector that can be converted.", "Omit --projector.")
@@ -157,25 +160,11 @@ def plan_projector(
     return plan_model(found, kind, path, PlanOptions(mix={name: stored.name for name, stored in kept.items()}))
 
 
-def _open_projector(source: Path, pending: Mapping[str, PendingFile]) -> SourceModel | None:
-    if not source.is_dir() or is_adapter(source):
-        return None
-    from quantizer.convert.projector_source import open_projector
-
-    try:
-        return open_projector(source, pending)
-    except CheckpointError as error:
-        remedy = f"{error.remedy} Use --projector {NO_PROJECTOR} to convert the text model alone."
-        raise CheckpointError(f"The projector cannot be converted. {error.cause}", remedy) from error
-
-
 def plan_model(
     model: SourceModel, file_type: FileType, output: Path, options: PlanOptions = _NO_OPTIONS
 ) -> QuantizePlan:
-    """Decide what `output` will hold of an open model.
-
-    Raises UsageError for too many files and for layers that must stay, ModelFileError for what is no importance matrix.
-    """
+    """Decide what `output` will hold of an open model. Raises UsageError for too many files and for layers that must
+    stay, ModelFileError for what is no importance matrix."""
     imatrix = Path(options.imatrix) if options.imatrix else None
     matrix, overrides = read_imatrix(imatrix) if imatrix else None, options.overrides()
     if options.removed_layers:
@@ -201,11 +190,17 @@ def plan_model(
         counts = split_by_bytes(entries, [tensor.output for tensor in tensors], options.max_shard_bytes)
     else:
         counts = list(model.shard_counts if options.keep_split else ()) or [len(tensors)]
-    shards = tuple(_shards(output, entries, tensors, counts))
+    shards = []
+    for index, (stop, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
+        part = tensors[stop - count : stop]
+        marks = shard_entries(index, len(counts), len(tensors))
+        # the first has all the metadata, as llama.cpp wants it
+        header = encode_header([*(entries if index == 0 else ()), *marks], [tensor.output for tensor in part])
+        shards.append(PlannedShard(shard_path(output, index, len(counts)), header, part))
     return QuantizePlan(
         output,
         file_type,
-        shards,
+        tuple(shards),
         (*model.warnings, *_warnings(tensors, verdicts, shards, options)),
         tuple(
             item.output.name for item in tensors if item.weights is None and verdicts[item.output.name].needs_imatrix
@@ -218,9 +213,7 @@ def plan_model(
 
 def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING, base: Path | None = None) -> SourceModel:
     """Open a checkpoint folder, some of whose files may be `pending`, or a GGUF file as a model.
-
-    `base` is the model that a draft head is for. Raises UserError.
-    """
+    `base` is the model that a draft head is for. Raises UserError."""
     if is_adapter(source):
         raise UsageError(f"{source.name} is an adapter, not a model.", "Name the model it is for.")
     if source.is_dir():
@@ -243,24 +236,13 @@ def open_source(source: Path, pending: Mapping[str, PendingFile] = NO_PENDING, b
 
 
 def _kept(model: SourceModel, overrides: Overrides) -> dict[str, Assignment]:
-    """Return the present types of quantized tensors, but for those that are set by hand."""
+    # the present types of quantized tensors, but for those that are set by hand
     is_tied = all(tensor.name != "output.weight" for tensor in model.tensors)
     return {
         tensor.name: Assignment(tensor.stored, tensor.stored)
         for tensor in model.tensors
         if tensor.stored.is_quantized and overrides.type_of(tensor.name, is_tied) is None
     }
-
-
-def _shards(
-    output: Path, entries: list[Entry], tensors: Sequence[PlannedTensor], counts: Sequence[int]
-) -> Iterator[PlannedShard]:
-    """Cut the tensors into files; the first has all the metadata, as llama.cpp wants it."""
-    for index, (stop, count) in enumerate(zip(accumulate(counts), counts, strict=True)):
-        part = tuple(tensors[stop - count : stop])
-        marks = shard_entries(index, len(counts), len(tensors))
-        header = encode_header([*(entries if index == 0 else ()), *marks], [tensor.output for tensor in part])
-        yield PlannedShard(shard_path(output, index, len(counts)), header, part)
 
 
 def _entries(model: SourceModel, file_type: FileType, notes: Sequence[Entry]) -> list[Entry]:
@@ -281,8 +263,7 @@ def _warnings(
     options: PlanOptions,
 ) -> Iterator[str]:
     kinds = [(tensor.source.stored, tensor.output.kind) for tensor in tensors]
-    n_again = sum(stored.is_quantized and stored != kind for stored, kind in kinds)
-    if n_again:
+    if n_again := sum(stored.is_quantized and stored != kind for stored, kind in kinds):
         yield f"{n_again} tensors are already quantized; doing it again loses more than starting from the original."
     # a sentence for each pair of wanted and given type; the same tensor of several layers is named once
     by_types: dict[tuple[str, str], list[str]] = defaultdict(list)

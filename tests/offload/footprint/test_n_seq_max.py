@@ -45,8 +45,9 @@ def test_earlier_states_are_kept_only_where_states_are_small() -> None:
     assert n_rollback("lfm2", 512) == 15
     assert n_rollback("lfm2", 8) == 6
     assert n_rollback("qwen35", 512) == n_rollback("mamba2", 512) == 0
-    assert n_states(4, supports_truncation=False, architecture="lfm2", n_ubatch=512) == 12 * 16
-    assert n_states(4, supports_truncation=False, architecture="mamba2", n_ubatch=512) == 12
+    states = layer_caches_of(header_of("mamba-130m"))
+    assert n_states(states, 4, "lfm2", 512) == 12 * 16
+    assert n_states(states, 4, "mamba2", 512) == 12
 
 
 def test_few_sequences_are_cached_where_each_takes_the_cells_of_a_window() -> None:

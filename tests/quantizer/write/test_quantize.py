@@ -217,11 +217,6 @@ def test_ggml_refuses_what_is_not_a_number() -> None:
         dtype_conversion.quantize(np.full((1, 256), np.nan, np.float32), tensor_type_named("Q8_0"))
 
 
-def test_ggml_reports_which_types_need_a_matrix() -> None:
-    assert dtype_conversion.requires_imatrix(tensor_type_named("IQ2_XXS"))
-    assert not dtype_conversion.requires_imatrix(tensor_type_named("Q4_K"))
-
-
 def broken_weights() -> dict[str, np.ndarray]:
     weights = tiny_weights()
     values = weights["blk.0.ffn_up.weight"].astype(np.float32)
