@@ -157,8 +157,9 @@ def encode(rows: npt.NDArray[np.float32], target: TensorType, name: str, weights
         case "BF16":
             # to the nearest bfloat16, ties to even; a NaN stays one, without its payload
             bits = np.ascontiguousarray(rows).view(np.uint32)
-            rounded = (bits + (0x7FFF + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
-            return np.where(np.isnan(rows), _BFLOAT_NAN, rounded).astype("<u2").tobytes()
+            rounded = ((bits + (0x7FFF + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)).astype("<u2")
+            rounded[np.isnan(rows)] = _BFLOAT_NAN
+            return rounded.tobytes()
     if weights is None:
         return quantize(rows, target)
     return b"".join(quantize(rows[part], target, of_columns) for part, of_columns in weights)
