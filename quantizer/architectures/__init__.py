@@ -63,7 +63,10 @@ def find_architecture(values: dict[str, Any], names: Collection[str] | None = No
     if name not in ARCHITECTURES:
         raise _unknown_class(name, values, ARCHITECTURES)
     architecture = ARCHITECTURES[name]
-    own = _language_settings(unfolded(values))
+    whole = unfolded(values)
+    # of a model of several parts the settings of the language model; whether embeddings are tied, the whole decides
+    ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
+    own = whole | given(Config(whole).section("text_config").values) | ties
     parts = (*(given(Config(own).section(name).values) for name in architecture.settings.sections), own)
     named = [setting for part in parts for setting in usually_named(part, architecture.settings.aliases).items()]
     # the number of layers where config.json has only a list of them, as transformers saves Nemotron-H
@@ -93,15 +96,7 @@ def generated_tensors(architecture: Architecture, config: Config) -> Sequence[So
     return (architecture.tensors.generate or no_factors)(config)
 
 
-def _language_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of the language model of several parts; whether embeddings are tied, the whole decides."""
-    whole, part = given(values), given(Config(values).section("text_config").values)
-    ties = {key: value for key, value in whole.items() if key == "tie_word_embeddings"}
-    return whole | part | ties
-
-
 def _unknown_class(name: str, settings: Mapping[str, Any], known: Iterable[str]) -> CheckpointError:
-    """Return the error for the class `name` (empty: config.json names none) of a config with these `settings`."""
     shown = name[:_MAX_NAME] or "of this checkpoint"
     if name in UNCONVERTIBLE:
         return CheckpointError(
@@ -124,19 +119,19 @@ def nearest_classes(hints: Iterable[str], known: Iterable[str]) -> list[str]:
         return []
     endings = {_ending(hint) for hint in wanted}
     stems = [_stem(hint) for hint in wanted]
-    ranked = sorted(known, key=lambda name: (-_likeness(_stem(name), stems), _ending(name) not in endings))
+
+    def likeness(stem: str) -> float:
+        # names of one family, which is their first letters, are always nearer than others
+        family = _FAMILY.match(stem)
+        return max(
+            SequenceMatcher(None, stem, other).ratio()
+            + bool(family and (own := _FAMILY.match(other)) and own[0] == family[0])
+            for other in stems
+        )
+
+    ranked = sorted(known, key=lambda name: (-likeness(_stem(name)), _ending(name) not in endings))
     by_model = {_stem(name): name for name in reversed(ranked)}
     return [name for name in ranked if by_model[_stem(name)] == name][:_N_NEAREST]
-
-
-def _likeness(stem: str, wanted: Iterable[str]) -> float:
-    """Return how alike names are: of one family, which is their first letters, they are always nearer than others."""
-    return max((SequenceMatcher(None, stem, other).ratio() + _is_of_family(stem, other) for other in wanted), default=0)
-
-
-def _is_of_family(stem: str, other: str) -> bool:
-    mine, theirs = _FAMILY.match(stem), _FAMILY.match(other)
-    return mine is not None and theirs is not None and mine[0] == theirs[0]
 
 
 def _stem(name: str) -> str:

@@ -19,10 +19,7 @@ Value: TypeAlias = int | float | str | bool | Sequence[bool] | Sequence[int] | S
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameter:
-    """One metadata row: `key` follows "<architecture>."; `value` may be a function of the config.
-
-    A row whose value is None is left out.
-    """
+    """One metadata row: `key` follows "<architecture>."; `value` may be a function of the config. None: no row."""
 
     key: str
     type_name: str
@@ -130,12 +127,10 @@ class TensorMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Everything that converting some HF classes takes; `gguf_name` is llama.cpp's name for them.
-
-    A relative is a `replace(...)` of an entry or of one of its parts.
-    """
+    """Everything that converting some HF classes takes. A relative is a `replace(...)` of an entry or of its parts."""
 
     hf_classes: tuple[str, ...]
+    # llama.cpp's name for them
     gguf_name: str
     hyperparameters: tuple[Hyperparameter, ...]
     tensors: RequiredTensors

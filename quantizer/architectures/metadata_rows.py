@@ -30,37 +30,18 @@ def f32(key: str, value: Read | Value, *more: str) -> Hyperparameter:
     return Hyperparameter(key, "f32", lambda config: config.number(value, *more))
 
 
-def boolean(key: str, value: Read | Value) -> Hyperparameter:
-    return Hyperparameter(key, "bool", value)
+def _row_of(type_name: str) -> Callable[[str, Read | Value], Hyperparameter]:
+    return lambda key, value: Hyperparameter(key, type_name, value)
+
+
+boolean, string = _row_of("bool"), _row_of("str")
+bool_list, string_list, f32_list = _row_of("bool[]"), _row_of("str[]"), _row_of("f32[]")
+u32_list, i32_list = _row_of("u32[]"), _row_of("i32[]")
 
 
 def flag(key: str, setting: str) -> Hyperparameter:
     """Return a row that is false without the setting."""
     return boolean(key, lambda config: config.flag(setting) or False)
-
-
-def string(key: str, value: Read | Value) -> Hyperparameter:
-    return Hyperparameter(key, "str", value)
-
-
-def string_list(key: str, value: Read | Value) -> Hyperparameter:
-    return Hyperparameter(key, "str[]", value)
-
-
-def u32_list(key: str, value: Read | Value) -> Hyperparameter:
-    return Hyperparameter(key, "u32[]", value)
-
-
-def i32_list(key: str, value: Read | Value) -> Hyperparameter:
-    return Hyperparameter(key, "i32[]", value)
-
-
-def f32_list(key: str, value: Read | Value) -> Hyperparameter:
-    return Hyperparameter(key, "f32[]", value)
-
-
-def bool_list(key: str, value: Read | Value) -> Hyperparameter:
-    return Hyperparameter(key, "bool[]", value)
 
 
 def where(applies: Callable[[Config], bool], rows: Iterable[Hyperparameter]) -> tuple[Hyperparameter, ...]:
@@ -94,15 +75,11 @@ def each_layer(read: Callable[[Config, int], Any]) -> Read:
 
 
 def kv_heads_where(attends: Callable[[Config, int], bool], *more: str) -> Hyperparameter:
-    """Return the row with the key heads of each layer, none where it has a state or a convolution.
-
-    Their number is `num_key_value_heads`, or the first of the settings `more` that exists.
-    """
-
-    def heads(config: Config, i: int) -> int:
-        return config.integer("num_key_value_heads", *more) if attends(config, i) else 0
-
-    return u32_list("attention.head_count_kv", each_layer(heads))
+    """Return the row with the key heads of each layer, none where it has a state or a convolution."""
+    return u32_list(
+        "attention.head_count_kv",
+        each_layer(lambda config, i: config.integer("num_key_value_heads", *more) if attends(config, i) else 0),
+    )
 
 
 # a dynamic scaling changes nothing within the context that the model was trained on, which is what is written
@@ -110,11 +87,9 @@ _KINDS = ("default", "linear", "yarn", "llama3", "dynamic")
 
 
 def rope_of(config: Config) -> Config:
-    """Return the rope settings, which transformers 5 keeps in one object and earlier versions in two places.
-
-    Of a model with sliding windows these are those of its full attention.
-    """
+    """Return the rope settings, which transformers 5 keeps in one object and earlier versions in two places."""
     settings = config.section("rope_parameters", "rope_scaling")
+    # of a model with sliding windows those of its full attention
     return settings.section("full_attention") if "full_attention" in settings.values else settings
 
 
@@ -131,11 +106,6 @@ def rope_base(config: Config) -> float:
     return rope_of(config).optional_number("rope_theta") or config.optional_number("rope_theta") or 10_000.0
 
 
-def _scaling_type(config: Config) -> str | None:
-    kind = kind_of(config)
-    return kind if kind in ("linear", "yarn") else None
-
-
 def rope_number(*names: str, kinds: Collection[str] = _KINDS) -> Callable[[Config], Value]:
     """Return a function that reads a number of the rope settings, None for a scaling other than `kinds`."""
     return lambda config: rope_of(config).optional_number(*names) if kind_of(config) in kinds else None
@@ -146,7 +116,7 @@ def _original_context(config: Config) -> Value:
 
 
 ROPE = (
-    string("rope.scaling.type", _scaling_type),
+    string("rope.scaling.type", lambda config: kind if (kind := kind_of(config)) in ("linear", "yarn") else None),
     f32("rope.scaling.factor", rope_number("factor", kinds=("linear", "yarn"))),
     u32("rope.scaling.original_context_length", _original_context),
     f32("rope.scaling.yarn_ext_factor", rope_number("extrapolation_factor", kinds=("yarn",))),
@@ -169,10 +139,7 @@ def partly_rotated(share: float) -> Callable[[Config], Value]:
 
 
 def llama3_factors(config: Config) -> list[GeneratedTensor]:
-    """Return the divisors of Llama 3.1's frequencies: slow ones by `factor`, fast ones by one, a ramp between.
-
-    Source: the rope scaling published with Llama 3.1.
-    """
+    """Return the divisors of frequencies as published with Llama 3.1: slow ones by `factor`, fast by one, a ramp."""
     if kind_of(config) != "llama3":
         return []
     rope = rope_of(config)

@@ -181,6 +181,9 @@ def feed_forward(width: str | int, ending: str = "") -> Dimensions:
 
 GATED_FEED_FORWARD = feed_forward("n_ff")
 UNGATED_FEED_FORWARD: Dimensions = {"ffn_up.weight": ("n_embd", "n_ff"), "ffn_down.weight": ("n_ff", "n_embd")}
+# attention with the norms before it and before the feed-forward, and the layer that most decoders vary
+NORMED_ATTENTION: Dimensions = {**PRE_NORMS, **ATTENTION}
+LLAMA_LAYER: Dimensions = {**NORMED_ATTENTION, **GATED_FEED_FORWARD}
 FUSED_FEED_FORWARD: Dimensions = {"ffn_up.weight": ("n_embd", "2 n_ff"), "ffn_down.weight": ("n_ff", "n_embd")}
 EXPERT_FEED_FORWARD: Dimensions = {
     "ffn_gate_inp.weight": ("n_embd", "n_expert"),

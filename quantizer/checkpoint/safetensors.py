@@ -65,10 +65,7 @@ def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDIN
 
 
 def read_weights(folder: Path, name: str, checkpoint: Path | None = None) -> dict[str, FileTensor]:
-    """Return the tensors of one file of safetensors in `folder`, which may be one of a `checkpoint`; no weights yet.
-
-    Raises CheckpointError.
-    """
+    """Return the tensors of one file in `folder`, which may lie in a `checkpoint`; unread. Raises CheckpointError."""
     if not (folder / name).exists():
         raise _no_safetensors(folder)
     return _read_shard(_inside(folder, name, checkpoint), None)[0]
@@ -102,7 +99,12 @@ def as_object(value: object, noun: str, remedy: str = "Download the checkpoint a
 
 def _shards(folder: Path, pending: Mapping[str, PendingFile]) -> list[Path]:
     if (folder / _INDEX).exists():
-        return [folder / name if name in pending else _inside(folder, name) for name in _indexed_names(folder)]
+        index = read_json(folder / _INDEX)
+        weight_map = index.get("weight_map") if isinstance(index, dict) else None
+        if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+            raise CheckpointError(f"{_INDEX} has no weight map.", "Download the checkpoint again.")
+        names = sorted(set(weight_map.values()))
+        return [folder / name if name in pending else _inside(folder, name) for name in names]
     for name in pending:
         return [folder / name]
     for path in (path for pattern in _SINGLES for path in folder.glob(pattern)):
@@ -117,14 +119,6 @@ def _no_safetensors(folder: Path) -> CheckpointError:
             "Get the safetensors version of this model.",
         )
     return CheckpointError(f"There are no .safetensors files in {folder}.", "Download the whole checkpoint.")
-
-
-def _indexed_names(folder: Path) -> list[str]:
-    index = read_json(folder / _INDEX)
-    weight_map = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
-        raise CheckpointError(f"{_INDEX} has no weight map.", "Download the checkpoint again.")
-    return sorted(set(weight_map.values()))
 
 
 def _inside(folder: Path, name: str, checkpoint: Path | None = None) -> Path:
@@ -150,7 +144,6 @@ def _inside(folder: Path, name: str, checkpoint: Path | None = None) -> Path:
 
 
 def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, FileTensor], dict[str, str]]:
-    """Return the tensors of a file and its metadata, of which only texts count."""
     try:
         source = pending or open_local(path)
         length = int.from_bytes(source.read(0, 8), "little")
@@ -176,7 +169,13 @@ def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, File
 def _tensor(path: Path, source: ByteSource, data_start: int, name: str, row: object) -> FileTensor:
     if not name.isprintable() or not isinstance(row, dict):
         raise _broken(path, "a tensor has an invalid name or entry")
-    stored = _stored(path, name, row.get("dtype"))
+    dtype = row.get("dtype")
+    if not isinstance(dtype, str) or dtype not in STORED_TYPES:
+        raise CheckpointError(
+            f"The tensor {name!r} in {path.name} is stored as {str(dtype)[:32]}, which is not supported.",
+            "Get the F32, F16 or BF16 version of this model.",
+        )
+    stored = STORED_TYPES[dtype]
     shape, offsets = _counts(row.get("shape")), _counts(row.get("data_offsets"))
     if shape is None or offsets is None or len(offsets) != 2:
         raise _broken(path, f"the tensor {name!r} has an invalid shape or invalid offsets")
@@ -186,15 +185,6 @@ def _tensor(path: Path, source: ByteSource, data_start: int, name: str, row: obj
             path, f"the tensor {name!r} has offsets that do not match its size or the file (is it truncated?)"
         )
     return FileTensor(name, tuple(reversed(shape)) or (1,), stored, source, data_start + offsets[0])
-
-
-def _stored(path: Path, name: str, dtype: object) -> TensorType:
-    if isinstance(dtype, str) and dtype in STORED_TYPES:
-        return STORED_TYPES[dtype]
-    raise CheckpointError(
-        f"The tensor {name!r} in {path.name} is stored as {str(dtype)[:32]}, which is not supported.",
-        "Get the F32, F16 or BF16 version of this model.",
-    )
 
 
 def _counts(value: object) -> list[int] | None:

@@ -68,8 +68,7 @@ def open_checkpoint(
     else:
         own = read_vocabulary(folder, config)
         if is_yes_no_ranker(folder, config):
-            ranker = yes_no_ranker(architecture, config, own, checkpoint.tensors)
-            architecture, own, more = ranker.architecture, ranker.vocabulary, ranker.tensors
+            architecture, own, more = yes_no_ranker(architecture, config, own, checkpoint.tensors)
         else:
             modules = read_embedding_modules(folder, config, architecture.dense_modules)
         words, vocabulary = [token.text for token in own.tokens], vocabulary_entries(own)
@@ -144,7 +143,6 @@ def config_header(settings: Mapping[str, Any], name: str) -> Header:
 def _hyperparameter_entries(
     architecture: Architecture, config: Config, rows: Iterable[Hyperparameter]
 ) -> Iterator[Entry]:
-    """Yield the entries of `rows` for `config`, without those that have no value."""
     for row in rows:
         value = row.read(config)
         if value is not None:
@@ -259,32 +257,19 @@ def read_target(path: Path | None) -> DraftTarget:
             "Name that model's folder or GGUF with --base.",
         )
     if path.is_dir():
-        return _of_checkpoint(path)
+        architecture, config = find_architecture(read_object(path / "config.json"))
+        if architecture.is_draft_head:
+            raise UsageError(f"{path.name} is a draft head too.", "Name the model that it drafts for with --base.")
+        own = read_vocabulary(path, config)
+        settings = {
+            "num_hidden_layers": config.integer("num_hidden_layers"),
+            "hidden_size": config.integer("hidden_size"),
+            "has_rotation_sections": "mrope_section" in rope_of(config).values,
+        }
+        words = tuple(token.text for token in own.tokens)
+        return DraftTarget(settings, tuple(vocabulary_entries(own)), words, files_of(path))
     if not path.is_file():
         raise UsageError(f"There is no model {path}.", "Name the model's folder or GGUF with --base.")
-    return _of_gguf(path)
-
-
-def files_of(folder: Path) -> tuple[Path, ...]:
-    """Return the files of a checkpoint, which no output may replace."""
-    return tuple(file for file in folder.iterdir() if file.is_file() and file.suffix != ".gguf")
-
-
-def _of_checkpoint(folder: Path) -> DraftTarget:
-    architecture, config = find_architecture(read_object(folder / "config.json"))
-    if architecture.is_draft_head:
-        raise UsageError(f"{folder.name} is a draft head too.", "Name the model that it drafts for with --base.")
-    vocabulary = read_vocabulary(folder, config)
-    settings = {
-        "num_hidden_layers": config.integer("num_hidden_layers"),
-        "hidden_size": config.integer("hidden_size"),
-        "has_rotation_sections": "mrope_section" in rope_of(config).values,
-    }
-    tokens = tuple(token.text for token in vocabulary.tokens)
-    return DraftTarget(settings, tuple(vocabulary_entries(vocabulary)), tokens, files_of(folder))
-
-
-def _of_gguf(path: Path) -> DraftTarget:
     header = validate_gguf(path)
     settings = {
         "num_hidden_layers": hyperparameter(header, "block_count") - hyperparameter(header, "nextn_predict_layers"),
@@ -292,5 +277,10 @@ def _of_gguf(path: Path) -> DraftTarget:
         "has_rotation_sections": f"{header.architecture}.rope.dimension_sections" in header.fields,
     }
     vocabulary = tuple(entry for entry in entries_of(header) if entry.key.startswith(_VOCABULARY))
-    tokens = tuple(text.decode("utf-8", "replace") for text in header.strings("tokenizer.ggml.tokens"))
-    return DraftTarget(settings, vocabulary, tokens, (path,))
+    words = tuple(text.decode("utf-8", "replace") for text in header.strings("tokenizer.ggml.tokens"))
+    return DraftTarget(settings, vocabulary, words, (path,))
+
+
+def files_of(folder: Path) -> tuple[Path, ...]:
+    """Return the files of a checkpoint, which no output may replace."""
+    return tuple(file for file in folder.iterdir() if file.is_file() and file.suffix != ".gguf")

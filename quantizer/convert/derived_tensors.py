@@ -41,21 +41,15 @@ def negative_exponential(values: npt.NDArray[np.float32]) -> npt.NDArray[np.floa
 
 
 def unpermute_queries(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return row order of attn_q: see `_unpermuted`."""
     return _unpermuted(n_rows, config.integer("num_attention_heads"))
 
 
 def unpermute_keys(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return row order of attn_k: see `_unpermuted`."""
     return _unpermuted(n_rows, config.integer("num_key_value_heads", "num_attention_heads"))
 
 
 def _unpermuted(n_rows: int, n_heads: int) -> npt.NDArray[np.intp]:
-    """Interleave the two halves of each head's rows.
-
-    transformers rotates the first half of a head against the second; llama.cpp's llama graph rotates neighbours.
-    Raises CheckpointError when the rows are not so many heads.
-    """
+    """Interleave the halves of each head's rows: transformers rotates one against the other, llama.cpp neighbours."""
     if n_heads == 0 or n_rows % (2 * n_heads):
         raise CheckpointError(f"{n_rows} rows do not split into {n_heads} attention heads.", "Check config.json.")
     return np.arange(n_rows).reshape(n_heads, 2, -1).swapaxes(1, 2).reshape(-1)
@@ -90,10 +84,7 @@ def ungrouped(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
 
 
 def _groups(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return row numbers as [groups, heads, rows of a head]: the queries that share a key, that key, its value.
-
-    Raises CheckpointError when the rows are not so many heads.
-    """
+    """Return row numbers as [groups, heads, rows of a head]: the queries that share a key, that key, its value."""
     n_groups = config.integer("num_key_value_heads", "num_attention_heads")
     n_heads = config.integer("num_attention_heads") + 2 * n_groups
     if n_groups == 0 or n_heads % n_groups or n_rows % n_heads:
@@ -139,28 +130,21 @@ class StackedTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class ExtendedTensor:
+class ExtendedTensor(RenamedTensor):
     """A matrix of `n_rows`, where those that its origin lacks are its first row."""
 
     origin: FileTensor
-    name: str
     n_rows: int
 
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.origin.shape[0], self.n_rows)
 
-    @property
-    def stored(self) -> TensorType:
-        return self.origin.stored
-
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        yield from _recut(self._pieces(rows_per_slab), self.stored.row_bytes(self.shape[0]) * rows_per_slab)
-
-    def _pieces(self, rows_per_slab: int) -> Iterator[bytes]:
-        yield from self.origin.slabs(rows_per_slab)
-        for _ in range(self.origin.shape[-1], self.n_rows):
-            yield from self.origin.rows(0, 1).slabs(1)
+        n_missing = self.n_rows - self.origin.shape[-1]
+        parts = itertools.chain([self.origin], itertools.repeat(self.origin.rows(0, 1), n_missing))
+        pieces = (piece for part in parts for piece in part.slabs(rows_per_slab))
+        return _recut(pieces, self.stored.row_bytes(self.shape[0]) * rows_per_slab)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,17 +255,14 @@ def rearrange_rows(tensor: FileTensor, name: str, row_order: RowOrder, config: C
 
 
 def rows_in(row_order: RowOrder) -> Cut:
-    """Return the cut that takes these rows."""
     return lambda tensor, name, config: rearrange_rows(tensor, name, row_order, config)
 
 
 def whole_tensor(tensor: FileTensor, name: str, _config: Config) -> FileTensor:
-    """Return the tensor under another name than gguf's map has."""
     return replace(tensor, name=name)
 
 
 def transposed_tensor(tensor: FileTensor, name: str, _config: Config) -> TransposedTensor:
-    """Return a matrix that is stored with its rows as columns."""
     return TransposedTensor(tensor, name)
 
 

@@ -42,15 +42,22 @@ class EmbeddingModules:
 
 
 def read_embedding_modules(folder: Path, config: Config, dense_names: Sequence[str] = ()) -> EmbeddingModules:
-    """Return what the folder's modules.json says; nothing where there is none.
+    """Return what a folder's modules.json says, if it has one; all its linear modules, or none, become `dense_names`.
 
-    The linear modules become `dense_names`: all of them, or none where the folder has none. Raises CheckpointError for
-    a pooling that llama.cpp does not have, for several at once, and for other modules behind it.
+    Raises CheckpointError for a pooling that llama.cpp does not have, several at once, and other modules behind it.
     """
     if not (folder / _MODULES).exists():
         return EmbeddingModules()
     modules = list(_modules(folder))
-    _check_kinds([kind for kind, _ in modules], len(dense_names))
+    kinds = [kind for kind, _ in modules]
+    behind = kinds[kinds.index(_POOLING) :] if _POOLING in kinds else []
+    has_dense = kinds.count(_DENSE) == behind.count(_DENSE) == len(dense_names)
+    odd = next((kind for kind in kinds if kind not in _KINDS and not (kind == _DENSE and has_dense)), None)
+    if odd is not None:
+        raise CheckpointError(
+            f"The model has a {odd[:64]} module behind it, which llama.cpp does not support.",
+            "Choose another embedding model.",
+        )
     path = next((path for kind, path in modules if kind == _POOLING), None)
     numbers = {} if path is None else {"pooling_type": _TYPES[_mode(_settings(folder, path))]}
     tensors: dict[str, FileTensor] = {}
@@ -66,18 +73,6 @@ def read_embedding_modules(folder: Path, config: Config, dense_names: Sequence[s
             "Choose another embedding model.",
         )
     return EmbeddingModules(numbers, tensors)
-
-
-def _check_kinds(kinds: Sequence[str], n_dense: int) -> None:
-    """Raise CheckpointError for a module that llama.cpp leaves out, and for linear modules before the pooling."""
-    behind = kinds[kinds.index(_POOLING) :] if _POOLING in kinds else []
-    is_known = kinds.count(_DENSE) == behind.count(_DENSE) == n_dense
-    odd = next((kind for kind in kinds if kind not in _KINDS and not (kind == _DENSE and is_known)), None)
-    if odd is not None:
-        raise CheckpointError(
-            f"The model has a {odd[:64]} module behind it, which llama.cpp does not support.",
-            "Choose another embedding model.",
-        )
 
 
 def _dense(folder: Path, name: str, width: int) -> FileTensor:
@@ -147,17 +142,7 @@ PROMPT = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class YesNoRanker:
-    """The entry and the vocabulary of a ranker, and the tensors that it has beside those of the entry."""
-
-    architecture: Architecture
-    vocabulary: TokenizerVocabulary
-    tensors: Mapping[str, StackedTensor]
-
-
 def is_yes_no_ranker(folder: Path, config: Config) -> bool:
-    """Return whether the checkpoint in `folder` ranks by its answers."""
     if is_named_ranker(folder.resolve().name, config):
         return True
     if config.values.get("architectures") != [_CLASS]:
@@ -188,8 +173,11 @@ def ranking_entry(architecture: Architecture) -> Architecture:
 
 def yes_no_ranker(
     architecture: Architecture, config: Config, vocabulary: TokenizerVocabulary, tensors: Mapping[str, FileTensor]
-) -> YesNoRanker:
-    """Return what a ranker has of a decoder. Raises CheckpointError where the answers are no tokens."""
+) -> tuple[Architecture, TokenizerVocabulary, Mapping[str, StackedTensor]]:
+    """Return the entry and the vocabulary that a ranker has of a decoder, and its tensors beside those of the entry.
+
+    Raises CheckpointError where the answers are no tokens.
+    """
     name = "model.embed_tokens.weight" if config.flag("tie_word_embeddings") else "lm_head.weight"
     texts = [token.text for token in vocabulary.tokens]
     if name not in tensors or not set(_ANSWERS) <= set(texts):
@@ -199,7 +187,7 @@ def yes_no_ranker(
         )
     matrix, ids = tensors[name], [texts.index(answer) for answer in _ANSWERS]
     rows = tuple(replace(matrix.rows(row, row + 1), shape=matrix.shape[:1]) for row in ids)
-    return YesNoRanker(
+    return (
         ranking_entry(architecture),
         replace(vocabulary, chat_templates={**vocabulary.chat_templates, "rerank": PROMPT}),
         {"cls.output.weight": StackedTensor("cls.output.weight", rows)},

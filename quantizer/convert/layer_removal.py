@@ -117,7 +117,7 @@ def without_layers(model: SourceModel, removed: Collection[int]) -> SourceModel:
         model,
         entries=tuple(_entries(model, removed)),
         tensors=[
-            (tensor if tensor.name == name else RenamedTensor(tensor, name))
+            tensor if tensor.name == name else RenamedTensor(tensor, name)
             for tensor in model.tensors
             if (name := names[tensor.name])
         ],

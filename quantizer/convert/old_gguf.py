@@ -30,9 +30,8 @@ from quantizer.write.dtype_conversion import to_float32
 def upgraded(model: SourceModel) -> SourceModel:
     """Return a model read from a GGUF as llama.cpp reads models today; the same where nothing is outdated.
 
-    Written as the type that it has, it loses nothing.
-
-    Raises ModelFileError for experts that are incomplete or of several types, and for rows that cannot be interleaved.
+    Written as the type that it has, it loses nothing. Raises ModelFileError for experts that are incomplete or of
+    several types, and for rows that cannot be interleaved.
     """
     current = model
     for step in (_with_pretokenizer, _with_joined_experts, _with_plain_rows, _with_cached_latents):
@@ -75,7 +74,6 @@ _KNOWN_MERGES: dict[str, tuple[frozenset[str], str]] = {
 
 
 def _with_pretokenizer(model: SourceModel) -> SourceModel:
-    """Return the model with the name of its pre-tokenizer, where it is missing and the merges identify it."""
     entries = {entry.key: entry for entry in model.entries}
     stored = _text(entries.get(_PRE))
     if _text(entries.get(_MODEL)) != "gpt2" or stored not in ("", "default"):
@@ -96,7 +94,6 @@ def _with_pretokenizer(model: SourceModel) -> SourceModel:
 
 
 def _text(entry: Entry | None) -> str:
-    """Return the value of an entry that is a string, "" for none."""
     return entry.payload[8:].decode("utf-8", "replace") if entry else ""
 
 
@@ -144,7 +141,6 @@ def _joined(name: str, parts: dict[int, SourceTensor], n_experts: int) -> Source
 
 
 def _with_plain_rows(model: SourceModel) -> SourceModel:
-    """Return the model with Q4_0 in place of Q4_0 whose rows are interleaved."""
     tensors = [
         InterleavedTensor(tensor, tensor.name) if tensor.stored.name in INTERLEAVED_ROWS else tensor
         for tensor in model.tensors

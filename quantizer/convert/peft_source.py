@@ -48,7 +48,6 @@ _UNSUPPORTED = {
 
 
 def is_adapter(source: Path) -> bool:
-    """Return whether a folder holds a PEFT adapter."""
     return (source / _CONFIG).is_file()
 
 
@@ -61,7 +60,13 @@ def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> Source
     if file_type.base.is_quantized:
         raise UsageError(f"An adapter cannot be quantized to {file_type.name}.", "Choose F16, BF16 or F32.")
     settings = _settings(folder)
-    model = _open_base(base or _named_base(settings))
+    if base is None:
+        name = settings.text("base_model_name_or_path") or ""
+        if not name or "\0" in name or not Path(name).is_dir():
+            cause = f"The adapter is for {name[:128] or 'an unnamed model'}, which is not a local folder."
+            raise UsageError(cause, "Name the model's folder or GGUF with --base.")
+        base = Path(name)
+    model = _open_base(base)
     tensors = list(_pairs(folder, model))
     return SourceModel(
         folder.resolve().name,
@@ -74,7 +79,6 @@ def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> Source
 
 
 def _settings(folder: Path) -> Config:
-    """Return the checked settings."""
     settings = Config(as_object(read_json(folder / _CONFIG), _CONFIG, "Download the adapter again."))
     kind = settings.text("peft_type") or "none"
     if kind != "LORA":
@@ -87,14 +91,6 @@ def _settings(folder: Path) -> Config:
     if settings.flag("use_rslora") and settings.values.get("rank_pattern"):
         raise _unsupported("combines use_rslora with rank_pattern")
     return settings
-
-
-def _named_base(settings: Config) -> Path:
-    name = settings.text("base_model_name_or_path") or ""
-    if not name or "\0" in name or not Path(name).is_dir():
-        cause = f"The adapter is for {name[:128] or 'an unnamed model'}, which is not a local folder."
-        raise UsageError(cause, "Name the model's folder or GGUF with --base.")
-    return Path(name)
 
 
 def _pairs(folder: Path, base: _BaseModel) -> Iterator[SourceTensor]:
@@ -188,10 +184,7 @@ class _BaseModel:
 
 
 def _open_base(path: Path) -> _BaseModel:
-    """Read the config.json of a folder or the header of a GGUF.
-
-    Raises UsageError when `path` is neither, CheckpointError or ModelFileError for a model that cannot be converted.
-    """
+    """Read the config.json of a folder or the header of a GGUF. Raises UserError for anything else."""
     if path.is_dir():
         file = path / "config.json"
         architecture, config = find_architecture(

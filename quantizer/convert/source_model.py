@@ -38,10 +38,7 @@ class SourceTensor(Protocol):
         """The type of the bytes that `slabs` yields."""
 
     def slabs(self, rows_per_slab: int) -> Iterator[bytes]:
-        """Return the stored bytes of consecutive rows, `rows_per_slab` at a time (fewer at the end).
-
-        Raises ModelFileError when the bytes cannot be read.
-        """
+        """Return the bytes of consecutive rows, `rows_per_slab` at a time, fewer at the end. Raises ModelFileError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,6 @@ class FileTensor:
     start: int
 
     def rows(self, start: int, stop: int) -> FileTensor:
-        """Return the rows [start, stop) of a matrix as a tensor of their own."""
         skipped = start * self.stored.row_bytes(self.shape[0])
         return replace(self, shape=(self.shape[0], stop - start), start=self.start + skipped)
 
@@ -165,10 +161,7 @@ _DROPPED = {"general.alignment", "split.no", "split.count", "split.tensors.count
 
 
 def open_gguf(path: Path) -> SourceModel:
-    """Open a GGUF, all its shards included, as a source.
-
-    Raises ModelFileError when it does not pass the gate.
-    """
+    """Open a GGUF with all its shards. Raises ModelFileError when it does not pass the gate."""
     header = validate_gguf(path)
     shards = shard_paths(header)
     by_shard = [_tensors(read_header(shard)) for shard in shards]

@@ -76,7 +76,7 @@ def map_tensors(
         if new_name not in placed and lender in placed:
             placed[new_name] = RenamedTensor(placed[lender], new_name)
     _check_shapes(placed, needed, resolve_shapes(architecture.tensors.optional(config), config))
-    return dict(sorted(placed.items(), key=lambda item: _file_order(item[0])))
+    return {name: placed[name] for name in sorted(placed, key=_file_order)}
 
 
 def _put(tensors: dict[str, _Tensor], name: str, tensor: _Tensor) -> None:
@@ -173,7 +173,6 @@ def _name_map(architecture: Architecture, config: Config) -> dict[str, tuple[str
 
 
 def _find(name: str, names: Mapping[str, tuple[str, str]], endings: Iterable[str]) -> tuple[str, str]:
-    """Return the kind of the source tensor `name` and llama.cpp's name for it."""
     for ending in ("", *endings):
         if name.endswith(ending) and name.removesuffix(ending) in names:
             kind, new_name = names[name.removesuffix(ending)]
@@ -213,10 +212,8 @@ def _check_shapes(
         others = f" and {len(missing) - 1} more tensors" if len(missing) > 1 else ""
         raise CheckpointError(f"The checkpoint lacks {missing[0]}{others}.", "Download the whole checkpoint.")
     for name, tensor in tensors.items():
-        if len(tensor.shape) > _MAX_DIMENSIONS:
-            cause = (
-                f"The tensor {name} has {len(tensor.shape)} dimensions; llama.cpp supports at most {_MAX_DIMENSIONS}."
-            )
+        if (n := len(tensor.shape)) > _MAX_DIMENSIONS:
+            cause = f"The tensor {name} has {n} dimensions; llama.cpp supports at most {_MAX_DIMENSIONS}."
             raise CheckpointError(cause, "Download the checkpoint again.")
     for name, shape in {**optional, **needed}.items():
         if name in tensors and tensors[name].shape != shape:

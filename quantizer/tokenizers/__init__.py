@@ -67,8 +67,7 @@ def _read_alphabet(files: TokenizerFolder) -> Alphabet:
                 f"llama.cpp does not support tokenizers of the kind {kind[:32]}.", "Look for a GGUF of this model."
             )
         falls_back_to_bytes = kind == "BPE" and files.model.get("byte_fallback")
-        reader = read_sentence_bpe if falls_back_to_bytes else _READERS[kind]
-        return reader(files)
+        return (read_sentence_bpe if falls_back_to_bytes else _READERS[kind])(files)
     pieces, words = files.file("tokenizer.model", "spiece.model"), files.file("vocab.txt")
     if pieces is not None:
         model = read_piece_model(pieces)

@@ -25,12 +25,9 @@ from quantizer.tokenizers.vocabulary import MAX_TOKENS, Alphabet, Token, Tokeniz
 
 
 def read_byte_level(folder: TokenizerFolder) -> Alphabet:
-    """Read tokenizer.json.
-
-    Composing text (NFC) is left to whoever types it, as llama.cpp does not; any other rewriting is refused.
-    Raises CheckpointError for that, for an unknown way to split, and for anything that is not sound.
-    """
+    """Read tokenizer.json. Raises CheckpointError for rewriting, an unknown way to split, and what is not sound."""
     found = preparation(folder.tokenizer)
+    # composing text (NFC) is left to whoever types it, as llama.cpp does not
     if found.rewriting not in ((), ("NFC",)):
         raise found.refusal()
     model = folder.model
@@ -154,10 +151,9 @@ _ROLE_NAMES = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "
 
 
 def read_wordpiece(folder: TokenizerFolder) -> Alphabet:
-    """Read tokenizer.json.
+    """Read tokenizer.json. Raises CheckpointError when text is prepared or pieces are marked otherwise than BERT's.
 
-    Words above the model's limit of characters become unknown there and not in llama.cpp. Raises CheckpointError when
-    text is prepared otherwise than BERT does, or pieces are marked otherwise.
+    Words above the model's limit of characters become unknown there and not in llama.cpp.
     """
     found = preparation(folder.tokenizer)
     if found != _AS_BERT:
@@ -218,11 +214,7 @@ _UNIGRAM_PREPARATIONS: dict[Preparation, tuple[bool, bool]] = {
 
 
 def read_unigram(folder: TokenizerFolder) -> Alphabet:
-    """Read tokenizer.json.
-
-    Raises CheckpointError when text is prepared in a way that llama.cpp does not support, when unknown text falls back
-    to bytes (there it does not), and for anything that is not sound.
-    """
+    """Read tokenizer.json. Raises CheckpointError for what llama.cpp does not support, as bytes for unknown text."""
     found = preparation(folder.tokenizer)
     if found not in _UNIGRAM_PREPARATIONS:
         raise found.refusal()

@@ -164,15 +164,11 @@ _KNOWN: dict[tuple[tuple[str, ...], bool], str] = {
 
 
 def pretokenizer_name(cuts: tuple[str, ...], ignore_merges: bool) -> str:
-    """Return llama.cpp's name for a pre-tokenizer with these cuts.
-
-    Raises CheckpointError that prints the cuts when no entry of the table means the same.
-    """
+    """Return llama.cpp's name for a pre-tokenizer with these cuts. Raises CheckpointError that lists unknown ones."""
     name = _KNOWN.get((cuts, ignore_merges))
     if name is None:
-        shown = "; ".join(cuts) or "none"
         raise CheckpointError(
-            f"The tokenizer splits text in a way that llama.cpp does not support (splits: {shown}; "
+            f"The tokenizer splits text in a way that llama.cpp does not support (splits: {_shown(cuts)}; "
             f"ignore_merges: {str(ignore_merges).lower()}).",
             "Look for a GGUF of this model.",
         )

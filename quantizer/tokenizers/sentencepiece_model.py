@@ -44,7 +44,6 @@ class PieceModel:
 
     @property
     def special_ids(self) -> dict[str, int]:
-        """Roles that the trainer gave a piece."""
         return {role: i for role, i in self.ids.items() if 0 <= i < len(self.pieces)}
 
 

@@ -5,7 +5,7 @@ llama.cpp reads. Templates are rendered elsewhere, sandboxed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -41,7 +41,6 @@ class TokenizerFolder:
         return as_object(self.tokenizer.get("model"), "the model in tokenizer.json")
 
     def file(self, *names: str) -> Path | None:
-        """Return the first of several files that exists."""
         return next((self.path / name for name in names if (self.path / name).is_file()), None)
 
 
@@ -54,7 +53,6 @@ def read_bytes(path: Path, max_bytes: int) -> bytes:
 
 
 def read_text(path: Path, max_bytes: int) -> str:
-    """Return like `read_bytes`, of a file in UTF-8."""
     try:
         return read_bytes(path, max_bytes).decode("utf-8")
     except UnicodeDecodeError as error:
@@ -62,7 +60,6 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 
 def unsound(noun: str) -> CheckpointError:
-    """Return the error for data that is not sound."""
     return CheckpointError(f"{noun} is invalid.", "Download the checkpoint again.")
 
 
@@ -194,14 +191,7 @@ def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, To
         if token_id < n_rows:
             stays_unknown = tokens[token_id].type is TokenType.UNKNOWN
             tokens[token_id] = Token(text, TokenType.UNKNOWN if stays_unknown else kind, _ADDED_SCORE)
-    _check_distinct(tokens)
-    return tokens
-
-
-def _check_distinct(tokens: Sequence[Token]) -> None:
-    """Raise CheckpointError for tokens that llama.cpp takes for the same, on which it aborts: it reads up to a NUL, and
-    names an empty token by its id.
-    """
+    # llama.cpp reads up to a NUL, names an empty token by its id, and aborts on equal ones
     seen: set[str] = set()
     for token in tokens:
         text = token.text.partition("\0")[0]
@@ -210,6 +200,7 @@ def _check_distinct(tokens: Sequence[Token]) -> None:
                 f"Two tokens of the vocabulary are equal: {text[:64]!r}.", "Download the checkpoint again."
             )
         seen.add(text)
+    return tokens
 
 
 _PREFIX = "tokenizer.ggml"

@@ -33,7 +33,6 @@ _GELUS = ("gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu")
 
 
 def _gelu(key: str) -> Callable[[Config], Any]:
-    """Return a function that gives the setting itself if it names a GELU, else the name of one."""
     return lambda config: config.values.get(key) if config.values.get(key) in _GELUS else _GELUS[0]
 
 
@@ -42,12 +41,7 @@ _UNROTATED = (
     rows.u32("feed_forward_length", shapes.DIMENSIONS["n_ff_wide"]),
     *rows.LAYER_NORM,
 )
-
-
-_ROTATED = (
-    *rows.without(rows.DECODER, "rope.scaling."),
-    *(rows.LAYER_NORM + rows.UNSCALED),
-)
+_ROTATED = (*rows.without(rows.DECODER, "rope.scaling."), *(rows.LAYER_NORM + rows.UNSCALED))
 _GPT_NAMES = {
     "n_embd": "hidden_size",
     "n_head": "num_attention_heads",
@@ -207,17 +201,13 @@ _MPT = Architecture(
 def _expert_stack(tensor: FileTensor, name: str, config: Config) -> FileTensor:
     """Return rows of all experts, one expert after another, as a matrix of each."""
     n_experts = shapes.DIMENSIONS["n_expert"](config)
-    return derive.whole_tensor(_with_experts(tensor, n_experts), name, config)
+    n_columns, n_rows = tensor.shape[0], tensor.shape[-1]
+    return replace(tensor, name=name, shape=(n_columns, n_rows // max(1, n_experts), n_experts))
 
 
 def _transposed_experts(tensor: FileTensor, name: str, config: Config) -> derive.StackedTensor:
-    stack = _with_experts(tensor, shapes.DIMENSIONS["n_expert"](config))
-    return derive.StackedTensor(name, tuple(derive.TransposedTensor(matrix, name) for matrix in shapes.matrices(stack)))
-
-
-def _with_experts(tensor: FileTensor, n_experts: int) -> FileTensor:
-    n_columns, n_rows = tensor.shape[0], tensor.shape[-1]
-    return replace(tensor, shape=(n_columns, n_rows // max(1, n_experts), n_experts))
+    stack = shapes.matrices(_expert_stack(tensor, tensor.name, config))
+    return derive.StackedTensor(name, tuple(derive.TransposedTensor(matrix, name) for matrix in stack))
 
 
 _DBRX = Architecture(

@@ -32,15 +32,13 @@ def _is_lite(config: Config) -> bool:
 
 
 def _query_rank(config: Config) -> Value:
-    """Return 0 where llama.cpp requires the row; a lite model does not need it."""
     rank = config.optional_integer("q_lora_rank")
-    return 0 if rank is None and not _is_lite(config) else rank
+    return 0 if rank is None and not _is_lite(config) else rank  # llama.cpp requires the row but of a lite model
 
 
 def _sharpening(config: Config) -> Value:
-    """Return a tenth of the config's value: llama.cpp multiplies it by ten."""
     configured = rows.rope_of(config).optional_number("mscale_all_dim")
-    return None if configured is None else 0.1 * configured
+    return None if configured is None else 0.1 * configured  # llama.cpp multiplies it by ten
 
 
 # which layers have experts, how many are shared, and how the others are chosen
@@ -124,21 +122,8 @@ def _group_limit(config: Config) -> tuple[str, ...]:
     )
 
 
-def _known_method(config: Config) -> str:
-    method = config.text("topk_method")
-    return method if method == "group_limited_greedy" else "greedy"
-
-
-def _uncompressed_if_lite(config: Config) -> int | None:
-    return None if _is_lite(config) else config.optional_integer("q_lora_rank")
-
-
-def _ungrouped_if_greedy(config: Config) -> int | None:
-    return 1 if config.text("topk_method") == "greedy" else config.optional_integer("n_group")
-
-
 def dense_before_sparse(config: Config) -> list[str]:
-    """Return the kinds of feed-forward of all layers as transformers lists them, dense ones before those of experts."""
+    """Return the kinds of feed-forward of all layers as transformers lists them."""
     n_dense = config.integer("first_k_dense_replace")
     return ["dense" if i < n_dense else "sparse" for i in range(config.integer("num_hidden_layers"))]
 
@@ -149,7 +134,11 @@ def _whole_parts_rotated(config: Config) -> dict[str, Any]:
     return {key: 1.0 if key == "partial_rotary_factor" else value for key, value in settings.items()}
 
 
-_ASSUMED = {"hidden_act": "silu", "moe_layer_freq": 1, "q_lora_rank": _uncompressed_if_lite}
+_ASSUMED: dict[str, Any] = {
+    "hidden_act": "silu",
+    "moe_layer_freq": 1,
+    "q_lora_rank": lambda config: None if _is_lite(config) else config.optional_integer("q_lora_rank"),
+}
 _V3 = Architecture(
     hf_classes=("DeepseekV3ForCausalLM",),
     gguf_name="deepseek2",
@@ -169,11 +158,6 @@ _V3 = Architecture(
     ),
     unadapted=("output.weight", *(f"attn_{name}.weight" for name in ("q", "q_a", "q_b", "kv_a_mqa", "k_b", "v_b"))),
 )
-
-
-def _whole_rotations(config: Config) -> int:
-    """Return the width of an indexer's head as a multiple of what llama.cpp rotates at once, or it would abort."""
-    return -(-config.integer("index_head_dim") // _ROTATED_AT_ONCE) * _ROTATED_AT_ONCE
 
 
 _ROTATED_AT_ONCE = 64  # by a Hadamard matrix
@@ -222,7 +206,10 @@ _V32 = replace(
             "attention_bias": False,
             "mlp_layer_types": dense_before_sparse,
             "layer_types": lambda config: ["indexed_attention"] * config.integer("num_hidden_layers"),
-            "index_head_dim": _whole_rotations,
+            # llama.cpp would abort over a part of what it rotates at once
+            "index_head_dim": lambda config: (
+                -(-config.integer("index_head_dim") // _ROTATED_AT_ONCE) * _ROTATED_AT_ONCE
+            ),
         },
     ),
 )
@@ -251,7 +238,15 @@ DEEPSEEK = (
         settings=replace(
             _V3.settings,
             defaults={"scoring_func": "softmax", "topk_method": "greedy"},
-            assumed={**_ASSUMED, "topk_method": _known_method, "n_group": _ungrouped_if_greedy},
+            assumed={
+                **_ASSUMED,
+                "topk_method": lambda config: (
+                    "group_limited_greedy" if config.text("topk_method") == "group_limited_greedy" else "greedy"
+                ),
+                "n_group": lambda config: (
+                    1 if config.text("topk_method") == "greedy" else config.optional_integer("n_group")
+                ),
+            },
         ),
         approximations=_group_limit,
     ),
@@ -334,14 +329,10 @@ DEEPSEEK = (
 _FULL_EVERY = 4
 
 
-def _kda_settings(config: Config) -> Config:
-    """Return the settings of the states, which published checkpoints keep in an object of their own."""
-    return config.section("linear_attn_config")
-
-
 def _attends(config: Config, i: int) -> bool:
     """Return whether layer `i` attends, by the list of transformers, the published one, or the class's default."""
-    kinds, chosen = config.values.get("layer_types"), _kda_settings(config).values.get("full_attn_layers")
+    kinds = config.values.get("layer_types")
+    chosen = config.section("linear_attn_config").values.get("full_attn_layers")
     if isinstance(kinds, list) and i < len(kinds):
         return bool(kinds[i] == "full_attention")
     return i + 1 in chosen if isinstance(chosen, list) else i > 0 and i % _FULL_EVERY == 0
@@ -354,18 +345,24 @@ def _n_dense(config: Config) -> int:
     return config.integer("first_k_dense_replace")
 
 
-def _kda_head(config: Config) -> int:
-    return _kda_settings(config).optional_integer("head_dim") or config.integer("linear_head_dim")
+def _of_kda(published: str, name: str) -> Callable[[Config], int]:
+    """Return a function that reads a setting of the states, which published checkpoints keep in an object."""
+    return lambda config: config.section("linear_attn_config").optional_integer(published) or config.integer(name)
 
 
-def _kda_kernel(config: Config) -> int:
-    return _kda_settings(config).optional_integer("short_conv_kernel_size") or config.integer("linear_conv_kernel_dim")
+_kda_head = _of_kda("head_dim", "linear_head_dim")
+_kda_kernel = _of_kda("short_conv_kernel_size", "linear_conv_kernel_dim")
 
 
-def _kda_state(config: Config) -> shapes.Dimensions:
+def _kimi_layer(config: Config, i: int) -> shapes.Dimensions:
+    n_dense = _n_dense(config)
+    feed_forward = shapes.GATED_FEED_FORWARD if i < n_dense else {**_EXPERTS, "exp_probs_b.bias": ("n_expert",)}
+    if _attends(config, i):
+        return {**_attention(config), **feed_forward}
     n_embd, n_heads, head = config.integer("hidden_size"), config.integer("num_attention_heads"), _kda_head(config)
     width = n_heads * head
     return {
+        **shapes.PRE_NORMS,
         **{f"attn_{name}.weight": (n_embd, width) for name in "qkv"},
         **{f"ssm_conv1d_{name}.weight": (_kda_kernel(config), 1, width) for name in "qkv"},
         **{f"ssm_{gate}_a.weight": (n_embd, head) for gate in "fg"},
@@ -375,19 +372,8 @@ def _kda_state(config: Config) -> shapes.Dimensions:
         "ssm_dt.bias": (width,),
         "ssm_norm.weight": (head,),
         "attn_output.weight": (width, n_embd),
+        **feed_forward,
     }
-
-
-def _kimi_layer(config: Config, i: int) -> shapes.Dimensions:
-    latent = _V3.tensors.layer
-    assert callable(latent)
-    n_dense = _n_dense(config)
-    tensors = latent(Config({**config.values, "first_k_dense_replace": n_dense}), i)
-    shared = {
-        name: extents for name, extents in tensors.items() if name.startswith("ffn_") or name == "attn_norm.weight"
-    }
-    bias: shapes.Dimensions = {} if i < n_dense else {"exp_probs_b.bias": ("n_expert",)}
-    return {**(tensors if _attends(config, i) else {**shared, **_kda_state(config)}), **bias}
 
 
 _REPLACED = ("attention.head_count_kv", "leading_dense_block_count", "attention.q_lora_rank")

@@ -41,7 +41,7 @@ _INTERNLM = Architecture(
     hf_classes=("InternLM2ForCausalLM",),
     gguf_name="internlm2",
     hyperparameters=rows.DECODER + rows.RMS_NORM,
-    tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}),
+    tensors=RequiredTensors(layer=shapes.LLAMA_LAYER),
     layout=Layout(
         splits={
             ".attention.wqkv.weight": {
@@ -124,11 +124,7 @@ _STABLELM = Architecture(
 )
 
 
-_WEIGHTS: shapes.Dimensions = {
-    **shapes.PRE_NORMS,
-    **shapes.ATTENTION,
-    **shapes.UNGATED_FEED_FORWARD,
-}
+_WEIGHTS: shapes.Dimensions = {**shapes.NORMED_ATTENTION, **shapes.UNGATED_FEED_FORWARD}
 
 _STARCODER = Architecture(
     hf_classes=("Starcoder2ForCausalLM",),
@@ -160,8 +156,6 @@ _PHI = Architecture(
 
 
 _N_LAYERS_WITH_HEAD_NORMS = 64
-
-
 _COMMAND_R = Architecture(
     hf_classes=("CohereForCausalLM",),
     gguf_name="command-r",
@@ -236,12 +230,7 @@ _APERTUS = Architecture(
     gguf_name="apertus",
     hyperparameters=rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
     tensors=RequiredTensors(
-        layer={
-            **shapes.PRE_NORMS,
-            **shapes.ATTENTION,
-            **shapes.HEAD_NORMS,
-            **shapes.UNGATED_FEED_FORWARD,
-        },
+        layer={**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS, **shapes.UNGATED_FEED_FORWARD},
         generate=rows.llama3_factors,
     ),
     names=TensorNames(ignored=tuple(_XIELU.values())),

@@ -30,7 +30,6 @@ def _layers(config: Config, *names: str) -> list[int]:
 
 
 def _n_drafted(config: Config) -> int:
-    """Return the tokens that a head can draft."""
     return config.optional_integer("draft_vocab_size") or config.integer("vocab_size")
 
 
@@ -59,22 +58,19 @@ def _vocabulary_tensors(config: Config) -> shapes.Dimensions:
 
 
 def _needed_vocabulary_tensors(config: Config) -> shapes.Dimensions:
-    tensors = _vocabulary_tensors(config)
-    return {name: tensors[name] for name in ("output.weight", "d2t")} if _is_small(config) else {}
+    return shapes.without(_vocabulary_tensors(config), "token_embd.weight") if _is_small(config) else {}
 
 
 def _eagle3_layers(config: Config) -> list[int]:
     """Return the three layers that are read: a low one, a middle one and a high one where the config names none."""
     name = "eagle_aux_hidden_state_layer_ids"
-    named = _layers(config, name) or _layers(config.section("eagle_config"), name)
-    if named:
+    if named := _layers(config, name) or _layers(config.section("eagle_config"), name):
         return named
     n_layers = config.section("target").integer("num_hidden_layers")
     return [2, n_layers // 2, n_layers - 3]
 
 
 def _n_read(config: Config) -> int:
-    """Return the width of a state that is read."""
     return config.optional_integer("target_hidden_size") or config.section("target").integer("hidden_size")
 
 
@@ -89,19 +85,6 @@ def _eagle3_tensors(config: Config) -> shapes.Dimensions:
     }
 
 
-def _eagle3_layer(config: Config, _layer: int) -> shapes.Dimensions:
-    n_read = 2 * config.integer("hidden_size")
-    return {
-        **shapes.PRE_NORMS,
-        "attn_norm_2.weight": ("n_embd",),
-        **shapes.ATTENTION,
-        "attn_q.weight": (n_read, "n_query"),
-        "attn_k.weight": (n_read, "n_kv"),
-        "attn_v.weight": (n_read, "n_kv"),
-        **shapes.GATED_FEED_FORWARD,
-    }
-
-
 _EAGLE3 = Architecture(
     hf_classes=("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel"),
     gguf_name="eagle3",
@@ -113,7 +96,16 @@ _EAGLE3 = Architecture(
         rows.flag("norm_before_fc", "norm_before_fc"),
     ),
     tensors=RequiredTensors(
-        layer=_eagle3_layer, model=_eagle3_tensors, optional=_vocabulary_tensors, generate=rows.llama3_factors
+        layer={
+            **shapes.LLAMA_LAYER,
+            "attn_norm_2.weight": ("n_embd",),
+            "attn_q.weight": ("2 n_embd", "n_query"),
+            "attn_k.weight": ("2 n_embd", "n_kv"),
+            "attn_v.weight": ("2 n_embd", "n_kv"),
+        },
+        model=_eagle3_tensors,
+        optional=_vocabulary_tensors,
+        generate=rows.llama3_factors,
     ),
     names=TensorNames(
         map_of="llama",
@@ -145,8 +137,9 @@ def eagle3_variant(config: Config) -> Architecture | None:
 
 def _dflash_layers(config: Config) -> list[int]:
     """Return the layers whose inputs are read; most configs name those whose outputs that are."""
-    named = _layers(config, "aux_hidden_state_layer_ids")
-    layers = named or [layer + 1 for layer in _layers(config, "target_layer_ids")]
+    layers = _layers(config, "aux_hidden_state_layer_ids") or [
+        layer + 1 for layer in _layers(config, "target_layer_ids")
+    ]
     if not layers:
         raise CheckpointError(
             "config.json doesn't list the target layers of this draft head.", "Download the whole checkpoint."
@@ -208,7 +201,7 @@ _DFLASH = Architecture(
         rows.u32("block_size", lambda config: config.optional_integer("block_size") or 16),
     ),
     tensors=RequiredTensors(
-        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.GATED_FEED_FORWARD},
+        layer={**shapes.LLAMA_LAYER, **shapes.HEAD_NORMS},
         model=_dflash_tensors,
         optional=_vocabulary_tensors,
     ),
@@ -243,10 +236,10 @@ def _samples_from_anchor(config: Config) -> Value:
 
 def _dspark_tensors(config: Config) -> shapes.Dimensions:
     rank = config.optional_integer("markov_rank")
-    markov: shapes.Dimensions = (
-        {"markov_w1.weight": (rank, "n_vocab"), "markov_w2.weight": (rank, _n_drafted(config))} if rank else {}
-    )
-    return {**_dflash_tensors(config), **markov, **_needed_vocabulary_tensors(config)}
+    tensors = {**_dflash_tensors(config), **_needed_vocabulary_tensors(config)}
+    if rank:
+        tensors |= {"markov_w1.weight": (rank, "n_vocab"), "markov_w2.weight": (rank, _n_drafted(config))}
+    return tensors
 
 
 _SMALL_DSPARK = replace(

@@ -27,11 +27,7 @@ _ENCODER = (
     rows.boolean("attention.causal", False),
 )
 _NORMS: shapes.Dimensions = {"attn_output_norm.weight": ("n_embd",), "layer_output_norm.weight": ("n_embd",)}
-_WEIGHTS: shapes.Dimensions = {
-    **shapes.ATTENTION,
-    **_NORMS,
-    **shapes.UNGATED_FEED_FORWARD,
-}
+_WEIGHTS: shapes.Dimensions = {**shapes.ATTENTION, **_NORMS, **shapes.UNGATED_FEED_FORWARD}
 _EMBEDDINGS: shapes.Dimensions = {
     "token_embd.weight": ("n_embd", "n_vocab"),
     "token_types.weight": ("n_embd", "n_token_types"),
@@ -79,8 +75,7 @@ _DISTILLED = replace(
     _BERT,
     hf_classes=("DistilBertModel", "DistilBertForMaskedLM"),
     tensors=replace(
-        _BERT.tensors,
-        model=lambda config: shapes.without(_BERT.tensors.model(config), "token_types.weight"),
+        _BERT.tensors, model=lambda config: shapes.without(_BERT.tensors.model(config), "token_types.weight")
     ),
     names=replace(_BERT.names, prefix="distilbert.", unused=("vocab_",)),
     settings=replace(
@@ -130,17 +125,12 @@ BERT = (
             model=lambda config: {**_ROBERTA.tensors.model(config), **_RANKING, **shapes.biases(_RANKING)},
         ),
         settings=_ROBERTA.settings.plus(
-            defaults={**_LABELS},
+            defaults=_LABELS,
             # llama.cpp reads both texts of a pair as of the first type
             assumed={"type_vocab_size": 1},
         ),
     ),
 )
-
-
-def _n_trained_positions(config: Config) -> Value:
-    """Return the positions of training: beyond them its rope would change with a text's length, unlike llama.cpp's."""
-    return min(config.integer("max_position_embeddings"), config.integer("max_trained_positions"))
 
 
 NOMIC = Architecture(
@@ -149,7 +139,11 @@ NOMIC = Architecture(
     hyperparameters=(
         *rows.without(_ENCODER, "context_length"),
         *rows.ROPE,
-        rows.u32("context_length", _n_trained_positions),
+        # beyond the positions of training its rope would change with a text's length, unlike llama.cpp's
+        rows.u32(
+            "context_length",
+            lambda config: min(config.integer("max_position_embeddings"), config.integer("max_trained_positions")),
+        ),
     ),
     tensors=RequiredTensors(
         model=lambda _config: _EMBEDDINGS,
@@ -171,13 +165,8 @@ NOMIC = Architecture(
             "hidden_act": "silu",
             "rotary_emb_fraction": 1.0,
             "moe_every_n_layers": 0,
-            **dict.fromkeys(
-                (
-                    *("causal", "prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"),
-                    *("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"),
-                ),
-                False,
-            ),
+            **dict.fromkeys(("causal", "prenorm", "parallel_block", "use_rms_norm", "rotary_emb_interleaved"), False),
+            **dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), False),
         },
     ),
 )
@@ -282,7 +271,7 @@ EUROBERT = Architecture(
     ),
     tensors=RequiredTensors(
         model=lambda _config: {"token_embd.weight": ("n_embd", "n_vocab"), "output_norm.weight": ("n_embd",)},
-        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD},
+        layer=shapes.LLAMA_LAYER,
     ),
     names=TensorNames(prefix="model.", unused=("lm_head.",)),
     settings=Settings(
@@ -290,7 +279,8 @@ EUROBERT = Architecture(
         assumed={
             "hidden_act": "silu",
             "head_dim": shapes.even_head_size,
-            **dict.fromkeys(("attention_bias", "mlp_bias"), False),
+            "attention_bias": False,
+            "mlp_bias": False,
         },
     ),
 )
@@ -323,7 +313,6 @@ def _t5_encoder_and_decoder(config: Config) -> shapes.Dimensions:
 
 
 def _t5_stack(name: str, n_layers: int, layer: shapes.Dimensions, config: Config) -> shapes.Dimensions:
-    """Return the tensors of an encoder or a decoder."""
     gate = _GATE if config.text("feed_forward_proj") == _GATED else {}
     tensors: dict[str, tuple[str | int, ...]] = {f"{name}.output_norm.weight": ("n_embd",)}
     for i in range(n_layers):
@@ -419,13 +408,11 @@ _EVERYWHERE = {"has_distances_everywhere": True, "feed_forward_proj": _GATED}
 T5 = (
     _T5_ENCODER,
     _T5,
-    replace(
-        _T5_ENCODER, hf_classes=("UMT5EncoderModel",), settings=_T5_ENCODER.settings.plus(defaults={**_EVERYWHERE})
-    ),
+    replace(_T5_ENCODER, hf_classes=("UMT5EncoderModel",), settings=_T5_ENCODER.settings.plus(defaults=_EVERYWHERE)),
     replace(
         _T5,
         hf_classes=("MT5ForConditionalGeneration",),
         settings=_T5.settings.plus(defaults={"scale_decoder_outputs": False}),
     ),
-    replace(_T5, hf_classes=("UMT5ForConditionalGeneration",), settings=_T5.settings.plus(defaults={**_EVERYWHERE})),
+    replace(_T5, hf_classes=("UMT5ForConditionalGeneration",), settings=_T5.settings.plus(defaults=_EVERYWHERE)),
 )

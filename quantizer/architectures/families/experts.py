@@ -42,7 +42,7 @@ _MINIMAX_M2 = Architecture(
             lambda config: config.optional_integer("rotary_dim") or rows.partly_rotated(1.0)(config),
         ),
     ),
-    tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **_WHOLE_NORMS, **shapes.BIASED_EXPERTS}),
+    tensors=RequiredTensors(layer={**shapes.NORMED_ATTENTION, **_WHOLE_NORMS, **shapes.BIASED_EXPERTS}),
     names=TensorNames(leaves_later_layers=True),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}),
     settings=Settings(
@@ -62,29 +62,20 @@ def _has_experts(config: Config, i: int) -> bool:
 
 
 def _llama_4_layer(config: Config, i: int) -> shapes.Dimensions:
-    attention: shapes.Dimensions = {**shapes.PRE_NORMS, **shapes.ATTENTION}
     if not _has_experts(config, i):
-        return {**attention, **shapes.feed_forward(config.integer("intermediate_size_mlp"))}
+        return {**shapes.NORMED_ATTENTION, **shapes.feed_forward(config.integer("intermediate_size_mlp"))}
     shared = shapes.feed_forward(config.integer("intermediate_size"), "_shexp")
-    return {**attention, **shapes.EXPERT_FEED_FORWARD, **shared}
+    return {**shapes.NORMED_ATTENTION, **shapes.EXPERT_FEED_FORWARD, **shared}
 
 
 def _half(first: bool) -> Cut:
-    """Return the cut that takes the gates or the ups of experts whose outputs are columns."""
-
+    # of experts whose outputs are columns, the gates or the ups
     def half(matrix: FileTensor, name: str, _config: Config) -> RearrangedTensor:
         n_rows = matrix.shape[0] // 2
         order = np.arange(n_rows) if first else np.arange(n_rows, 2 * n_rows)
         return RearrangedTensor(TransposedTensor(matrix, name), name, (matrix.shape[1], n_rows), order)
 
     return shapes.each_matrix(half)
-
-
-def _rotated_layers(config: Config) -> object:
-    """Return llama.cpp's list of rotated layers; an empty one means the same to transformers."""
-    if config.values.get("no_rope_layers") == []:
-        return []
-    return [int((i + 1) % _DENSE_EVERY != 0) for i in range(config.integer("num_hidden_layers"))]
 
 
 _LLAMA_4 = Architecture(
@@ -123,7 +114,12 @@ _LLAMA_4 = Architecture(
             "attn_temperature_tuning": lambda config: config.values.get("attn_temperature_tuning") or True,
             "use_qk_norm": lambda config: config.integer("num_local_experts") != _N_EXPERTS_WITHOUT_HEAD_NORMS,
             "no_rope_layer_interval": _DENSE_EVERY,
-            "no_rope_layers": _rotated_layers,
+            # an empty list means the same to transformers
+            "no_rope_layers": lambda config: (
+                []
+                if config.values.get("no_rope_layers") == []
+                else [int((i + 1) % _DENSE_EVERY != 0) for i in range(config.integer("num_hidden_layers"))]
+            ),
             "layer_types": rows.each_layer(
                 lambda _config, i: "chunked_attention" if (i + 1) % _DENSE_EVERY else "full_attention"
             ),
@@ -139,9 +135,7 @@ _OLMOE = Architecture(
     hf_classes=("OlmoeForCausalLM",),
     gguf_name="olmoe",
     hyperparameters=rows.DECODER + rows.RMS_NORM + rows.EXPERTS,
-    tensors=RequiredTensors(
-        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **_WHOLE_NORMS, **shapes.EXPERT_FEED_FORWARD}
-    ),
+    tensors=RequiredTensors(layer={**shapes.NORMED_ATTENTION, **_WHOLE_NORMS, **shapes.EXPERT_FEED_FORWARD}),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     settings=Settings(
         assumed={
@@ -186,7 +180,7 @@ _DOTS_1 = Architecture(
         rows.f32("expert_weights_scale", rows.number("routed_scaling_factor")),
     ),
     tensors=RequiredTensors(
-        layer=_dense_first("first_k_dense_replace", {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS})
+        layer=_dense_first("first_k_dense_replace", {**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS})
     ),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}),
     settings=Settings(
@@ -278,8 +272,7 @@ def _mimo_layer(config: Config, i: int) -> shapes.Dimensions:
 
 
 def _mimo_window(config: Config) -> Value:
-    """Return the tokens that a token attends to, itself among them; the published size leaves it out."""
-    before = config.optional_integer("sliding_window_size")
+    before = config.optional_integer("sliding_window_size")  # leaves the token itself out
     return config.integer("sliding_window") if before is None else before + 1
 
 
@@ -343,7 +336,7 @@ _GPT_OSS_WEIGHTS: shapes.Dimensions = {**shapes.ATTENTION, **shapes.EXPERT_FEED_
 
 
 def _outputs_as_rows(matrix: FileTensor) -> SourceTensor:
-    """Return the matrix with an expert's outputs as rows: MXFP4 is stored so, plain weights are transposed."""
+    # MXFP4 is stored so, plain weights are transposed
     return matrix if matrix.stored.name == "MXFP4" else TransposedTensor(matrix, matrix.name)
 
 

@@ -23,7 +23,7 @@ from quantizer.architectures.families.recurrent import (
     no_limit,
 )
 from quantizer.checkpoint.config import CheckpointError, Config
-from quantizer.convert.derived_tensors import RowFactors
+from quantizer.convert.derived_tensors import RowFactors, ungrouped
 
 
 def _n_kv_heads(config: Config) -> int:
@@ -55,16 +55,7 @@ def _layer(config: Config, _i: int) -> shapes.Dimensions:
 
 
 def _kinds_apart(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return all queries, then all keys, then all values; stored are the queries that share a key, it, its value.
-
-    Raises CheckpointError when the rows are not so many heads.
-    """
-    n_groups = _n_kv_heads(config)
-    n_heads = config.integer("num_attention_heads") + 2 * n_groups
-    if n_groups == 0 or n_heads % n_groups or n_rows % n_heads:
-        raise CheckpointError(f"{n_rows} rows do not split into {n_heads} attention heads.", "Check config.json.")
-    groups = np.arange(n_rows).reshape(n_groups, n_heads // n_groups, -1)
-    return np.concatenate([groups[:, :-2].reshape(-1), groups[:, -2].reshape(-1), groups[:, -1].reshape(-1)])
+    return ungrouped(Config({**config.values, "num_key_value_heads": _n_kv_heads(config)}), n_rows)
 
 
 _REPLACED = ("context_length", "feed_forward_length", "attention.head_count_kv")
@@ -112,7 +103,6 @@ def _hybrid_layer(config: Config, _i: int) -> shapes.Dimensions:
 
 
 def _product(*names: str) -> RowFactors:
-    """Return a function that multiplies these settings."""
     return lambda config, _n_rows: np.array([np.prod([config.number(name) for name in names])], np.float32)
 
 
@@ -196,9 +186,6 @@ FALCON = (
     replace(
         _MAMBA,
         hf_classes=("FalconMambaForCausalLM",),
-        hyperparameters=(
-            *rows.without(_MAMBA.hyperparameters, "ssm.dt_b_c_rms"),
-            rows.boolean("ssm.dt_b_c_rms", True),
-        ),
+        hyperparameters=(*rows.without(_MAMBA.hyperparameters, "ssm.dt_b_c_rms"), rows.boolean("ssm.dt_b_c_rms", True)),
     ),
 )

@@ -15,16 +15,10 @@ from typing import Any
 
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
-from quantizer.architectures.architecture import (
-    Architecture,
-    Layout,
-    RequiredTensors,
-    Settings,
-    TensorNames,
-)
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import Cut, ExtendedTensor, plus_one, whole_tensor
-from quantizer.convert.source_model import FileTensor, GeneratedTensor
+from quantizer.convert.source_model import GeneratedTensor
 
 _SOFTCAP = rows.f32("final_logit_softcapping", rows.number("final_logit_softcapping"))
 _NORMS = ("ATTN_NORM", "ATTN_POST_NORM", "FFN_NORM", "FFN_PRE_NORM", "FFN_POST_NORM", "OUTPUT_NORM")
@@ -102,7 +96,7 @@ GEMMA = (
         hf_classes=("GemmaForCausalLM",),
         gguf_name="gemma",
         hyperparameters=rows.DECODER + rows.RMS_NORM,
-        tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}),
+        tensors=RequiredTensors(layer=shapes.LLAMA_LAYER),
         layout=Layout(value_maps=dict.fromkeys(_NORMS, plus_one)),
         settings=Settings(defaults={"tie_word_embeddings": True}, assumed={**_ACTIVATION, "tie_word_embeddings": True}),
     ),
@@ -151,13 +145,13 @@ _PER_LAYER_EMBEDDINGS: shapes.Dimensions = {
 }
 
 
-def _of_every_token(tensor: FileTensor, name: str, config: Config) -> ExtendedTensor:
-    """Return the embeddings of the layers, in which transformers has images and sounds use those of token 0."""
-    return ExtendedTensor(tensor, name, max(tensor.shape[-1], config.integer("vocab_size")))
-
-
+# the embeddings of the layers, in which transformers has images and sounds use those of token 0
 _EMBEDDINGS: dict[str, dict[str, Cut]] = {
-    ".embed_tokens_per_layer.weight": {".embed_tokens_per_layer.weight": _of_every_token}
+    ".embed_tokens_per_layer.weight": {
+        ".embed_tokens_per_layer.weight": lambda tensor, name, config: ExtendedTensor(
+            tensor, name, max(tensor.shape[-1], config.integer("vocab_size"))
+        )
+    }
 }
 
 _N_STREAMS, _N_LAUREL, _N_PER_LAYER = 4, 64, 256
@@ -274,7 +268,6 @@ def _full_head(config: Config) -> int:
 
 
 def _shares_keys(config: Config) -> bool:
-    """Return whether keys are the values too, in layers without a window."""
     return config.flag("attention_k_eq_v") or False
 
 
@@ -306,7 +299,6 @@ def _has_per_layer(config: Config) -> bool:
 
 def _gemma_4_layer(config: Config, i: int) -> shapes.Dimensions:
     is_full, n_heads = _kinds(config)[i] == "full_attention", config.integer("num_attention_heads")
-    width = _widths(config)[i]
     size = _full_head(config) if is_full else shapes.head_size(config)
     tensors: shapes.Dimensions = {
         **shapes.PRE_NORMS,
@@ -314,7 +306,7 @@ def _gemma_4_layer(config: Config, i: int) -> shapes.Dimensions:
         "attn_q.weight": ("n_embd", size * n_heads),
         "attn_q_norm.weight": (size,),
         "attn_output.weight": (size * n_heads, "n_embd"),
-        **shapes.feed_forward(width),
+        **shapes.feed_forward(_widths(config)[i]),
         "layer_output_scale.weight": (1,),
     }
     if i < _n_own(config):
@@ -370,8 +362,7 @@ _GEMMA_4 = Architecture(
         _ALWAYS_SOFTCAP,
         *_SHARING,
         rows.bool_list(
-            "attention.sliding_window_pattern",
-            lambda config: [kind == "sliding_attention" for kind in _kinds(config)],
+            "attention.sliding_window_pattern", lambda config: [kind == "sliding_attention" for kind in _kinds(config)]
         ),
         rows.u32_list("attention.head_count_kv", _kv_heads),
         rows.u32("attention.key_length", _full_head),

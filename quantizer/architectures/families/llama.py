@@ -34,9 +34,7 @@ _LLAMA = Architecture(
     hf_classes=("LlamaForCausalLM", "MistralForCausalLM", "InternLM3ForCausalLM"),
     gguf_name="llama",
     hyperparameters=rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
-    tensors=RequiredTensors(
-        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}, generate=rows.llama3_factors
-    ),
+    tensors=RequiredTensors(layer=shapes.LLAMA_LAYER, generate=rows.llama3_factors),
     layout=Layout(row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys}),
     settings=Settings(assumed={"hidden_act": "silu"}),
 )
@@ -44,10 +42,7 @@ _LLAMA = Architecture(
 _LLAMA_BODY = replace(
     _LLAMA,
     hf_classes=("LlamaModel", "MistralModel"),
-    tensors=replace(
-        _LLAMA.tensors,
-        model=shapes.decoder_body,
-    ),
+    tensors=replace(_LLAMA.tensors, model=shapes.decoder_body),
     names=replace(_LLAMA.names, renames={r"^(?!model\.)": "model."}),
 )
 
@@ -64,7 +59,7 @@ LLAMA_LIKE = (
         _LLAMA,
         hf_classes=("MixtralForCausalLM",),
         hyperparameters=_LLAMA.hyperparameters + rows.EXPERTS,
-        tensors=replace(_LLAMA.tensors, layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.EXPERT_FEED_FORWARD}),
+        tensors=replace(_LLAMA.tensors, layer={**shapes.NORMED_ATTENTION, **shapes.EXPERT_FEED_FORWARD}),
         layout=replace(_LLAMA.layout, stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     ),
     replace(
@@ -78,23 +73,20 @@ LLAMA_LIKE = (
             rows.f32("residual_scale", rows.number("residual_multiplier")),
             rows.f32("logit_scale", rows.number("logits_scaling")),
         ),
-        settings=replace(
-            _LLAMA.settings,
-            # without them llama.cpp would scale by the size of heads
-            defaults=dict.fromkeys(
+        # without them llama.cpp would scale by the size of heads
+        settings=_LLAMA.settings.plus(
+            dict.fromkeys(
                 ("attention_multiplier", "embedding_multiplier", "residual_multiplier", "logits_scaling"), 1.0
-            ),
+            )
         ),
     ),
     replace(
         _LLAMA,
         hf_classes=("SmolLM3ForCausalLM",),
         gguf_name="smollm3",
-        settings=replace(
-            _LLAMA.settings,
+        settings=_LLAMA.settings.plus(
             defaults={"tie_word_embeddings": True},
             assumed={
-                "hidden_act": "silu",
                 "use_sliding_window": False,
                 # every fourth layer does without rotation
                 "no_rope_layers": lambda config: [int(i % 4 != 3) for i in range(config.integer("num_hidden_layers"))],
@@ -125,10 +117,7 @@ LLAMA_LIKE = (
         _LLAMA,
         hf_classes=("ArceeForCausalLM",),
         gguf_name="arcee",
-        tensors=replace(
-            _LLAMA.tensors,
-            layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.UNGATED_FEED_FORWARD},
-        ),
+        tensors=replace(_LLAMA.tensors, layer={**shapes.NORMED_ATTENTION, **shapes.UNGATED_FEED_FORWARD}),
         settings=replace(_LLAMA.settings, assumed={"hidden_act": "relu2", "attention_bias": False, "mlp_bias": False}),
     ),
     # rotated by neighbours in transformers too
@@ -206,8 +195,7 @@ _EXPERTS = replace(
     tensors=replace(
         _PLAIN.tensors,
         layer=lambda config, _i: {
-            **shapes.PRE_NORMS,
-            **shapes.ATTENTION,
+            **shapes.NORMED_ATTENTION,
             **shapes.EXPERT_FEED_FORWARD,
             **_feed_forward(config, "_shexp"),
         },
@@ -223,10 +211,7 @@ _ATTENTION_ONLY = replace(
     _PLAIN,
     hf_classes=(),
     hyperparameters=(*rows.without(_PLAIN.hyperparameters, "feed_forward_length"), _WIDTH),
-    tensors=replace(
-        _PLAIN.tensors,
-        layer=lambda config, _i: {**shapes.PRE_NORMS, **shapes.ATTENTION, **_feed_forward(config)},
-    ),
+    tensors=replace(_PLAIN.tensors, layer=lambda config, _i: {**shapes.NORMED_ATTENTION, **_feed_forward(config)}),
     layout=replace(_PLAIN.layout, splits=_cuts("mlp")),
     settings=replace(_PLAIN.settings, assumed=_ASSUMED_OF_ATTENTION),
 )
@@ -311,7 +296,7 @@ def _bases(config: Config) -> list[float]:
 
 
 def _one_base(config: Config) -> float:
-    """Return the base of all layers that have positions. Raises CheckpointError where they differ."""
+    # of all layers that have positions
     bases = {base for base in _bases(config) if base} or {rows.rope_base(config)}
     if len(bases) > 1:
         raise CheckpointError(
@@ -346,9 +331,7 @@ _WINDOWED = replace(
             lambda config: None if all(_bases(config)) else [base > 0 for base in _bases(config)],
         ),
     ),
-    tensors=replace(
-        _PLAIN.tensors, layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **_SINKS, **shapes.GATED_FEED_FORWARD}
-    ),
+    tensors=replace(_PLAIN.tensors, layer={**shapes.LLAMA_LAYER, **_SINKS}),
     names=replace(_PLAIN.names, map_of="granite", own={"model.layers.{bid}.self_attn.sinks": "blk.{bid}.attn_sinks"}),
     layout=replace(_PLAIN.layout, splits={".self_attn.sinks": {".self_attn.sinks.weight": whole_tensor}}),
     settings=replace(
@@ -362,7 +345,7 @@ _WINDOWED = replace(
 def _windowed_experts_layer(config: Config, _i: int) -> shapes.Dimensions:
     n_embd, width = config.integer("hidden_size"), config.integer("shared_intermediate_size")
     shared: shapes.Dimensions = {"ffn_up_shexp.weight": (n_embd, 2 * width), "ffn_down_shexp.weight": (width, n_embd)}
-    return {**shapes.PRE_NORMS, **shapes.ATTENTION, **_SINKS, **shapes.EXPERT_FEED_FORWARD, **(shared if width else {})}
+    return {**shapes.NORMED_ATTENTION, **_SINKS, **shapes.EXPERT_FEED_FORWARD, **(shared if width else {})}
 
 
 _WINDOWED_WITH_EXPERTS = replace(

@@ -30,7 +30,6 @@ _TOWER = ("vision_tower.", "multi_modal_projector.")
 
 
 def _like(language_class: str, hf_classes: tuple[str, ...], skipped_modules: tuple[str, ...]) -> Architecture:
-    """Return the entry of classes whose language model is that of `language_class`."""
     entry = _BY_CLASS[language_class]
     return replace(entry, hf_classes=hf_classes, names=replace(entry.names, skipped_modules=skipped_modules))
 
@@ -56,10 +55,7 @@ def _one_of(hf_class: str, kinds: Mapping[str, str]) -> Architecture:
 
 
 def _halves(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    """Return the rows of heads with neighbours in the two halves of what is rotated.
-
-    Raises CheckpointError when the rows are not so many heads, or something is rotated alone.
-    """
+    """Return the rows of heads with neighbours in the two halves of what is rotated."""
     size, n_rotated = shapes.head_size(config), rows.partly_rotated(1.0)(config)
     if not isinstance(n_rotated, int) or not 0 <= n_rotated <= size or n_rotated % 2 or n_rows % size:
         raise CheckpointError(

@@ -15,8 +15,6 @@ from quantizer.architectures.families.recurrent import MAMBA_2_LAYOUT, mamba_2_m
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import plus_one, whole_tensor
 
-_ASSUMED = {"hidden_act": "relu2"}
-
 _DENSE = Architecture(
     hf_classes=("NemotronForCausalLM",),
     gguf_name="nemotron",
@@ -36,14 +34,12 @@ _DENSE = Architecture(
         },
     ),
     layout=Layout(value_maps=dict.fromkeys(("ATTN_NORM", "FFN_NORM", "OUTPUT_NORM"), plus_one)),
-    settings=Settings(assumed={**_ASSUMED, "tie_word_embeddings": False, "head_dim": shapes.even_head_size}),
+    settings=Settings(assumed={"hidden_act": "relu2", "tie_word_embeddings": False, "head_dim": shapes.even_head_size}),
 )
 
 
-_KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"} | {
-    "linear_attention": "mamba",
-    "full_attention": "attention",
-}
+_KINDS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_KINDS |= {"linear_attention": "mamba", "full_attention": "attention"}
 
 
 def _kinds(config: Config) -> list[str]:
@@ -108,13 +104,8 @@ def _layer(config: Config, i: int) -> shapes.Dimensions:
 
 
 def _widths(config: Config) -> Value:
-    """Return the width of each feed-forward or expert, none for layers of other kinds."""
     setting = {"mlp": "intermediate_size", "moe": "moe_intermediate_size"}
     return [config.integer(setting[kind]) if kind in setting else 0 for kind in _kinds(config)]
-
-
-def _variant(config: Config) -> Architecture | None:
-    return _WITH_EXPERTS if "moe" in _kinds(config) else None
 
 
 _HYBRID = Architecture(
@@ -162,9 +153,9 @@ _HYBRID = Architecture(
             "time_step_limit": no_limit,
         },
     ),
-    variant=_variant,
+    variant=lambda config: _WITH_EXPERTS if "moe" in _kinds(config) else None,
 )
-_WITH_EXPERTS = replace(
+_WITH_EXPERTS: Architecture = replace(
     _HYBRID,
     gguf_name="nemotron_h_moe",
     hyperparameters=(

@@ -56,8 +56,7 @@ def _windows(config: Config) -> list[bool]:
 
 
 _WINDOW = rows.where(
-    lambda config: any(_windows(config)),
-    (*rows.WINDOW, rows.bool_list("attention.sliding_window_pattern", _windows)),
+    lambda config: any(_windows(config)), (*rows.WINDOW, rows.bool_list("attention.sliding_window_pattern", _windows))
 )
 
 
@@ -85,9 +84,7 @@ _MELLUM = Architecture(
         *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS + _WINDOW + rows.WINDOW_ROPE),
         rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
     ),
-    tensors=RequiredTensors(
-        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.EXPERT_FEED_FORWARD}
-    ),
+    tensors=RequiredTensors(layer={**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS, **shapes.EXPERT_FEED_FORWARD}),
     names=TensorNames(map_of=_NAMES_OF, unused=("mtp.",)),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     settings=Settings(
@@ -118,11 +115,6 @@ def _cohere_layer(config: Config, i: int) -> shapes.Dimensions:
 _CHOICE = rows.gating("expert_selection_fn", "softmax")
 
 
-def _weights_norm(config: Config) -> Value:
-    """Return whether the weights of chosen experts add up to one, as a softmax of theirs always does."""
-    return _CHOICE.read(config) != rows.BY_SIGMOID.value or config.flag("norm_topk_prob") is not False
-
-
 def _of_shared(factor: Callable[[Config], int]) -> Callable[[Config], Value]:
     return lambda config: (config.optional_integer("num_shared_experts") or 0) * factor(config) or None
 
@@ -144,7 +136,11 @@ _COHERE = Architecture(
         rows.u32("leading_dense_block_count", _COHERE_N_DENSE),
         rows.u32("expert_feed_forward_length", "intermediate_size"),
         _CHOICE,
-        rows.boolean("expert_weights_norm", _weights_norm),
+        # the weights of chosen experts add up to one, as a softmax of theirs always does
+        rows.boolean(
+            "expert_weights_norm",
+            lambda config: _CHOICE.read(config) != rows.BY_SIGMOID.value or config.flag("norm_topk_prob") is not False,
+        ),
         rows.u32("expert_shared_count", _of_shared(lambda _config: 1)),
         rows.u32("expert_shared_feed_forward_length", _of_shared(lambda config: config.integer("intermediate_size"))),
     ),
@@ -169,7 +165,6 @@ _PER_HEAD = (True, "per-head")
 
 
 def _heads(config: Config) -> list[int]:
-    """Return the number of heads of each layer."""
     n_layers = config.integer("num_hidden_layers")
     listed = config.sizes("num_attention_heads_per_layer")
     heads = list(listed[:n_layers]) if listed else [config.integer("num_attention_heads")] * n_layers
@@ -182,8 +177,7 @@ def _laguna_layer(config: Config, i: int) -> shapes.Dimensions:
     n_heads = _heads(config)[i]
     n_query = n_heads * shapes.head_size(config)
     attention: shapes.Dimensions = {
-        **shapes.PRE_NORMS,
-        **shapes.ATTENTION,
+        **shapes.NORMED_ATTENTION,
         **shapes.HEAD_NORMS,
         "attn_q.weight": ("n_embd", n_query),
         "attn_output.weight": (n_query, "n_embd"),
@@ -289,7 +283,7 @@ _HUNYUAN_ROWS = (
     rows.f32("rope.freq_base", _stretched_base),
     *rows.RMS_NORM,
 )
-_HUNYUAN_LAYER = {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS}
+_HUNYUAN_LAYER = {**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS}
 _HUNYUAN_ASSUMED: dict[str, Any] = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -297,20 +291,15 @@ _HUNYUAN_ASSUMED: dict[str, Any] = {
     "use_qk_norm": True,
     "use_cla": False,
 }
-_FEED_FORWARD_LENGTH = rows.integer("intermediate_size")
-
 _HY_3_N_DENSE = n_dense(1)
 
 
 def _hy_3_layer(config: Config, i: int) -> shapes.Dimensions:
     if i < _HY_3_N_DENSE(config):
         return {**_HUNYUAN_LAYER, **shapes.GATED_FEED_FORWARD}
-    return {
-        **_HUNYUAN_LAYER,
-        **shapes.EXPERT_FEED_FORWARD,
-        "exp_probs_b": ("n_expert",),  # without an ending here
-        **shapes.feed_forward(_hy_3_shared_width(config), "_shexp"),
-    }
+    shared = shapes.feed_forward(_hy_3_shared_width(config), "_shexp")
+    # the bias is without an ending here
+    return {**_HUNYUAN_LAYER, **shapes.EXPERT_FEED_FORWARD, "exp_probs_b": ("n_expert",), **shared}
 
 
 def _hy_3_shared_width(config: Config) -> int:
@@ -337,7 +326,7 @@ _HY_3 = Architecture(
     settings=Settings(
         defaults={"rope_theta": 11_158_840.0, "router_scaling_factor": 2.826, "num_shared_experts": 1, "head_dim": 128},
         assumed={
-            "hidden_act": "silu",
+            **_SILU,
             "attention_bias": False,
             "mlp_bias": False,
             "route_norm": True,
@@ -363,9 +352,9 @@ HUNYUAN = (
             *_HUNYUAN_ROWS,
             rows.EXPERTS[0],
             rows.u32("expert_used_count", _experts_per_token),
-            rows.u32("expert_feed_forward_length", _FEED_FORWARD_LENGTH),
+            rows.u32("expert_feed_forward_length", "intermediate_size"),
             rows.u32("expert_shared_count", 1),
-            rows.u32("expert_shared_feed_forward_length", _FEED_FORWARD_LENGTH),
+            rows.u32("expert_shared_feed_forward_length", "intermediate_size"),
         ),
         tensors=RequiredTensors(
             layer={

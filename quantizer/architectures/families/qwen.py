@@ -38,18 +38,14 @@ _DENSE = (
         hf_classes=("Qwen2ForCausalLM",),
         gguf_name="qwen2",
         hyperparameters=rows.DECODER + rows.RMS_NORM,
-        tensors=RequiredTensors(
-            layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.QKV_BIASES, **shapes.GATED_FEED_FORWARD}
-        ),
+        tensors=RequiredTensors(layer={**shapes.LLAMA_LAYER, **shapes.QKV_BIASES}),
         settings=Settings(assumed=_ASSUMED),
     ),
     Architecture(
         hf_classes=("Qwen3ForCausalLM",),
         gguf_name="qwen3",
         hyperparameters=rows.DECODER + rows.RMS_NORM,
-        tensors=RequiredTensors(
-            layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.GATED_FEED_FORWARD}
-        ),
+        tensors=RequiredTensors(layer={**shapes.LLAMA_LAYER, **shapes.HEAD_NORMS}),
         settings=Settings(assumed=_ASSUMED),
     ),
 )
@@ -66,13 +62,7 @@ QWEN = (
         gguf_name="qwen2moe",
         hyperparameters=(*rows.DECODER, *rows.RMS_NORM, *_EXPERT_ROWS, _SHARED_EXPERT_ROW),
         tensors=RequiredTensors(
-            layer={
-                **shapes.PRE_NORMS,
-                **shapes.ATTENTION,
-                **shapes.QKV_BIASES,
-                **shapes.EXPERT_FEED_FORWARD,
-                **_SHARED_EXPERT,
-            }
+            layer={**shapes.NORMED_ATTENTION, **shapes.QKV_BIASES, **shapes.EXPERT_FEED_FORWARD, **_SHARED_EXPERT}
         ),
         layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
         settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": False}),
@@ -81,9 +71,7 @@ QWEN = (
         hf_classes=("Qwen3MoeForCausalLM",),
         gguf_name="qwen3moe",
         hyperparameters=rows.DECODER + rows.RMS_NORM + _EXPERT_ROWS,
-        tensors=RequiredTensors(
-            layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.EXPERT_FEED_FORWARD}
-        ),
+        tensors=RequiredTensors(layer={**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS, **shapes.EXPERT_FEED_FORWARD}),
         layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
         settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": True}),
     ),
@@ -130,10 +118,9 @@ def _layer(feed_forward: shapes.Dimensions, state: shapes.Dimensions = _STATE) -
 
 
 def _parts_of_heads(first: int, last: int) -> derive.RowOrder:
-    """Return the rows of some parts of Next's fused projection.
+    """Return the rows of some of the four parts that Next's fused projection has of each head of keys.
 
-    It has four of each head of keys: its query, the key, the values that share it and their gates. Raises
-    CheckpointError when the rows are not so many heads.
+    These are its query, the key, the values that share it and their gates.
     """
 
     def order(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
@@ -152,8 +139,7 @@ def _parts_of_heads(first: int, last: int) -> derive.RowOrder:
 def _tiled(rows_per_head: Callable[[Config], int]) -> derive.RowOrder:
     """Return llama.cpp's order of value heads: the first of every key head, then the second of every one, and so on.
 
-    transformers keeps those of one key head together. Rows before them, queries and keys, stay where they are. Raises
-    CheckpointError when the rows are fewer than the heads take.
+    transformers keeps those of one key head together. Rows before them, queries and keys, stay where they are.
     """
 
     def order(config: Config, n_rows: int) -> npt.NDArray[np.intp]:
@@ -272,7 +258,6 @@ def _unscaled(config: Config) -> Value:
 
 
 def _n_deepstack(config: Config) -> Value:
-    """Return how many layers get something of the vision model."""
     layers = config.section("vision_config").values.get("deepstack_visual_indexes")
     return len(layers) if isinstance(layers, list) else _N_DEEPSTACK
 
@@ -308,7 +293,6 @@ _DOWN = shapes.each_matrix(
 
 
 def _seeing(entry: Architecture, hf_classes: tuple[str, ...], name: str, sections: tuple[int, ...]) -> Architecture:
-    """Return the entry of the language model that is like `entry`."""
     return replace(
         entry,
         hf_classes=hf_classes,
@@ -324,27 +308,24 @@ def _seeing(entry: Architecture, hf_classes: tuple[str, ...], name: str, section
 
 _BY_CLASS = {name: entry for entry in QWEN for name in entry.hf_classes}
 _DEEPSTACK = (rows.u32("n_deepstack_layers", _n_deepstack),)
-_QWEN_2 = _seeing(
+_VL_2 = _seeing(
     _BY_CLASS["Qwen2ForCausalLM"],
     ("Qwen2VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration"),
     "qwen2vl",
     _SECTIONS_2,
 )
-_QWEN_3 = _seeing(_BY_CLASS["Qwen3ForCausalLM"], ("Qwen3VLForConditionalGeneration",), "qwen3vl", _SECTIONS_3)
+_VL_3 = _seeing(_BY_CLASS["Qwen3ForCausalLM"], ("Qwen3VLForConditionalGeneration",), "qwen3vl", _SECTIONS_3)
 _VL_EXPERTS = _seeing(
     _BY_CLASS["Qwen3MoeForCausalLM"], ("Qwen3VLMoeForConditionalGeneration",), "qwen3vlmoe", _SECTIONS_3
 )
 
 _VL = (
     # in llama.cpp the heads together are as wide as the model
+    replace(_VL_2, settings=_VL_2.settings.plus(assumed={"head_dim": shapes.even_head_size})),
     replace(
-        _QWEN_2,
-        settings=_QWEN_2.settings.plus(assumed={"head_dim": shapes.even_head_size}),
-    ),
-    replace(
-        _QWEN_3,
-        hyperparameters=_QWEN_3.hyperparameters + _DEEPSTACK,
-        settings=_QWEN_3.settings.plus(assumed={"attention_bias": False}),
+        _VL_3,
+        hyperparameters=_VL_3.hyperparameters + _DEEPSTACK,
+        settings=_VL_3.settings.plus(assumed={"attention_bias": False}),
         approximations=_unrotated,
     ),
     replace(

@@ -92,7 +92,6 @@ def mamba_2_settings(config: Config, n_inner: int) -> Config:
 
 
 def mamba_2_mixer(settings: Config) -> shapes.Dimensions:
-    """Return the tensors of Mamba-2 in a layer, without its norm."""
     return shapes.resolve_shapes(_MIXER_2, settings)
 
 
@@ -213,7 +212,7 @@ def _attends(config: Config, i: int) -> bool:
 
 
 def _lfm_width(config: Config) -> int:
-    """Return the width of the feed-forward, as the HF class computes it."""
+    # as the HF class computes it
     width = config.integer("block_ff_dim", "intermediate_size")
     if config.flag("block_auto_adjust_ff_dim") is False:
         return width
@@ -222,15 +221,9 @@ def _lfm_width(config: Config) -> int:
     return -(-width // max(1, multiple)) * multiple
 
 
-def _lfm_model(config: Config) -> shapes.Dimensions:
-    tensors: shapes.Dimensions = {"token_embd.weight": ("n_embd", "n_vocab"), "token_embd_norm.weight": ("n_embd",)}
-    is_tied = config.flag("tie_word_embeddings")
-    return tensors if is_tied else {**tensors, "output.weight": ("n_embd", "n_vocab")}
-
-
 def _lfm_mixer(config: Config, i: int) -> shapes.Dimensions:
     if _attends(config, i):
-        return {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS}
+        return {**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS}
     n_embd = config.integer("hidden_size")
     return {
         **shapes.PRE_NORMS,
@@ -238,16 +231,6 @@ def _lfm_mixer(config: Config, i: int) -> shapes.Dimensions:
         "shortconv.in_proj.weight": (n_embd, 3 * n_embd),
         "shortconv.out_proj.weight": (n_embd, n_embd),
     }
-
-
-def _lfm_layer(config: Config, i: int) -> shapes.Dimensions:
-    return {**_lfm_mixer(config, i), **shapes.feed_forward(_lfm_width(config))}
-
-
-def _lfm_moe_layer(config: Config, i: int) -> shapes.Dimensions:
-    if i < config.integer("num_dense_layers"):
-        return {**_lfm_mixer(config, i), **shapes.GATED_FEED_FORWARD}
-    return {**_lfm_mixer(config, i), **shapes.BIASED_EXPERTS}
 
 
 _LFM_ROWS = (
@@ -261,7 +244,12 @@ _LFM_2 = Architecture(
     hf_classes=("Lfm2ForCausalLM",),
     gguf_name="lfm2",
     hyperparameters=(*_LFM_ROWS, rows.u32("feed_forward_length", _lfm_width)),
-    tensors=RequiredTensors(model=_lfm_model, layer=_lfm_layer),
+    tensors=RequiredTensors(
+        model=lambda config: {
+            name.replace("output_norm", "token_embd_norm"): extents for name, extents in shapes.decoder(config).items()
+        },
+        layer=lambda config, i: {**_lfm_mixer(config, i), **shapes.feed_forward(_lfm_width(config))},
+    ),
     layout=Layout(reshaped=("SHORTCONV_CONV",)),
     settings=Settings(
         aliases={"tie_embedding": "tie_word_embeddings"},
@@ -290,7 +278,13 @@ LFM = (
             rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
             rows.BY_SIGMOID,
         ),
-        tensors=replace(_LFM_2.tensors, layer=_lfm_moe_layer),
+        tensors=replace(
+            _LFM_2.tensors,
+            layer=lambda config, i: {
+                **_lfm_mixer(config, i),
+                **(shapes.GATED_FEED_FORWARD if i < config.integer("num_dense_layers") else shapes.BIASED_EXPERTS),
+            },
+        ),
         layout=replace(
             _LFM_2.layout,
             splits={".expert_bias": {".expert_bias.bias": whole_tensor}, **shapes.FUSED_EXPERTS},

@@ -44,8 +44,7 @@ _GLM = Architecture(
     hyperparameters=(*rows.DECODER, *rows.RMS_NORM, rows.u32("rope.dimension_count", rows.partly_rotated(0.5))),
     tensors=RequiredTensors(
         layer=lambda config, _i: {
-            **shapes.PRE_NORMS,
-            **shapes.ATTENTION,
+            **shapes.NORMED_ATTENTION,
             **shapes.attention_biases(config, by_default=True),
             **shapes.FUSED_FEED_FORWARD,
         }
@@ -131,16 +130,6 @@ _EXAONE = Architecture(
 )
 
 
-def _exaone_layer(config: Config, i: int) -> shapes.Dimensions:
-    is_dense = i < config.integer("first_k_dense_replace")
-    return {
-        **shapes.PRE_NORMS,
-        **shapes.ATTENTION,
-        **shapes.HEAD_NORMS,
-        **(shapes.GATED_FEED_FORWARD if is_dense else _EXPERTS),
-    }
-
-
 _K_EXAONE = Architecture(
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     gguf_name="exaone-moe",
@@ -149,7 +138,14 @@ _K_EXAONE = Architecture(
         *EXPERT_CHOICE,
         rows.u32("expert_shared_feed_forward_length", shapes.DIMENSIONS["n_ff_shared_experts"]),
     ),
-    tensors=RequiredTensors(layer=_exaone_layer, generate=rows.llama3_factors),
+    tensors=RequiredTensors(
+        layer=lambda config, i: {
+            **shapes.NORMED_ATTENTION,
+            **shapes.HEAD_NORMS,
+            **(shapes.GATED_FEED_FORWARD if i < config.integer("first_k_dense_replace") else _EXPERTS),
+        },
+        generate=rows.llama3_factors,
+    ),
     names=TensorNames(unused=("mtp.",)),
     layout=Layout(splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}, stacks=shapes.NUMBERED_EXPERTS),
     settings=Settings(
@@ -169,9 +165,7 @@ _EXAONE_3 = Architecture(
     hf_classes=("ExaoneForCausalLM",),
     gguf_name="exaone",
     hyperparameters=rows.DECODER + rows.RMS_NORM + rows.ROTATED,
-    tensors=RequiredTensors(
-        layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}, generate=rows.llama3_factors
-    ),
+    tensors=RequiredTensors(layer=shapes.LLAMA_LAYER, generate=rows.llama3_factors),
     settings=Settings(
         aliases={
             "num_layers": "num_hidden_layers",
@@ -191,18 +185,9 @@ _ERNIE_ASSUMED = {"hidden_act": "silu", "use_bias": False}
 
 def _ernie_layer(config: Config, i: int) -> shapes.Dimensions:
     if i < config.integer("moe_layer_start_index"):
-        return {**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}
-    return {
-        **shapes.PRE_NORMS,
-        **shapes.ATTENTION,
-        **shapes.BIASED_EXPERTS,
-        **(shapes.SHARED_EXPERTS if config.integer("n_shared_experts") else {}),
-    }
-
-
-def _last_layer(config: Config) -> int:
-    """Return the last layer's number, which -1 stands for as well."""
-    return -1 if config.values.get("moe_layer_end_index") == -1 else config.integer("num_hidden_layers") - 1
+        return shapes.LLAMA_LAYER
+    shared = shapes.SHARED_EXPERTS if config.integer("n_shared_experts") else {}
+    return {**shapes.NORMED_ATTENTION, **shapes.BIASED_EXPERTS, **shared}
 
 
 ERNIE = (
@@ -210,7 +195,7 @@ ERNIE = (
         hf_classes=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"),
         gguf_name="ernie4_5",
         hyperparameters=rows.DECODER + rows.RMS_NORM,
-        tensors=RequiredTensors(layer={**shapes.PRE_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}),
+        tensors=RequiredTensors(layer=shapes.LLAMA_LAYER),
         settings=Settings(defaults=_ERNIE_DEFAULTS, assumed=_ERNIE_ASSUMED),
     ),
     Architecture(
@@ -246,7 +231,14 @@ ERNIE = (
                 "moe_num_shared_experts": "n_shared_experts",
             },
             defaults={**_ERNIE_DEFAULTS, "moe_layer_start_index": 1, "n_shared_experts": 2},
-            assumed={**_ERNIE_ASSUMED, "moe_layer_interval": 1, "moe_layer_end_index": _last_layer},
+            assumed={
+                **_ERNIE_ASSUMED,
+                "moe_layer_interval": 1,
+                # -1 stands for the last layer too
+                "moe_layer_end_index": lambda config: (
+                    -1 if config.values.get("moe_layer_end_index") == -1 else config.integer("num_hidden_layers") - 1
+                ),
+            },
         ),
     ),
 )

@@ -65,16 +65,12 @@ def find_projector(
     assert isinstance(entry, Projector)
     check_settings(entry, config)
     for key, expected in entry.processor_assumed.items():
-        if not _is(parts["processor"].get(key, expected), expected):
+        value = parts["processor"].get(key, expected)
+        # factors are written with more digits or fewer
+        are_floats = isinstance(expected, float) and isinstance(value, float)
+        if not (math.isclose(value, expected, rel_tol=1e-4) if are_floats else value == expected):
             raise CheckpointError(
                 f"preprocessor_config.json has {key} = {str(processor[key])[:64]}, which llama.cpp does not support.",
                 "Choose another model.",
             )
     return entry, config
-
-
-def _is(value: object, expected: object) -> bool:
-    """Return whether two settings are equal; factors are written with more digits or fewer."""
-    if isinstance(expected, float) and isinstance(value, float):
-        return math.isclose(value, expected, rel_tol=1e-4)
-    return value == expected

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
@@ -21,19 +20,6 @@ from quantizer.checkpoint.config import CheckpointError, Config
 
 _OTHERWISE_NORMALISED = (3200, 45)  # the hidden size and the number of layers by which llama.cpp knows that tower
 _BIASED = ("attn_q.bias", "attn_k.bias", "attn_v.bias")
-
-
-def _sides(config: Config) -> dict[str, Any]:
-    """Return the sizes of pictures and patches, which may be listed as height and width. Raises unless these agree."""
-    return {name: _side(name, config.values[name]) for name in ("image_size", "patch_size")}
-
-
-def _side(name: str, value: Any) -> Any:
-    if not isinstance(value, list):
-        return value
-    if len(value) != 2 or value[0] != value[1]:
-        raise CheckpointError(f"config.json has {name} = {str(value)[:64]}, which is not square.", "Check config.json.")
-    return value[0]
 
 
 def _n_joined(config: Config) -> int:
@@ -48,10 +34,6 @@ def _n_joined(config: Config) -> int:
 def _pieces(name: str, default: int) -> Callable[[Config], Value]:
     """Return a function that reads how many pieces a picture is cut into."""
     return lambda config: default if (n := projector.processor_of(config).optional_integer(name)) is None else n
-
-
-def _first_position_last(_config: Config, n_rows: int) -> npt.NDArray[np.intp]:
-    return np.roll(np.arange(n_rows), -1)
 
 
 def _norm(config: Config) -> str:
@@ -89,7 +71,15 @@ def _of_the_whole(config: Config) -> dict[str, Any]:
     """Return what the config of the whole says of what follows the tower, and the sizes of the tower."""
     whole = config.section("model").values
     named = ("projector_hidden_act", "vision_feature_layer", "vision_feature_select_strategy")
-    return _sides(config) | {name: whole.get(name) for name in named}
+    settings = {name: whole.get(name) for name in named}
+    for name in ("image_size", "patch_size"):
+        value = config.values[name]  # or a list of height and width
+        sides = value if isinstance(value, list) else [value, value]
+        if len(sides) != 2 or sides[0] != sides[1]:
+            cause = f"config.json has {name} = {str(value)[:64]}, which is not square."
+            raise CheckpointError(cause, "Check config.json.")
+        settings[name] = sides[0]
+    return settings
 
 
 INTERNVL = (
@@ -117,7 +107,10 @@ INTERNVL = (
             },
             unused=("model.vision_tower.embeddings.mask_token",),
         ),
-        layout=Layout(reshaped=("V_ENC_EMBD_POS",), row_orders={"V_ENC_EMBD_POS": _first_position_last}),
+        layout=Layout(
+            reshaped=("V_ENC_EMBD_POS",),
+            row_orders={"V_ENC_EMBD_POS": lambda _config, n_rows: np.roll(np.arange(n_rows), -1)},
+        ),
         settings=Settings(
             defaults=projector.sizes(
                 hidden=1024,

@@ -58,7 +58,6 @@ def _outside_layers_of_pixtral(config: Config) -> shapes.Dimensions:
 
 
 def _of_llava(config: Config) -> dict[str, Any]:
-    """Return what the config of the whole says of what it takes of the tower, with its class's values."""
     whole = config.section("model").values
     return {
         "projector_hidden_act": whole.get("projector_hidden_act"),
@@ -68,7 +67,6 @@ def _of_llava(config: Config) -> dict[str, Any]:
 
 
 def _of_the_whole(config: Config) -> dict[str, Any]:
-    """Return what the config of the whole says of what follows the tower."""
     whole = config.section("model").values
     return {
         "projector_hidden_act": whole.get("projector_hidden_act"),
@@ -78,10 +76,7 @@ def _of_the_whole(config: Config) -> dict[str, Any]:
 
 
 def _activation(name: str) -> Hyperparameter:
-    def read(config: Config) -> Value:
-        return True if config.text("hidden_act") == name else None
-
-    return rows.boolean(f"use_{name}", read)
+    return rows.boolean(f"use_{name}", lambda config: True if config.text("hidden_act") == name else None)
 
 
 def _longest_edge(config: Config) -> Value:
@@ -135,8 +130,7 @@ PIXTRAL = (
         modules=("vision_encoder.", "vision_projection."),
         hyperparameters=(*_MISTRAL_3.hyperparameters, rows.u32("vision.preproc_image_size", _longest_edge)),
         tensors=replace(
-            _MISTRAL_3.tensors,
-            model=lambda config: shapes.without(_outside_layers(config), "v.token_embd.img_break"),
+            _MISTRAL_3.tensors, model=lambda config: shapes.without(_outside_layers(config), "v.token_embd.img_break")
         ),
         names=replace(
             _MISTRAL_3.names,

@@ -63,15 +63,11 @@ class Projector(Architecture):
 
 
 def processor_of(config: Config) -> Config:
-    """Return the settings of how pictures and sounds are prepared."""
     return config.section("processor")
 
 
 def colours_apart(kernel: FileTensor, name: str, config: Config) -> RearrangedTensor:
-    """Return a matrix of patches, whose colours are stored pixel by pixel, as a kernel with each colour apart.
-
-    Raises CheckpointError unless the matrix is for patches of the configured size.
-    """
+    """Return a matrix of patches, whose colours are stored pixel by pixel, as a kernel with each colour apart."""
     side, n_numbers = config.integer("patch_size"), math.prod(kernel.shape)
     if len(kernel.shape) != 2 or kernel.shape[0] != 3 * side**2:
         raise CheckpointError(f"{kernel.name} does not match patches of {side} pixels.", "Check patch_size.")

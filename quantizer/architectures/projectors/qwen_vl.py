@@ -250,9 +250,7 @@ _QWEN_25 = replace(
     hf_classes=("Qwen2_5_VLForConditionalGeneration",),
     hyperparameters=(*_BASE.hyperparameters, *projector.SILU, rows.u32("vision.n_wa_pattern", _full_attention)),
     tensors=replace(
-        _BASE.tensors,
-        layer={**_GATED, **shapes.without(shapes.biases(_GATED), *_NORMS)},
-        model=_outside_layers,
+        _BASE.tensors, layer={**_GATED, **shapes.without(shapes.biases(_GATED), *_NORMS)}, model=_outside_layers
     ),
     settings=replace(
         _BASE.settings,

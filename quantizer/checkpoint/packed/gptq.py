@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -43,47 +42,34 @@ _PER_WORD = WORD_BITS // _AWQ_BITS
 _FIELDS = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 
 
-@dataclass(frozen=True, slots=True)
-class _GptqWeight:
-    """The parts of a weight; `groups` is missing where inputs are in order, `group_size` at a time."""
-
-    words: FileTensor
-    zeros: FileTensor
-    scales: FileTensor
-    groups: FileTensor | None
-    group_size: int
-    n_bits: int
-    zero_offset: int
-
-    def open(self) -> Rows:
-        """Read all of it, packed: a row of the weight lies across the whole of `words`."""
-        words, scales = array(self.words), array(self.scales)
-        zeros = unpack_bits(array(self.zeros), self.n_bits) + np.uint8(self.zero_offset) & np.uint8(2**self.n_bits - 1)
-        in_order = np.arange(len(words) * WORD_BITS // self.n_bits) // self.group_size
-        columns = in_order if self.groups is None else column_groups(self.groups, len(scales))
-        return _scaled(lambda start, stop: unpack_bits(words[:, start:stop].T, self.n_bits), scales, zeros, columns)
+def _gptq_rows(
+    stored_words: FileTensor,
+    stored_zeros: FileTensor,
+    stored_scales: FileTensor,
+    groups: FileTensor | None,
+    group_size: int,
+    n_bits: int,
+    zero_offset: int,
+) -> Rows:
+    """Read all, packed: a row of the weight lies across all words. Without `groups` inputs are in order."""
+    words, scales = array(stored_words), array(stored_scales)
+    zeros = unpack_bits(array(stored_zeros), n_bits) + np.uint8(zero_offset) & np.uint8(2**n_bits - 1)
+    in_order = np.arange(len(words) * WORD_BITS // n_bits) // group_size
+    columns = in_order if groups is None else column_groups(groups, len(scales))
+    return _scaled(lambda start, stop: unpack_bits(words[:, start:stop].T, n_bits), scales, zeros, columns)
 
 
-@dataclass(frozen=True, slots=True)
-class _AwqWeight:
-    """The parts of a weight, whose inputs come in groups of `group_size`."""
+def _awq_rows(stored_words: FileTensor, zeros: FileTensor, scales: FileTensor, group_size: int) -> Rows:
+    """Read all, packed, as `_gptq_rows` does."""
+    words = array(stored_words)
 
-    words: FileTensor
-    zeros: FileTensor
-    scales: FileTensor
-    group_size: int
+    def codes(start: int, stop: int) -> npt.NDArray[np.uint8]:
+        first = start // _PER_WORD
+        fields = _ordered(words[:, first : -(-stop // _PER_WORD)])
+        return fields[:, start - first * _PER_WORD : stop - first * _PER_WORD].T
 
-    def open(self) -> Rows:
-        """Read all of it, packed: a row of the weight lies across the whole of `words`."""
-        words = array(self.words)
-
-        def codes(start: int, stop: int) -> npt.NDArray[np.uint8]:
-            first = start // _PER_WORD
-            fields = _ordered(words[:, first : -(-stop // _PER_WORD)])
-            return fields[:, start - first * _PER_WORD : stop - first * _PER_WORD].T
-
-        columns = np.arange(len(words)) // self.group_size
-        return _scaled(codes, array(self.scales), _ordered(array(self.zeros)), columns)
+    columns = np.arange(len(words)) // group_size
+    return _scaled(codes, array(scales), _ordered(array(zeros)), columns)
 
 
 def _scaled(
@@ -102,10 +88,7 @@ def _ordered(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
 
 
 def unpack_gptq(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Yield every weight that is stored as qweight, qzeros, scales and g_idx.
-
-    Raises CheckpointError naming a setting that is not supported or the part that does not fit.
-    """
+    """Yield every weight of qweight, qzeros, scales and g_idx. Raises CheckpointError for a setting or a part."""
     version = config.text("checkpoint_format") or "gptq"
     if version not in _ZERO_OFFSETS:
         raise unsupported(f"GPTQ format {version[:64]!r}")
@@ -146,8 +129,8 @@ def _gptq_weight(name: str, config: Config, zero_offset: int, parts: Parts) -> F
         raise malformed(f"The tensor {scales.name!r} does not have one number for each group of {n_rows} rows")
     zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_rows * n_bits // WORD_BITS))
     groups = parts.optional(f"{name}.g_idx", ("I32",), (n_columns,))
-    weight = _GptqWeight(words, zeros, scales, groups, group_size, n_bits, zero_offset)
-    return computed_weight(f"{name}.weight", (n_rows, n_columns), weight.open)
+    packed = (words, zeros, scales, groups, group_size, n_bits, zero_offset)
+    return computed_weight(f"{name}.weight", (n_rows, n_columns), _gptq_rows, *packed)
 
 
 def unpack_awq(config: Config, parts: Parts) -> Iterator[FileTensor]:
@@ -169,4 +152,4 @@ def unpack_awq(config: Config, parts: Parts) -> Iterator[FileTensor]:
         n_groups = n_columns // group_size
         zeros = parts.take(f"{name}.qzeros", ("I32",), (n_groups, n_words))
         scales = parts.take(f"{name}.scales", FLOATS, (n_groups, n_rows))
-        yield computed_weight(f"{name}.weight", (n_rows, n_columns), _AwqWeight(words, zeros, scales, group_size).open)
+        yield computed_weight(f"{name}.weight", (n_rows, n_columns), _awq_rows, words, zeros, scales, group_size)

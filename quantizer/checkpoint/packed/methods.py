@@ -30,9 +30,8 @@ _FLOATS = ("fp8", "fp8_static", "llm_compressor")
 def _unpack_autoround(config: Config, parts: Parts) -> Iterator[FileTensor]:
     """Yield every weight of AutoRound, which is one way of quantizing, stored in the layouts of others.
 
-    `packing_format` (of the first versions, `backend`) names the layout and perhaps a kernel. Its own layout is GPTQ's
-    with zero points as they are. Layers may have other bits and groups than the rest; their shapes decide. Source:
-    auto-round's inference backends and its exports.
+    `packing_format` (of the first versions, `backend`) names the layout and perhaps a kernel; its own is GPTQ's with
+    zero points as they are. Source: auto-round's inference backends and its exports.
     """
     layout = config.text("packing_format") or config.text("backend") or "auto_round"
     if config.values.get("rotation_config"):
@@ -78,7 +77,10 @@ def unpack_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
 
     Raises CheckpointError naming a format that is not known, or a part that is missing or wrong.
     """
-    section = _section(checkpoint)
+    config = Config(checkpoint.config)
+    places = (config, config.section("text_config"))
+    sections = (place.section("quantization_config", "compression_config") for place in places)
+    section = next((section for section in sections if section.values), _own_file(checkpoint.folder))
     if not section.values:
         return checkpoint
     name = section.text("quant_method") or "none"
@@ -92,14 +94,6 @@ def unpack_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
             raise malformed(f"The tensor {weight.name!r} is stored twice")
         weights[weight.name] = weight
     return replace(checkpoint, tensors=parts.left | weights)
-
-
-def _section(checkpoint: Checkpoint) -> Config:
-    """Return the quantization settings of the checkpoint, empty where it has none."""
-    config = Config(checkpoint.config)
-    places = (config, config.section("text_config"))
-    sections = (place.section("quantization_config", "compression_config") for place in places)
-    return next((section for section in sections if section.values), _own_file(checkpoint.folder))
 
 
 def _own_file(folder: Path) -> Config:

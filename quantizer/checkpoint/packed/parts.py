@@ -40,21 +40,13 @@ def _e4m3() -> npt.NDArray[np.float32]:
     return values
 
 
-def _e5m2() -> npt.NDArray[np.float32]:
-    """Return the upper half of a half-precision float."""
-    return (_CODES << 8).astype(np.uint16).view(np.float16).astype(np.float32)
-
-
-def _e8m0() -> npt.NDArray[np.float32]:
-    """Return a power of two (bias 127), no sign; all ones is NaN."""
-    powers = np.ldexp(np.float64(1), _CODES - 127)
-    powers[255] = np.nan
-    return powers.astype(np.float32)
-
-
-FLOAT8 = {"F8_E4M3": _e4m3(), "F8_E5M2": _e5m2(), "F8_E8M0": _e8m0()}
-
-
+FLOAT8: dict[str, npt.NDArray[np.float32]] = {
+    "F8_E4M3": _e4m3(),
+    # the upper half of a half-precision float
+    "F8_E5M2": (_CODES << 8).astype(np.uint16).view(np.float16).astype(np.float32),
+    # a power of two (bias 127), no sign; all ones is NaN
+    "F8_E8M0": np.append(np.ldexp(1.0, _CODES[:-1] - 127), np.nan).astype(np.float32),
+}
 _HALF = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 _FLOAT4 = np.concatenate([_HALF, -_HALF])
 
@@ -65,16 +57,12 @@ def four_bit_floats(pairs: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 
 Dims = tuple[int, ...]
-
 FLOATS = ("F32", "F16", "BF16")
 _INTEGERS = {"U8": "u1", "I8": "i1", "I32": "<u4", "I64": "<i8"}
 
 
 class Parts:
-    """Tensors by name, until a format takes them; what is left over are plain weights.
-
-    `metadata` is what the headers of the files say beside them.
-    """
+    """Tensors by name, until a format takes them: those left are plain weights. `metadata` is that of the headers."""
 
     def __init__(self, tensors: Mapping[str, FileTensor], metadata: Mapping[str, str]) -> None:
         self.left = dict(tensors)
@@ -85,10 +73,7 @@ class Parts:
         return [name.removesuffix(ending) for name in self.left if name.endswith(ending)]
 
     def take(self, name: str, kinds: Collection[str], *shapes: Dims) -> FileTensor:
-        """Return the tensor, which is stored as one of `kinds` and in one of `shapes` (none given: any).
-
-        Raises CheckpointError naming it when it is missing or something else.
-        """
+        """Return the tensor. Raises CheckpointError unless it is one of `kinds` and of `shapes` (none given: any)."""
         tensor = self.left.pop(name, None)
         if tensor is None:
             raise malformed(f"The tensor {name!r} is missing")
@@ -116,7 +101,7 @@ class Parts:
 
 
 def dims(tensor: FileTensor) -> Dims:
-    """Return the shape as the checkpoint has it."""
+    """Return the shape in the checkpoint's order."""
     return tuple(reversed(tensor.shape))
 
 
@@ -145,12 +130,10 @@ def viewed(tensor: FileTensor, kind: str) -> FileTensor:
 
 
 def malformed(cause: str) -> CheckpointError:
-    """Return the error for a packed checkpoint that contradicts its config.json."""
     return CheckpointError(f"{cause}.", "Download the checkpoint again, or get its F16 or BF16 version.")
 
 
 def unsupported(what: str) -> CheckpointError:
-    """Return the error for an unsupported way of quantizing."""
     return CheckpointError(f"The {what} is not supported.", "Get the F16 or BF16 version of this model.")
 
 
@@ -184,15 +167,20 @@ class RowFile:
         return data[start - first * self._row_bytes :][: stop - start]
 
 
-def computed_weight(name: str, shape: Dims, open_rows: Callable[[], Rows], stored: str = "F32") -> FileTensor:
-    """Return the weight `name` of `shape` (columns last), whose rows are computed as `stored`.
+def computed_weight(
+    name: str, shape: Dims, open_rows: Callable[..., Rows], *parts: object, stored: str = "F32"
+) -> FileTensor:
+    """Return the weight `name` of `shape` (columns last), whose rows `open_rows(*parts)` computes as `stored`.
 
-    `open_rows` is the method of a dataclass that holds the stored tensors.
     Reading it raises CheckpointError where float32 rows are not finite.
     """
-    kind = tensor_type_named(stored)
-    opened = _finite(name, open_rows) if stored == "F32" else open_rows
-    source = RowFile(math.prod(shape[:-1]), kind.row_bytes(shape[-1]), opened, getattr(open_rows, "__self__", ()))
+    kind, opened = tensor_type_named(stored), partial(open_rows, *parts)
+    source = RowFile(
+        math.prod(shape[:-1]),
+        kind.row_bytes(shape[-1]),
+        _finite(name, opened) if stored == "F32" else opened,
+        parts,
+    )
     return FileTensor(name, tuple(reversed(shape)), kind, source, 0)
 
 
@@ -295,26 +283,15 @@ class BlockScales:
 
 
 def block_scales(stored: FileTensor, shape: Dims, block: Dims) -> BlockScales:
-    """Return scales as a checkpoint has them, trailing dimensions of one block left out or not.
-
-    Raises CheckpointError naming them when they are not one for each block.
-    """
-    if len(shape) != len(block) or _trimmed(dims(stored)) != _trimmed(block_counts(shape, block)):
+    """Return scales, perhaps without trailing dimensions of one. Raises CheckpointError unless each block has one."""
+    if len(shape) != len(block) or _without_last_ones(dims(stored)) != _without_last_ones(block_counts(shape, block)):
         raise malformed(f"The tensor {stored.name!r} does not have one number for each block of its weight")
     return BlockScales(stored, shape, block)
 
 
-@dataclass(frozen=True, slots=True)
-class ScaledWeight:
-    """Stored values with the scales and zero points of their blocks."""
-
-    values: FileTensor
-    scales: BlockScales
-    zeros: BlockScales | None = None
-
-    def open(self) -> Rows:
-        zeros = self.zeros.open() if self.zeros else None
-        return apply_scales(stored_rows(self.values), self.scales.open(), zeros)
+def scaled_rows(values: FileTensor, scales: BlockScales, zeros: BlockScales | None = None) -> Rows:
+    """Read the scales and zero points of blocks, and return the rows of stored values that they apply to."""
+    return apply_scales(stored_rows(values), scales.open(), zeros.open() if zeros else None)
 
 
 def column_groups(stored: FileTensor, n_groups: int) -> npt.NDArray[np.intp]:
@@ -325,7 +302,6 @@ def column_groups(stored: FileTensor, n_groups: int) -> npt.NDArray[np.intp]:
     return groups.astype(np.intp)
 
 
-def _trimmed(shape: Dims) -> Dims:
-    """Return the shape without trailing ones."""
+def _without_last_ones(shape: Dims) -> Dims:
     n_kept = max((i + 1 for i, n in enumerate(shape) if n != 1), default=0)
     return shape[:n_kept]

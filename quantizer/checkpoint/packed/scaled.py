@@ -12,7 +12,7 @@ and mxfp4, ModelOpt's unified checkpoints, compressed-tensors' compressors, ggml
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from quantizer.checkpoint.packed.parts import (
     Grid,
     Parts,
     Rows,
-    ScaledWeight,
     apply_scales,
     array,
     block_counts,
@@ -36,6 +35,7 @@ from quantizer.checkpoint.packed.parts import (
     dims,
     four_bit_floats,
     malformed,
+    scaled_rows,
     spread_blocks,
     stored_rows,
     unpack_bits,
@@ -80,8 +80,14 @@ def _fp8(name: str, sizes: Dims | None, stored: FileTensor, parts: Parts) -> Fil
     values = parts.take(name, (*_SMALL_FLOATS, *(("I8",) if stored.stored.name in _POWERS else ())))
     if values.stored.name == "I8":
         return weight_of_rows(name, values, stored)
-    stored = _scale_numbers(stored)
-    return computed_weight(name, dims(values), ScaledWeight(values, _fp8_scales(stored, dims(values), sizes)).open)
+    shape, stored = dims(values), _scale_numbers(stored)
+    if sizes is not None:
+        scales = block_scales(stored, shape, (1,) * (len(shape) - len(sizes)) + sizes)
+    else:
+        if len(stored.shape) == 2 * len(shape) and set(dims(stored)[1::2]) == {1}:  # ModelOpt's, for blocks
+            stored = replace(stored, shape=stored.shape[1::2])
+        scales = block_scales(stored, shape, _evident_block(shape, dims(stored)))
+    return computed_weight(name, shape, scaled_rows, values, scales)
 
 
 def unpack_modelopt(config: Config, parts: Parts) -> Iterator[FileTensor]:
@@ -89,17 +95,9 @@ def unpack_modelopt(config: Config, parts: Parts) -> Iterator[FileTensor]:
     name = config.values.get("quant_algo")
     if name not in _QUANT_ALGOS:
         raise unsupported(f"quantization {str(name)[:64]!r} of ModelOpt")
-    yield from unpack_factors(parts)
+    for base in parts.bases(_FACTOR):
+        yield _nvfp4_weight(base, base, _FACTOR, parts)
     yield from unpack_fp8(config, parts)
-
-
-def _fp8_scales(stored: FileTensor, shape: Dims, sizes: Dims | None) -> BlockScales:
-    """Return the scales of blocks of the given sizes, else of what their number suggests."""
-    if sizes is not None:
-        return block_scales(stored, shape, (1,) * (len(shape) - len(sizes)) + sizes)
-    if len(stored.shape) == 2 * len(shape) and set(dims(stored)[1::2]) == {1}:  # ModelOpt's, for blocks
-        stored = replace(stored, shape=stored.shape[1::2])
-    return block_scales(stored, shape, _evident_block(shape, dims(stored)))
 
 
 def _evident_block(shape: Dims, scales: Dims) -> Dims:
@@ -111,43 +109,30 @@ def _evident_block(shape: Dims, scales: Dims) -> Dims:
 
 
 def _scale_numbers(stored: FileTensor) -> FileTensor:
-    """Return scales that are stored as bytes as the powers of two that they are."""
+    # bytes are powers of two
     return viewed(stored, "F8_E8M0") if stored.stored.name == "U8" else stored
 
 
-@dataclass(frozen=True, slots=True)
-class _PackedWeight:
-    """Whole numbers of `n_bits` packed along each row, zero points packed down each column of the scales."""
-
-    words: FileTensor
-    n_bits: int
-    scales: BlockScales
-    zeros: FileTensor | None
-    groups: FileTensor | None
-
-    def open(self) -> Rows:
-        scales, zeros = self.scales.open(), self._zero_points()
-        if self.groups is not None:
-            columns = column_groups(self.groups, scales.values.shape[1])
-            scales, zeros = replace(scales, column_blocks=columns), replace(zeros, column_blocks=columns)
-        return apply_scales(self._codes, scales, zeros)
-
-    def _codes(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        return unpack_bits(array(self.words, start, stop), self.n_bits)[:, : self.scales.shape[1]]
-
-    def _zero_points(self) -> Grid:
-        shape, block = self.scales.shape, self.scales.block
-        if self.zeros is None:
-            return spread_blocks(np.full(1, 1 << self.n_bits - 1, np.float32), shape, shape)
-        points = unpack_bits(array(self.zeros).T, self.n_bits)[:, : block_counts(shape, block)[0]].T
-        return spread_blocks(points.astype(np.float32), shape, block)
+def _packed_rows(
+    words: FileTensor, n_bits: int, stored: BlockScales, stored_zeros: FileTensor | None, groups: FileTensor | None
+) -> Rows:
+    """Return rows of whole numbers packed along each row; zero points are packed down each column of the scales."""
+    scales, shape, block = stored.open(), stored.shape, stored.block
+    if stored_zeros is None:
+        zeros = spread_blocks(np.full(1, 1 << n_bits - 1, np.float32), shape, shape)
+    else:
+        points = unpack_bits(array(stored_zeros).T, n_bits)[:, : block_counts(shape, block)[0]].T
+        zeros = spread_blocks(points.astype(np.float32), shape, block)
+    if groups is not None:
+        columns = column_groups(groups, scales.values.shape[1])
+        scales, zeros = replace(scales, column_blocks=columns), replace(zeros, column_blocks=columns)
+    return apply_scales(
+        lambda start, stop: unpack_bits(array(words, start, stop), n_bits)[:, : shape[1]], scales, zeros
+    )
 
 
 def unpack_compressed_tensors(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Yield every weight that is stored compressed.
-
-    Raises CheckpointError naming a setting that is not supported or the part that does not fit.
-    """
+    """Yield every weight that is stored compressed. Raises CheckpointError for a setting or a part."""
     yield from _compressed(_weight_settings(config), parts)
 
 
@@ -158,7 +143,8 @@ def unpack_small_floats(parts: Parts) -> Iterator[FileTensor]:
 
 
 def _compressed(settings: Config, parts: Parts) -> Iterator[FileTensor]:
-    yield from unpack_divisors(parts)
+    for name in parts.bases(_DIVISOR):
+        yield _nvfp4_weight(name, f"{name}_packed", _DIVISOR, parts)
     for name in parts.bases("_packed"):
         if parts.left[f"{name}_packed"].stored.name == "U8":
             codes = parts.take(f"{name}_packed", ("U8",))
@@ -183,15 +169,11 @@ def _weight_settings(config: Config) -> Config:
         raise unsupported("sparsity of compressed-tensors")
     if config.section("transform_config").values.get("config_groups"):
         raise unsupported("rotation of compressed-tensors")
-    if any(_decisive(other) != _decisive(weights[0]) for other in weights):
+    if any(other.values.get(name) != weights[0].values.get(name) for other in weights for name in _DECISIVE):
         return Config({})
     if (weights[0].text("strategy") or "") not in (("tensor_group",) if formats == {_NVFP4} else _BLOCKS):
         raise unsupported(f"strategy {str(weights[0].values.get('strategy'))[:64]!r} of compressed-tensors")
     return weights[0]
-
-
-def _decisive(settings: Config) -> list[object]:
-    return [settings.values.get(name) for name in _DECISIVE]
 
 
 def _scales(name: str, shape: Dims, settings: Config, kinds: tuple[str, ...], parts: Parts) -> BlockScales:
@@ -212,7 +194,7 @@ def _unpacked(name: str, settings: Config, parts: Parts) -> FileTensor:
     zeros = None
     if _has_zeros(name, settings, parts):
         zeros = block_scales(parts.take(f"{name}_zero_point", ("I8",)), shape, scales.block)
-    return computed_weight(name, shape, ScaledWeight(values, scales, zeros).open)
+    return computed_weight(name, shape, scaled_rows, values, scales, zeros)
 
 
 def _packed(name: str, settings: Config, parts: Parts) -> FileTensor:
@@ -230,44 +212,29 @@ def _packed(name: str, settings: Config, parts: Parts) -> FileTensor:
         packed_rows = -(-n_blocks[0] * n_bits // WORD_BITS)
         zeros = parts.take(f"{name}_zero_point", ("I32",), (packed_rows, n_blocks[1]))
     groups = parts.optional(f"{name}_g_idx", ("I32",), (shape[1],))
-    return computed_weight(name, shape, _PackedWeight(words, n_bits, scales, zeros, groups).open)
+    return computed_weight(name, shape, _packed_rows, words, n_bits, scales, zeros, groups)
 
 
 _MXFP4_BLOCK = 32
 _MXFP4_NAN = 255
 
 
-@dataclass(frozen=True, slots=True)
-class _Mxfp4Weight:
-    """Pairs of codes and the exponents of their blocks."""
+def _mxfp4_rows(name: str, stored_codes: FileTensor, stored_exponents: FileTensor) -> Rows:
+    codes, exponents = stored_rows(stored_codes, 2), stored_rows(stored_exponents)
 
-    name: str
-    codes: FileTensor
-    exponents: FileTensor
+    def rows(start: int, stop: int) -> npt.NDArray[np.uint8]:
+        scales, pairs = exponents(start, stop), codes(start, stop)
+        if (scales == _MXFP4_NAN).any():
+            raise malformed(f"The tensor {name} holds NaN or infinite weights")
+        elements = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*pairs.shape[:-1], 2, _MXFP4_BLOCK // 2)
+        return np.concatenate([scales[..., None], elements[..., 0, :] | elements[..., 1, :] << 4], axis=-1)
 
-    def open(self) -> Rows:
-        codes, exponents = stored_rows(self.codes, 2), stored_rows(self.exponents)
-
-        def rows(start: int, stop: int) -> npt.NDArray[np.uint8]:
-            scales, pairs = exponents(start, stop), codes(start, stop)
-            if (scales == _MXFP4_NAN).any():
-                raise malformed(f"The tensor {self.name} holds NaN or infinite weights")
-            elements = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(*pairs.shape[:-1], 2, _MXFP4_BLOCK // 2)
-            return np.concatenate([scales[..., None], elements[..., 0, :] | elements[..., 1, :] << 4], axis=-1)
-
-        return rows
+    return rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Mxfp4Floats:
-    """The same as float32, of which layers that are cut or turned are made."""
-
-    codes: FileTensor
-    scales: BlockScales
-
-    def open(self) -> Rows:
-        pairs = stored_rows(self.codes)
-        return apply_scales(lambda start, stop: four_bit_floats(pairs(start, stop)), self.scales.open())
+def _four_bit_rows(codes: FileTensor, grid: Grid) -> Rows:
+    pairs = stored_rows(codes)
+    return apply_scales(lambda start, stop: four_bit_floats(pairs(start, stop)), grid)
 
 
 def unpack_mxfp4(config: Config, parts: Parts) -> Iterator[FileTensor]:
@@ -279,62 +246,38 @@ def unpack_mxfp4(config: Config, parts: Parts) -> Iterator[FileTensor]:
         if not leading or n_bytes != _MXFP4_BLOCK // 2:
             raise malformed(f"The tensor {codes.name!r} is not made of blocks of {_MXFP4_BLOCK // 2} bytes")
         exponents = parts.take(f"{name}_scales", ("U8",), (*leading, n_blocks))
-        yield computed_weight(
-            name, (*leading, n_blocks * _MXFP4_BLOCK), _Mxfp4Weight(name, codes, exponents).open, "MXFP4"
-        )
+        shape = (*leading, n_blocks * _MXFP4_BLOCK)
+        yield computed_weight(name, shape, _mxfp4_rows, name, codes, exponents, stored="MXFP4")
 
 
 def weight_of_rows(name: str, codes: FileTensor, exponents: FileTensor) -> FileTensor:
-    """Return the weight whose rows lie in the bytes of `codes`: experts as they are, others as floats.
-
-    Raises CheckpointError when the exponents do not fit.
-    """
+    """Return the weight whose rows lie in the bytes of `codes`. Raises CheckpointError when exponents do not fit."""
     *leading, n_bytes = dims(codes)
     n_blocks, rest = divmod(n_bytes, _MXFP4_BLOCK // 2)
     if not leading or rest or dims(exponents) != (*leading, n_blocks):
         raise malformed(f"The tensor {exponents.name!r} does not have one number for each {_MXFP4_BLOCK} weights")
     shape = (*leading, n_blocks * _MXFP4_BLOCK)
-    if "expert" not in name:
+    if "expert" not in name:  # float32, of which layers that are cut or turned are made
         scales = BlockScales(viewed(exponents, "F8_E8M0"), shape, (1,) * len(leading) + (_MXFP4_BLOCK,))
-        return computed_weight(name, shape, _Mxfp4Floats(viewed(codes, "U8"), scales).open)
+        return computed_weight(name, shape, _mxfp4_floats, viewed(codes, "U8"), scales)
     blocks = replace(viewed(codes, "U8"), shape=(_MXFP4_BLOCK // 2, n_blocks, *reversed(leading)))
-    return computed_weight(name, shape, _Mxfp4Weight(name, blocks, viewed(exponents, "U8")).open, "MXFP4")
+    return computed_weight(name, shape, _mxfp4_rows, name, blocks, viewed(exponents, "U8"), stored="MXFP4")
+
+
+def _mxfp4_floats(codes: FileTensor, scales: BlockScales) -> Rows:
+    return _four_bit_rows(codes, scales.open())
 
 
 _NVFP4_BLOCK = 16
-_FACTOR, _DIVISOR = "_scale_2", "_global_scale"
+_FACTOR, _DIVISOR = "_scale_2", "_global_scale"  # ModelOpt's, and that of compressed-tensors
 
 
-@dataclass(frozen=True, slots=True)
-class _Nvfp4Weight:
-    """Pairs of codes, the first in the lower half of a byte; scales of blocks, and what multiplies or divides them."""
-
-    codes: FileTensor
-    scales: BlockScales
-    factor: FileTensor
-    divides: bool
-
-    def open(self) -> Rows:
-        scales, factor = self.scales.open(), array(self.factor)[0]
-        if self.divides and factor == 0:
-            raise malformed(f"The tensor {self.factor.name!r}, by which weights are divided, is 0")
-        values = scales.values / factor if self.divides else scales.values * factor
-        return apply_scales(self._numbers, Grid(values, scales.row_blocks, scales.column_blocks))
-
-    def _numbers(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        return four_bit_floats(stored_rows(self.codes)(start, stop))
-
-
-def unpack_factors(parts: Parts) -> Iterator[FileTensor]:
-    """Yield every weight as ModelOpt stores it. Raises CheckpointError naming the part that does not fit."""
-    for name in parts.bases(_FACTOR):
-        yield _nvfp4_weight(name, name, _FACTOR, parts)
-
-
-def unpack_divisors(parts: Parts) -> Iterator[FileTensor]:
-    """Yield every weight as compressed-tensors stores it. Raises CheckpointError naming the part that does not fit."""
-    for name in parts.bases(_DIVISOR):
-        yield _nvfp4_weight(name, f"{name}_packed", _DIVISOR, parts)
+def _nvfp4_rows(codes: FileTensor, stored: BlockScales, stored_factor: FileTensor, divides: bool) -> Rows:
+    """Return rows of pairs, the first in the lower half of a byte; the factor multiplies or divides their scales."""
+    scales, factor = stored.open(), array(stored_factor)[0]
+    if divides and factor == 0:
+        raise malformed(f"The tensor {stored_factor.name!r}, by which weights are divided, is 0")
+    return _four_bit_rows(codes, replace(scales, values=scales.values / factor if divides else scales.values * factor))
 
 
 def _nvfp4_weight(name: str, codes_name: str, factor_ending: str, parts: Parts) -> FileTensor:
@@ -345,4 +288,4 @@ def _nvfp4_weight(name: str, codes_name: str, factor_ending: str, parts: Parts) 
         raise malformed(f"The tensor {codes.name!r} is not made of blocks of {_NVFP4_BLOCK // 2} bytes")
     scales = block_scales(parts.take(f"{name}_scale", ("F8_E4M3",)), shape, (1,) * len(leading) + (_NVFP4_BLOCK,))
     factor = replace(parts.take(name + factor_ending, ("F32",), (1,), ()), shape=(1,))
-    return computed_weight(name, shape, _Nvfp4Weight(codes, scales, factor, factor_ending == _DIVISOR).open)
+    return computed_weight(name, shape, _nvfp4_rows, codes, scales, factor, factor_ending == _DIVISOR)

@@ -32,16 +32,15 @@ from quantizer.checkpoint.packed.parts import (
     FLOATS,
     BlockScales,
     Dims,
-    Grid,
     Parts,
     Rows,
-    ScaledWeight,
     array,
     block_counts,
     block_scales,
     computed_weight,
     dims,
     malformed,
+    scaled_rows,
     spread_blocks,
     stored_rows,
     unpack_bits,
@@ -55,10 +54,7 @@ _Unpack: TypeAlias = Callable[[str, str, Config, Parts], FileTensor]
 
 
 def unpack_torchao(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Yield every weight that the metadata describes as quantized.
-
-    Raises CheckpointError naming a class that is not supported or the part that does not fit.
-    """
+    """Yield every weight that the metadata describes as quantized. Raises CheckpointError for a class or a part."""
     del config  # the metadata describe each tensor
     if "tensor_names" not in parts.metadata:
         raise malformed("The safetensors of this torchao checkpoint lack the metadata that describes their tensors")
@@ -96,34 +92,22 @@ def _blocks(name: str, prefix: str, settings: Config, parts: Parts, kinds: tuple
     scales = block_scales(parts.take(f"{prefix}scale", FLOATS), shape, block)
     stored_zeros = parts.optional(f"{prefix}zero_point", ("I8", *FLOATS))
     zeros = None if stored_zeros is None else block_scales(stored_zeros, shape, block)
-    return computed_weight(name, shape, ScaledWeight(values, scales, zeros).open)
+    return computed_weight(name, shape, scaled_rows, values, scales, zeros)
 
 
-@dataclass(frozen=True, slots=True)
-class _Int4Weight:
-    """Pairs of signed values; scales and zero points lie [..., groups, rows]."""
+def _int4_rows(codes: FileTensor, *scales_and_zeros: BlockScales) -> Rows:
+    """Return rows of pairs of signed values; scales and zero points lie [..., groups, rows]."""
+    pairs = stored_rows(codes)
+    numbers = ((blocks, np.swapaxes(array(blocks.stored), -1, -2)) for blocks in scales_and_zeros)
+    scales, zeros = (spread_blocks(values, blocks.shape, blocks.block) for blocks, values in numbers)
 
-    codes: FileTensor
-    scales: BlockScales
-    zeros: BlockScales
+    def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
+        stored = pairs(start, stop)
+        codes = np.stack([stored & 15, stored >> 4 & 15], axis=-1).reshape(len(stored), -1).astype(np.int8)
+        values = ((codes ^ 8) - 8).astype(np.float32)
+        return values * scales.over(start, stop) + zeros.over(start, stop)
 
-    def open(self) -> Rows:
-        scales, zeros = _turned(self.scales), _turned(self.zeros)
-        pairs = stored_rows(self.codes)
-
-        def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
-            stored = pairs(start, stop)
-            codes = np.stack([stored & 15, stored >> 4 & 15], axis=-1).reshape(len(stored), -1).astype(np.int8)
-            values = ((codes ^ 8) - 8).astype(np.float32)
-            return values * scales.over(start, stop) + zeros.over(start, stop)
-
-        return rows
-
-
-def _turned(blocks: BlockScales) -> Grid:
-    """Return numbers that are stored with a column for each row of the weight."""
-    stored = array(blocks.stored).astype(np.float32)
-    return spread_blocks(np.ascontiguousarray(np.swapaxes(stored, -1, -2)), blocks.shape, blocks.block)
+    return rows
 
 
 def _int4(name: str, prefix: str, settings: Config, parts: Parts) -> FileTensor:
@@ -134,10 +118,8 @@ def _int4(name: str, prefix: str, settings: Config, parts: Parts) -> FileTensor:
     if len(codes.shape) < 2 or not is_grouped or settings.sizes("shape") != shape:
         raise malformed(f"The tensor {codes.name!r} is not made of the pairs that the metadata describe")
     grid = (*leading, block_counts(shape, block)[-1], n_rows)
-    scales, zeros = (
-        BlockScales(parts.take(f"{prefix}{part}", FLOATS, grid), shape, block) for part in ("scale", "zero_point")
-    )
-    return computed_weight(name, shape, _Int4Weight(codes, scales, zeros).open)
+    stored = (parts.take(f"{prefix}{part}", FLOATS, grid) for part in ("scale", "zero_point"))
+    return computed_weight(name, shape, _int4_rows, codes, *(BlockScales(each, shape, block) for each in stored))
 
 
 _TILE_ROWS, _TILE_COLUMNS = 8, 128
@@ -146,32 +128,24 @@ _LANES, _WORDS = 32, 4  # each lane has a row and two neighbouring columns of ei
 _FIELDS = np.array([0, 4, 1, 5, 2, 6, 3, 7])
 
 
-@dataclass(frozen=True, slots=True)
-class _TiledWeight:
-    """Words of tiles of 8 x 128, the last of which are cut; scales and zero points lie [..., groups, rows, 2]."""
+def _tiled_rows(words: FileTensor, scales_and_zeros: FileTensor, shape: Dims, group_size: int) -> Rows:
+    """Return rows of tiles of 8 x 128, the last of which are cut; scales and zero points lie [..., groups, rows, 2]."""
+    n_rows, n_columns = shape[-2:]
+    n_padded = -(-n_rows // _TILE_ROWS) * _TILE_ROWS
+    numbers = np.swapaxes(array(scales_and_zeros), -2, -3)
+    numbers = numbers.reshape(-1, *numbers.shape[-2:])
+    tiles, groups = stored_rows(words, 3), np.arange(n_columns) // group_size
 
-    words: FileTensor
-    scales_and_zeros: FileTensor
-    shape: Dims
-    group_size: int
+    def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
+        flat = np.arange(start, stop)
+        padded = flat // n_rows * n_padded + flat % n_rows
+        first, last = padded[0] // _TILE_ROWS, padded[-1] // _TILE_ROWS + 1
+        codes = _untiled(tiles(int(first), int(last)))[padded - first * _TILE_ROWS, :n_columns]
+        scales, zeros = (numbers[padded, :, part][:, groups] for part in (0, 1))
+        values: npt.NDArray[np.float32] = (codes.astype(np.float32) - 8) * scales + zeros
+        return values
 
-    def open(self) -> Rows:
-        n_rows, n_columns = self.shape[-2:]
-        n_padded = -(-n_rows // _TILE_ROWS) * _TILE_ROWS
-        numbers = np.swapaxes(array(self.scales_and_zeros), -2, -3)
-        numbers = numbers.reshape(-1, *numbers.shape[-2:])
-        tiles, groups = stored_rows(self.words, 3), np.arange(n_columns) // self.group_size
-
-        def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
-            flat = np.arange(start, stop)
-            padded = flat // n_rows * n_padded + flat % n_rows
-            first, last = padded[0] // _TILE_ROWS, padded[-1] // _TILE_ROWS + 1
-            codes = _untiled(tiles(int(first), int(last)))[padded - first * _TILE_ROWS, :n_columns]
-            scales, zeros = (numbers[padded, :, part][:, groups] for part in (0, 1))
-            values: npt.NDArray[np.float32] = (codes.astype(np.float32) - 8) * scales + zeros
-            return values
-
-        return rows
+    return rows
 
 
 def _untiled(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint8]:
@@ -193,7 +167,7 @@ def _tiled(name: str, prefix: str, settings: Config, parts: Parts) -> FileTensor
     numbers = parts.take(f"{prefix}scale_and_zero", FLOATS, grid)
     if -(-shape[-2] // _TILE_ROWS) != n_row_tiles:
         raise malformed(f"The tensor {words.name!r} has {n_row_tiles} tiles for {shape[-2]} rows")
-    return computed_weight(name, shape, _TiledWeight(words, numbers, shape, size).open)
+    return computed_weight(name, shape, _tiled_rows, words, numbers, shape, size)
 
 
 _CLASSES: dict[str, _Unpack] = {
@@ -230,56 +204,41 @@ class _Magnitudes:
         return values
 
 
-@dataclass(frozen=True, slots=True)
-class _FourBits:
-    """Two codes to a byte, the first in the upper half, in blocks that take no notice of rows."""
+def _four_bit_rows(
+    stored_codes: FileTensor, stored_table: FileTensor, stored_magnitudes: _Magnitudes, block: int, n_columns: int
+) -> Rows:
+    """Return rows of two codes to a byte, the first in the upper half, in blocks that take no notice of rows."""
+    table, magnitudes = array(stored_table), stored_magnitudes.open()
 
-    codes: FileTensor
-    table: FileTensor
-    magnitudes: _Magnitudes
-    block: int
-    n_columns: int
+    def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
+        first, last = start * n_columns, stop * n_columns
+        pairs = array(stored_codes, first // 2, -(-last // 2)).reshape(-1)
+        codes = np.stack([pairs >> 4, pairs & 15], axis=-1).reshape(-1)[first % 2 :][: last - first]
+        values = table[codes] * magnitudes[np.arange(first, last) // block]
+        return values.reshape(-1, n_columns)
 
-    def open(self) -> Rows:
-        table, magnitudes = array(self.table), self.magnitudes.open()
-
-        def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
-            first, last = start * self.n_columns, stop * self.n_columns
-            pairs = array(self.codes, first // 2, -(-last // 2)).reshape(-1)
-            codes = np.stack([pairs >> 4, pairs & 15], axis=-1).reshape(-1)[first % 2 :][: last - first]
-            values = table[codes] * magnitudes[np.arange(first, last) // self.block]
-            return values.reshape(-1, self.n_columns)
-
-        return rows
+    return rows
 
 
-@dataclass(frozen=True, slots=True)
-class _EightBits:
-    """Bytes with the largest magnitude of each row."""
-
-    values: FileTensor
-    magnitudes: FileTensor
-    layout: FileTensor | None
-
-    def open(self) -> Rows:
-        """Read the magnitudes. Raises CheckpointError when the bytes are laid out for a certain GPU."""
-        if self.layout is not None and array(self.layout).item() != _ROW_MAJOR:
-            raise malformed(f"The tensor {self.values.name!r} is laid out for a certain GPU")
-        magnitudes, values = array(self.magnitudes)[:, None], stored_rows(self.values)
-        return lambda start, stop: values(start, stop) * magnitudes[start:stop] * _RECIPROCAL
+def _eight_bit_rows(stored: FileTensor, stored_magnitudes: FileTensor, layout: FileTensor | None) -> Rows:
+    """Read the magnitudes of rows. Raises CheckpointError when the bytes are laid out for a certain GPU."""
+    if layout is not None and array(layout).item() != _ROW_MAJOR:
+        raise malformed(f"The tensor {stored.name!r} is laid out for a certain GPU")
+    magnitudes, values = array(stored_magnitudes)[:, None], stored_rows(stored)
+    return lambda start, stop: values(start, stop) * magnitudes[start:stop] * _RECIPROCAL
 
 
 def unpack_bitsandbytes(config: Config, parts: Parts) -> Iterator[FileTensor]:
-    """Yield every weight that has a quant_state or a row of magnitudes.
-
-    Raises CheckpointError naming the part that does not fit.
-    """
+    """Yield every weight that has a quant_state or a row of magnitudes. Raises CheckpointError for a part."""
     del config  # every tensor names its own format
     for ending in _STATES:
         for name in parts.bases(ending):
             yield _four_bits(name, parts.take(name + ending, ("U8",)), parts)
     for name in parts.bases(".SCB"):
-        yield _eight_bits(name, parts)
+        values, n_rows, n_columns = parts.matrix(f"{name}.weight", ("I8",))
+        magnitudes = parts.take(f"{name}.SCB", ("F32",), (n_rows,))
+        layout = parts.optional(f"{name}.weight_format", ("U8",), (1,))
+        yield computed_weight(values.name, (n_rows, n_columns), _eight_bit_rows, values, magnitudes, layout)
 
 
 def _four_bits(name: str, stored_state: FileTensor, parts: Parts) -> FileTensor:
@@ -291,7 +250,7 @@ def _four_bits(name: str, stored_state: FileTensor, parts: Parts) -> FileTensor:
     codes = parts.take(name, ("U8",), (n_bytes, 1))
     table = parts.take(f"{name}.quant_map", ("F32",), (16,))
     magnitudes = _magnitudes(name, n_blocks, state, parts)
-    return computed_weight(name, shape, _FourBits(codes, table, magnitudes, block, shape[1]).open)
+    return computed_weight(name, shape, _four_bit_rows, codes, table, magnitudes, block, shape[1])
 
 
 def _magnitudes(name: str, n_blocks: int, state: Config, parts: Parts) -> _Magnitudes:
@@ -308,7 +267,6 @@ def _magnitudes(name: str, n_blocks: int, state: Config, parts: Parts) -> _Magni
 
 
 def _state(stored: FileTensor) -> Config:
-    """Return the JSON that bitsandbytes keeps in a tensor."""
     if dims(stored)[0] > _MAX_STATE_BYTES:
         raise malformed(f"The tensor {stored.name!r} is too large")
     try:
@@ -318,13 +276,6 @@ def _state(stored: FileTensor) -> Config:
     if not isinstance(state, dict):
         raise malformed(f"The tensor {stored.name!r} is not an object")
     return Config(state)
-
-
-def _eight_bits(name: str, parts: Parts) -> FileTensor:
-    values, n_rows, n_columns = parts.matrix(f"{name}.weight", ("I8",))
-    magnitudes = parts.take(f"{name}.SCB", ("F32",), (n_rows,))
-    layout = parts.optional(f"{name}.weight_format", ("U8",), (1,))
-    return computed_weight(values.name, (n_rows, n_columns), _EightBits(values, magnitudes, layout).open)
 
 
 # packing -> (bits of a code, codes in a byte or word, its type)
@@ -343,36 +294,28 @@ _NOTES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _HqqWeight:
-    """Codes packed over [n_rows of the layout, its width], and numbers for its rows or columns."""
+def _hqq_rows(
+    stored: FileTensor, scales: FileTensor, zeros: FileTensor, n_bits: int, n_per_word: int, n_columns: int
+) -> Rows:
+    """Read all, packed over [n_rows of the layout, its width]: rows of the weight lie across all of it.
 
-    codes: FileTensor
-    scales: FileTensor
-    zeros: FileTensor
-    n_bits: int
-    n_per_word: int
-    n_columns: int
+    Scales and zeros have a number for each row or column of the layout.
+    """
+    words, numbers = array(stored), (array(zeros), array(scales))
+    n_words, width = words.shape
+    mask = words.dtype.type((1 << n_bits) - 1)
 
-    def open(self) -> Rows:
-        """Read all of it, packed: rows of the weight lie across the whole of `codes`."""
-        words, scales, zeros = array(self.codes), array(self.scales), array(self.zeros)
-        n_words, width = words.shape
-        mask = words.dtype.type((1 << self.n_bits) - 1)
+    def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
+        first, last = start * n_columns, stop * n_columns
+        places = np.arange(first // width, -(-last // width))
+        shifts = (n_per_word - 1 - places // n_words) * n_bits
+        codes = words[places % n_words] >> shifts.astype(words.dtype)[:, None] & mask
+        zeros_here, scales_here = (each if each.shape[1] == width else each[places] for each in numbers)
+        values: npt.NDArray[np.float32] = codes.astype(np.float32) - zeros_here
+        values *= scales_here
+        return values.reshape(-1)[first - places[0] * width :][: last - first].reshape(-1, n_columns)
 
-        def of_rows(values: npt.NDArray[np.float32], places: npt.NDArray[np.intp]) -> npt.NDArray[np.float32]:
-            return values if values.shape[1] == width else values[places]
-
-        def rows(start: int, stop: int) -> npt.NDArray[np.float32]:
-            first, last = start * self.n_columns, stop * self.n_columns
-            places = np.arange(first // width, -(-last // width))
-            shifts = (self.n_per_word - 1 - places // n_words) * self.n_bits
-            codes = words[places % n_words] >> shifts.astype(words.dtype)[:, None] & mask
-            values: npt.NDArray[np.float32] = codes.astype(np.float32) - of_rows(zeros, places)
-            values *= of_rows(scales, places)
-            return values.reshape(-1)[first - places[0] * width :][: last - first].reshape(-1, self.n_columns)
-
-        return rows
+    return rows
 
 
 def unpack_hqq(config: Config, parts: Parts) -> Iterator[FileTensor]:
@@ -397,8 +340,7 @@ def _hqq_weight(name: str, parts: Parts) -> FileTensor:
         raise malformed(f"The tensor {codes.name!r} does not hold {shape[0]} × {shape[1]} numbers of {n_bits} bits")
     grid = (layout[0], 1) if axis else (1, layout[1])
     scales, zeros = (parts.take(f"{name}.{part}", FLOATS, grid) for part in ("scale", "zero"))
-    weight = _HqqWeight(codes, scales, zeros, n_bits, n_per_word, shape[1])
-    return computed_weight(f"{name}.weight", shape, weight.open)
+    return computed_weight(f"{name}.weight", shape, _hqq_rows, codes, scales, zeros, n_bits, n_per_word, shape[1])
 
 
 def _layout(name: str, shape: Dims, axis: int, stored_size: FileTensor | None) -> Dims:
