@@ -1,15 +1,16 @@
 """The arguments of a call against the JSON schema of its tool: a reason for the model to mend it, or none. Pure.
 
 Owns a small, bounded part of JSON Schema: types, enumerations, objects, lists, lengths, ranges, alternatives and
-references within the schema. It never refuses what the schema allows; keywords that it does not know are left to the
-server, and so are patterns, since a hostile one takes forever. A schema of a server of others is untrusted: nothing is
-fetched for a reference, and a check ends after a number of steps.
+references within the schema. It never refuses what the schema allows; keywords and dialects that it does not know are
+left to the server, and so are patterns, since a hostile one takes forever. A schema of a server of others is untrusted:
+nothing is fetched for a reference, and a check ends after a number of steps.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeGuard
 
@@ -19,6 +20,7 @@ MAX_ARGUMENT_CHARACTERS = 8 << 20
 _MAX_STEPS = 100_000
 _MAX_DEPTH = 64
 _MAX_SHOWN = 100
+_DIALECTS = "://json-schema.org/"  # another may give these keywords no meaning
 
 Schema: TypeAlias = Any  # an object, or true and false; untrusted
 Problem: TypeAlias = tuple[str, str]  # where, and what
@@ -61,19 +63,24 @@ class _Check:
     def problem(self, value: Any, schema: Schema, place: str, depth: int) -> Problem | None:
         """Return the first thing in `value` that `schema` does not allow, None where there is none."""
         self._n_steps += 1
-        if self._n_steps > _MAX_STEPS or depth > _MAX_DEPTH or schema is True:
+        if self._n_steps > _MAX_STEPS or depth > _MAX_DEPTH:
             return None
         if schema is False:
             return place, "is not allowed"
-        if not isinstance(schema, Mapping):
+        if not isinstance(schema, Mapping) or _DIALECTS not in str(schema.get("$schema", _DIALECTS)):
+            return None
+        if "$id" in schema and schema is not self._root:  # its references begin at itself
             return None
         return next(self._problems(value, schema, place, depth), None)
 
     def _problems(self, value: Any, schema: Mapping[str, Any], place: str, depth: int) -> Iterator[Problem]:
         if isinstance(reference := schema.get("$ref"), str):
             yield from self._found(value, self._target(reference), place, depth)
-        if what := _type_problem(value, schema.get("type")):
-            yield place, what
+            return  # up to draft 7 nothing beside it counts
+        types = schema.get("type")
+        names = [name for name in (types if isinstance(types, list) else [types]) if isinstance(name, str)]
+        if names and all(name in _TYPES and not _TYPES[name](value) for name in names):
+            yield place, f"must be of type {' or '.join(names)}"
             return
         if "const" in schema and not _equal(value, schema["const"]):
             yield place, f"must be {_shown(schema['const'])}"
@@ -84,10 +91,7 @@ class _Check:
             yield from self._object(value, schema, place, depth)
         elif isinstance(value, list):
             yield from self._list(value, schema, place, depth)
-        elif isinstance(value, str):
-            yield from _size_problems(len(value), schema, place, ("minLength", "maxLength"), "characters")
-        elif _is_number(value):
-            yield from _range_problems(value, schema, place)
+        yield from _limit_problems(value, schema, place)
 
     def _found(self, value: Any, schema: Schema, place: str, depth: int) -> Iterator[Problem]:
         if (problem := self.problem(value, schema, place, depth + 1)) is not None:
@@ -116,7 +120,6 @@ class _Check:
                 if schema["additionalProperties"] is False:
                     yield place, f"must not have {_shown(name)}"
                 yield from self._found(each, schema["additionalProperties"], _within(place, name), depth)
-        yield from _size_problems(len(value), schema, place, ("minProperties", "maxProperties"), "members")
 
     def _list(self, value: list[Any], schema: Mapping[str, Any], place: str, depth: int) -> Iterator[Problem]:
         prefix = _listed(schema, "prefixItems")
@@ -126,18 +129,14 @@ class _Check:
         if isinstance(items, Mapping | bool):
             for number, each in enumerate(value[len(prefix) :], len(prefix)):
                 yield from self._found(each, items, f"{place}[{number}]", depth)
-        yield from _size_problems(len(value), schema, place, ("minItems", "maxItems"), "items")
 
     def _target(self, reference: str) -> Schema:
-        """Return the part of the schema that `reference` names; one that names nothing here allows everything."""
-        if not reference.startswith("#"):
-            return True
-        found = self._root
-        for name in reference.removeprefix("#").split("/")[1:]:
+        """Return the part of the schema that `reference` names; an anchor, or what is not here, allows everything."""
+        document, *names = reference.split("/")
+        found = self._root if document == "#" else True
+        for name in names:
             name = name.replace("~1", "/").replace("~0", "~")
-            if not isinstance(found, Mapping) or name not in found:
-                return True
-            found = found[name]
+            found = found.get(name, True) if isinstance(found, Mapping) else True
         return found
 
 
@@ -152,35 +151,31 @@ _TYPES: Mapping[str, Callable[[Any], bool]] = {
 }
 
 
-def _type_problem(value: Any, types: object) -> str:
-    names = [name for name in (types if isinstance(types, list) else [types]) if isinstance(name, str)]
-    known = [name for name in names if name in _TYPES]
-    if not known or len(known) < len(names) or any(_TYPES[name](value) for name in known):
-        return ""
-    return f"must be of type {' or '.join(known)}"
+_SIZES: Mapping[type, tuple[str, str]] = {
+    str: ("Length", "characters"),
+    list: ("Items", "items"),
+    dict: ("Properties", "members"),
+}
 
 
-def _size_problems(
-    size: int, schema: Mapping[str, Any], place: str, names: tuple[str, str], what: str
-) -> Iterator[Problem]:
-    least, most = (schema.get(name) for name in names)
-    if _is_number(least) and size < least:
-        yield place, f"must have at least {least} {what}"
-    if _is_number(most) and size > most:
-        yield place, f"must have at most {most} {what}"
-
-
-def _range_problems(value: float, schema: Mapping[str, Any], place: str) -> Iterator[Problem]:
-    checks: tuple[tuple[str, Callable[[float, float], bool], str], ...] = (
-        ("minimum", lambda number, limit: number >= limit, "at least"),
-        ("maximum", lambda number, limit: number <= limit, "at most"),
-        ("exclusiveMinimum", lambda number, limit: number > limit, "above"),
-        ("exclusiveMaximum", lambda number, limit: number < limit, "below"),
-    )
-    for name, holds, words in checks:
+def _limit_problems(value: Any, schema: Mapping[str, Any], place: str) -> Iterator[Problem]:
+    """Yield where a number is out of its range, or a text, list or object has another size than it may have."""
+    limits: list[tuple[str, Callable[[Any, Any], bool], str, str]] = []
+    if _is_number(value):
+        limits = [
+            ("minimum", operator.ge, "be at least", ""),
+            ("maximum", operator.le, "be at most", ""),
+            ("exclusiveMinimum", operator.gt, "be above", ""),
+            ("exclusiveMaximum", operator.lt, "be below", ""),
+        ]
+    elif type(value) in _SIZES:
+        noun, what = _SIZES[type(value)]
+        limits = [(f"min{noun}", operator.ge, "have at least", what), (f"max{noun}", operator.le, "have at most", what)]
+        value = len(value)
+    for name, holds, words, what in limits:
         limit = schema.get(name)
         if _is_number(limit) and not holds(value, limit):
-            yield place, f"must be {words} {limit}"
+            yield place, f"must {words} {limit} {what}".rstrip()
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -127,3 +127,19 @@ def test_of_the_keywords_that_it_knows_it_says_the_same_as_a_whole_validator(
         assert not is_valid
     else:
         assert is_valid
+
+
+@pytest.mark.parametrize(
+    ("arguments", "schema"),
+    [
+        # from the JSON Schema Test Suite: dynamicRef.json and vocabulary.json of 2020-12, ref.json of draft 7
+        ({"a": ["foo"]}, {"type": "object", "properties": {"a": {"items": {"$ref": "#an-anchor"}}}}),
+        ({"a": 1}, {"$schema": "http://localhost/no-validation.json", "properties": {"a": {"minimum": 10}}}),
+        ({"a": [1]}, {"properties": {"a": {"$ref": "#/$defs/b", "maxItems": 0}}, "$defs": {"b": {"type": "array"}}}),
+        ({"a": 1}, {"properties": {"a": {"$id": "b", "$ref": "#/$defs/c"}}, "$defs": {"c": {"type": "null"}}}),
+    ],
+)
+def test_what_another_validator_reads_otherwise_is_left_to_the_server(
+    arguments: dict[str, Any], schema: dict[str, Any]
+) -> None:
+    assert read_arguments(json.dumps(arguments), schema) == arguments
