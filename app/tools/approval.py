@@ -11,6 +11,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import takewhile
 from typing import Literal, Protocol
 
 from app.protocol.chat import ToolCall
@@ -50,7 +51,6 @@ class ToolSettings:
     max_rounds: int = DEFAULT_MAX_ROUNDS
 
     def has(self, server: str, tool: str) -> bool:
-        """Return whether a tool is switched on."""
         return server in self.enabled or f"{server}/{tool}" in self.enabled
 
 
@@ -86,9 +86,7 @@ class ApprovalQuestion:
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """The answers that it takes: a command is never allowed by its server."""
-        if self.preview.argv:
-            return (Decision.ONCE, Decision.TOOL, Decision.DENY, Decision.NEVER)
-        return tuple(Decision)
+        return tuple(each for each in Decision if each is not Decision.SERVER or not self.preview.argv)
 
 
 class Approver(Protocol):
@@ -109,9 +107,10 @@ def verdict(
     matching = [rule for rule in rules if _matches(rule, tool, argv)]
     if any(rule.is_denied for rule in matching):
         return Verdict.DENY
-    allowing = [rule for rule in matching if (not argv or rule.scope == "command") and _is_same(rule, tool)]
+    seen = {"server": tool.server_fingerprint, "tool": tool.fingerprint, "command": tool.fingerprint}
+    has_rule = any(rule.fingerprint == seen[rule.scope] for rule in matching if not argv or rule.scope == "command")
     reads_only = tool.effect is Effect.READ and tool.server in trusted
-    return Verdict.ALLOW if allowing or reads_only else Verdict.ASK
+    return Verdict.ALLOW if has_rule or reads_only else Verdict.ASK
 
 
 def _matches(rule: ApprovalRule, tool: ServerTool, argv: Sequence[str]) -> bool:
@@ -122,11 +121,6 @@ def _matches(rule: ApprovalRule, tool: ServerTool, argv: Sequence[str]) -> bool:
     if rule.tool != tool.name:
         return False
     return rule.scope == "tool" or (bool(rule.argv_prefix) and tuple(argv[: len(rule.argv_prefix)]) == rule.argv_prefix)
-
-
-def _is_same(rule: ApprovalRule, tool: ServerTool) -> bool:
-    """Return whether the tool, or for a rule of its server all tools there, are those that the rule was made for."""
-    return rule.fingerprint == (tool.server_fingerprint if rule.scope == "server" else tool.fingerprint)
 
 
 def rule_of(decision: Decision, question: ApprovalQuestion) -> ApprovalRule | None:
@@ -187,14 +181,9 @@ def next_step(rounds: Sequence[Sequence[ToolCall]], max_rounds: int, n_granted: 
 
 def n_in_a_row(calls: Sequence[ToolCall]) -> int:
     """Return how often the last of `calls` was made in a row: the same tool with equal arguments."""
-    if not calls:
-        return 0
-    last, n_equal = _identity(calls[-1]), 0
-    for call in reversed(calls):
-        if _identity(call) != last:
-            break
-        n_equal += 1
-    return n_equal
+    identities = map(_identity, reversed(calls))
+    last = next(identities, None)
+    return sum(1 for _ in takewhile(lambda each: each == last, identities)) + (last is not None)
 
 
 def repeat_note(calls: Sequence[ToolCall]) -> str:

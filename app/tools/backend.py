@@ -23,9 +23,6 @@ class FinishedCall:
     rule: ApprovalRule | None = None
 
 
-def _ignore_progress(_: ToolProgress) -> None: ...
-
-
 async def _ignore_result(_: ToolResult) -> None: ...
 
 
@@ -41,7 +38,7 @@ class CallRequest:
     call: ToolCall
     settings: ToolSettings
     approver: Approver
-    on_progress: Callable[[ToolProgress], None] = _ignore_progress
+    on_progress: Callable[[ToolProgress], None] = lambda _: None
     on_update: Callable[[ToolResult], Awaitable[None]] = _ignore_result
     max_characters: int = MAX_CHARACTERS
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,11 +37,8 @@ def plain_lines(text: str, kind: LineKind = "plain") -> tuple[StyledLine, ...]:
 
 def diff_lines(text: str) -> tuple[StyledLine, ...]:
     """Return the lines of an untrusted text, of which those of a unified diff have their kinds."""
-    return tuple(_diff_lines(text.split("\n")))
-
-
-def _diff_lines(lines: Sequence[str]) -> Iterator[StyledLine]:
-    is_in_diff = False
+    found: list[StyledLine] = []
+    lines, is_in_diff = text.split("\n"), False
     for number, line in enumerate(lines):
         is_header = line.startswith(_FILES[0]) and number + 1 < len(lines) and lines[number + 1].startswith(_FILES[1])
         ends_header = line.startswith(_FILES[1]) and number > 0 and lines[number - 1].startswith(_FILES[0])
@@ -53,7 +49,8 @@ def _diff_lines(lines: Sequence[str]) -> Iterator[StyledLine]:
             kind = "place"
         else:
             kind = _DIFF_SIGNS.get(line[:1], "plain") if is_in_diff else "plain"
-        yield from plain_lines(line, kind)
+        found += plain_lines(line, kind)
+    return tuple(found)
 
 
 # One for each decision; "y" and "n" as everywhere.
@@ -65,21 +62,13 @@ KEYS: dict[str, Decision] = {
     "x": Decision.NEVER,
 }
 ARGUMENTS, _OUTPUT = "arguments", "result"
-_SIGNS = {
-    ToolOutcome.RUNNING: "…",
-    ToolOutcome.DONE: "✓",
-    ToolOutcome.FAILED: "✗",
-    ToolOutcome.DENIED: "⊘",
-    ToolOutcome.CANCELLED: "■",
-    ToolOutcome.TIMED_OUT: "✗",
-}
-_WORDS = {
-    ToolOutcome.RUNNING: "",
-    ToolOutcome.DONE: "",
-    ToolOutcome.FAILED: "failed",
-    ToolOutcome.DENIED: "denied",
-    ToolOutcome.CANCELLED: "cancelled",
-    ToolOutcome.TIMED_OUT: "timed out",
+_SIGNS_AND_WORDS = {
+    ToolOutcome.RUNNING: ("…", ""),
+    ToolOutcome.DONE: ("✓", ""),
+    ToolOutcome.FAILED: ("✗", "failed"),
+    ToolOutcome.DENIED: ("⊘", "denied"),
+    ToolOutcome.CANCELLED: ("■", "cancelled"),
+    ToolOutcome.TIMED_OUT: ("✗", "timed out"),
 }
 _CUT_OFF = ("?", "cut off: what it did is not known")
 _SEPARATOR = " · "
@@ -91,8 +80,8 @@ _PREFIX_CHARACTERS = 44
 
 
 def question_title(question: ApprovalQuestion) -> str:
-    """Return what is asked, in a line."""
-    return f"Allow {printable_line(question.preview.title) or _name(question)}?"
+    tool = question.tool
+    return f"Allow {printable_line(question.preview.title) or printable_line(tool.title or tool.name)}?"
 
 
 def question_lines(question: ApprovalQuestion) -> tuple[StyledLine, ...]:
@@ -109,11 +98,12 @@ def question_lines(question: ApprovalQuestion) -> tuple[StyledLine, ...]:
 
 def decision_text(decision: Decision, question: ApprovalQuestion) -> str:
     """Return what a decision means for this call."""
-    tool = printable_line(question.tool.name)
-    if decision is Decision.TOOL:
-        argv = question.preview.argv
-        return f"all that begin with {_prefix(argv)}" if argv else f"{tool} in this chat"
+    if decision is Decision.TOOL and question.preview.argv:
+        shown = printable_line(shlex.join(question.preview.argv))
+        # the command itself has been shown where its beginning is long
+        return f"all that begin with {shown if len(shown) <= _PREFIX_CHARACTERS else 'exactly this'}"
     return {
+        Decision.TOOL: f"{printable_line(question.tool.name)} in this chat",
         Decision.ONCE: "allow once",
         Decision.SERVER: f"all of {printable_line(question.tool.server)}",
         Decision.DENY: "deny",
@@ -121,28 +111,17 @@ def decision_text(decision: Decision, question: ApprovalQuestion) -> str:
     }[decision]
 
 
-def _prefix(argv: Sequence[str]) -> str:
-    """Return the beginning that would be allowed; the command itself has been shown where that is long."""
-    shown = printable_line(shlex.join(argv))
-    return shown if len(shown) <= _PREFIX_CHARACTERS else "exactly this"
-
-
-def _name(question: ApprovalQuestion) -> str:
-    return printable_line(question.tool.title or question.tool.name)
-
-
 # A call in the transcript
 
 
 def call_title(result: ToolResult) -> str:
-    """Return what a call did or does, in a line."""
     return printable_line(result.title) or f"{printable_line(result.server)}: {printable_line(result.tool)}".strip(": ")
 
 
 def result_text(result: ToolResult, *, is_running: bool) -> str:
     """Return a call in a line: its outcome, what it did and how that went."""
     is_cut_off = result.outcome is ToolOutcome.RUNNING and not is_running
-    sign, words = _CUT_OFF if is_cut_off else (_SIGNS[result.outcome], _WORDS[result.outcome])
+    sign, words = _CUT_OFF if is_cut_off else _SIGNS_AND_WORDS[result.outcome]
     duration = f"{result.duration_s:.1f} s" if result.duration_s >= _LEAST_S else ""
     parts = (call_title(result), words, printable_line(result.detail), duration, "undone" if result.is_undone else "")
     return f"{sign} {_SEPARATOR.join(filter(None, parts))}"

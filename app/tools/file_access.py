@@ -107,7 +107,6 @@ class OpenFolder:
         return descriptor
 
     def entries(self) -> list[os.DirEntry[str]]:
-        """Return what is in the folder, by name."""
         with os.scandir(self.path if self._descriptor is None else self._descriptor) as found:
             return sorted(found, key=lambda entry: entry.name)
 
@@ -127,8 +126,10 @@ class OpenFolder:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
                 file.flush()
-                if mode >= 0:
-                    self._take_rights(file.fileno(), partial, mode)
+                if mode >= 0 and hasattr(os, "fchmod"):
+                    os.fchmod(file.fileno(), mode)
+                elif mode >= 0:
+                    Path(self._at(partial)).chmod(mode)
                 os.fsync(file.fileno())
             self._check_unchanged(name, expected)
             if expected.exists:
@@ -147,7 +148,6 @@ class OpenFolder:
         self.sync()
 
     def remove_folder(self, name: str) -> None:
-        """Remove an empty folder."""
         os.rmdir(self._at(name), dir_fd=self._descriptor)
         self.sync()
 
@@ -177,20 +177,11 @@ class OpenFolder:
             raise StorageError(f"{name} is {_kind_of(status.st_mode)}, not a plain file.", "Choose a file.")
 
     def _check_unchanged(self, name: str, expected: FileState) -> None:
-        try:
-            status = os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False)
-        except FileNotFoundError:
-            found: tuple[int, ...] = ()
-        else:
-            found = _stamp(status)
+        found: tuple[int, ...] = ()
+        with contextlib.suppress(FileNotFoundError):
+            found = _stamp(os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False))
         if found != expected.stamp:
             raise StorageError(f"{self.path / name} was changed meanwhile.", _CHANGED)
-
-    def _take_rights(self, descriptor: int, partial: str, mode: int) -> None:
-        if hasattr(os, "fchmod"):
-            os.fchmod(descriptor, mode)
-        else:
-            Path(self._at(partial)).chmod(mode)
 
     def _keep_owner(self, name: str, partial: str, mode: int) -> None:
         """Give the new file the owner of the old one. Raises StorageError where this user may not."""
@@ -202,9 +193,8 @@ class OpenFolder:
             return
         try:
             os.chown(self._at(partial), old.st_uid, old.st_gid, dir_fd=self._descriptor, follow_symlinks=False)
-            os.chmod(
-                self._at(partial), mode if mode >= 0 else stat.S_IMODE(old.st_mode), dir_fd=self._descriptor
-            )  # chown took some
+            kept_mode = mode if mode >= 0 else stat.S_IMODE(old.st_mode)
+            os.chmod(self._at(partial), kept_mode, dir_fd=self._descriptor)  # chown took some
         except PermissionError:
             cause = f"{name} belongs to another user or group, which replacing it would change."
             raise StorageError(cause, "Write another file.") from None
@@ -212,10 +202,8 @@ class OpenFolder:
 
 @contextlib.contextmanager
 def open_folder(path: Path, *, make: bool = False) -> Iterator[OpenFolder]:
-    """Hold the folder at the absolute `path` open; with `make` missing ones are made.
-
-    Raises OSError, and StorageError where a link is on the way: `path` must have been resolved.
-    """
+    """Hold the folder at the absolute `path` open; with `make` missing ones are made. Raises OSError, and StorageError
+    where a link is on the way: `path` must have been resolved."""
     assert path.is_absolute()
     if not _HAS_DESCRIPTORS:
         yield _checked_folder(path, make)
@@ -247,9 +235,7 @@ def _descended(path: Path, make: bool) -> tuple[int, int]:
         except OSError as error:
             if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EEXIST):
                 raise
-            raise StorageError(
-                f"{path} is not a folder, or a link is on the way to it.", "Name another path."
-            ) from error
+            raise _no_folder(path) from error
         finally:
             if above_it is not None:
                 os.close(above_it)
@@ -259,12 +245,10 @@ def _descended(path: Path, make: bool) -> tuple[int, int]:
 
 def _made(name: str, above: int) -> int:
     """Make the folder `name` if it is missing; return how many were made."""
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.stat(name, dir_fd=above, follow_symlinks=False)
-    except FileNotFoundError:
-        os.mkdir(name, dir_fd=above)
-    else:
         return 0
+    os.mkdir(name, dir_fd=above)
     descriptor = os.open(".", os.O_RDONLY, dir_fd=above)
     try:
         os.fsync(descriptor)
@@ -285,8 +269,12 @@ def _checked_folder(path: Path, make: bool) -> OpenFolder:
     except (NotADirectoryError, FileExistsError):
         is_folder = False
     if not is_folder:
-        raise StorageError(f"{path} is not a folder, or a link is on the way to it.", "Name another path.")
+        raise _no_folder(path)
     return OpenFolder(path, None, n_made)
+
+
+def _no_folder(path: Path) -> StorageError:
+    return StorageError(f"{path} is not a folder, or a link is on the way to it.", "Name another path.")
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from app.common.event_log import log_event
 from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, is_partial_file, open_folder
@@ -56,15 +57,7 @@ DEFAULT_LIMITS = HistoryLimits()
 assert DEFAULT_LIMITS.n_newest * MAX_FILE_BYTES <= DEFAULT_LIMITS.max_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What an undo does to one file: from the state that it has to `content`, None to remove it."""
-
-    path: Path
-    state: FileState
-    content: bytes | None
-    mode: int
-    n_new_folders: int
+_Step: TypeAlias = tuple[FileChange, FileState, bytes | None]  # to undo, what the file is now, and held (None: no file)
 
 
 class FileHistory:
@@ -90,10 +83,8 @@ class FileHistory:
         return FileChange(str(path), state.sha256, after, state.mode, n_missing, is_kept)
 
     def write(self, change: FileChange, state: FileState, content: bytes) -> None:
-        """Make a change that was prepared and recorded.
-
-        Raises StorageError, having changed nothing, if the file is no longer as `state`.
-        """
+        """Make a change that was prepared and recorded. Raises StorageError, having changed nothing, if the file is no
+        longer as `state`."""
         self._replace(Path(change.path), content, state.mode, state)
 
     def read(self, sha256: str) -> bytes:
@@ -119,17 +110,27 @@ class FileHistory:
         """
         with self._locked():
             steps = self._planned(changes)
-            for step in steps:
-                if step.state.content is not None:  # a file that was already there keeps it
-                    self._keep(step.state.content)
-        return tuple(self._take(step) for step in steps)
+            for _, state, _ in steps:
+                if state.content is not None:  # a file that was already there keeps it
+                    self._keep(state.content)
+        return tuple(self._take(*step) for step in steps)
 
     def sweep(self) -> int:
         """Remove the partial files that killed processes left, and what is beyond the limits; return how many contents
         were removed."""
         if not self._folder.is_dir():
             return 0
-        self._remove_partial_files()
+        for mark in sorted((self._folder / _WRITING).glob("*")):  # these name files elsewhere
+            if is_process_alive(mark.name.partition(".")[0] or writer_of(mark)):
+                continue
+            try:
+                _remove_marked(mark)
+            except (OSError, ValueError, StorageError) as error:  # of a file that the next sweep cannot remove either
+                log_event("tools", f"{mark} names a partial file that cannot be removed: {error}")
+            mark.unlink(missing_ok=True)
+        for partial in self._folder.glob("[0-9a-f][0-9a-f]/.*"):
+            if (writer := writer_of(partial)) and not is_process_alive(writer):
+                partial.unlink(missing_ok=True)
         with self._locked():
             return self._prune()
 
@@ -148,12 +149,8 @@ class FileHistory:
 
     def _unused(self, used: Collection[str]) -> list[tuple[Path, int]]:
         old_s = time.time() - _DAY_S
-        contents = self._contents()
-        return [
-            (path, size)
-            for path, kept_s, size in contents
-            if kept_s < old_s and path.parent.name + path.name not in used
-        ]
+        old = [(path, size) for path, kept_s, size in self._contents() if kept_s < old_s]
+        return [(path, size) for path, size in old if path.parent.name + path.name not in used]
 
     def _planned(self, changes: Sequence[FileChange]) -> list[_Step]:
         """Return the steps that undo `changes`, each file once: the one that was changed first comes last, for the
@@ -171,33 +168,24 @@ class FileHistory:
                     raise StorageError(cause, _NOTHING_DONE)
                 targets.pop(change.path, None)
                 targets[change.path] = change
-            elif (
-                sha256 != change.before
-                and not any(  # nor as around an earlier change
-                    sha256 in (earlier.before, earlier.after)
-                    for earlier in changes[:number]
-                    if earlier.path == change.path
-                )
-            ):
-                raise StorageError(f"{change.path} was changed since.", _NOTHING_DONE)
-        steps = []
-        for path, change in targets.items():
-            if change.before != states[path].sha256:
-                content = self.read(change.before) if change.before else None
-                steps.append(_Step(Path(path), states[path], content, change.mode, change.n_new_folders))
-        return steps
+            elif sha256 != change.before:
+                earlier = [each for each in changes[:number] if each.path == change.path]
+                if not any(sha256 in (each.before, each.after) for each in earlier):
+                    raise StorageError(f"{change.path} was changed since.", _NOTHING_DONE)
+        undone = [change for path, change in targets.items() if change.before != states[path].sha256]
+        return [(each, states[each.path], self.read(each.before) if each.before else None) for each in undone]
 
-    def _take(self, step: _Step) -> FileChange:
-        before, mode = step.state.sha256, step.state.mode
-        is_kept = not step.state.exists or step.state.content is not None
-        if step.content is None:
+    def _take(self, undone: FileChange, state: FileState, content: bytes | None) -> FileChange:
+        path, is_kept = Path(undone.path), not state.exists or state.content is not None
+        if content is None:
             # and the folders that were made for it, if they are empty
-            with _explained(step.path), open_folder(step.path.parent) as folder:
-                folder.remove(step.path.name, step.state)
-            n_folders = _remove_empty(step.path.parents[: step.n_new_folders])
-            return FileChange(str(step.path), before, "", mode, n_folders, is_kept)
-        n_made = self._replace(step.path, step.content, step.mode, step.state)
-        return FileChange(str(step.path), before, hashlib.sha256(step.content).hexdigest(), mode, n_made, is_kept)
+            with _explained(path), open_folder(path.parent) as folder:
+                folder.remove(path.name, state)
+            n_folders, after = _remove_empty(path.parents[: undone.n_new_folders]), ""
+        else:
+            n_folders = self._replace(path, content, undone.mode, state)
+            after = hashlib.sha256(content).hexdigest()
+        return FileChange(str(path), state.sha256, after, state.mode, n_folders, is_kept)
 
     def _replace(self, path: Path, content: bytes, mode: int, state: FileState) -> int:
         """Write a file, and return how many folders were made for it."""
@@ -218,20 +206,6 @@ class FileHistory:
         finally:
             mark.unlink(missing_ok=True)
         return n_made
-
-    def _remove_partial_files(self) -> None:
-        """Remove what killed processes had begun to write: their marks name files elsewhere."""
-        for mark in sorted((self._folder / _WRITING).glob("*")):
-            if is_process_alive(mark.name.partition(".")[0] or writer_of(mark)):
-                continue
-            try:
-                _remove_marked(mark)
-            except (OSError, ValueError, StorageError) as error:  # of a file that the next sweep cannot remove either
-                log_event("tools", f"{mark} names a partial file that cannot be removed: {error}")
-            mark.unlink(missing_ok=True)
-        for partial in self._folder.glob("[0-9a-f][0-9a-f]/.*"):
-            if (writer := writer_of(partial)) and not is_process_alive(writer):
-                partial.unlink(missing_ok=True)
 
     def _keep(self, content: bytes) -> str:
         """Store a content, which is on the disk on return, and return its SHA-256. The lock is held."""

@@ -20,23 +20,18 @@ class LazyTools:
         self._one_at_a_time = asyncio.Lock()
 
     async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
-        """Return all servers, see `ToolBackend`."""
         return await (await self._backend()).servers(start=start)
 
     async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
-        """Return the tools that are switched on; makes nothing where none is."""
         return await (await self._backend()).offered(settings) if settings.enabled else ()
 
     async def run(self, request: CallRequest) -> FinishedCall:
-        """Run a call, see `ToolBackend`."""
         return await (await self._backend()).run(request)
 
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
-        """Restore files, see `ToolBackend`."""
         return await (await self._backend()).undo(changes)
 
     async def close(self) -> None:
-        """Stop all servers and what they started."""
         async with self._one_at_a_time:
             if self._made is not None:
                 await self._made.close()

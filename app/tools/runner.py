@@ -12,7 +12,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from app.tools.backend import CallRequest, FinishedCall
 from app.tools.tool import (
     CallContext,
     FileChange,
-    Preview,
     RestartableServer,
     ServerStatus,
     ServerTool,
@@ -68,16 +67,12 @@ class ToolRunner:
                 self._servers[server.name] = server
 
     async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
-        """Return all servers; with `start` those that are switched off too are asked for their tools."""
         if start:
             await asyncio.gather(*(self._tools_now(server) for server in self._servers.values()))
         return (*(server.status() for server in self._servers.values()), *self._hidden)
 
     async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
-        """Return the tools that are switched on. A server that does not start offers none; `servers` says why.
-
-        A tool whose name is taken, or is none that models take, or whose schema is too large, is left out.
-        """
+        """A tool whose name is taken, or is none that models take, or whose schema is too large, is left out."""
         names = {enabled.partition("/")[0] for enabled in settings.enabled}
         wanted = [server for server in self._servers.values() if server.name in names]
         found = await asyncio.gather(*(self._tools(server) for server in wanted))
@@ -100,7 +95,6 @@ class ToolRunner:
             return ()
 
     async def run(self, request: CallRequest) -> FinishedCall:
-        """Run a call as `ToolBackend` describes."""
         call, settings = request.call, request.settings
         offered = await self.offered(settings)
         tool = next((tool for tool in offered if tool.definition.name == call.name), None)
@@ -120,49 +114,34 @@ class ToolRunner:
             preview = await server.preview(tool, arguments, context)
             diff = bounded(preview.text, _MAX_DIFF_CHARACTERS) if preview.kind == "diff" else ""
             await running.update(title=_line(preview.title), diff=diff)
-            decision = await self._decide(request, tool, preview)
-            if not decision.is_allowed:
-                return running.finished(ToolOutcome.DENIED, decision.text, rule=decision.rule)
-            return await running.call(server, arguments, context, decision.rule)
+            by_rules = verdict(settings.rules, tool, preview.argv, self._trusted)
+            if by_rules is Verdict.DENY:
+                return running.finished(ToolOutcome.DENIED, _NEVER)
+            if by_rules is Verdict.ASK:
+                question = ApprovalQuestion(tool, call.arguments, preview)
+                answer = await request.approver.ask(question)
+                running.rule = rule_of(answer, question)
+                if answer in (Decision.DENY, Decision.NEVER):
+                    return running.finished(ToolOutcome.DENIED, _DENIED if answer is Decision.DENY else _NEVER)
+            return await running.call(server, arguments, context)
         except UserError as error:
             return running.finished(ToolOutcome.FAILED, str(error), detail=error.cause)
         except OSError as error:  # such as a name that is too long for the system
             cause = f"The system refused: {error.strerror or error}."
             return running.finished(ToolOutcome.FAILED, cause, detail=cause)
 
-    async def _decide(self, request: CallRequest, tool: ServerTool, preview: Preview) -> _Decided:
-        """Return whether a call may run, and ask the person where the rules do not say."""
-        by_rules = verdict(request.settings.rules, tool, preview.argv, self._trusted)
-        if by_rules is not Verdict.ASK:
-            return _Decided(True) if by_rules is Verdict.ALLOW else _Decided(False, _NEVER)
-        question = ApprovalQuestion(tool, request.call.arguments, preview)
-        answer = await request.approver.ask(question)
-        if answer in (Decision.DENY, Decision.NEVER):
-            return _Decided(False, _DENIED if answer is Decision.DENY else _NEVER, rule_of(answer, question))
-        return _Decided(True, "", rule_of(answer, question))
-
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
-        """Restore files as `ToolBackend` describes."""
         return await asyncio.to_thread(self._undo, changes)
 
     async def close(self) -> None:
-        """Stop all servers and what they started."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
 
-@dataclass(frozen=True, slots=True)
-class _Decided:
-    """Whether a call may run; the text for the model if not, and the rule that the chat gains."""
-
-    is_allowed: bool
-    text: str = ""
-    rule: ApprovalRule | None = None
-
-
 class _RunningCall:
-    """A call of `tool` on its way: its result so far, which every step passes on."""
+    """A call of `tool` on its way: its result so far, which every step passes on, and the rule that the chat gains."""
 
     def __init__(self, request: CallRequest, tool: ServerTool) -> None:
+        self.rule: ApprovalRule | None = None
         self._tool = tool
         self._request = request
         self._begun_s = time.monotonic()
@@ -175,13 +154,10 @@ class _RunningCall:
         await self._request.on_update(self._result)
 
     async def record(self, change: FileChange) -> None:
-        """Add a change to the result, before it is made."""
         await self.update(changes=(*self._result.changes, change))
 
-    async def call(
-        self, server: ToolServer, arguments: Mapping[str, Any], context: CallContext, rule: ApprovalRule | None
-    ) -> FinishedCall:
-        """Run the call, which was allowed, within its time."""
+    async def call(self, server: ToolServer, arguments: Mapping[str, Any], context: CallContext) -> FinishedCall:
+        """Run the call, which was allowed, within its time. Raises UserError and OSError as the server does."""
         self._begun_s = time.monotonic()
         limit_s = self._tool.timeout_s or None
         try:
@@ -189,31 +165,19 @@ class _RunningCall:
                 output = await server.call(self._tool, arguments, context)
         except TimeoutError:
             if not timeout.expired():  # it is the server's own
-                return self.finished(ToolOutcome.FAILED, "The tool failed: it timed out.", rule=rule)
+                return self.finished(ToolOutcome.FAILED, "The tool failed: it timed out.")
             text = f"The call was stopped after {limit_s:g} s. What it did until then is not undone."
-            return self.finished(ToolOutcome.TIMED_OUT, text, detail=f"stopped after {limit_s:g} s", rule=rule)
-        except UserError as error:
-            return self.finished(ToolOutcome.FAILED, str(error), detail=error.cause, rule=rule)
-        except OSError as error:
-            cause = f"The system refused: {error.strerror or error}."
-            return self.finished(ToolOutcome.FAILED, cause, detail=cause, rule=rule)
+            return self.finished(ToolOutcome.TIMED_OUT, text, detail=f"stopped after {limit_s:g} s")
         failed = ToolOutcome.TIMED_OUT if output.is_timed_out else ToolOutcome.FAILED
         outcome = failed if output.is_error or output.is_timed_out else ToolOutcome.DONE
         n_bytes = len(output.text.encode("utf-8", "replace")) if output.n_bytes is None else output.n_bytes
-        return self.finished(outcome, output.text, output.detail, n_bytes, rule)
+        return self.finished(outcome, output.text, output.detail, n_bytes)
 
-    def finished(
-        self, outcome: ToolOutcome, text: str, detail: str = "", n_bytes: int = 0, rule: ApprovalRule | None = None
-    ) -> FinishedCall:
+    def finished(self, outcome: ToolOutcome, text: str, detail: str = "", n_bytes: int = 0) -> FinishedCall:
         """Return the end of the call. An empty text is said to be empty: a model takes nothing for an error."""
-        result = replace(
-            self._result,
-            outcome=outcome,
-            detail=_line(detail),
-            n_bytes=n_bytes,
-            duration_s=time.monotonic() - self._begun_s,
-        )
-        return FinishedCall(bounded(text, self._request.max_characters) or "(no output)", result, rule)
+        duration_s = time.monotonic() - self._begun_s
+        result = replace(self._result, outcome=outcome, detail=_line(detail), n_bytes=n_bytes, duration_s=duration_s)
+        return FinishedCall(bounded(text, self._request.max_characters) or "(no output)", result, self.rule)
 
 
 def _unknown(call: ToolCall, offered: Sequence[ServerTool]) -> FinishedCall:

@@ -185,9 +185,6 @@ class ToolOutput:
     is_timed_out: bool = False
 
 
-def _ignore_progress(_: ToolProgress) -> None: ...
-
-
 async def _record_nothing(_: FileChange) -> None: ...
 
 
@@ -200,7 +197,7 @@ class CallContext:
     """
 
     folders: tuple[Path, ...] = ()
-    on_progress: Callable[[ToolProgress], None] = _ignore_progress
+    on_progress: Callable[[ToolProgress], None] = lambda _: None
     record_change: Callable[[FileChange], Awaitable[None]] = _record_nothing
     environment: Mapping[str, str] = field(default_factory=dict)
     max_characters: int = MAX_CHARACTERS

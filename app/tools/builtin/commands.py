@@ -91,14 +91,17 @@ class CommandServer:
         del tool
         argv, folder = arguments["argv"], _folder(arguments, context)
         program = _program(argv[0], folder, context.environment)
+        shown = " ".join(
+            shlex.quote(each) if each.isprintable() else json.dumps(each) for each in argv
+        )  # nothing hides
         lines = [
-            _shown(argv),
+            shown,
             f"program: {program}",
             f"folder: {folder}",
             f"environment: yours, without {', '.join(self._removed)}" if self._removed else "environment: yours",
             f"input: none; stopped after {_timeout_s(arguments)} s",
         ]
-        return Preview("command", f"run {_shown(argv)}", "\n".join(lines), tuple(argv))
+        return Preview("command", f"run {shown}", "\n".join(lines), tuple(argv))
 
     async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Run the command and return its output and exit status. Raises UserError if it cannot be started."""
@@ -134,10 +137,7 @@ def _timeout_s(arguments: Mapping[str, Any]) -> int:
 
 
 def _program(name: str, folder: Path, environment: Mapping[str, str]) -> str:
-    """Return the path of the program that `name` means: on the PATH, or with a separator from `folder` on.
-
-    Raises UsageError if there is none.
-    """
+    """Return the path of the program `name`: on the PATH, or with a separator from `folder` on. Raises UsageError."""
     if not name or "\0" in name:
         raise UsageError("The name of the program is empty or has a NUL.", "Name a program.")
     has_folder = "/" in name or (os.sep in name)
@@ -147,11 +147,6 @@ def _program(name: str, folder: Path, environment: Mapping[str, str]) -> str:
     if os.name == "nt" and found.lower().endswith(_SCRIPTS):
         raise UsageError(f"{name} is a script of the Windows shell.", 'Run it as ["cmd", "/c", ...].')
     return found
-
-
-def _shown(argv: Sequence[str]) -> str:
-    """Return a command as a shell takes it; arguments with characters that hide something are in JSON."""
-    return " ".join(shlex.quote(each) if each.isprintable() else json.dumps(each) for each in argv)
 
 
 # HF_TOKEN, LOCALLLM_API_KEY, AWS_SECRET_ACCESS_KEY, PGPASSWORD; not TOKENIZERS_PARALLELISM, not SSH_AUTH_SOCK.
@@ -179,7 +174,6 @@ def removed_names(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def command_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of commands, made of the person's."""
     kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
     return {**kept, **_ADDED}
 

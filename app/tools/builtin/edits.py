@@ -49,7 +49,6 @@ class TextForm:
             raise NotTextError(cause, "Leave the character out.") from None
 
     def with_endings(self, text: str) -> str:
-        """Return `text` with the line endings of this form."""
         lines = text.replace("\r\n", "\n")
         return lines.replace("\n", self.newline) if self.newline != "\n" else lines
 
@@ -165,7 +164,6 @@ class Diff:
 
     @property
     def summary(self) -> str:
-        """How many lines came and went, as "+3 −1 lines"."""
         return f"+{self.n_added:,} −{self.n_removed:,} lines"
 
 
@@ -189,10 +187,8 @@ def diff_of(before: str, after: str) -> Diff:
 
 
 def _lines(text: str) -> list[str]:
-    lines = text.split("\n")
-    if not lines[-1]:
-        return lines[:-1]
-    return [*lines[:-1], lines[-1] + "\n\\ No newline at end of file"]
+    *lines, last = text.split("\n")
+    return [*lines, last + "\n\\ No newline at end of file"] if last else lines
 
 
 def _n_hidden(text: str) -> int:
@@ -201,7 +197,6 @@ def _n_hidden(text: str) -> int:
 
 
 def _changes(old: Sequence[str], new: Sequence[str]) -> list[_Change]:
-    """Return the runs of lines that differ."""
     shorter = min(len(old), len(new))
     n_head = next((i for i in range(shorter) if old[i] != new[i]), shorter)
     most = shorter - n_head

@@ -27,13 +27,6 @@ from quantizer.system.files import explained
 _MAX_PREVIEWED = 16
 _TOO_LARGE = f"more than {MAX_FILE_BYTES >> 20} MiB"
 _NOT_KEPT = f"[The file has {_TOO_LARGE}: what it holds is not kept, and this cannot be undone]"
-_VERBS = {
-    "read_file": "read",
-    "list_folder": "list",
-    "search_text": "search",
-    "write_file": "write",
-    "edit_file": "edit",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +71,12 @@ class FileServer:
             self._previewed[_key(tool, arguments, context)] = write
             while len(self._previewed) > _MAX_PREVIEWED:
                 self._previewed.popitem(last=False)
-            return Preview("diff", f"{_VERBS[tool.name]} {write.shown}", write.text)
+            return Preview("diff", f"{_verb(tool)} {write.shown}", write.text)
         folders = Folders(context.folders)
         shown = folders.shown(folders.find(arguments.get("path", ".")))
-        title = f"{_VERBS[tool.name]} {shown}"
-        if tool == SEARCH_TEXT:
-            title = f"search {shown} for {arguments['pattern']}"
-        return Preview("arguments", title, json.dumps(dict(arguments), ensure_ascii=False, indent=2))
+        sought = f" for {arguments['pattern']}" if tool == SEARCH_TEXT else ""
+        text = json.dumps(dict(arguments), ensure_ascii=False, indent=2)
+        return Preview("arguments", f"{_verb(tool)} {shown}{sought}", text)
 
     async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Run a call. Raises UserError for a write to a file that is no longer as it was shown."""
@@ -113,63 +105,51 @@ class FileServer:
             raise StorageError(f"{shown.shown} was changed after this was shown.", "Read it again, and decide anew.")
         change = await asyncio.to_thread(self._history.prepare, now.path, now.state, now.content)
         await context.record_change(change)
-        # A write that has begun is finished: cancelling it must not leave open whether it happened.
-        await _finished(asyncio.to_thread(self._history.write, change, now.state, now.content))
+        writing = asyncio.ensure_future(asyncio.to_thread(self._history.write, change, now.state, now.content))
+        try:
+            await asyncio.shield(writing)
+        except asyncio.CancelledError:  # it is finished all the same: it must not be left open whether it happened
+            await asyncio.wait({writing})
+            writing.result()
+            raise
         lines = [f"{'Wrote' if tool == WRITE_FILE else 'Edited'} {now.shown} ({now.summary})."]
         if not now.is_kept:
             lines.append(_NOT_KEPT)
         return ToolOutput("\n".join(lines), detail=now.summary if now.is_kept else f"{now.summary}, cannot be undone")
 
     def _planned(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> _Write:
-        return _planned(tool, arguments, Folders(context.folders, self._own_folders))
+        """Return what a write would do now. Raises UserError for one that is not possible."""
+        folders, is_edited = Folders(context.folders, self._own_folders), tool == EDIT_FILE
+        path = folders.find(arguments["path"], is_written=True)
+        shown = folders.shown(path)
+        state = _state_of(path, shown)
+        if is_edited and not state.exists:
+            raise PathRefusedError(f"There is no file {shown}.", "Use write_file to make it.")
+        before, form, notes = _text_before(state, shown, is_edited=is_edited)
+        if is_edited:
+            after = edited(before, arguments["old_text"], arguments["new_text"], form)
+        else:
+            after = form.with_endings(arguments["content"]) if state.exists and before else arguments["content"]
+        if state.n_links > 1:
+            notes.append(f"[{shown} has {state.n_links} names: the others keep what it holds now]")
+        try:
+            content = form.encode(after)
+        except NotTextError:
+            if is_edited:
+                raise
+            content = NEW_TEXT.encode(after)
+            notes.append("[The encoding becomes UTF-8]")
+        if len(content) > MAX_FILE_BYTES:
+            raise StorageError(f"The content has {_TOO_LARGE}.", "Write smaller files.")
+        diff = diff_of(before, after)
+        names = f"--- {shown if state.exists else '/dev/null'}\n+++ {shown}"
+        text = "\n".join([*notes, names, diff.text or "(no difference)"])
+        is_line_diff = before or not state.exists
+        summary = diff.summary if is_line_diff else f"{len(content):,} bytes in place of {state.n_bytes:,}"
+        return _Write(path, shown, state, content, summary, text)
 
     async def close(self) -> None:
         """Nothing runs between calls."""
-
-
-async def _finished(awaitable: Any) -> None:
-    task = asyncio.ensure_future(awaitable)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait({task})
-        task.result()
-        raise
-
-
-def _planned(tool: ServerTool, arguments: Mapping[str, Any], folders: Folders) -> _Write:
-    """Return what a write would do now. Raises UserError for one that is not possible."""
-    path = folders.find(arguments["path"], is_written=True)
-    shown = folders.shown(path)
-    state = _state_of(path, shown)
-    if tool == EDIT_FILE and not state.exists:
-        raise PathRefusedError(f"There is no file {shown}.", "Use write_file to make it.")
-    before, form, notes = _text_before(state, shown, is_edited=tool == EDIT_FILE)
-    if tool == EDIT_FILE:
-        after = edited(before, arguments["old_text"], arguments["new_text"], form)
-    else:
-        after = form.with_endings(arguments["content"]) if state.exists and before else arguments["content"]
-    if state.n_links > 1:
-        notes.append(f"[{shown} has {state.n_links} names: the others keep what it holds now]")
-    content, more = _encoded(after, form, is_edited=tool == EDIT_FILE)
-    notes += more
-    if len(content) > MAX_FILE_BYTES:
-        raise StorageError(f"The content has {_TOO_LARGE}.", "Write smaller files.")
-    diff = diff_of(before, after)
-    names = f"--- {shown if state.exists else '/dev/null'}\n+++ {shown}"
-    text = "\n".join([*notes, names, diff.text or "(no difference)"])
-    summary = diff.summary if before or not state.exists else f"{len(content):,} bytes in place of {state.n_bytes:,}"
-    return _Write(path, shown, state, content, summary, text)
-
-
-def _encoded(text: str, form: TextForm, *, is_edited: bool) -> tuple[bytes, list[str]]:
-    """Return the bytes of `text`, and what the person should know: that a whole file needs UTF-8 from now on."""
-    try:
-        return form.encode(text), []
-    except NotTextError:
-        if is_edited:
-            raise
-        return NEW_TEXT.encode(text), ["[The encoding becomes UTF-8]"]
 
 
 def _text_before(state: FileState, shown: str, *, is_edited: bool) -> tuple[str, TextForm, list[str]]:
@@ -191,10 +171,8 @@ def _text_before(state: FileState, shown: str, *, is_edited: bool) -> tuple[str,
 
 def _read(arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
     """Return the text of a file, or as many of its lines as fit the context."""
-    folders = Folders(context.folders)
-    path = folders.find(arguments["path"])
-    shown = folders.shown(path)
-    state = _state_of(path, shown)
+    place = _place(arguments, context)
+    shown, state = place.shown, _state_of(place.top, place.shown)
     if not state.exists:
         raise PathRefusedError(f"There is no file {shown}.", "List the folder to see what there is.")
     if state.content is None:
@@ -237,6 +215,10 @@ def _state_of(path: Path, shown: str) -> FileState:
             return NO_FILE
 
 
+def _verb(tool: ServerTool) -> str:
+    return tool.name.partition("_")[0]
+
+
 def _place(arguments: Mapping[str, Any], context: CallContext) -> Place:
     folders = Folders(context.folders)
     path = folders.find(arguments.get("path", "."))
@@ -256,12 +238,7 @@ _HAS_IGNORED = {"type": "boolean", "description": "Also what .gitignore excludes
 def _tool(
     name: str, title: str, effect: Effect, description: str, required: tuple[str, ...], **arguments: Any
 ) -> ServerTool:
-    parameters = {
-        "type": "object",
-        "properties": arguments,
-        "required": list(required),
-        "additionalProperties": False,
-    }
+    parameters = {"type": "object", "properties": arguments, "required": list(required), "additionalProperties": False}
     return ServerTool(SERVER, name, Tool(name, description, parameters), effect, title, timeout_s=TIMEOUT_S)
 
 

@@ -40,10 +40,8 @@ def list_entries(request: Message, send: Send) -> None:
 
 
 def search(request: Message, send: Send) -> None:
-    """Send the lines with the pattern of the files below `top`, or of that file, up to `max_matches`.
-
-    Raises UsageError for a regular expression that is none.
-    """
+    """Send the lines with the pattern of the files below `top`, or of that file, up to `max_matches`. Raises UsageError
+    for a regular expression that is none."""
     pattern = request["pattern"] if request["is_regex"] else re.escape(request["pattern"])
     try:
         expression = re.compile(pattern, re.IGNORECASE if request["ignores_case"] else 0)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from quantizer.system.process import ChildProcess, exit_error, python_command
 TIMEOUT_S = 30.0
 _MAX_ENTRIES, _MAX_VISITED, _MAX_MATCHES = 1_000, 200_000, 500
 _NAME = "folder reader"
-_REMEDY = "Try again."
 _KINDS = {"folder": "/", "link": "  (a link, which is not followed)", "other": "  (no plain file)"}
 
 
@@ -44,15 +41,11 @@ async def list_folder(place: Place, depth: int, *, has_ignored: bool) -> ToolOut
     request = place.request(
         "list", depth=depth, has_ignored=has_ignored, max_entries=_MAX_ENTRIES, max_visited=_MAX_VISITED
     )
-    lines: list[str] = []
-    end: Message = {}
-    async with aclosing(_messages(request)) as messages:
-        async for message in messages:
-            if "entry" in message:
-                path, kind, n_bytes, problem = message["entry"]
-                about = f"  {n_bytes:,} bytes" if kind == "file" else _KINDS[kind]
-                lines.append(f"{_name(path)}{f'/  ({problem})' if problem else about}")
-            end = message.get("end", end)
+    entries, end = await _found(request, "entry")
+    lines = []
+    for path, kind, n_bytes, problem in entries:
+        about = f"  {n_bytes:,} bytes" if kind == "file" else _KINDS[kind]
+        lines.append(f"{_name(path)}{f'/  ({problem})' if problem else about}")
     n_all = len(lines)
     if end["n_more"]:
         at_least = "" if end["is_whole"] else "at least "
@@ -75,14 +68,8 @@ async def search_text(
         has_ignored=has_ignored,
         max_matches=_MAX_MATCHES,
     )
-    lines: list[str] = []
-    end: Message = {}
-    async with aclosing(_messages(request)) as messages:
-        async for message in messages:
-            if "match" in message:
-                path, number, line = message["match"]
-                lines.append(f"{_name(path or place.shown)}:{number}: {line}")
-            end = message.get("end", end)
+    matches, end = await _found(request, "match")
+    lines = [f"{_name(path or place.shown)}:{number}: {line}" for path, number, line in matches]
     n_all = len(lines) + end["n_more"]
     if end["n_more"]:
         lines.append(f"[{end['n_more']:,} more lines match; search in a folder, or for a longer text]")
@@ -92,16 +79,16 @@ async def search_text(
     return ToolOutput(text, detail=detail + unread)
 
 
-async def _messages(request: Message) -> AsyncGenerator[Message, None]:
-    """Run the child and yield its messages; it is killed when nobody reads on. Raises UserError."""
+async def _found(request: Message, key: str) -> tuple[list[Any], Message]:
+    """Run the child, and return what its messages have under `key` and its end. Raises UserError."""
     child = await ChildProcess.start(python_command("app.tools.builtin.folder_child"), _NAME)
     try:
         await child.send(request)
-        async for line in child.lines():
-            yield decode_message(line)
+        messages = [decode_message(line) async for line in child.lines()]
         status = await child.wait()
         if status != 0:
-            raise exit_error(_NAME, status, child.stderr, _REMEDY)
+            raise exit_error(_NAME, status, child.stderr, "Try again.")
+        return [message[key] for message in messages if key in message], messages[-1]["end"]
     finally:
         child.kill()
         await asyncio.shield(child.end(0))

@@ -19,8 +19,6 @@ _HOME = re.compile(r"~[\w.-]*[/\\]")
 _SEPARATORS = re.compile(r"[/\\]")
 # Names that are devices in every folder of Windows, whatever follows the point.
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)
-_NO_FOLDERS = "No folder is open to tools in this chat."
-_ADD_ONE = "Ask the user to add one with /tools."
 _KEPT = ".git"  # what is written in there runs later, as hooks and by configuration
 
 
@@ -42,7 +40,7 @@ class Folders:
     def first(self) -> Path:
         """The folder in which relative paths and commands begin."""
         if not self._folders:
-            raise PathRefusedError(_NO_FOLDERS, _ADD_ONE)
+            raise PathRefusedError("No folder is open to tools in this chat.", "Ask the user to add one with /tools.")
         return self._folders[0]
 
     def find(self, text: str, *, is_written: bool = False) -> Path:
@@ -56,20 +54,17 @@ class Folders:
         try:
             str(path).encode()
         except UnicodeEncodeError:
-            raise PathRefusedError(
-                f"{text} leads to a file whose name is not valid text.", "Choose another file."
-            ) from None
-        if is_written:
-            self._check_writable(path, text)
-        return path
-
-    def _check_writable(self, path: Path, text: str) -> None:
+            cause = f"{text} leads to a file whose name is not valid text."
+            raise PathRefusedError(cause, "Choose another file.") from None
+        if not is_written:
+            return path
         if _KEPT in (part.lower() for part in path.parts):
             raise PathRefusedError(f"{text} is in a folder {_KEPT}, where tools do not write.", "Use git itself.")
         root = self.root_of(path)
         if any(path.is_relative_to(kept) and not root.is_relative_to(kept) for kept in self._kept):
             cause = f"{text} is in a folder of localllm, where tools do not write."  # mcp.json starts programs
             raise PathRefusedError(cause, "Ask the user to change it.")
+        return path
 
     def root_of(self, path: Path) -> Path:
         """Return the folder of the chat that a path found here is in."""

@@ -136,7 +136,6 @@ class OutputBuffer:
         self._tail = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Add more output."""
         self.n_bytes += len(data)
         n_fitting = _MAX_HEAD_BYTES - len(self._head)
         self._head += data[:n_fitting]

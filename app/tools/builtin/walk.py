@@ -40,7 +40,8 @@ def walk(top: Path, root: Path, *, max_depth: int = _MAX_DEPTH, has_ignored: boo
     if not has_ignored:
         parts = top.relative_to(root).parts
         for number in range(len(parts)):
-            rules = _with_rules(rules, root.joinpath(*parts[:number]), "/".join(parts[:number]))
+            with open_folder(root.joinpath(*parts[:number])) as opened:
+                rules = _with_rules_of(rules, opened, "/".join(parts[:number]))
     prefix = "" if top == root else f"{top.relative_to(root).as_posix()}/"
     yield from _walked(top, "", prefix, rules, (max_depth, has_ignored))
 
@@ -82,11 +83,6 @@ def _entry_of(entry: os.DirEntry[str]) -> Entry:
     if not entry.is_file(follow_symlinks=False):
         return Entry(entry.name, "other")
     return Entry(entry.name, "file", entry.stat(follow_symlinks=False).st_size)
-
-
-def _with_rules(rules: IgnoreRules, folder: Path, path: str) -> IgnoreRules:
-    with open_folder(folder) as opened:
-        return _with_rules_of(rules, opened, path)
 
 
 def _with_rules_of(rules: IgnoreRules, opened: OpenFolder, path: str) -> IgnoreRules:
@@ -145,8 +141,7 @@ def _rules(folder: str, text: str) -> Iterator[_Rule]:
         is_for_folders = pattern.endswith("/")
         pattern = pattern.rstrip("/")
         if pattern:
-            is_whole = "/" in pattern
-            compiled = _compiled(pattern.removeprefix("/"), is_whole=is_whole)
+            compiled = _compiled(pattern.removeprefix("/"), is_whole="/" in pattern)
             yield _Rule(folder, compiled, is_negated, is_for_folders)
 
 

@@ -53,7 +53,6 @@ FETCH_URL = ServerTool(
 
 
 def public_web() -> PublicWeb:
-    """Return what reads addresses for models."""
     from app.common.public_web import FetchLimits, PublicWeb  # imports httpx
 
     return PublicWeb(FetchLimits(_MAX_BYTES, _FETCH_TIMEOUT_S, _MAX_REDIRECTS, _ACCEPT), _REMEDY)

@@ -138,20 +138,17 @@ def _http(entry: Mapping[str, Any]) -> HttpLaunch:
     url, kind, headers = _text(entry, "url"), _text(entry, "type"), _table(entry, "headers")
     if kind not in _TRANSPORTS:
         raise _EntryError(f"Its type is {kind!r}; one with a `url` is http or sse.")
-    if not url.startswith("${") and not _is_http(url):
+    try:
+        parts = urlsplit(url)
+        is_http = parts.scheme in ("http", "https") and bool(parts.netloc)
+    except ValueError:
+        is_http = False
+    if not url.startswith("${") and not is_http:
         raise _EntryError("Its `url` must begin with http:// or https://, and a host.")
     for header in headers:
         if not _HEADER_NAME.fullmatch(header):
             raise _EntryError(f"{header!r} is not a header name.")
     return HttpLaunch(url, headers, _TRANSPORTS[kind])
-
-
-def _is_http(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:
@@ -222,7 +219,6 @@ _LOCK_TIMEOUT_S = 5.0
 
 
 def mcp_file(environment: Mapping[str, str] = os.environ) -> McpFile:
-    """Return the file of this user: beside the settings file."""
     return McpFile(settings_file(environment).with_name(MCP_FILE))
 
 
@@ -286,10 +282,8 @@ class McpFile:
 
 
 def load_json(data: bytes, path: Path, max_bytes: int = _MAX_BYTES) -> dict[str, Any]:
-    """Return the JSON object in `data`, the content of the file at `path`; {} for an empty file.
-
-    Raises UsageError that says where it is no JSON, names something twice, or is no object.
-    """
+    """Return the JSON object in `data`, the content of the file at `path`; {} for an empty file. Raises UsageError that
+    says where it is no JSON, names something twice, or is no object."""
     remedy = "Correct it, or remove the file and add servers with `localllm mcp add`."
     if len(data) > max_bytes:
         raise UsageError(f"{path} is larger than {max_bytes >> 20} MiB.", remedy)

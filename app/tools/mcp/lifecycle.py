@@ -121,11 +121,9 @@ class ServerLifecycle:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the server says that what it has is no longer what was listed."""
         return self._link is not None and self._link.is_stale
 
     def mark_stale(self) -> None:
-        """List again before the next use."""
         if self._link is not None:
             self._link.is_stale = True
 
@@ -156,7 +154,6 @@ class ServerLifecycle:
             self._n_failures, self._retry_at_s, self.problem, self.listed = 0, 0.0, None, None
 
     async def close(self) -> None:
-        """Stop the server for good."""
         self._is_closed = True
         self._give_up_opening()
         async with self._changing:
@@ -177,16 +174,12 @@ class ServerLifecycle:
         if link is None:
             return await self._start()
         if link.is_stale:
-            await self._list_again(link)
+            try:
+                await self._list(link)
+            except UserError as error:  # a server that cannot say what changed is stopped
+                await self._stop()
+                raise self._failed(error) from error
         return link
-
-    async def _list_again(self, link: Link) -> None:
-        """List what changed; a server that cannot say it is stopped. Raises ToolError."""
-        try:
-            await self._list(link)
-        except UserError as error:
-            await self._stop()
-            raise self._failed(error) from error
 
     async def _is_alive(self, link: Link) -> bool:
         """Return whether the connection is open, and the server has said anything since a call was stopped, or does."""
@@ -256,11 +249,10 @@ class ServerLifecycle:
         try:
             async with asyncio.timeout(self._limits.start_s):
                 connection = await ready
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
             owner.cancel()
-            raise ToolError(f"It did not answer within {self._limits.start_s:g} s.") from None
-        except asyncio.CancelledError:
-            owner.cancel()
+            if isinstance(error, TimeoutError):
+                raise ToolError(f"It did not answer within {self._limits.start_s:g} s.") from None
             raise
         self.info = connection.info
         return Link(connection, owner, stop)
@@ -287,22 +279,22 @@ class ServerLifecycle:
 
     async def _watched(self, connection: Connection, stop: asyncio.Event) -> str:
         """Return why the connection ended by itself, "" where it is ended from here."""
+
+        async def until_idle() -> None:
+            while True:
+                idle_s = 0.0 if self._n_uses else self._clock.now() - self._last_use_s
+                if idle_s >= self._limits.idle_s:
+                    return
+                await self._clock.sleep(self._limits.idle_s - idle_s)
+
         ended = asyncio.create_task(connection.wait_ended())
-        others = (asyncio.create_task(stop.wait()), asyncio.create_task(self._until_idle()))
+        others = (asyncio.create_task(stop.wait()), asyncio.create_task(until_idle()))
         try:
             await asyncio.wait((ended, *others), return_when=asyncio.FIRST_COMPLETED)
             return ended.result() if ended.done() and not stop.is_set() else ""
         finally:
             for task in (ended, *others):
                 task.cancel()
-
-    async def _until_idle(self) -> None:
-        """Return when nothing has used the server for long enough."""
-        while True:
-            idle_s = 0.0 if self._n_uses else self._clock.now() - self._last_use_s
-            if idle_s >= self._limits.idle_s:
-                return
-            await self._clock.sleep(self._limits.idle_s - idle_s)
 
     def _died(self, reason: str) -> None:
         self._deaths_s.append(self._clock.now())

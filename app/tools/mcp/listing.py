@@ -80,13 +80,11 @@ def listed_tools(server: str, identity: str, raw: Sequence[object], timeout_s: f
     left_out: dict[str, list[str]] = {}
     for entry in raw:
         name = entry.get("name") if isinstance(entry, Mapping) else None
-        reason = _fault(name, entry, usable)
+        reason = _fault(name, entry, usable) or (f"more than {MAX_LISTED}" if len(usable) >= MAX_LISTED else "")
         if reason:
             left_out.setdefault(reason, []).append(printable_line(str(name)[:40]))
-        elif len(usable) < MAX_LISTED:
-            usable[str(name)] = entry  # type: ignore[assignment]  # one without a fault is a mapping
         else:
-            left_out.setdefault(f"more than {MAX_LISTED}", []).append(printable_line(str(name)[:40]))
+            usable[str(name)] = entry  # type: ignore[assignment]  # one without a fault is a mapping
     names = tool_names(server, usable)
     prints = {name: _fingerprint(identity, entry) for name, entry in usable.items()}
     schemas = {name: {"type": "object", **_cleaned(entry["inputSchema"])} for name, entry in usable.items()}
@@ -95,7 +93,7 @@ def listed_tools(server: str, identity: str, raw: Sequence[object], timeout_s: f
         ServerTool(
             server=server,
             name=name,
-            definition=Tool(names[name], _text(entry, "description", _MAX_DESCRIPTION), schemas[name]),
+            definition=Tool(names[name], _description(entry), schemas[name]),
             title=_title(entry),
             timeout_s=timeout_s,
             fingerprint=prints[name],
@@ -112,9 +110,9 @@ def listed_prompts(raw: Sequence[object]) -> tuple[Prompt, ...]:
         Prompt(
             entry["name"],
             _title(entry),
-            _text(entry, "description", _MAX_DESCRIPTION),
+            _description(entry),
             tuple(
-                PromptArgument(each["name"], _text(each, "description", _MAX_DESCRIPTION), each.get("required") is True)
+                PromptArgument(each["name"], _description(each), each.get("required") is True)
                 for each in _named(entry.get("arguments") or [], "name", _MAX_TOOL_NAME)
             ),
         )
@@ -125,13 +123,7 @@ def listed_prompts(raw: Sequence[object]) -> tuple[Prompt, ...]:
 def listed_resources(raw: Sequence[object]) -> tuple[Resource, ...]:
     """Return the resources of `raw`, the entries of `resources/list`; those without a usable URI are left out."""
     return tuple(
-        Resource(
-            entry["uri"],
-            _line(entry, "name"),
-            _title(entry),
-            _text(entry, "description", _MAX_DESCRIPTION),
-            _line(entry, "mimeType"),
-        )
+        Resource(entry["uri"], _line(entry, "name"), _title(entry), _description(entry), _line(entry, "mimeType"))
         for entry in _named(raw, "uri", _MAX_URI)
     )
 
@@ -206,14 +198,12 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(item) for item in value] if isinstance(value, list) else value
 
 
-def _text(entry: Mapping[str, Any], key: str, max_characters: int) -> str:
-    value = entry.get(key)
-    if not isinstance(value, str):
-        return ""
-    text = printable(value[: 4 * max_characters]).strip()
-    if len(text) <= max_characters:
+def _description(entry: Mapping[str, Any]) -> str:
+    value = entry.get("description")
+    text = printable(value[: 4 * _MAX_DESCRIPTION]).strip() if isinstance(value, str) else ""
+    if len(text) <= _MAX_DESCRIPTION:
         return text
-    return f"{text[:max_characters]} [{len(value) - max_characters:,} characters left out]"
+    return f"{text[:_MAX_DESCRIPTION]} [{len(str(value)) - _MAX_DESCRIPTION:,} characters left out]"
 
 
 def _line(entry: Mapping[str, Any], key: str) -> str:
@@ -305,9 +295,8 @@ def resource_text(raw: Mapping[str, Any]) -> str:
 
 def prompt_text(raw: Mapping[str, Any]) -> str:
     """Return the text of `raw`, the result of `prompts/get`: of several messages each with who says it."""
-    messages = [message for message in _list(raw, "messages") if isinstance(message, Mapping)]
     texts = []
-    for message in messages:
+    for message in (each for each in _list(raw, "messages") if isinstance(each, Mapping)):
         content = message.get("content")
         blocks = content if isinstance(content, list) else [content]
         text = "\n".join(_block_text(block) for block in blocks if isinstance(block, Mapping))

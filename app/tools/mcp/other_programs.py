@@ -80,11 +80,7 @@ PROGRAMS = (
     Program("Claude Code", ".claude.json", entries=_of_claude_code),
     Program("Cursor", ".cursor/mcp.json"),
     Program(
-        "VS Code",
-        ".config/Code/User/mcp.json",
-        f"{_MAC}/Code/User/mcp.json",
-        "Code/User/mcp.json",
-        _at("servers"),
+        "VS Code", ".config/Code/User/mcp.json", f"{_MAC}/Code/User/mcp.json", "Code/User/mcp.json", _at("servers")
     ),
     Program("LM Studio", ".lmstudio/mcp.json"),
     Program("Windsurf", ".codeium/windsurf/mcp_config.json"),
@@ -135,9 +131,8 @@ def _in_our_form(raw: object) -> dict[str, Any]:
     values = dict(raw)
     command = values.get("command")
     if isinstance(command, Mapping):  # Zed's former form
-        values |= {
-            "command": command.get("path", ""),
-            **{key: command[key] for key in ("args", "env") if key in command},
+        values |= {"command": command.get("path", "")} | {
+            key: command[key] for key in ("args", "env") if key in command
         }
     if "url" not in values and "serverUrl" in values:  # Windsurf
         values["url"] = values["serverUrl"]

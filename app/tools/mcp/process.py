@@ -14,17 +14,12 @@ import os
 import re
 import shutil
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from app.tools.mcp.config import StdioLaunch, ToolError
 from quantizer.system.process import StderrTail, detached_process_options
 from quantizer.system.process_tree import ProcessTree
-
-if TYPE_CHECKING:
-    import psutil
-
 
 MAX_MESSAGE_BYTES = 16 << 20
 _MAX_WAITING_BYTES = 16 << 20  # that the server has not read
@@ -87,9 +82,8 @@ class ServerProcess:
             )
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise ToolError(
-                f"{launch.command!r} cannot be started: {reason}.", "Correct its entry in mcp.json."
-            ) from error
+            cause = f"{launch.command!r} cannot be started: {reason}."
+            raise ToolError(cause, "Correct its entry in mcp.json.") from error
         return cls(process, on_stderr)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
@@ -166,27 +160,18 @@ def end_orphans() -> int:
     """End the servers of processes that are gone, and return how many there were. Takes about a tenth of a second."""
     import psutil
 
-    orphans = list(_orphans())
-    for process in orphans:
-        with contextlib.suppress(psutil.Error):
-            process.terminate()
+    orphans = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):  # those of others cannot be looked into
+            mark = process.environ().get(OWNER_VARIABLE, "") if process.pid != os.getpid() else ""
+            if mark and not _is_alive(mark):
+                orphans.append(process)
+                process.terminate()
     _, alive = psutil.wait_procs(orphans, timeout=_GRACE_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):
             process.kill()
     return len(orphans)
-
-
-def _orphans() -> Iterator[psutil.Process]:
-    import psutil
-
-    for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue
-        with contextlib.suppress(psutil.Error, OSError):  # those of others cannot be looked into
-            mark = process.environ().get(OWNER_VARIABLE, "")
-            if mark and not _is_alive(mark):
-                yield process
 
 
 def _is_alive(mark: str) -> bool:

@@ -52,7 +52,6 @@ class McpServer:
 
     @property
     def config(self) -> ServerConfig:
-        """Its entry in the file."""
         return self._config
 
     @property
@@ -61,7 +60,6 @@ class McpServer:
         return self._lifecycle.info
 
     def status(self) -> ServerStatus:
-        """Return what is known of it; starts nothing."""
         life, listed = self._lifecycle, self._lifecycle.listed
         problem = str(life.problem) if life.problem else (listed.tools.problem if listed else "")
         return ServerStatus(
@@ -134,23 +132,19 @@ class McpServer:
             return ToolOutput(self._with_refusals(output.text), output.is_error, output.detail)
 
     async def restart(self) -> None:
-        """Stop it, and forget why it could not be started: the next use tries at once."""
         await self._lifecycle.restart()
 
     async def close(self) -> None:
-        """Stop it and everything it started, for good."""
         await self._lifecycle.close()
 
     # What a server does without being asked (`Observer`).
 
     def roots(self) -> Sequence[Path]:
-        """Return the folders of the chat."""
         self._told_folders = self._folders
         self._asked_folders.set()
         return self._folders
 
     def changed(self) -> None:
-        """What it lists is asked for again at the next use."""
         self._lifecycle.mark_stale()
 
     def refused(self, method: str) -> None:
@@ -161,7 +155,6 @@ class McpServer:
             self.log(f"asked for {what}, which localllm gives to no server")
 
     def log(self, text: str) -> None:
-        """Write what it says into the event log."""
         log_event(f"mcp {self._name}", "\n".join(map(printable_line, text.splitlines())))
 
     def _check_same(self, tool: ServerTool, link: Link) -> None:

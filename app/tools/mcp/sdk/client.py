@@ -67,7 +67,7 @@ async def _entered(stack: AsyncExitStack, launch: Launch, observer: Observer, mo
     try:
         return await stack.enter_async_context(connect_to(http(launch, watch), watch, mode))
     except ToolError as error:
-        if launch.transport or watch.status.last not in _NO_STREAMABLE_HTTP:
+        if launch.transport or watch.http_status not in _NO_STREAMABLE_HTTP:
             raise
         watch = Watch(observer)
         try:
@@ -149,12 +149,12 @@ async def _explained(error: BaseException, watch: Watch) -> UserError:
         return error
     if isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED:
         return ConnectionEndedError(f"It ended while it started: {await watch.reason()}.")
-    if isinstance(error, MCPError) and error.code in _OTHER_PROTOCOL and watch.status.last not in _NO_STREAMABLE_HTTP:
+    if isinstance(error, MCPError) and error.code in _OTHER_PROTOCOL and watch.http_status not in _NO_STREAMABLE_HTTP:
         return _OtherProtocolError(f"It does not know the handshake: {printable_line(error.error.message[:MAX_TEXT])}.")
     if watch.ending is not None:  # a process
         cause = error.error.message if isinstance(error, MCPError) else f"{type(error).__name__}: {error}"
         return ToolError(f"It does not speak the protocol: {printable_line(cause[:MAX_TEXT])}.")
-    cause, remedy = explained_http(error, watch.status)
+    cause, remedy = explained_http(error, watch)
     return ToolError(f"It {printable_line(cause[:MAX_TEXT])}.", remedy)
 
 
@@ -197,8 +197,7 @@ class _SdkConnection:
         cursor = None
         for _ in range(_MAX_PAGES):
             page = await self._asked(request(cursor=cursor))
-            raw = _dumped(page)
-            entries += raw.get(key, [])
+            entries += _dumped(page).get(key, [])
             cursor = page.next_cursor
             if cursor is None or len(entries) > MAX_LISTED:
                 break
@@ -210,8 +209,7 @@ class _SdkConnection:
         async def told(progress: float, total: float | None, message: str | None) -> None:
             on_progress(ToolProgress(printable_line((message or "")[:MAX_TEXT]), progress, total))
 
-        result = await self._asked(self._client.call_tool(name, dict(arguments), progress_callback=told))
-        return _dumped(result)
+        return _dumped(await self._asked(self._client.call_tool(name, dict(arguments), progress_callback=told)))
 
     async def read_resource(self, uri: str) -> Mapping[str, Any]:
         return _dumped(await self._asked(self._client.read_resource(uri)))

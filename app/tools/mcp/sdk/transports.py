@@ -32,14 +32,6 @@ _MAX_LOGGED_LINES = 200  # of each connection, and of the package
 _REFUSED = ("sampling/createMessage", "elicitation/create")
 
 
-def _log_quietly() -> None:
-    """Send what the package logs to our log: without a handler it would be written over the screen."""
-    for name in ("mcp", "client", "httpx2"):
-        logger = logging.getLogger(name)
-        logger.addHandler(_EventLog(logging.WARNING))
-        logger.propagate = False
-
-
 class _EventLog(logging.Handler):
     """Writes the first lines of the package: a server can make it write one for each of its messages."""
 
@@ -53,7 +45,9 @@ class _EventLog(logging.Handler):
             log_event("mcp", printable_line(record.getMessage()[:MAX_TEXT]))
 
 
-_log_quietly()
+for _name in ("mcp", "client", "httpx2"):  # without a handler they would write over the screen
+    logging.getLogger(_name).addHandler(_EventLog(logging.WARNING))
+    logging.getLogger(_name).propagate = False
 
 
 class Watch:
@@ -65,7 +59,7 @@ class Watch:
         self.problem = ""
         self.ended = anyio.Event()
         self.ending: Callable[[], Awaitable[str]] | None = None
-        self.status = HttpStatus()
+        self.http_status = 0  # of the last answer: the SDK's errors do not tell it
         self._n_unasked = 0
         self._n_logged = 0
 
@@ -88,29 +82,19 @@ class Watch:
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, types.JSONRPCRequest) and message.method in _REFUSED:
             self.observer.refused(message.method)
-        if isinstance(message, types.JSONRPCResponse):
-            _keep_usable_tools(message.result, self.observer)
+        if isinstance(message, types.JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
+            # One tool in a wrong form would make the SDK refuse the whole answer, and outputs would be checked by
+            # patterns that a server chose, some of which take forever.
+            usable = [tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("inputSchema"), dict)]
+            if len(usable) < len(tools):
+                self.observer.log(f"lists {len(tools) - len(usable)} tools without a schema; they are left out")
+            for tool in usable:
+                tool.pop("outputSchema", None)
+            message.result["tools"] = usable
         return True
 
     async def reason(self) -> str:
         return self.problem or (await self.ending() if self.ending else "the connection was closed")
-
-
-def _keep_usable_tools(result: dict[str, Any], observer: Observer) -> None:
-    """Remove what the SDK must not see of `tools/list`.
-
-    One tool in a wrong form would make the whole answer invalid, and outputs would be checked by patterns that a server
-    chose, some of which take forever.
-    """
-    tools = result.get("tools")
-    if not isinstance(tools, list):
-        return
-    usable = [tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("inputSchema"), dict)]
-    if len(usable) < len(tools):
-        observer.log(f"lists {len(tools) - len(usable)} tools without a schema; they are left out")
-    for tool in usable:
-        tool.pop("outputSchema", None)
-    result["tools"] = usable
 
 
 class _Watched:
@@ -238,7 +222,7 @@ def read_message(line: bytes) -> SessionMessage | None:
 async def http(launch: HttpLaunch, watch: Watch) -> AsyncGenerator[Any, None]:
     """Yield the streams of the messages of a URL that takes and gives them by HTTP."""
     async with (
-        http_client(launch.headers, watch.status) as client,
+        http_client(launch.headers, watch) as client,
         streamable_http_client(launch.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams
@@ -249,7 +233,7 @@ async def sse(launch: HttpLaunch, watch: Watch) -> AsyncGenerator[Any, None]:
     """Yield the streams of the messages of a URL of the protocol before streamable HTTP."""
 
     def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:  # noqa: ARG001
-        return http_client({**launch.headers, **(headers or {})}, watch.status)
+        return http_client({**launch.headers, **(headers or {})}, watch)
 
     async with sse_client(launch.url, httpx_client_factory=client) as streams:
         yield streams
@@ -259,29 +243,23 @@ _TIMEOUT = httpx2.Timeout(30.0, read=300.0)  # seconds; a call's own limit is sh
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
 
 
-class HttpStatus:
-    """The status of the last answer: the SDK's errors do not tell it."""
-
-    def __init__(self) -> None:
-        self.last = 0
-
-    async def note(self, response: httpx2.Response) -> None:
-        self.last = response.status_code
-
-
-def http_client(headers: Mapping[str, str], status: HttpStatus) -> httpx2.AsyncClient:
+def http_client(headers: Mapping[str, str], watch: Watch) -> httpx2.AsyncClient:
     """Return a client whose answers are not compressed and have a largest size; events are bounded by the SDK."""
+
+    async def note(response: httpx2.Response) -> None:
+        watch.http_status = response.status_code
+
     return httpx2.AsyncClient(
         transport=_BoundedTransport(httpx2.AsyncHTTPTransport()),
         headers={"accept-encoding": "identity", **headers},
         timeout=_TIMEOUT,
-        event_hooks={"response": [status.note]},
+        event_hooks={"response": [note]},
     )
 
 
-def explained_http(error: BaseException, status: HttpStatus) -> tuple[str, str]:
+def explained_http(error: BaseException, watch: Watch) -> tuple[str, str]:
     """Return the cause and the remedy of what went wrong on the way to a server."""
-    code = error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else status.last
+    code = error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else watch.http_status
     if code in (_UNAUTHORIZED, _FORBIDDEN):
         return f"answers {code}: it wants to know who asks", "Put its token into `headers` in mcp.json."
     if isinstance(error, httpx2.ConnectError):
