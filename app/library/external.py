@@ -133,15 +133,11 @@ def ollama_projectors(blob: Path) -> tuple[Path, ...]:
     """Return the projectors that manifests of Ollama give the model in `blob`, sorted; none for any other file."""
     if not (match := _BLOB.fullmatch(blob.name)):
         return ()
-    manifests = (blob.parent.parent / "manifests").glob("*/*/*/*")
-    layers = (_layers_of(manifest) for manifest in manifests)
-    digests = {
-        digest
-        for found in layers
-        if (_MODEL_LAYER, match[1]) in found
-        for kind, digest in found
-        if kind == _PROJECTOR_LAYER
-    }
+    digests: set[str] = set()
+    for manifest in (blob.parent.parent / "manifests").glob("*/*/*/*"):
+        layers = _layers_of(manifest)
+        if (_MODEL_LAYER, match[1]) in layers:
+            digests |= {digest for kind, digest in layers if kind == _PROJECTOR_LAYER}
     paths = (blob.with_name(f"sha256-{digest}") for digest in sorted(digests))
     return tuple(path for path in paths if path.is_file())
 

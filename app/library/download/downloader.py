@@ -46,7 +46,6 @@ class RateLimit:
         return self._free_at_s - now_s
 
     async def throttle(self, n_bytes: int) -> None:
-        """Wait for `wait_s(n_bytes)`."""
         if (wait_s := self.wait_s(n_bytes)) > 0:
             await asyncio.sleep(wait_s)
 

@@ -154,26 +154,13 @@ class ProjectorLeftOut(PartLeftOut):
     part = "projector"
 
 
-Event: TypeAlias = (
-    Chosen
-    | Waiting
-    | Fetching
-    | Progress
-    | Retrying
-    | Discarded
-    | Converting
-    | Done
-    | HeadAdded
-    | HeadLeftOut
-    | ProjectorAdded
-    | ProjectorLeftOut
-)
+_OfParts: TypeAlias = HeadAdded | HeadLeftOut | ProjectorAdded | ProjectorLeftOut
+Event: TypeAlias = Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Converting | Done | _OfParts
 _KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in get_args(Event)}
 Report: TypeAlias = Callable[[Event], None]
 
 
 def encode_event(event: Event) -> dict[str, Any]:
-    """Return the event as a JSON object."""
     return {"event": event.kind, **encode(event)}
 
 
@@ -195,10 +182,9 @@ def event_text(event: Event) -> str:
             return f"{event.name}: {event.reason}; again in {event.wait_s:.1f} s."
         case Discarded():
             return f"{event.name} starts again: {event.reason}."
-        case HeadLeftOut():
-            return f"{event.model} is complete without its draft head {event.name}: {event.reason}"
-        case ProjectorLeftOut():
-            return f"{event.model} is complete without its projector {event.name}: {event.reason}"
+        case HeadLeftOut() | ProjectorLeftOut():
+            part = "draft head" if isinstance(event, HeadLeftOut) else "projector"
+            return f"{event.model} is complete without its {part} {event.name}: {event.reason}"
     return ""
 
 

@@ -55,9 +55,7 @@ class HttpSession:
         self, url: str, headers: dict[str, str], check: Callable[[str, httpx.Response], None] | None = None
     ) -> AsyncIterator[httpx.Response]:
         """Yield the reply to a GET after redirects, its body unread; `check` is called for each reply on the way.
-
-        Raises TransientError, also while the body is read, and HubError.
-        """
+        Raises TransientError, also while the body is read, and HubError."""
         for _ in range(_MAX_REDIRECTS):
             async with self._reply(url, headers) as reply:
                 if check is not None:
@@ -104,11 +102,8 @@ class RangeSource:
         self._n_refused_ranges = 0
 
     async def read(self, part: Range) -> AsyncGenerator[bytes, None]:
-        """Yield exactly the bytes of `part`, in order.
-
-        Raises TransientError where it ends early (pass it to `adapt`), HubError where the hub refuses, and
-        RemoteChangedError.
-        """
+        """Yield exactly the bytes of `part`, in order. Raises TransientError where it ends early (pass it to `adapt`),
+        HubError where the hub refuses, and RemoteChangedError."""
         headers, requested = {}, Range(0, self._file.n_bytes)
         if self._has_ranges:
             requested = part
@@ -262,7 +257,6 @@ class Retries:
         self._policy = policy
 
     def progressed(self) -> None:
-        """Reset the count after progress."""
         self.n_faults = 0
 
     def wait_s(self, fault: TransientError) -> float:

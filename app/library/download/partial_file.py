@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -53,10 +53,16 @@ class DownloadJournal:
             return None
         self.n_lines = len(lines)
         self._add(b"booted %d" % self._booted_s)
-        return _reliable(lines, self._booted_s)
+        n_synced = max((int(match[1]) for line in lines if (match := _SYNCED.fullmatch(line))), default=0)
+        reliable, is_same_boot = Ranges(), False
+        for index, line in enumerate(lines):
+            if match := _BOOTED.fullmatch(line):
+                is_same_boot = abs(int(match[1]) - self._booted_s) <= _CLOCK_TOLERANCE_S
+            elif (match := _RANGE.fullmatch(line)) and (is_same_boot or index < n_synced):
+                reliable.add(Range(int(match[1]), int(match[2])))
+        return reliable
 
     def restart(self, fingerprint: str) -> None:
-        """Delete everything and start with another content."""
         self._file.truncate(0)
         self.n_lines = 0
         self._add(fingerprint.encode())
@@ -78,18 +84,6 @@ class DownloadJournal:
             self.n_lines += 1
 
 
-def _reliable(lines: Sequence[bytes], booted_s: int) -> Ranges:
-    n_synced = max((int(match[1]) for line in lines if (match := _SYNCED.fullmatch(line))), default=0)
-    ranges = Ranges()
-    is_same_boot = False
-    for index, line in enumerate(lines):
-        if match := _BOOTED.fullmatch(line):
-            is_same_boot = abs(int(match[1]) - booted_s) <= _CLOCK_TOLERANCE_S
-        elif (match := _RANGE.fullmatch(line)) and (is_same_boot or index < n_synced):
-            ranges.add(Range(int(match[1]), int(match[2])))
-    return ranges
-
-
 class PartialFile:
     """A context manager over the file at `path`, resumed if the earlier run had the same `fingerprint`.
 
@@ -108,7 +102,13 @@ class PartialFile:
 
     def __enter__(self) -> PartialFile:
         with self._writing(), ExitStack() as stack:
-            self._check_space()
+            held = self.path.stat() if self.path.exists() else None
+            n_held = min(getattr(held, "st_blocks", 0) * 512, self.n_bytes)  # unknown on Windows
+            free = shutil.disk_usage(self.path.parent).free
+            if free < self.n_bytes - n_held + _SPARE_BYTES:
+                cause = f"{self.path.name} needs {self.n_bytes / 1e9:.3f} GB and its disk has {free / 1e9:.3f} GB free."
+                remedy = "Free some space, choose a smaller one, or set LOCALLLM_DATA_DIR to another disk."
+                raise StorageError(cause, remedy)
             self.path.open("ab").close()
             self._file: BinaryIO = stack.enter_context(self.path.open("r+b", buffering=0))
             self._journal = DownloadJournal(journal_of(self.path))
@@ -167,16 +167,6 @@ class PartialFile:
             os.fsync(self._file.fileno())
             self._journal.synced(n_lines)
 
-    def _check_space(self) -> None:
-        held = self.path.stat() if self.path.exists() else None
-        n_held = min(getattr(held, "st_blocks", 0) * 512, self.n_bytes)  # unknown on Windows
-        free = shutil.disk_usage(self.path.parent).free
-        if free < self.n_bytes - n_held + _SPARE_BYTES:
-            cause = f"{self.path.name} needs {self.n_bytes / 1e9:.3f} GB and its disk has {free / 1e9:.3f} GB free."
-            raise StorageError(
-                cause, "Free some space, choose a smaller one, or set LOCALLLM_DATA_DIR to another disk."
-            )
-
     def _writing(self) -> AbstractContextManager[None]:
         return explained(f"{self.path.name} could not be written", "Free some space, then pull again.")
 
@@ -190,14 +180,12 @@ class SequentialWriter:
         self._file = file
 
     def write(self, data: bytes) -> None:
-        """Append `data`. Raises StorageError."""
         self._file.write(self.at, data)
         self.at += len(data)
         if self.at - self._noted >= _NOTED_BYTES:
             self.note()
 
     def note(self) -> None:
-        """Note everything written. Raises StorageError."""
         if self.at > self._noted:
             self._file.note(Range(self._noted, self.at))
             self._noted = self.at

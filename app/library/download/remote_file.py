@@ -59,7 +59,6 @@ class Ranges:
 
     @property
     def n_bytes(self) -> int:
-        """The number of bytes in the set."""
         return sum(self._ends) - sum(self._begins)
 
     @property

@@ -55,7 +55,6 @@ class HubAccess:
         return {"Authorization": f"Bearer {self.token}"} if self.token and self.is_hub_url(url) else {}
 
     def is_hub_url(self, url: str) -> bool:
-        """Return whether `url` has the hub's scheme, host and port."""
         return _origin(url) == _origin(self.endpoint)
 
     def file_url(self, repo: str, path: str, revision: str = "main") -> str:
@@ -98,7 +97,6 @@ def redirect_target(url: str, location: str) -> str:
 
 
 def unreachable_error(url: str, reason: str) -> HubError:
-    """Return the error for a server that does not answer."""
     return HubError(
         f"{_origin(url)[1] or url} cannot be reached: {reason}.",
         "Check the network. Without it, everything except search and pull works with local models.",

@@ -89,20 +89,19 @@ def catalogue_notice(dated: date, today: date) -> str:
 
 def catalogue_model(name: str) -> CatalogueModel:
     """Return the model called `name`. Raises UsageError that lists all."""
-    models = read_catalogue().models
-    for model in models:
-        if model.name == name.lower():
-            return model
-    known = ", ".join(model.name for model in models)
-    raise UsageError(f"The catalogue has no model {name!r}.", f"It has {known}. Other models are org/repo.")
+    models = {model.name: model for model in read_catalogue().models}
+    if name.lower() not in models:
+        remedy = f"It has {', '.join(models)}. Other models are org/repo."
+        raise UsageError(f"The catalogue has no model {name!r}.", remedy)
+    return models[name.lower()]
 
 
 def resolve_reference(text: str, endpoint: str) -> RepoReference | FileReference | UrlReference:
     """Parse a reference and replace a name of the catalogue by its repository. Raises UsageError."""
     reference = parse_reference(text, endpoint)
-    return (
-        RepoReference(catalogue_model(reference.name).repo) if isinstance(reference, CatalogueReference) else reference
-    )
+    if isinstance(reference, CatalogueReference):
+        return RepoReference(catalogue_model(reference.name).repo)
+    return reference
 
 
 def parse_catalogue(text: str) -> Catalogue:

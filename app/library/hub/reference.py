@@ -60,10 +60,8 @@ Reference: TypeAlias = RepoReference | FileReference | UrlReference | CatalogueR
 
 
 def parse_reference(text: str, endpoint: str = "") -> Reference:
-    """Parse `text`; URLs of the hub at `endpoint` and of the public hub become its repositories.
-
-    Raises UsageError for an invalid reference.
-    """
+    """Parse `text`; URLs of the hub at `endpoint` and of the public hub become its repositories. Raises UsageError for
+    an invalid reference."""
     if "://" in text:
         return _of_url(text, endpoint)
     first, *rest = text.split("/")
@@ -89,23 +87,18 @@ def _of_url(text: str, endpoint: str) -> Reference:
     if url.scheme not in ("https", "http") or not host or url.username or url.password:
         raise _invalid(text)
     if host in _HUB_HOSTS or (endpoint and text.startswith(f"{endpoint}/")):
-        return _of_hub_page(unquote(text.partition(f"{url.netloc}/")[2].partition("?")[0]), text)
+        parts = unquote(text.partition(f"{url.netloc}/")[2].partition("?")[0]).rstrip("/").split("/")
+        if len(parts) > 4 and parts[2] in _PLACES_OF_FILES:
+            return FileReference(_repo(parts[:2], text), _path(parts[4:], text), _checked(parts[3], text))
+        if len(parts) == 2 or (len(parts) == 4 and parts[2:] == ["tree", "main"]):
+            return RepoReference(_repo(parts[:2], text))
+        raise _invalid(text)
     if url.scheme == "http" and host not in _LOOPBACK_HOSTS:
         raise UsageError(f"{text} is not encrypted and could be modified in transit.", "Give an https URL.")
     name = PurePosixPath(unquote(url.path)).name
     if not name.endswith(".gguf"):
         raise UsageError(f"{text} is not the URL of a .gguf file.", _FORMS)
     return UrlReference(text, _checked(host.replace(":", "."), text), _checked(name, text))
-
-
-def _of_hub_page(path: str, text: str) -> Reference:
-    """Return the reference of a page of the hub: a repository, or a file of it in a revision."""
-    parts = path.rstrip("/").split("/")
-    if len(parts) > 4 and parts[2] in _PLACES_OF_FILES:
-        return FileReference(_repo(parts[:2], text), _path(parts[4:], text), _checked(parts[3], text))
-    if len(parts) == 2 or (len(parts) == 4 and parts[2:] == ["tree", "main"]):
-        return RepoReference(_repo(parts[:2], text))
-    raise _invalid(text)
 
 
 def _repo(parts: Sequence[str], text: str) -> str:

@@ -66,10 +66,8 @@ class RemoteHeader:
 async def read_remote_model(
     session: HttpSession, files: Sequence[RemoteFile], policy: RetryPolicy = QUICK_RETRIES
 ) -> PlannedModel:
-    """Read the headers of all `files` of a model, given in order.
-
-    Raises HubError where a request fails, ModelFileError for a file that validation rejects.
-    """
+    """Read the headers of all `files` of a model, given in order. Raises HubError, and ModelFileError for a file that
+    validation rejects."""
     first, *later = [await _read_header(session, file, policy) for file in files]
     validate_header(first)
     if (first.integer("split.count") or 1) != len(files):
@@ -81,10 +79,7 @@ async def read_remote_model(
 async def read_remote_projector(
     session: HttpSession, file: RemoteFile, model: PlannedModel, policy: RetryPolicy = QUICK_RETRIES
 ) -> PlannedProjector:
-    """Read the header of a projector of `model`.
-
-    Raises HubError where a request fails, ModelFileError for a file of another model.
-    """
+    """Read the header of a projector of `model`. Raises HubError, and ModelFileError for a file of another model."""
     from app.engine.load.projector_file import check_projector_header
 
     header = await _read_header(session, file, policy)

@@ -44,7 +44,7 @@ from quantizer.gguf.file_names import (
 
 _MAX_FILES = 20_000
 _MAX_BYTES = 1 << 50
-_NAME, _COMMIT = re.compile(r".*", re.DOTALL), re.compile(r"[0-9a-f]{40}")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d{1,2}(?:_[A-Z0-9]{1,4}){0,4}|TQ\d_\d|MXFP4(?:_MOE)?|BF16|FP?16|FP?32))(?=$|[-._])",
     re.IGNORECASE,
@@ -117,11 +117,8 @@ class Repository:
         folder = PurePosixPath(model.files[0].path).parent
         ranks = {
             (rank, -head.path.count("/"), abs(_n_bits(quant_of(head.name)) - _n_bits(model.quant)), head.path): head
-            for head in self.files
+            for head in self._single_files_above(folder)
             if (rank := head_rank(head.name)) is not None
-            and head.n_bytes
-            and shard_index(head.name) is None
-            and folder.is_relative_to(PurePosixPath(head.path).parent)
         }
         return ranks[min(ranks)] if ranks and not is_sidecar(model.name) else None
 
@@ -137,35 +134,32 @@ class Repository:
             is_another = bool(owner) and not names_model(owner, stem)
             return is_another, -file.path.count("/"), types.index(kind) if kind in types else len(types), file.path
 
-        found = (
-            file
-            for file in self.files
-            if is_projector(file.name)
-            and file.n_bytes
-            and shard_index(file.name) is None
-            and folder.is_relative_to(PurePosixPath(file.path).parent)
-        )
+        found = (file for file in self._single_files_above(folder) if is_projector(file.name))
         return () if is_sidecar(model.name) else tuple(sorted(found, key=rank))
+
+    def _single_files_above(self, folder: PurePosixPath) -> Iterator[RepoFile]:
+        for file in self.files:
+            is_whole = file.n_bytes and shard_index(file.name) is None
+            if is_whole and folder.is_relative_to(PurePosixPath(file.path).parent):
+                yield file
 
 
 def parse_repository(data: Any) -> Repository:
     """Parse the hub's JSON. Raises HubError if it is invalid."""
     try:
-        return Repository(_text(data["id"], _NAME), _text(data["sha"], _COMMIT), tuple(_files(data["siblings"])))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise HubError("The hub's description of the repository is invalid.", "Try again later.") from error
+        name, commit, files = data["id"], data["sha"], tuple(_files(data["siblings"]))
+        is_valid = isinstance(name, str) and _COMMIT.fullmatch(commit) is not None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        is_valid = False
+    if not is_valid:
+        raise HubError("The hub's description of the repository is invalid.", "Try again later.")
+    return Repository(name, commit, files)
 
 
 def quant_of(name: str) -> str:
     """Return the quant in a file's name, such as Q4_K_M, in capitals; empty without one."""
     found = [match[1].upper() for match in _QUANT.finditer(name.removesuffix(".gguf"))]
     return _SPELLINGS.get(found[-1], found[-1]) if found else ""
-
-
-def _text(value: Any, form: re.Pattern[str]) -> str:
-    if not isinstance(value, str) or not form.fullmatch(value):
-        raise ValueError("not a name, or not a commit")
-    return value
 
 
 def _files(siblings: Sequence[Mapping[str, Any]]) -> Iterator[RepoFile]:
@@ -209,10 +203,8 @@ def _n_bits(quant: str) -> int:
 
 
 def checkpoint_files(repository: Repository) -> tuple[RepoFile, ...]:
-    """Return the files of a convertible checkpoint, config.json first: its weights once, and small files.
-
-    Raises CheckpointError if there is no config.json, or no weights in safetensors.
-    """
+    """Return the files of a convertible checkpoint, config.json first: its weights once, and small files. Raises
+    CheckpointError if there is no config.json, or no weights in safetensors."""
     wanted = [file for file in repository.files if _is_weights(file) or _is_small(file)]
     config = next((file for file in wanted if file.path == _CONFIG), None)
     if config is None:
@@ -236,10 +228,8 @@ def _is_small(file: RepoFile) -> bool:
 
 
 async def fetch_repository(session: HttpSession, repo: str, revision: str, policy: RetryPolicy) -> Repository:
-    """Return the content of `repo` at `revision`; empty is the latest.
-
-    Raises HubError if it does not exist, may not be read, or the hub does not answer.
-    """
+    """Return the content of `repo` at `revision`; empty is the latest. Raises HubError if it does not exist, may not be
+    read, or the hub does not answer."""
     place = f"{repo}/revision/{revision}" if revision else repo
     url = f"{session.access.endpoint}/api/models/{quote(place)}?blobs=true"
     return await _fetch_json(session, url, repo, policy, parse_repository)
@@ -260,7 +250,6 @@ async def fetch_config(session: HttpSession, repo: str, policy: RetryPolicy) -> 
 async def _fetch_json(
     session: HttpSession, url: str, name: str, policy: RetryPolicy, parse: Callable[[Any], _Result]
 ) -> _Result:
-    """Return the JSON at `url` of the hub, converted by `parse`."""
 
     async def attempt() -> _Result:
         async with session.get(url, {}) as reply:
@@ -268,7 +257,18 @@ async def _fetch_json(
                 raise error
             if reply.status_code != 200:
                 raise TransientError(f"it answers {reply.status_code}", wait_s=retry_after_s(reply.headers))
-            return parse(await _read_json(reply))
+            if reply.headers.get("Content-Encoding", "identity") != "identity":
+                raise TransientError("it encodes the reply, which was not requested")
+            body = bytearray()
+            async for piece in reply.aiter_raw():
+                body += piece
+                if len(body) > _MAX_BODY_BYTES:
+                    raise HubError("The hub's response is too large.", "Try again later.")
+            try:
+                data = json.loads(body)
+            except (ValueError, RecursionError) as fault:
+                raise TransientError("it sends invalid JSON") from fault
+            return parse(data)
 
     return await _with_retries(attempt, url, policy)
 
@@ -282,9 +282,8 @@ async def fetch_file_info(session: HttpSession, url: str, name: str, policy: Ret
                 raise HubError(f"{name} is not available: the server answers {reply.status_code}.", "Check the URL.")
             n_bytes = _length(reply)
             if n_bytes is None:
-                raise TransientError(
-                    f"it answers {reply.status_code} without a length", wait_s=retry_after_s(reply.headers)
-                )
+                cause = f"it answers {reply.status_code} without a length"
+                raise TransientError(cause, wait_s=retry_after_s(reply.headers))
             return RemoteFile(name, url, n_bytes, mark=content_mark(reply.headers))
 
     return await _with_retries(attempt, url, policy)
@@ -301,21 +300,6 @@ async def _with_retries(attempt: Callable[[], Awaitable[_Result]], url: str, pol
             except TransientError as last:
                 raise unreachable_error(url, str(last)) from last
             await asyncio.sleep(wait_s)
-
-
-async def _read_json(reply: httpx.Response) -> Any:
-    """Parse the body, of limited size."""
-    if reply.headers.get("Content-Encoding", "identity") != "identity":
-        raise TransientError("it encodes the reply, which was not requested")
-    body = bytearray()
-    async for piece in reply.aiter_raw():
-        body += piece
-        if len(body) > _MAX_BODY_BYTES:
-            raise HubError("The hub's response is too large.", "Try again later.")
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise TransientError("it sends invalid JSON") from error
 
 
 def _length(reply: httpx.Response) -> int | None:

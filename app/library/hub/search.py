@@ -57,12 +57,14 @@ def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool 
 
     set_client_factory(_bounded_client)
     api = HfApi(access.endpoint, access.token or False)
+    wanted: dict[str, Any] = {"limit": n_most, "expand": ["downloads", "tags", "gated", "config"]}
     try:
         if is_trending:
-            wanted = _wanted(n_most, "trending_score")
-            return tuple(_ggufs(api.list_models(search=words or None, filter="gguf", **wanted)))[:n_most]
-        ggufs = list(_ggufs(api.list_models(search=words, filter="gguf", **_wanted(n_most))))
-        checkpoints = list(_checkpoints(api.list_models(search=words, filter="safetensors", **_wanted(n_most))))
+            found = api.list_models(search=words or None, filter="gguf", sort="trending_score", **wanted)
+            return tuple(_listed(found))[:n_most]
+        wanted |= {"search": words, "sort": "downloads"}
+        ggufs = list(_listed(api.list_models(filter="gguf", **wanted)))
+        checkpoints = list(_listed(api.list_models(filter="safetensors", **wanted), are_checkpoints=True))
     except HfHubHTTPError as error:
         status = error.response.status_code
         cause = f"{access.endpoint} refuses the search with status {status}."
@@ -72,32 +74,19 @@ def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool 
     return (*ggufs[:n_most], *checkpoints[:n_most])
 
 
-def _wanted(n_most: int, order: str = "downloads") -> dict[str, Any]:
-    return {"sort": order, "limit": n_most, "expand": ["downloads", "tags", "gated", "config"]}
-
-
-def _ggufs(found: Iterable[ModelInfo]) -> Iterator[HubRepository]:
+def _listed(found: Iterable[ModelInfo], *, are_checkpoints: bool = False) -> Iterator[HubRepository]:
     for info in found:
-        if "gguf" in (info.tags or ()) and _REPO.fullmatch(info.id):
-            yield _listed(info, is_checkpoint=False)
-
-
-def _checkpoints(found: Iterable[ModelInfo]) -> Iterator[HubRepository]:
-    for info in found:
-        classes = (info.config or {}).get("architectures") or [""]
-        if "gguf" not in (info.tags or ()) and classes[0] in ARCHITECTURES and _REPO.fullmatch(info.id):
-            yield _listed(info, is_checkpoint=True)
-
-
-def _listed(info: ModelInfo, *, is_checkpoint: bool) -> HubRepository:
-    licences = [match[1] for tag in info.tags or () if (match := _LICENCE_TAG.fullmatch(str(tag)))]
-    return HubRepository(
-        repo=info.id,
-        is_checkpoint=is_checkpoint,
-        n_downloads=max(0, int(info.downloads or 0)),
-        licence=licences[0] if licences else "",
-        is_gated=bool(info.gated),
-    )
+        tags, classes = info.tags or (), (info.config or {}).get("architectures") or [""]
+        is_wanted = ("gguf" in tags) != are_checkpoints and (not are_checkpoints or classes[0] in ARCHITECTURES)
+        if not is_wanted or not _REPO.fullmatch(info.id):
+            continue
+        yield HubRepository(
+            repo=info.id,
+            is_checkpoint=are_checkpoints,
+            n_downloads=max(0, int(info.downloads or 0)),
+            licence=next((match[1] for tag in tags if (match := _LICENCE_TAG.fullmatch(str(tag)))), ""),
+            is_gated=bool(info.gated),
+        )
 
 
 def _bounded_client() -> httpx2.Client:
@@ -111,23 +100,18 @@ def _bounded_client() -> httpx2.Client:
             url = str(request.url)
             try:
                 with closing(super().send(request, **{**options, "stream": True})) as reply:
-                    body = b"".join(_bounded(reply.iter_raw()))
+                    body = bytearray()
+                    for piece in reply.iter_raw():
+                        body += piece
+                        if len(body) > _MAX_BODY_BYTES:
+                            raise HubError("The hub's response to the search is too large.", "Try again later.")
             except httpx2.RequestError as error:
                 raise unreachable_error(url, str(error) or type(error).__name__) from error
             if reply.status_code == 429 or reply.status_code >= 500:
                 raise unreachable_error(url, f"it answers {reply.status_code}")
-            return httpx2.Response(reply.status_code, headers=reply.headers, content=body, request=request)
+            return httpx2.Response(reply.status_code, headers=reply.headers, content=bytes(body), request=request)
 
     return BoundedClient(follow_redirects=True)
-
-
-def _bounded(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    n_bytes = 0
-    for piece in pieces:
-        n_bytes += len(piece)
-        if n_bytes > _MAX_BODY_BYTES:
-            raise HubError("The hub's response to the search is too large.", "Try again later.")
-        yield piece
 
 
 async def inspect_repos(

@@ -52,17 +52,7 @@ _SEPARATORS = re.compile(r"[-._]+")
 _SPELLINGS = {"F16": ("F16", "FP16"), "F32": ("F32", "FP32")}
 # Tokens a second that a model should reach: completions must keep up with typing, a small model must gain speed, and
 # texts are embedded and ranked by the hundred.
-_PACES_TPS = {
-    Role.CHAT: COMFORTABLE_TPS,
-    Role.MOE: COMFORTABLE_TPS,
-    Role.CODE: 25.0,
-    Role.SMALL: 25.0,
-    Role.THINKING: COMFORTABLE_TPS,
-    Role.TOOLS: COMFORTABLE_TPS,
-    Role.VISION: COMFORTABLE_TPS,
-    Role.EMBEDDING: 50.0,
-    Role.RERANKING: 50.0,
-}
+_PACES_TPS = {Role.CODE: 25.0, Role.SMALL: 25.0, Role.EMBEDDING: 50.0, Role.RERANKING: 50.0}  # others are comfortable
 _SAME_SIZE = 1.4  # models are of one size class when neither has more times the parameters of the other
 
 
@@ -92,13 +82,8 @@ def select(repository: Repository, reference: RepoReference | FileReference, cho
         if any(file.path.endswith(".safetensors") for file in repository.files):
             remedy = f"It is a checkpoint: make a GGUF of it with `localllm pull {repository.id} --quantize Q4_K_M`."
         raise NotOnHubError(f"{repository.id} has no GGUF file.", remedy)
-    if reference.quant:
-        return _with_quant(models, reference)
-    return QuantChoice(models[0], "It is the only one.") if len(models) == 1 else choose(repository)
-
-
-def _with_quant(models: Sequence[RepoModel], reference: RepoReference) -> QuantChoice:
-    """Return the model of the quant or of the name; of a quant that is there as a dynamic one only, that."""
+    if not reference.quant:
+        return QuantChoice(models[0], "It is the only one.") if len(models) == 1 else choose(repository)
     wanted = reference.quant.upper()
     found = [model for model in models if model.quant == wanted]
     found = found or [model for model in models if wanted in (model.name.upper(), model.name[:-5].upper())]
@@ -127,9 +112,7 @@ def quants_of(
     family: Sequence[RepoModel], read: RepoModel, planned: PlannedModel, here: PlanningContext
 ) -> list[Quant]:
     """Return the fit `here` of each model of `family`, estimated from `planned`, the headers of its member `read`.
-
-    Raises UsageError for a cache type that the model does not support.
-    """
+    Raises UsageError for a cache type that the model does not support."""
     n_overhead = read.n_bytes - planned.n_bytes  # headers and padding, the same in all
     found = []
     for model in family:
@@ -165,10 +148,8 @@ def quant_chooser(access: HubAccess, here: Callable[[], PlanningContext]) -> Cho
 
 
 def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, here: PlanningContext) -> QuantChoice:
-    """Return the best quant of the repository's largest family; `planned` has the headers of its member `read`.
-
-    Raises HubError if none runs here.
-    """
+    """Return the best quant of the repository's largest family; `planned` has the headers of its member `read`. Raises
+    HubError if none runs here."""
     family = families_of(repository.models)[0]
     quants = quants_of(family, read, planned, here)
     best = choose_quant(quants, planned.n_parameters)
@@ -231,14 +212,7 @@ async def _files_at(session: HttpSession, reference: UrlReference) -> list[Remot
     return [await fetch_file_info(session, url, name, QUICK_RETRIES) for name, url in zip(names, urls, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Fitted:
-    """A model of the catalogue and its quants with their fits on a machine."""
-
-    model: CatalogueModel
-    n_parameters: int
-    n_ctx_train: int
-    quants: tuple[Quant, ...]
+_Fitted: TypeAlias = tuple[PlannedModel, tuple[Quant, ...]]  # a model in F16, and its quants with their fits here
 
 
 def recommend_each(
@@ -249,27 +223,28 @@ def recommend_each(
     If none is, recommend the first that is nearly as fast as the fastest that runs. A newer one of the same size and
     speed goes before either. The fits of a model, which take time, are computed once.
     """
-    fitted = cache(lambda i: _fitted(models[i], here))
+
+    @cache
+    def fitted(index: int) -> _Fitted:
+        outline = models[index].outline()
+        quantized = ((file_type.name, outline.quantized(file_type)) for file_type in models[index].quants)
+        return outline, tuple(Quant(name, planned.n_bytes, here.fit(planned)) for name, planned in quantized)
+
     return tuple(_recommend(models, role, fitted, here) for role in roles)
 
 
 def _recommend(
     models: Sequence[CatalogueModel], role: Role, fitted: Callable[[int], _Fitted], here: PlanningContext
 ) -> Recommendation:
-    pace_tps = _PACES_TPS[role]
+    pace_tps = _PACES_TPS.get(role, COMFORTABLE_TPS)
     able = [i for i, model in enumerate(models) if role in model.roles]
     passed_over: list[Recommended] = []
     for i in able:
-        found = _best_quant(fitted(i), role, pace_tps)
+        found = _best_quant(models[i], fitted(i), role, pace_tps)
         if keeps_pace(found.quant, pace_tps):
-            newer = (
-                k
-                for k in able
-                if k > i
-                and models[k].published > models[i].published
-                and _is_same_size(models[k].parameters, models[i].parameters)
-            )
-            others = [_best_quant(fitted(k), role, pace_tps) for k in newer]
+            newer = [k for k in able if k > i and models[k].published > models[i].published]
+            alike = [k for k in newer if _is_same_size(models[k].parameters, models[i].parameters)]
+            others = [_best_quant(models[k], fitted(k), role, pace_tps) for k in alike]
             best = _newest(found, (other for other in others if keeps_pace(other.quant, pace_tps)))
             why = _why(best, found, pace_tps, len(passed_over))
             return Recommendation(role.value, why, replace(best, why=why, keeps_pace=True), tuple(passed_over))
@@ -298,17 +273,10 @@ def _newest(first: Recommended, others: Iterable[Recommended]) -> Recommended:
     return max((first, *as_fast), key=lambda model: model.published)
 
 
-def _fitted(model: CatalogueModel, here: PlanningContext) -> _Fitted:
-    outline = model.outline()
-    quantized = ((file_type.name, outline.quantized(file_type)) for file_type in model.quants)
-    quants = tuple(Quant(name, planned.n_bytes, here.fit(planned)) for name, planned in quantized)
-    return _Fitted(model, outline.n_parameters, outline.n_ctx_train, quants)
-
-
-def _best_quant(fitted: _Fitted, role: Role, pace_tps: float) -> Recommended:
+def _best_quant(model: CatalogueModel, fitted: _Fitted, role: Role, pace_tps: float) -> Recommended:
     """Return the model in its best quant for this machine, which may still not run."""
-    model, quants = fitted.model, fitted.quants
-    quant = choose_quant(quants, fitted.n_parameters, pace_tps) or min(quants, key=lambda quant: quant.n_bytes)
+    outline, quants = fitted
+    quant = choose_quant(quants, outline.n_parameters, pace_tps) or min(quants, key=lambda quant: quant.n_bytes)
     return Recommended(
         role=role.value,
         why="",
@@ -318,8 +286,8 @@ def _best_quant(fitted: _Fitted, role: Role, pace_tps: float) -> Recommended:
         reference=f"{model.repo}:{quant.name}",
         licence=model.licence,
         published=model.published,
-        n_parameters=fitted.n_parameters,
-        n_ctx_train=fitted.n_ctx_train,
+        n_parameters=outline.n_parameters,
+        n_ctx_train=outline.n_ctx_train,
         quant=quant,
     )
 
@@ -327,9 +295,8 @@ def _best_quant(fitted: _Fitted, role: Role, pace_tps: float) -> Recommended:
 def _why(best: Recommended, first: Recommended, pace_tps: float, n_passed_over: int) -> str:
     """Return the reason for `best`, which may be newer than `first`, the first of the catalogue that would do."""
     pace = f" and reaches at least {format_speed(pace_tps)} tok/s" if pace_tps else ""
-    others = {0: "none ranks above it", 1: "the one above it does not"}.get(
-        n_passed_over, f"the {n_passed_over} above it do not"
-    )
+    few = {0: "none ranks above it", 1: "the one above it does not"}
+    others = few.get(n_passed_over, f"the {n_passed_over} above it do not")
     if best is first:
         return f"The best of its kind in the catalogue that fits{pace}: {others}."
     month = f"{date.fromisoformat(f'{best.published}-01'):%B %Y}"

@@ -59,10 +59,8 @@ def read_facts(path: Path) -> ModelFacts:
 
 
 def full_model_info(header: Header) -> ModelInfo:
-    """Return the info of a model over all its files; `header` is that of the first or only one.
-
-    Raises ModelFileError when another file is invalid.
-    """
+    """Return the info of a model over all its files; `header` is that of the first. Raises ModelFileError for another
+    that is invalid."""
     from quantizer.gguf.model_info import read_model_info
     from quantizer.gguf.validation import tensors_of
 
@@ -95,8 +93,7 @@ class Index:
         try:
             self._connection = _connect(self._path)
         except sqlite3.DatabaseError as error:
-            self._check_damaged(error)
-            self._connection = self._recreate()
+            self._connection = self._recreated(error)
 
     def __enter__(self) -> Index:
         return self
@@ -105,18 +102,15 @@ class Index:
         self._connection.close()
 
     def records(self) -> dict[bytes, IndexRecord]:
-        """Return the record of every model, by the key of its path."""
         rows = self._run("SELECT path, stamp, facts, fault FROM models")
         return {path: IndexRecord(stamp, _facts(facts), fault) for path, stamp, facts, fault in rows}
 
     def store(self, path: Path, record: IndexRecord) -> None:
-        """Store the record of the model at `path`, replacing an earlier one."""
         facts = json.dumps(asdict(record.facts)) if record.facts else ""
         row = (index_key(path), record.stamp, facts, record.fault.encode(errors="replace").decode())
         self._run("INSERT OR REPLACE INTO models VALUES (?, ?, ?, ?)", [row])
 
     def forget(self, paths: Iterable[bytes | str | Path]) -> None:
-        """Delete everything about `paths`."""
         keys = [(index_key(path),) for path in paths]
         for table in ("models", "hashes", "origins") if keys else ():
             self._run(f"DELETE FROM {table} WHERE path = ?", keys)  # noqa: S608  (one of these names)
@@ -134,7 +128,6 @@ class Index:
         return self._text_of("SELECT n_bytes, inode, origin FROM origins WHERE path = ?", path)
 
     def record_origin(self, path: Path, fingerprint: str) -> None:
-        """Record the fingerprint that the file at `path` had where it was fetched."""
         row = (index_key(path), *_identity(path), fingerprint)
         self._run("INSERT OR REPLACE INTO origins VALUES (?, ?, ?, ?)", [row])
 
@@ -156,24 +149,21 @@ class Index:
         try:
             return run()
         except sqlite3.DatabaseError as error:
-            self._check_damaged(error)
-            self._connection.close()
-            self._connection = self._recreate()
+            self._connection = self._recreated(error, self._connection)
             return run()
 
-    def _check_damaged(self, error: sqlite3.DatabaseError) -> None:
-        """Raise StorageError unless the database is damaged, which sqlite3 reports by the base class itself."""
-        if type(error) is not sqlite3.DatabaseError:
+    def _recreated(self, error: sqlite3.DatabaseError, old: sqlite3.Connection | None = None) -> sqlite3.Connection:
+        if type(error) is not sqlite3.DatabaseError:  # the base class itself reports damage
             raise _refused(self._path, error) from error
-
-    def _recreate(self) -> sqlite3.Connection:
+        if old is not None:
+            old.close()
         self.was_damaged = True
         try:
             for suffix in ("", "-wal", "-shm"):
                 self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
             return _connect(self._path)
-        except (OSError, sqlite3.Error) as error:
-            raise _refused(self._path, error) from error
+        except (OSError, sqlite3.Error) as failure:
+            raise _refused(self._path, failure) from failure
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -185,10 +175,10 @@ def _connect(path: Path) -> sqlite3.Connection:
             _enable_wal(connection)
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                if not _is_current(connection):  # another process may just have created the tables
-                    for statement in _SCHEMA:
-                        connection.execute(statement)
-                    connection.execute(f"PRAGMA user_version = {VERSION}")
+                statements = (*_SCHEMA, f"PRAGMA user_version = {VERSION}")
+                # another process may just have created the tables
+                for statement in () if _is_current(connection) else statements:
+                    connection.execute(statement)
     except BaseException:
         connection.close()
         raise
@@ -274,10 +264,8 @@ def list_entries(refs: Iterable[ModelRef], index: Index) -> list[LibraryEntry]:
     entries = []
     for ref in refs:
         disk, record = _stat_with_projectors(ref.path, look), records.get(index_key(ref.path))
-        is_current = record is not None and record.stamp == disk.stamp
-        entries.append(
-            LibraryEntry(ref, disk, record.facts, record.fault) if record and is_current else LibraryEntry(ref, disk)
-        )
+        facts, fault = (record.facts, record.fault) if record and record.stamp == disk.stamp else (None, "")
+        entries.append(LibraryEntry(ref, disk, facts, fault))
     return entries
 
 

@@ -92,7 +92,7 @@ def without_heads(files: Iterable[Path]) -> list[Path]:
     """Return the models among the GGUF `files`: a draft head or a projector beside a model is none."""
     files = list(files)
     with_models = {file.parent for file in files if not is_sidecar(file.name)}
-    return [file for file in files if not (is_sidecar(file.name) and file.parent in with_models)]
+    return [file for file in files if file.parent not in with_models or not is_sidecar(file.name)]
 
 
 def _files_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
@@ -205,9 +205,7 @@ def is_safe_name(name: str) -> bool:
     """Return whether `name` is one visible file of one folder, the same on Linux, macOS and Windows."""
     if not name or name.startswith((".", " ")) or name.endswith((".", " ")):
         return False
-    if _FORBIDDEN.search(name) or _DEVICE.fullmatch(name):
-        return False
-    return len(name.encode()) <= _MAX_BYTES
+    return not _FORBIDDEN.search(name) and not _DEVICE.fullmatch(name) and len(name.encode()) <= _MAX_BYTES
 
 
 def is_path(name: str) -> bool:
@@ -288,15 +286,11 @@ def model_output_path(source: ModelRef, wanted: str, models_dir: Path) -> Path:
     """
     file = _as_file_name(source.id if source.path.suffix != ".gguf" else unsplit_name(source.path.name))
     publisher, _, repo = source.repo.partition("/")
-    match [part.removesuffix(".gguf") for part in wanted.split("/")] if wanted else []:
-        case []:
-            names = [_as_file_name(publisher) if repo else _LOCAL, _as_file_name(repo) if repo else file, file]
-        case [name]:
-            names = [_LOCAL, name, name]
-        case [publisher, repo]:
-            names = [publisher, repo, file]
-        case names:
-            pass
+    names = [part.removesuffix(".gguf") for part in wanted.split("/")] if wanted else []
+    if not names:
+        names = [_as_file_name(publisher), _as_file_name(repo), file] if repo else [_LOCAL, file, file]
+    elif len(names) < 3:
+        names = [*names, file] if len(names) == 2 else [_LOCAL, *names, *names]
     if len(names) != 3 or not all(map(is_safe_name, names)):
         cause = f"{wanted!r} is not a valid name for a model."
         raise UsageError(cause, "Give NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.")

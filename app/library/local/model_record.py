@@ -72,10 +72,8 @@ class ModelDescription(ModelInfo):
 
 
 def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescription:
-    """Return the value of `localllm show --json` for the model whose first or only file has `header`.
-
-    Raises ModelFileError when another file is invalid, StorageError.
-    """
+    """Return the value of `localllm show --json` for the model whose first or only file has `header`. Raises
+    ModelFileError when another file is invalid, StorageError."""
     info, base, files = full_model_info(header), base_template(header), parts_of(header.path)
     described = ModelDescription(
         **{item.name: getattr(info, item.name) for item in fields(ModelInfo)},
@@ -87,7 +85,18 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         tuned=best_measurement(header, cache_dir) if (cache_dir / "tune.json").is_file() else None,
     )
     found = find_projector(header)
-    described = _with_projector(described, found, header)
+    if found.projector is not None:
+        planned = PlannedProjector.of(found.projector, header)
+        described = replace(
+            described,
+            sees=found.sees,
+            hears=found.hears,
+            projector=found.path,
+            projector_type=found.projector.type_name,
+            picture_tokens=planned.picture.typical if planned.picture else 0,
+            max_picture_tokens=planned.picture.most if planned.picture else 0,
+            sound_tokens=planned.n_sound_tokens,
+        )
     rows = (
         *_info_rows(info),
         ("template's base", _comparison(header, base)),
@@ -101,13 +110,12 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
 
 def base_template(header: Header, environment: Mapping[str, str] = os.environ) -> BaseTemplate | None:
     """Return the template of the model's base; None if it has none, it is not on this machine, or it is invalid."""
-    for match in (_REPO_URL.fullmatch(header.text(key)) for key in _ORIGINS):
-        if match is None:
-            continue
-        for snapshot in hugging_face_snapshots(f"{match[1]}/{match[2]}", environment):
+    matches = (_REPO_URL.fullmatch(header.text(key)) for key in _ORIGINS)
+    for repo in (f"{match[1]}/{match[2]}" for match in matches if match):
+        for snapshot in hugging_face_snapshots(repo, environment):
             if (snapshot / "tokenizer_config.json").is_file():
                 with contextlib.suppress(CheckpointError):
-                    return BaseTemplate(f"{match[1]}/{match[2]}", _template_in(snapshot))
+                    return BaseTemplate(repo, _template_in(snapshot))
     return None
 
 
@@ -129,8 +137,7 @@ def _template_in(folder: Path) -> str:
     from quantizer.checkpoint.safetensors import read_object
     from quantizer.tokenizers.vocabulary import DEFAULT_TEMPLATE, TokenizerFolder, read_chat_templates
 
-    path = folder / "tokenizer_config.json"
-    settings = Config(read_object(path))
+    settings = Config(read_object(folder / "tokenizer_config.json"))
     return read_chat_templates(TokenizerFolder(folder, {}, settings, Config({}))).get(DEFAULT_TEMPLATE, "")
 
 
@@ -153,22 +160,6 @@ def _info_rows(info: ModelInfo) -> list[tuple[str, str]]:
         ("fill in the middle", "yes" if info.has_fim else "no"),
         ("licence", info.licence),
     ]
-
-
-def _with_projector(described: ModelDescription, found: FoundProjector, header: Header) -> ModelDescription:
-    if found.projector is None:
-        return described
-    planned = PlannedProjector.of(found.projector, header)
-    return replace(
-        described,
-        sees=found.sees,
-        hears=found.hears,
-        projector=found.path,
-        projector_type=found.projector.type_name,
-        picture_tokens=planned.picture.typical if planned.picture else 0,
-        max_picture_tokens=planned.picture.most if planned.picture else 0,
-        sound_tokens=planned.n_sound_tokens,
-    )
 
 
 def _projector_rows(described: ModelDescription, found: FoundProjector) -> list[tuple[str, str]]:

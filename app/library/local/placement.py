@@ -46,15 +46,12 @@ class ImportPlan:
 
     @property
     def path(self) -> Path:
-        """The path of the imported model: that of its first file."""
         return self.files[0][1]
 
 
 def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
-    """Return where `source` goes under the name `wanted`, with its projector; empty keeps its own name.
-
-    Raises UsageError for an invalid name, ModelFileError for an invalid model, NameTakenError for a path that exists.
-    """
+    """Return where `source` goes under the name `wanted`, with its projector; empty keeps its own name. Raises
+    UsageError for an invalid name, ModelFileError for an invalid model, NameTakenError for a path that exists."""
     from quantizer.gguf.validation import validate_gguf
 
     path = model_output_path(source, wanted, models_dir)
@@ -62,23 +59,23 @@ def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
     sources = parts_of(source.path)
     targets = [shard_path(path, index, len(sources)) for index in range(len(sources))]
     for target in targets:
-        if target.exists() or target.is_symlink():
-            raise NameTakenError(f"{target} exists already.", "Remove it first, or give another name.")
+        if os.path.lexists(target):
+            raise _name_taken(target)
     files, n_bytes = tuple(zip(sources, targets, strict=True)), stat_model(source.path).n_bytes
-    found = find_projector(header).projector
-    if found is None:
-        return ImportPlan(files, n_bytes)
-    target = path.with_name(projector_name(path.name, found.type_name))
-    if target.exists() or target.is_symlink():  # that of another type of the model
-        return ImportPlan(files, n_bytes)
-    return ImportPlan((*files, (found.path, target)), n_bytes + found.path.stat().st_size)
+    if found := find_projector(header).projector:
+        target = path.with_name(projector_name(path.name, found.type_name))
+        if not os.path.lexists(target):  # else it is that of another type of the model
+            return ImportPlan((*files, (found.path, target)), n_bytes + found.path.stat().st_size)
+    return ImportPlan(files, n_bytes)
+
+
+def _name_taken(target: Path) -> NameTakenError:
+    return NameTakenError(f"{target} exists already.", "Remove it first, or give another name.")
 
 
 def link_model(plan: ImportPlan, index: Index) -> ImportWay:
-    """Link every file, the first one last, and return the kind of link.
-
-    Raises NameTakenError where a path was taken meanwhile, StorageError when no kind works.
-    """
+    """Link every file, the first one last, and return the kind of link. Raises NameTakenError where a path was taken
+    meanwhile, StorageError when no kind works."""
     hashes = [expected_sha256(source, index) for source, _ in plan.files]
     way: ImportWay = REFERENCE
     with _new_folder(plan.path.parent), ExitStack() as undo:
@@ -93,17 +90,15 @@ def link_model(plan: ImportPlan, index: Index) -> ImportWay:
 
 
 def link(source: Path, target: Path) -> ImportWay:
-    """Link `target` to the file `source` without replacing anything, and return the kind of link.
-
-    Raises NameTakenError if `target` exists, StorageError when no kind of link works.
-    """
+    """Link `target` to the file `source` without replacing anything, and return the kind of link. Raises NameTakenError
+    if `target` exists, StorageError when no kind of link works."""
     real = source.resolve()  # a link to a link, as snapshots of a Hugging Face cache have them, breaks with that one
     reasons = []
     for way, make in _WAYS.items():
         try:
             make(real, target)
         except FileExistsError as error:
-            raise NameTakenError(f"{target} exists already.", "Remove it first, or give another name.") from error
+            raise _name_taken(target) from error
         except OSError as error:
             reasons.append(f"{way}: {error.strerror or error}")
         else:
@@ -133,10 +128,8 @@ _WAYS: dict[ImportWay, Callable[[Path, Path], None]] = {
 
 
 def copy_model(plan: ImportPlan, index: Index, on_bytes: Callable[[int], object]) -> None:
-    """Copy every file and record its hash, calling `on_bytes` with the size of each piece. All appear together.
-
-    Raises StorageError, and ModelFileError for a file that does not match its expected hash.
-    """
+    """Copy every file and record its hash, calling `on_bytes` with the size of each piece. All appear together. Raises
+    StorageError, and ModelFileError for a file that does not match its expected hash."""
     sizes = [source.stat().st_size for source, _ in plan.files]
     files = [OutputFile(target, _blocks(n)) for (_, target), n in zip(plan.files, sizes, strict=True)]
     fingerprint = hashlib.sha256(stat_model(plan.files[0][0]).stamp.encode()).hexdigest()
@@ -158,9 +151,13 @@ def _copy_file(
     """Append a file to `output`, except for its `done_blocks`, and return its hash."""
     digest = hashlib.sha256()
     with explained(f"{source} cannot be read", "Check the disk."), source.open("rb", buffering=0) as file:
-        for n_bytes in _blocks(source.stat().st_size):
+        for n_left in _blocks(source.stat().st_size):
             is_missing = next(done_blocks, None) is None
-            for data in _pieces(file.read, n_bytes):
+            while n_left:
+                if not (data := file.read(min(n_left, _PIECE_BYTES))):
+                    cause = "The file became shorter while it was copied."
+                    raise StorageError(cause, "Try again when no program writes it.")
+                n_left -= len(data)
                 digest.update(data)
                 on_bytes(len(data))
                 if is_missing:
@@ -170,17 +167,7 @@ def _copy_file(
     return digest.hexdigest()
 
 
-def _pieces(read: Callable[[int], bytes | None], n_bytes: int) -> Iterator[bytes]:
-    while n_bytes:
-        data = read(min(n_bytes, _PIECE_BYTES))
-        if not data:
-            raise StorageError("The file became shorter while it was copied.", "Try again when no program writes it.")
-        n_bytes -= len(data)
-        yield data
-
-
 def _blocks(n_bytes: int) -> tuple[int, ...]:
-    """Return the sizes of the blocks of a file."""
     whole, rest = divmod(n_bytes, _BLOCK_BYTES)
     return (_BLOCK_BYTES,) * whole + ((rest,) if rest else ())
 

@@ -67,7 +67,6 @@ class FoundProjector:
 
     @property
     def path(self) -> str:
-        """Its file; empty without one."""
         return str(self.projector.path) if self.projector else ""
 
     @property
@@ -151,8 +150,7 @@ def projector_stamp(model: Path, look: Look = look_into) -> str:
 def _candidates(model: Path, look: Look = look_into) -> Iterator[tuple[Path, int]]:
     """Yield the files that may be the projector of `model`, with how likely they are its own: 0 names it, 1 is that of
     the only model there, `_AMBIGUOUS` may be that of any model there."""
-    for path in ollama_projectors(model):
-        yield path, 0
+    yield from ((path, 0) for path in ollama_projectors(model))
     own = without_type(unsplit_name(model.name).removesuffix(".gguf")).lower()
     for folder in (model.parent, *snapshot_folders(model.parent)):
         found = look(folder)

@@ -67,9 +67,18 @@ def read_recipe(path: Path) -> Recipe:
     if len(data) > MAX_RECIPE_BYTES:
         raise _damaged(path, "larger than 1 MiB")
     try:
-        return _validated(json.loads(data))
+        fields = json.loads(data)
+        recipe = Recipe(**fields | {"messages": tuple(fields["messages"])})
+        texts = (recipe.base, recipe.system, recipe.template, recipe.license)
+        are_messages = all(
+            set(message) == {"role", "content"} and message["role"] in _ROLES and isinstance(message["content"], str)
+            for message in recipe.messages
+        )
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
+    if not (all(isinstance(text, str) for text in texts) and isinstance(recipe.parameters, dict) and are_messages):
+        raise _damaged(path, "a field has the wrong type")
+    return recipe
 
 
 def encode_recipe(recipe: Recipe) -> bytes:
@@ -82,18 +91,6 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
     target = recipe_path(path)
     with explained(f"{target} cannot be written", "Check the disk and its permissions."):
         write_atomically(target, encode_recipe(recipe), sync=True)
-
-
-def _validated(fields: Any) -> Recipe:
-    recipe = Recipe(**fields | {"messages": tuple(fields["messages"])})
-    texts = (recipe.base, recipe.system, recipe.template, recipe.license)
-    are_messages = all(
-        set(message) == {"role", "content"} and message["role"] in _ROLES and isinstance(message["content"], str)
-        for message in recipe.messages
-    )
-    if not (all(isinstance(text, str) for text in texts) and isinstance(recipe.parameters, dict) and are_messages):
-        raise ValueError("a field has the wrong type")
-    return recipe
 
 
 def _damaged(path: Path, why: str) -> ModelFileError:

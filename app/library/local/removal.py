@@ -12,7 +12,7 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,6 @@ from quantizer.write.partial_output import lock_path
 FETCHING = ".fetching"  # a repo's folder of incomplete downloads
 _PARTIAL = re.compile(r"\.(?P<output>.+)\.(journal|lock|\d+\.partial)")
 _DAY_S = 24 * 3600.0
-_IDLE_S = _DAY_S
 _CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command resumes it, and fetching may have taken a night
 
 
@@ -67,18 +66,15 @@ def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()
 def _heads_without(model: Path, leaving: Collection[Path]) -> list[Path]:
     """Return what in the folder of `model` goes with it: all draft heads and projectors if it holds no other model but
     those `leaving`, else the projectors that name it and no other."""
-    others = [path for path in sorted(model.parent.glob("*.gguf")) if is_model_file(path.name) and path not in leaving]
     if is_sidecar(model.name):
         return []
+    others = [path for path in sorted(model.parent.glob("*.gguf")) if is_model_file(path.name) and path not in leaving]
     staying = [path.stem for path in others if path != model and not is_sidecar(path.name)]
     if not staying:
         return [path for path in others if head_rank(path.name) is not None or PROJECTOR_MARK in path.name]
     owners = {path: projector_owner(path.name) for path in others if is_projector(path.name)}
-    return [
-        path
-        for path, owner in owners.items()
-        if names_model(owner, model.stem) and not any(names_model(owner, stem) for stem in staying)
-    ]
+    named = [path for path, owner in owners.items() if names_model(owner, model.stem)]
+    return [path for path in named if not any(names_model(owners[path], stem) for stem in staying)]
 
 
 def remove(removal: RemovalResult, models_dir: Path) -> None:
@@ -136,10 +132,8 @@ def find_stale_files(
 
 
 def delete_stale_files(stale: StaleFiles) -> bool:
-    """Delete the files, and return False if a process has locked them again. Missing files are no error.
-
-    Raises StorageError.
-    """
+    """Delete the files, and return False if a process has locked them again. Missing files are no error. Raises
+    StorageError."""
     if stale.lock is not None and _is_locked(stale.lock):
         return False
     for path in stale.paths:
@@ -163,24 +157,24 @@ def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
     outputs: dict[Path, list[Path]] = {}
     for path in sorted(path for n in range(MAX_FOLDERS + 1) for path in models_dir.glob("*/" * n + ".*")):
         if match := _PARTIAL.fullmatch(path.name):
-            outputs.setdefault(path.with_name(match["output"]), []).append(path)
-    for output, paths in outputs.items():
-        lock = lock_path(output)
-        if not _is_locked(lock):
-            yield StaleFiles("interrupted writing", tuple(paths), sum(map(_n_bytes, paths)), lock)
+            outputs.setdefault(lock_path(path.with_name(match["output"])), []).append(path)
+    yield from _unlocked("interrupted writing", outputs)
 
 
 def _interrupted_downloads(models_dir: Path) -> Iterator[StaleFiles]:
-    """Yield the partial files of each model whose pull ended early."""
     models: dict[Path, list[Path]] = {}
     for path in sorted(models_dir.glob(f"*/*/{FETCHING}/*")):
         file = path.with_name(path.name.removesuffix(".lock").removesuffix(".journal"))
         _, count = shard_index(file.name) or (0, 1)
-        models.setdefault(shard_path(file, 0, count), []).append(path)
-    for first, paths in models.items():
-        lock = first.with_name(f"{first.name}.lock")
+        first = shard_path(file, 0, count)
+        models.setdefault(first.with_name(f"{first.name}.lock"), []).append(path)
+    yield from _unlocked("interrupted download", models)
+
+
+def _unlocked(what: str, paths_by_lock: Mapping[Path, Sequence[Path]]) -> Iterator[StaleFiles]:
+    for lock, paths in paths_by_lock.items():
         if not _is_locked(lock):
-            yield StaleFiles("interrupted download", tuple(paths), sum(map(_n_bytes, paths)), lock)
+            yield StaleFiles(what, tuple(paths), sum(map(_n_bytes, paths)), lock)
 
 
 def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -> Iterator[StaleFiles]:
@@ -205,7 +199,7 @@ def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
     """Yield temporary models of killed runs, unused for a day."""
     for path in sorted(folder.glob("*")):
         files = [path, *path.rglob("*")]
-        if max(map(last_use_s, files)) < time.time() - _IDLE_S:
+        if max(map(last_use_s, files)) < time.time() - _DAY_S:
             yield StaleFiles("temporary model", (path,), sum(map(_n_bytes, files)))
 
 

@@ -6,6 +6,7 @@ Owns the list of models, the order in which a name is matched, and the error tha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -144,10 +145,9 @@ def _pulled_as(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
         return []
     from app.library.hub.catalogue import resolve_reference  # with numpy: a path should not wait for it
 
-    try:
+    wanted = None
+    with suppress(UsageError):
         wanted = resolve_reference(name, "")
-    except UsageError:
-        return []
     if not isinstance(wanted, RepoReference):
         return []
     repo, endings = wanted.repo.lower(), (f"-{wanted.quant.lower()}", f".{wanted.quant.lower()}")
@@ -191,10 +191,8 @@ def _listed(refs: Iterable[ModelRef]) -> str:
 
 
 def find_importable(source: str, settings: Settings) -> ModelRef:
-    """Return the model `source` to import: a path, or a name that `localllm ls --external` shows.
-
-    Raises UnknownModelError, ModelFileError.
-    """
+    """Return the model `source` to import: a path, or a name that `localllm ls --external` shows. Raises
+    UnknownModelError, ModelFileError."""
     ref = resolve(source, settings)
     if ref.repo:
         return ref

@@ -60,7 +60,12 @@ def describe_machine(findings: Findings) -> MachineReport:
 def machine_rows(findings: Findings) -> list[tuple[str, str]]:
     """Return a label and a description of each part of the machine."""
     machine, disk = findings.machine, findings.disk_bytes_per_s
-    gpus = [(gpu.name, f"{gpu.description}, {_memory(gpu)}{_link(gpu)}") for gpu in machine.gpus]
+    gpus = []
+    for gpu in machine.gpus:
+        link = ""  # of a device of another machine
+        if gpu.link_latency_s is not None and gpu.link_bytes_per_s is not None:
+            link = f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"
+        gpus.append((gpu.name, f"{gpu.description}, {_memory(gpu)}{link}"))
     return [
         ("processor", f"{cpu_model()}, {default_threads()} cores"),
         ("memory", _memory(machine.host)),
@@ -68,13 +73,6 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
         ("models", f"read from disk at {disk / 1e6:,.0f} MB/s" if disk else "disk speed unknown"),
         ("engine", f"llama-cpp-python {findings.engine_version}"),
     ]
-
-
-def _link(gpu: Device) -> str:
-    """Return latency and bandwidth of a device of another machine."""
-    if gpu.link_latency_s is None or gpu.link_bytes_per_s is None:
-        return ""
-    return f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"
 
 
 def _memory(device: Device) -> str:

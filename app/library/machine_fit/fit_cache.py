@@ -123,10 +123,8 @@ class FitCache:
         return bool(entry.fault) or stamp == entry.disk.stamp
 
     def compute(self, entry: LibraryEntry) -> None:
-        """Read the header of a model and store its fit, or None if it has none.
-
-        Raises EngineError if the machine cannot be surveyed.
-        """
+        """Read the header of a model and store its fit, or None if it has none. Raises EngineError if the machine
+        cannot be surveyed."""
         from offload.footprint.model import PlannedModel
 
         here, fit = self.here(), None

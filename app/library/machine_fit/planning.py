@@ -77,9 +77,8 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     """
     machine = machine or survey(parse_rpc_endpoints(settings.rpc), settings.cache_dir).machine
     machine = machine if settings.gpu else Machine(machine.host)
-    return PlanningContext(
-        machine, fitted_rates(machine, settings.cache_dir, settings.threads), requested_config(settings, machine)
-    )
+    rates = fitted_rates(machine, settings.cache_dir, settings.threads)
+    return PlanningContext(machine, rates, requested_config(settings, machine))
 
 
 def with_projector(model: PlannedModel, choice: str) -> PlannedModel:
@@ -145,7 +144,6 @@ def choose_quant(quants: Sequence[Quant], n_parameters: int, pace_tps: float = C
 
 
 def speed_of(quant: Quant) -> float:
-    """Return tokens a second, 0 if unknown."""
     return quant.fit.decode_tps or 0.0
 
 
@@ -160,34 +158,27 @@ def parse_machine(here: Callable[[], Machine], vram: Sequence[str], ram: str | N
     `here` is called only if something is missing, because it takes a second. Memory without a speed gets this
     machine's, a GPU without one that of its name. Raises UsageError.
     """
-    gpus = tuple(_gpu(text) for text in vram)
-    names = [gpu.name for gpu in gpus]
-    if len(set(names)) != len(names):
+    gpus: list[Device] = []
+    for text in vram:
+        name, found, memory = text.partition("=")
+        if not name.strip() or not found:
+            raise UsageError(f"{text!r} is not a GPU.", _HOW)
+        n_bytes, bytes_per_s = _memory(memory)
+        gpus.append(_device(name.strip(), DeviceKind.GPU, n_bytes, bytes_per_s or known_bandwidth(name)))
+    if len({gpu.name for gpu in gpus}) != len(gpus):
         raise UsageError("Two GPUs have the same name.", _HOW)
     n_bytes, bytes_per_s = _memory(ram) if ram is not None else (0, None)
     if gpus and bytes_per_s:
-        return Machine(_host(n_bytes, bytes_per_s), gpus)
+        return Machine(_device(HOST_NAME, DeviceKind.CPU, n_bytes, bytes_per_s), tuple(gpus))
     known = here()
-    host = _host(n_bytes, bytes_per_s or known.host.bytes_per_s) if ram is not None else known.host
-    return Machine(host, gpus or known.gpus)
+    host, bytes_per_s = known.host, bytes_per_s or known.host.bytes_per_s
+    if ram is not None:
+        host = _device(HOST_NAME, DeviceKind.CPU, n_bytes, bytes_per_s)
+    return Machine(host, tuple(gpus) or known.gpus)
 
 
-def _host(n_bytes: int, bytes_per_s: float | None) -> Device:
-    return Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=n_bytes, free_bytes=n_bytes, bytes_per_s=bytes_per_s)
-
-
-def _gpu(text: str) -> Device:
-    name, found, memory = text.partition("=")
-    if not name.strip() or not found:
-        raise UsageError(f"{text!r} is not a GPU.", _HOW)
-    n_bytes, bytes_per_s = _memory(memory)
-    return Device(
-        name=name.strip(),
-        kind=DeviceKind.GPU,
-        total_bytes=n_bytes,
-        free_bytes=n_bytes,
-        bytes_per_s=bytes_per_s or known_bandwidth(name),
-    )
+def _device(name: str, kind: DeviceKind, n_bytes: int, bytes_per_s: float | None) -> Device:
+    return Device(name=name, kind=kind, total_bytes=n_bytes, free_bytes=n_bytes, bytes_per_s=bytes_per_s)
 
 
 def _memory(text: str) -> tuple[int, float | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,10 +40,8 @@ _WEIGHTS = ".safetensors"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPuller:
-    """Fetches a checkpoint and runs the conversion `request`, whose events go to `on_event`.
-
-    With `is_removing` each shard is removed after its last use, and fetched only when the conversion needs it.
-    """
+    """Fetches a checkpoint and runs the conversion `request`, whose events go to `on_event`. With `is_removing` each
+    shard is removed after its last use, and fetched only when the conversion needs it."""
 
     puller: Puller
     request: JobRequest
@@ -51,10 +49,8 @@ class CheckpointPuller:
     on_event: Callable[[Event], None]
 
     async def pull(self, make_plan: MakePlan) -> Path:
-        """Fetch and convert the planned checkpoint; return the path of its config.json.
-
-        Raises as `Puller.pull` and the job do.
-        """
+        """Fetch and convert the planned checkpoint; return the path of its config.json. Raises as `Puller.pull` and the
+        job do."""
         return await self.puller.retry_on_change(make_plan, self._run)
 
     async def _run(self, session: HttpSession, plan: PullPlan) -> Path:
@@ -87,9 +83,7 @@ async def fetch_shard_headers(
     session: HttpSession, staging: Staging, files: Sequence[RemoteFile], policy: RetryPolicy
 ) -> tuple[PendingShard, ...]:
     """Return the shards of `files` with their headers in `staging`: fetched, or read from a file that is complete.
-
-    Raises HubError, CheckpointError for a file that is not safetensors, StorageError.
-    """
+    Raises HubError, CheckpointError for a file that is not safetensors, StorageError."""
     limit = asyncio.Semaphore(_N_AT_ONCE)
 
     async def prepare(file: RemoteFile) -> PendingShard:
@@ -134,11 +128,6 @@ class ShardWindow:
     """Which shards may be on the disk at once. `uses` are in the order of their first use. Pure."""
 
     uses: tuple[ShardUse, ...]
-
-    @classmethod
-    def of(cls, uses: Iterable[tuple[str, int, int]], n_bytes: Mapping[str, int]) -> ShardWindow:
-        """Build it from the uses that a job reports and the sizes of the shards."""
-        return cls(tuple(ShardUse(name, first, last, n_bytes[name]) for name, first, last in uses))
 
     def fetchable(self, n_written: int) -> set[str]:
         """Return the shards that may be fetched once `n_written` tensors are written.
@@ -191,10 +180,8 @@ class ShardStream:
         async with open_job(self._request) as job:
             for name in self._here:
                 await job.mark_arrived(name)
-            fetching, listening = (
-                asyncio.create_task(self._fetch(job)),
-                asyncio.create_task(self._listen(job, on_event)),
-            )
+            fetching = asyncio.create_task(self._fetch(job))
+            listening = asyncio.create_task(self._listen(job, on_event))
             try:
                 await asyncio.wait({fetching, listening}, return_when=asyncio.FIRST_EXCEPTION)
                 for task in (listening, fetching):
@@ -208,27 +195,24 @@ class ShardStream:
     async def _listen(self, job: RunningQuantization, on_event: Callable[[Event], None]) -> None:
         async for event in job.events():
             async with self._changed:
-                self._apply(event)
+                match event:
+                    case JobPlanned():
+                        self._n_planned_bytes = event.n_bytes
+                    case JobResumed():
+                        self._n_tensors, self._n_written_bytes = event.n_tensors, event.n_bytes
+                    case WaitingForShard() if self._window is None and event.name not in self._here:
+                        self._urgent.append(event.name)  # the job needs it for planning
+                    case ShardOrder():
+                        uses = (ShardUse(*use, self._weights[use[0]].n_bytes) for use in event.files)
+                        self._window = ShardWindow(tuple(uses))
+                        self._check_space(self._window)
+                        self._release(self._window)
+                    case TensorWritten() if self._window:
+                        self._n_tensors, self._n_written_bytes = event.index + 1, event.n_written
+                        self._report_progress()
+                        self._release(self._window)
                 self._changed.notify_all()
             on_event(event)
-
-    def _apply(self, event: Event) -> None:
-        match event:
-            case JobPlanned():
-                self._n_planned_bytes = event.n_bytes
-            case JobResumed():
-                self._n_tensors, self._n_written_bytes = event.n_tensors, event.n_bytes
-            case WaitingForShard() if self._window is None and event.name not in self._here:
-                self._urgent.append(event.name)  # the job needs it for planning
-            case ShardOrder():
-                n_bytes = {name: file.n_bytes for name, file in self._weights.items()}
-                self._window = ShardWindow.of(event.files, n_bytes)
-                self._check_space(self._window)
-                self._release(self._window)
-            case TensorWritten() if self._window:
-                self._n_tensors, self._n_written_bytes = event.index + 1, event.n_written
-                self._report_progress()
-                self._release(self._window)
 
     async def _fetch(self, job: RunningQuantization) -> None:
         while True:
@@ -260,7 +244,6 @@ class ShardStream:
         return [name for name in (*used, *others) if name not in self._here | finished]
 
     def _release(self, window: ShardWindow) -> None:
-        """Remove the shards that are not read again."""
         if self._is_removing:
             needed = {use.name for use in window.uses} - window.finished(self._n_tensors)
             for name in self._here - needed:
@@ -319,7 +302,6 @@ class CheckpointStore:
         self.is_new = True
 
     def remove(self, name: str) -> None:
-        """Remove a file. Raises StorageError."""
         path = self.staging.target(name)
         with _changing(path):
             path.unlink(missing_ok=True)

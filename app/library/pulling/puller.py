@@ -89,10 +89,7 @@ async def plan_model_pull(
     projector: str = "",
 ) -> PullPlan:
     """Return the plan to pull the model of `reference`, with its draft head and its projector; `choose` picks among
-    quants.
-
-    `projector` is the type that is preferred, or none. Raises HubError.
-    """
+    quants, and `projector` is the type that is preferred, or none. Raises HubError."""
     if isinstance(reference, UrlReference):
         file = await fetch_file_info(session, reference.url, reference.name, QUICK_RETRIES)
         folder = models_dir / reference.host / reference.name.removesuffix(".gguf")
@@ -103,49 +100,32 @@ async def plan_model_pull(
     files = tuple(repository.remote(file, session.access) for file in choice.model.files)
     folder = models_dir / reference.repo
     model, source, access = folder / files[0].name, reference.repo, session.access
-    head = repository.head_of(choice.model) if with_head else None
-    projectors = () if projector == NO_PROJECTOR else repository.projectors_of(choice.model, projector)
-    return PullPlan(
-        source,
-        files,
-        folder,
-        choice.reason,
-        validate_gguf,
-        head=_head_plan(source, repository.remote(head, access), model) if head else None,
-        projector=_projector_plan(source, [repository.remote(file, access) for file in projectors], model),
-    )
 
-
-def _head_plan(source: str, head: RemoteFile, model: Path) -> PullPlan:
-    """Return the plan to put `head` beside the file `model`."""
-
-    def check(path: Path) -> None:
+    def check_head(path: Path) -> None:
         from app.engine.load.head_file import validate_head  # imports numpy
 
         validate_head(path, read_header(model))
 
-    return PullPlan(source, (head,), model.parent, f"By its name it drafts for {model.name}.", check)
-
-
-def _projector_plan(source: str, found: Sequence[RemoteFile], model: Path) -> PullPlan | None:
-    """Return the plan to put the first of the projectors `found`, if any, beside the file `model`."""
-    if not found:
-        return None
-
-    def check(path: Path) -> None:
-        validate_projector(path, read_header(model))
-
-    types = ", ".join(dict.fromkeys(filter(None, (quant_of(file.name) for file in found[1:]))))
-    others = f" Also there, for --projector: {types}." if types else ""
-    reason = f"With it {model.name} sees or hears.{others}"
-    return PullPlan(source, (found[0],), model.parent, reason, check)
+    head_plan = projector_plan = None
+    if with_head and (head := repository.head_of(choice.model)):
+        reason = f"By its name it drafts for {model.name}."
+        head_plan = PullPlan(source, (repository.remote(head, access),), folder, reason, check_head)
+    if projector != NO_PROJECTOR and (found := repository.projectors_of(choice.model, projector)):
+        types = ", ".join(dict.fromkeys(filter(None, (quant_of(file.name) for file in found[1:]))))
+        others = f" Also there, for --projector: {types}." if types else ""
+        projector_plan = PullPlan(
+            source,
+            (repository.remote(found[0], access),),
+            folder,
+            f"With it {model.name} sees or hears.{others}",
+            lambda path: validate_projector(path, read_header(model)),
+        )
+    return PullPlan(source, files, folder, choice.reason, validate_gguf, head_plan, projector_plan)
 
 
 async def plan_checkpoint_pull(session: HttpSession, repo: str, folder: Path, file_type: FileType) -> PullPlan:
     """Return the plan to pull the checkpoint `repo` and convert it to `file_type`; the reason has the final size.
-
-    Raises HubError, and CheckpointError for a checkpoint that cannot be converted.
-    """
+    Raises HubError, and CheckpointError for a checkpoint that cannot be converted."""
     repository = await fetch_repository(session, repo, "", QUICK_RETRIES)
     files = tuple(repository.remote(file, session.access, file.path) for file in checkpoint_files(repository))
     header = config_header(await fetch_config(session, repo, QUICK_RETRIES), repo)
@@ -165,10 +145,8 @@ class Puller:
     is_overwriting: bool = False
 
     async def pull(self, make_plan: MakePlan) -> Path:
-        """Fetch the planned files and return the path of the first one.
-
-        Raises HubError, StorageError for the disk, and the errors of the plan's check.
-        """
+        """Fetch the planned files and return the path of the first one. Raises HubError, StorageError for the disk, and
+        the errors of the plan's check."""
         return await self.retry_on_change(make_plan, self._run)
 
     async def retry_on_change(self, make_plan: MakePlan, run_plan: RunPlan) -> Path:
@@ -184,29 +162,23 @@ class Puller:
         raise HubError("The repository changes faster than it can be fetched.", "Try again later.")
 
     async def _run(self, session: HttpSession, plan: PullPlan) -> Path:
-        path, hashes, is_new = await self._fetch(session, plan)
-        self.report(Done(str(path), plan.n_bytes, hashes, is_new))
-        if plan.head is not None:
-            await self._add(session, plan.head, path.name, HeadAdded, HeadLeftOut)
-        if plan.projector is not None:
-            await self._add(session, plan.projector, path.name, ProjectorAdded, ProjectorLeftOut)
-        return path
-
-    async def _add(
-        self,
-        session: HttpSession,
-        plan: PullPlan,
-        model: str,
-        added: type[HeadAdded | ProjectorAdded],
-        left_out: type[HeadLeftOut | ProjectorLeftOut],
-    ) -> None:
-        """Fetch what belongs to a complete model, or report why that failed: the model stays in any case."""
-        try:
-            path, hashes, is_new = await self._fetch(session, plan)
-        except (UserError, RemoteChangedError) as error:
-            self.report(left_out(plan.files[0].name, model, str(error) or "it changes while it is fetched."))
-        else:
-            self.report(added(str(path), model, plan.n_bytes, hashes, is_new))
+        model, hashes, is_new = await self._fetch(session, plan)
+        self.report(Done(str(model), plan.n_bytes, hashes, is_new))
+        kinds: tuple[
+            tuple[PullPlan | None, type[HeadAdded | ProjectorAdded], type[HeadLeftOut | ProjectorLeftOut]], ...
+        ]
+        kinds = ((plan.head, HeadAdded, HeadLeftOut), (plan.projector, ProjectorAdded, ProjectorLeftOut))
+        for part, added, left_out in kinds:
+            if part is None:
+                continue
+            try:
+                path, hashes, is_new = await self._fetch(session, part)
+            except (UserError, RemoteChangedError) as error:  # the model stays all the same
+                why = str(error) or "it changes while it is fetched."
+                self.report(left_out(part.files[0].name, model.name, why))
+            else:
+                self.report(added(str(path), model.name, part.n_bytes, hashes, is_new))
+        return model
 
     async def _fetch(self, session: HttpSession, plan: PullPlan) -> tuple[Path, tuple[str, ...], bool]:
         """Return the path of the first file, the hashes of all, and whether they had to be fetched."""
@@ -234,10 +206,8 @@ class Puller:
             self.index.record_origin(path, file.fingerprint)
 
     async def existing_hashes(self, staging: Staging, files: Sequence[RemoteFile]) -> list[str] | None:
-        """Return the hashes of the files if all exist in the folder already, None if they must be fetched.
-
-        Raises StorageError if another file has the name of one of them.
-        """
+        """Return the hashes of the files if all exist in the folder already, None if they must be fetched. Raises
+        StorageError if another file has the name of one of them."""
         hashes = []
         for file in files:
             path = staging.target(file.name)
@@ -283,10 +253,8 @@ class Staging:
         return self.folder / name
 
     def publish(self, check: Callable[[Path], object]) -> None:
-        """Call `check` with the path of the first file, then move all to their final paths, the first one last.
-
-        Raises StorageError, and the errors of `check`, after which all files are deleted.
-        """
+        """Call `check` with the path of the first file, then move all to their final paths, the first one last. Raises
+        StorageError, and the errors of `check`, after which all files are deleted."""
         try:
             check(self.path(self.names[0]))
         except UserError:
@@ -321,12 +289,12 @@ async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIte
     """Lock and yield the staging of a model; others wait, and report that once. Raises StorageError."""
     staging = Staging(folder, tuple(names))
     path = staging.path(f"{names[0]}.lock")
-    has_reported = False
-    while (lock := _locked(path)) is None:
-        if not has_reported:
-            report(Waiting(names[0]))
-            has_reported = True
+    lock = _locked(path)
+    if lock is None:
+        report(Waiting(names[0]))
+    while lock is None:
         await asyncio.sleep(_POLL_S)
+        lock = _locked(path)
     try:
         yield staging
     finally:

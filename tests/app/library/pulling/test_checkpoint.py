@@ -3,13 +3,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.library.pulling.checkpoint import ShardWindow
+from app.library.pulling.checkpoint import ShardUse, ShardWindow
 
 GIB = 1 << 30
 
 
 def window(*reads: tuple[str, int, int]) -> ShardWindow:
-    return ShardWindow.of(reads, dict.fromkeys((name for name, _, _ in reads), GIB))
+    return ShardWindow(tuple(ShardUse(*read, GIB) for read in reads))
 
 
 IN_ORDER = window(("a", 0, 9), ("b", 9, 19), ("c", 20, 29), ("d", 30, 39))
@@ -43,7 +43,7 @@ def windows(draw: st.DrawFn) -> tuple[ShardWindow, set[str]]:
     reads = [(f"s{i}", first, first + draw(st.integers(0, 12))) for i, first in enumerate(firsts)]
     n_bytes = {name: draw(st.integers(1, 100)) for name, _, _ in reads}
     here = draw(st.sets(st.sampled_from([name for name, _, _ in reads])))
-    return ShardWindow.of(reads, n_bytes), here
+    return ShardWindow(tuple(ShardUse(*read, n_bytes[read[0]]) for read in reads)), here
 
 
 @given(windows())
