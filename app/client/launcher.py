@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from app.client.connection import error_of
 from app.client.remote_engine import RemoteEngine, parse_address
@@ -76,10 +76,8 @@ def open_engine(settings: Settings) -> AbstractAsyncContextManager[ServiceClient
 
 @asynccontextmanager
 async def connect(url: str, api_key: str) -> AsyncIterator[ServiceClient | RemoteEngine]:
-    """Return a client of the server at `url`: another localllm, or any OpenAI-compatible engine.
-
-    Raises UsageError for an invalid address, ServiceError where no such server responds, RequestError for a wrong key.
-    """
+    """Return a client of the server at `url`: another localllm, or any OpenAI-compatible engine. Raises UsageError for
+    an invalid address, ServiceError where no such server responds, RequestError for a wrong key."""
     base_url = parse_address(url)
     if base_url is None:
         raise UsageError(f"{url!r} is not an address.", "Give one such as http://192.168.1.7:11500.")
@@ -220,27 +218,22 @@ async def _ready_url(process: OwnedProcess, log: Path, n_logged_bytes: int) -> s
         line = await process.read_line(_START_TIMEOUT_S)
     except TimeoutError:
         raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", f"See {log}.") from None
-    try:
+    greeting: Any = None
+    with contextlib.suppress(ValueError):
         greeting = json.loads(line)
-    except ValueError:
-        greeting = None
-    if not isinstance(greeting, dict):
-        greeting = {}
-    if "error" in greeting:
+    if isinstance(greeting, dict) and "error" in greeting:
         raise error_of(greeting["error"])
-    if "url" not in greeting:
-        raise _early_end(log, n_logged_bytes)
-    return str(greeting["url"])
+    if isinstance(greeting, dict) and "url" in greeting:
+        return str(greeting["url"])
+    raise _early_end(log, n_logged_bytes)
 
 
 def _early_end(log: Path, n_logged_bytes: int) -> UserError:
     """Return the error for a service that ended before it was ready, with what it last logged."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(n_logged_bytes, log.stat().st_size - _LOG_BYTES_READ))
-            lines = StderrTail(file.read()).lines
-    except OSError:
-        lines = ()
+    lines: tuple[str, ...] = ()
+    with contextlib.suppress(OSError), log.open("rb") as file:
+        file.seek(max(n_logged_bytes, log.stat().st_size - _LOG_BYTES_READ))
+        lines = StderrTail(file.read()).lines
     last = f"; its last output: {lines[-1]}".rstrip(".") if lines else ""
     ended = ServiceError(f"The service ended before it was ready{last}.", f"See {log}.")
     return out_of_memory("service", lines) or ended

@@ -45,9 +45,7 @@ _CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # v
 
 def parse_address(text: str) -> str | None:
     """Return the URL `text` without /v1, None where it is not a URL."""
-    if not text.startswith(("http://", "https://")):
-        return None
-    return text.rstrip("/").removesuffix("/v1")
+    return text.rstrip("/").removesuffix("/v1") if text.startswith(("http://", "https://")) else None
 
 
 class RemoteEngine(HttpConnection):
@@ -71,8 +69,7 @@ class RemoteEngine(HttpConnection):
         """Return the engine's models, each as ready: such an engine reports no progress."""
         listed = await self.call("GET", "/v1/models")
         with self._parsing():
-            items = [item for item in listed["data"] if isinstance(item["id"], str)]
-            models = tuple(_model(item) for item in items)
+            models = tuple(_model(item) for item in listed["data"] if isinstance(item["id"], str))
         if not models:
             raise ServiceError(f"The engine at {self.base_url} has no model.", "Give it one.")
         return ServiceStatus(version="", default_model=models[0].id, models=models)
@@ -90,11 +87,9 @@ class RemoteEngine(HttpConnection):
         raise RequestError(f"The engine at {self.base_url} does not count tokens.", "It reports them with an answer.")
 
     async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int:  # noqa: ARG002
-        """Raise RequestError, as `count_tokens`."""
         return await self.count_tokens("")
 
     async def count_tool_tokens(self, tools: Sequence[Tool], model: str = "") -> int:  # noqa: ARG002
-        """Raise RequestError, as `count_tokens`."""
         return await self.count_tokens("")
 
     def chat(
@@ -113,7 +108,6 @@ class RemoteEngine(HttpConnection):
     def complete(
         self, prompt: str, model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[AnswerEvent, None]:
-        """Yield the continuation of `prompt` as `chat` yields an answer."""
         return self._streamed("/v1/completions", completion_body(prompt, model, _without_key(options)))
 
     async def check_schema(self, schema: object) -> None:
@@ -205,7 +199,6 @@ class _Reply:
         return AnswerDelta(parsed.text, self.n_pieces, parsed.reasoning, calls, self._response_id)
 
     def completed(self) -> Completed:
-        """Return the cost of the answer."""
         n_output = self._usage.get("completion_tokens", self.n_pieces)
         first_s = self._last_s if self._first_s is None else self._first_s
         span_s = self._last_s - first_s

@@ -30,15 +30,10 @@ class LibraryClient:
         self._connection = connection
 
     async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:
-        """Return the models of the service's machine, with `external` those of other programs too.
-
-        `fresh` measures free memory again.
-        """
-        data = await self._get("library", external=int(external), fresh=int(fresh))
-        return decode(LocalModels, data)
+        """Return the models, with `external` those of other programs too; `fresh` measures free memory again."""
+        return decode(LocalModels, await self._get("library", external=int(external), fresh=int(fresh)))
 
     async def recommend(self) -> Recommendations:
-        """Return a recommendation from the catalogue for each role."""
         return decode(Recommendations, await self._get("recommend"))
 
     async def search(self, words: str, limit: int = 10) -> tuple[HubRepository, ...]:
@@ -100,7 +95,6 @@ class ServiceClient(Connection):
         self.is_staying = False
 
     async def status(self) -> ServiceStatus:
-        """Return the service's version and the state of its models."""
         return decode(ServiceStatus, await self.call("GET", f"{_ROOT}/status"))
 
     async def load(self, model: str, when_unfit: str = "") -> str:
@@ -112,9 +106,7 @@ class ServiceClient(Connection):
         return str(data["id"])
 
     async def count_tokens(self, text: str, model: str = "") -> int:
-        """Return how many tokens `text` has in the vocabulary of `model`."""
-        data = await self.call("POST", "/tokenize", {"content": text, "model": model})
-        return len(data["tokens"])
+        return len((await self.call("POST", "/tokenize", {"content": text, "model": model}))["tokens"])
 
     async def count_media_tokens(self, media: Sequence[MediaPart], model: str = "") -> int:
         """Return how many tokens of a prompt pictures and sounds take. Raises RequestError where `model` does not read
@@ -141,12 +133,8 @@ class ServiceClient(Connection):
 
         Waits while the model is loading. Raises ContextOverflowError when the conversation does not fit.
         """
-        body = {
-            "timings_per_token": True,
-            "reasoning_format": "deepseek",  # thoughts apart from the answer
-            **chat_body(messages, model, options),
-        }
-        return self._streamed("/v1/chat/completions", body)
+        apart = {"timings_per_token": True, "reasoning_format": "deepseek"}  # thoughts apart from the answer
+        return self._streamed("/v1/chat/completions", {**apart, **chat_body(messages, model, options)})
 
     async def _streamed(self, path: str, body: object) -> AsyncGenerator[AnswerEvent, None]:
         reason = "stop"
@@ -190,10 +178,8 @@ class ServiceClient(Connection):
         return decode(PlanReport, await self.call("POST", f"{_ROOT}/plan", request))
 
     async def reload(self, request: PlanRequest) -> str:
-        """Start to reload the model with the settings of `request`, and return its id without waiting.
-
-        Running answers fail. Raises as `plan`, and UsageError for a request for another machine.
-        """
+        """Start to reload the model with the settings of `request`, and return its id without waiting. Running answers
+        fail. Raises as `plan`, and UsageError for a request for another machine."""
         return str((await self.call("POST", f"{_ROOT}/reload", request))["id"])
 
     async def lengthen_context(self, model: str, n_ctx: int) -> ContextLength:
@@ -207,10 +193,8 @@ class ServiceClient(Connection):
         return bool(props["chat_template_caps"]["supports_tools"]) if props["chat_template"] else None
 
     async def metered_key(self) -> AsyncGenerator[MeteredKey, None]:
-        """Yield a key that may ask models until this is closed, and whose requests are counted; end with the service.
-
-        Raises ServiceError where the service died.
-        """
+        """Yield a key that may ask models until this is closed, and whose requests are counted; end with the service,
+        by a ServiceError where it died."""
         async for data in self.events("POST", f"{_ROOT}/metered-keys"):
             yield decode(MeteredKey, data)
 
@@ -220,8 +204,7 @@ class ServiceClient(Connection):
 
     async def jobs(self) -> tuple[Job, ...]:
         """Return the jobs that run, wait or ended, oldest first."""
-        data = await self.call("GET", _JOBS)
-        return tuple(decode(Job, item) for item in data["jobs"])
+        return tuple(decode(Job, item) for item in (await self.call("GET", _JOBS))["jobs"])
 
     async def job(self, job_id: str) -> Job:
         """Return one job. Raises RequestError for an unknown id."""
@@ -259,10 +242,8 @@ class ServiceClient(Connection):
         await self.call("DELETE", f"{_JOBS}/{job_id}")
 
     async def attend(self) -> AsyncGenerator[None, None]:
-        """Keep the service running until this is closed, though its owner ends; yield once that is certain.
-
-        Ends with the service, by a ServiceError where it died.
-        """
+        """Keep the service running until this is closed, though its owner ends; yield once that is certain. Ends with
+        the service, by a ServiceError where it died."""
         async for _ in self.events("GET", f"{_ROOT}/attend"):
             yield
 

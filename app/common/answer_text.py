@@ -174,9 +174,12 @@ class ReasoningParser:
     def push(self, text: str) -> ReasonedText:
         """Return the text that is certain after `text`."""
         self._held += text
-        while self._next():
-            pass
-        return self._shown()
+        while True:
+            if self._drops_blanks:
+                self._held = self._held.lstrip()
+                self._drops_blanks = not self._held
+            if not self._step():
+                return self._shown()
 
     def finish(self) -> ReasonedText:
         """Return the text that was held back, at the end."""
@@ -193,12 +196,6 @@ class ReasoningParser:
         return shown
 
     # Each step reads from the held text and returns whether another can follow without more text
-
-    def _next(self) -> bool:
-        if self._drops_blanks:
-            self._held = self._held.lstrip()
-            self._drops_blanks = not self._held
-        return self._step()
 
     def _begin(self) -> bool:
         text = self._held.lstrip()

@@ -6,6 +6,7 @@ errors. Independent of tables.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -57,29 +58,23 @@ class Schema:
 
 
 def migrate_to(connection: sqlite3.Connection, schema: Schema) -> None:
-    """Bring the tables up to date in one transaction; another process may do so at the same time.
-
-    Raises StorageError for the database of a newer localllm.
-    """
+    """Bring the tables up to date in one transaction; another process may do so at the same time. Raises StorageError
+    for the database of a newer localllm."""
     if _version(connection) == len(schema.steps):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        _take(connection, schema)
+        version = _version(connection)
+        for statement in itertools.chain(*schema.steps[version:]):
+            connection.execute(statement)
+        if version <= len(schema.steps):
+            connection.execute(f"PRAGMA user_version = {len(schema.steps)}")
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
-
-
-def _take(connection: sqlite3.Connection, schema: Schema) -> None:
-    version = _version(connection)
     if version > len(schema.steps):
         raise StorageError(f"The {schema.subject} were stored by a newer version of localllm.", "Update localllm.")
-    for step in schema.steps[version:]:
-        for statement in step:
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {len(schema.steps)}")
 
 
 def _version(connection: sqlite3.Connection) -> int:

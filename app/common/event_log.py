@@ -32,10 +32,6 @@ def log_event(source: str, text: str) -> None:
 class _Handler(logging.StreamHandler[TextIO]):
     """Writes events to a stream; one that takes no more, as on a full disk, ends nothing."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self.setFormatter(_FORMAT)
-
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of `logging`
         """Drop the line."""
 
@@ -43,6 +39,7 @@ class _Handler(logging.StreamHandler[TextIO]):
 def log_to(stream: TextIO) -> logging.Handler:
     """Write events to `stream` from now on; return the handler, which `logging` removes again."""
     handler = _Handler(stream)
+    handler.setFormatter(_FORMAT)
     _LOGGER.addHandler(handler)
     _LOGGER.setLevel(logging.INFO)
     return handler

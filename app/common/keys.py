@@ -96,9 +96,8 @@ class KeyFile:
         state = (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
         if state != self._state:
             if sys.platform != "win32" and status.st_mode & _OTHERS:
-                raise StorageError(
-                    f"Others can read {self._path}.", f"Run `chmod 600 {self._path}`, or create new keys."
-                )
+                remedy = f"Run `chmod 600 {self._path}`, or create new keys."
+                raise StorageError(f"Others can read {self._path}.", remedy)
             try:
                 with _using(self._path):
                     data = json.loads(self._path.read_text(encoding="utf-8"))
@@ -147,7 +146,10 @@ class KeyFile:
         """Yield the keys under a lock, and store the list as the block leaves it."""
         with _using(self._path):
             private_folder(self._path.parent)
-            with _locked(self._path.with_suffix(".lock")):
+            lock = try_lock(self._path.with_suffix(".lock"), _LOCK_TIMEOUT_S)
+            if lock is None:
+                raise StorageError("Another process is changing the keys.", "Try again.")
+            try:
                 keys = list(self.known())
                 yield keys
                 stored = [
@@ -156,18 +158,17 @@ class KeyFile:
                 ]
                 text = json.dumps({"keys": stored}, indent=1)
                 write_atomically(self._path, text, sync=True, mode=PRIVATE_FILE)
+            finally:
+                lock.release()
 
 
 def key_file(settings: Settings) -> KeyFile:
-    """Return the key file of this user."""
     return KeyFile(settings.data_dir / "keys.json")
 
 
 def own_key(settings: Settings) -> str:
     """Return the key that a client on this machine sends to the service at `settings.url`, "" where none is needed.
-
-    Raises StorageError as `KeyFile` does.
-    """
+    Raises StorageError as `KeyFile` does."""
     if settings.api_key or is_loopback(settings.host):
         return settings.api_key
     return next((key.secret for key in _complete(key_file(settings).known())), "")
@@ -180,18 +181,6 @@ def _new_key(name: str, scopes: Iterable[KeyScope]) -> Key:
 def _complete(keys: Iterable[Key]) -> list[Key]:
     """Return the keys with all scopes."""
     return [key for key in keys if key.scopes == ALL_SCOPES]
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock at `path`. Raises StorageError where another process keeps it."""
-    lock = try_lock(path, _LOCK_TIMEOUT_S)
-    if lock is None:
-        raise StorageError("Another process is changing the keys.", "Try again.")
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _parsed(item: dict[str, Any]) -> Key:

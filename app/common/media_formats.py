@@ -46,12 +46,7 @@ class MediaFormat(StrEnum):
         return f"audio/{subtype}" if subtype else f"image/{self.value.lower()}"
 
 
-_SOUND_SUBTYPES = {
-    MediaFormat.WAV: "wav",
-    MediaFormat.MP3: "mpeg",
-    MediaFormat.FLAC: "flac",
-    MediaFormat.VORBIS: "ogg",
-}
+_SOUND_SUBTYPES = {MediaFormat.WAV: "wav", MediaFormat.MP3: "mpeg", MediaFormat.FLAC: "flac", MediaFormat.VORBIS: "ogg"}
 
 
 def _patterns(*pairs: tuple[bytes, str]) -> tuple[tuple[re.Pattern[bytes], str], ...]:
@@ -98,25 +93,21 @@ def _first_match(patterns: Iterable[tuple[re.Pattern[bytes], str]], begin: bytes
     return next((name for pattern, name in patterns if pattern.match(begin[:N_BEGIN])), "")
 
 
-_REFUSED: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
-    (re.compile(pattern, re.DOTALL), what)
-    for pattern, what in (
-        (rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<svg", "an SVG drawing"),
-        (rb"%PDF", "a PDF document"),
-        (rb"PK\x03\x04", "a ZIP archive or an office document"),
-        (rb"\x1f\x8b", "a compressed file"),
-        (rb"GGUF", "a model file"),
-    )
+_REFUSED = _patterns(
+    (rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<svg", "an SVG drawing"),
+    (rb"%PDF", "a PDF document"),
+    (rb"PK\x03\x04", "a ZIP archive or an office document"),
+    (rb"\x1f\x8b", "a compressed file"),
+    (rb"GGUF", "a model file"),
 )
 _REMEDY = "Send PNG, JPEG, GIF, WebP, BMP or TIFF for a picture, WAV, MP3, FLAC or Ogg Vorbis for a sound."
 
 
 def format_of(data: bytes) -> MediaFormat:
     """Return the format of a file. Raises RequestError for an empty file and for any other format."""
-    begin = data[:N_BEGIN]
-    if found := media_format(begin):
+    if found := media_format(data):
         return found
     if not data:
         raise RequestError("A picture or sound has no content.", _REMEDY)
-    other = next((what for pattern, what in _REFUSED if pattern.match(begin)), "neither a picture nor a sound")
-    raise RequestError(f"A file is {unsupported_media(begin) or other}, which models do not take.", _REMEDY)
+    what = _first_match((*_UNSUPPORTED, *_REFUSED), data) or "neither a picture nor a sound"
+    raise RequestError(f"A file is {what}, which models do not take.", _REMEDY)

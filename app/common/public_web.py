@@ -23,26 +23,20 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 # Addresses of IPv6 in which one of IPv4 is written: RFC 6052 and 3056.
 _NAT64, _6TO4 = ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("2002::/16")
 
-Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]  # a host and a port to addresses
 
 
 def is_public(address: str) -> bool:
     """Return whether an IP address is one of the internet: neither private nor of this machine, nor one in IPv6."""
     found = ipaddress.ip_address(address.partition("%")[0])
-    return all(item.is_global and not item.is_multicast for item in (found, *_within(found)))
-
-
-def _within(address: Address) -> list[Address]:
-    """Return the addresses of IPv4 that one of IPv6 stands for."""
-    if isinstance(address, ipaddress.IPv4Address):
-        return []
-    mapped = [address.ipv4_mapped] if address.ipv4_mapped else []
-    if address in _NAT64:
-        mapped.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-    if address in _6TO4:
-        mapped.append(ipaddress.IPv4Address(int(address) >> 80 & 0xFFFFFFFF))
-    return [*mapped]
+    meant: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [found]
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
+        meant.append(found.ipv4_mapped)
+    if found in _NAT64:
+        meant.append(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
+    if found in _6TO4:
+        meant.append(ipaddress.IPv4Address(int(found) >> 80 & 0xFFFFFFFF))
+    return all(each.is_global and not each.is_multicast for each in meant)
 
 
 async def resolve(host: str, port: int) -> list[str]:
@@ -89,10 +83,8 @@ class PublicWeb:
         self._is_allowed = is_allowed
 
     async def fetch(self, address: str) -> FetchedFile:
-        """Return the file at `address`.
-
-        Raises RequestError for an address that is not public, and one that does not answer in time or with too much.
-        """
+        """Return the file at `address`. Raises RequestError for an address that is not public, and one that does not
+        answer in time or with too much."""
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 place = address

@@ -47,9 +47,7 @@ def _names(kind: Any) -> tuple[str, ...]:
 
 def decode(kind: type[_Value], data: Any) -> _Value:
     """Return the dataclass `kind` that `data` describes. Unknown fields are ignored, missing ones take their default.
-
-    Raises KeyError, TypeError or ValueError for data that describes something else.
-    """
+    Raises KeyError, TypeError or ValueError for data that describes something else."""
     value: _Value = _dataclass_decoder(cast("Any", kind))(data)
     return value
 
@@ -92,9 +90,8 @@ def _decoder(hint: Any) -> _Decoder | None:
         return None if value is None else lambda data: {key: value(item) for key, item in data.items()}
     if isinstance(hint, type) and issubclass(hint, Enum | Path):
         return hint
-    kind: Any = hint if is_dataclass(hint) else None
-    if kind is not None:
-        return _dataclass_decoder(kind)
+    if is_dataclass(hint):
+        return _dataclass_decoder(cast("Any", hint))
     return (lambda text: text.encode("latin-1")) if hint is bytes else None
 
 

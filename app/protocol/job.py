@@ -46,5 +46,4 @@ class Job:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it neither runs nor waits."""
         return self.state in ENDED

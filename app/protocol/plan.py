@@ -83,7 +83,6 @@ class DevicePlan:
 
     @property
     def n_bytes(self) -> int:
-        """All that it is to hold."""
         return self.weights_bytes + self.kv_bytes + self.compute_bytes + self.extras_bytes
 
     @property
@@ -166,7 +165,6 @@ class Plan:
 
     @property
     def n_on_gpus(self) -> int:
-        """Layers on GPUs, the output counted."""
         return sum(device.layers for device in self.devices if device.is_gpu)
 
     @property
@@ -205,7 +203,6 @@ class PlanReport(Plan):
         kv_types: tuple[str, ...],
         measured: tuple[MeasuredRun, ...],
     ) -> PlanReport:
-        """Return the report that answers `request` with `plan`."""
         return cls(
             **{item.name: getattr(plan, item.name) for item in fields(plan)},
             model=request.model,

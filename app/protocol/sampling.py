@@ -54,20 +54,12 @@ class SamplingOptions:
     grammar: Annotated[str, "form of the answer: GBNF, or its file"] = ""
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        self._check_breakers()
-        if len(self.grammar.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
-            raise RequestError("The grammar is larger than 64 KiB.", "Use a smaller grammar.")
-
-    def _check_numbers(self) -> None:
         for name, (lowest, highest) in NUMBER_RANGES.items():
             value = getattr(self, name)
             if not (math.isfinite(value) and lowest <= value <= highest):
                 raise RequestError(f"{name} is {value}.", f"Give a number from {lowest} to {highest}.")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
             raise RequestError(f"seed is {self.seed}.", "Give a 64-bit integer.")
-
-    def _check_breakers(self) -> None:
         if len(self.dry_sequence_breakers) > _MAX_BREAKERS:
             cause = f"There are {len(self.dry_sequence_breakers)} dry_sequence_breakers."
             raise RequestError(cause, f"Give at most {_MAX_BREAKERS}.")
@@ -76,6 +68,8 @@ class SamplingOptions:
             if not 1 <= n_bytes <= _MAX_BREAKER_BYTES or "\0" in text:
                 cause = "One of the dry_sequence_breakers is empty, too long or contains a NUL."
                 raise RequestError(cause, f"Use 1 to {_MAX_BREAKER_BYTES} bytes of text.")
+        if len(self.grammar.encode("utf-8", "surrogatepass")) > MAX_GRAMMAR_BYTES:
+            raise RequestError("The grammar is larger than 64 KiB.", "Use a smaller grammar.")
 
 
 _HINTS = {

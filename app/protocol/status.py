@@ -68,7 +68,6 @@ class LoadedSetting:
 
     @property
     def words(self) -> str:
-        """The setting with its source and reason in a line."""
         return f"{self.name} {self.value} ({self.source}{f': {self.reason}' if self.reason else ''})"
 
 
@@ -118,7 +117,6 @@ class ServiceStatus:
     n_attending: int = 0
 
     def model(self, model_id: str) -> ModelStatus | None:
-        """Return the model with this id, None where there is none."""
         return next((model for model in self.models if model.id == model_id), None)
 
 
@@ -151,7 +149,6 @@ class MeteredUsage:
 
     @property
     def cached_share(self) -> float:
-        """The share of prompt tokens that were in the cache."""
         return self.n_cached_tokens / self.n_prompt_tokens if self.n_prompt_tokens else 0.0
 
     @property
