@@ -32,10 +32,8 @@ class MemoryShortError(EngineError):
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """Tokens of one sequence to compute in this step, the first at `position`; the last `n_logits` get logits.
-
     Placeholders of a picture or sound come with their embeddings in `media`; such a chunk is a batch of its own.
-    `position` counts the sequence's tokens, whatever positions a model gives to those of a picture.
-    """
+    `position` counts the sequence's tokens, whatever positions a model gives to those of a picture."""
 
     sequence_id: int
     position: int
@@ -57,11 +55,9 @@ class Sampler(Protocol):
 
     def sample(self, row: int) -> int:
         """Choose, record and return a token from the logits of `row`, an index into the last batch."""
-        ...
 
     def accept(self, token: int) -> None:
         """Record `token` as if it had been chosen. Raises RequestError if a grammar does not allow it."""
-        ...
 
     def close(self) -> None: ...
 
@@ -71,19 +67,14 @@ class BindableSampler(Sampler, Protocol):
 
     def sample_other(self, row: int, refused: Collection[int]) -> int:
         """Choose, record and return a token that is none of `refused`, which `sample` returned for this `row`."""
-        ...
 
     def bind(self, grammar: str, visible: Collection[int] = ()) -> None:
-        """Allow from now on what the GBNF `grammar` allows, from its root; with "" anything.
-
-        Text under a grammar is whole: no special tokens but those that are `visible`, and no invalid UTF-8. Raises
-        RequestError for a grammar that is invalid.
-        """
-        ...
+        """Allow from now on what the GBNF `grammar` allows, from its root; with "" anything. Text under a grammar is
+        whole: no special tokens but those that are `visible`, and no invalid UTF-8. Raises RequestError for a grammar
+        that is invalid."""
 
     def is_complete(self) -> bool:
         """Return whether the text under the bound grammar may end here."""
-        ...
 
 
 class Backend(Protocol):
@@ -96,109 +87,75 @@ class Backend(Protocol):
 
     def piece(self, token: int) -> bytes:
         """Return the bytes of `token`, none for a special token. A character may span tokens."""
-        ...
 
     def label(self, token: int) -> bytes:
         """Return the bytes of `token`, including the text of a special token."""
-        ...
 
     def is_eog(self, token: int) -> bool: ...
 
     def new_sampler(
         self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = (), visible: Collection[int] = ()
     ) -> Sampler:
-        """Return a sampler whose penalties include the text of `history`, the prompt.
-
-        Of special tokens those are text under a grammar that are `visible`, and those that it asks for by id or name.
-        Raises RequestError for an invalid grammar and for a bias of a token that does not exist.
-        """
-        ...
+        """Return a sampler whose penalties include the text of `history`, the prompt. Of special tokens those are text
+        under a grammar that are `visible`, and those that it asks for by id or name. Raises RequestError for an invalid
+        grammar and for a bias of a token that does not exist."""
 
     def new_bindable_sampler(
         self, params: SamplingParams, ignore_eos: bool, history: Sequence[int] = ()
     ) -> BindableSampler:
         """Return a sampler as `new_sampler` does, which can be bound; `params` have no grammar."""
-        ...
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         """Use `adapters`, by the keys of `facts.adapters`, in all decodes from now on."""
-        ...
 
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
-        """Compute `chunks` as one batch of at most `facts.n_batch` tokens.
-
-        Row r of a later `Sampler.sample` is the r-th token of the batch. Raises EngineError when the batch is fatal.
-        """
-        ...
+        """Compute `chunks` as one batch of at most `facts.n_batch` tokens. Row r of a later `Sampler.sample` is the
+        r-th token of the batch. Raises EngineError when the batch is fatal."""
 
     def logits(self, row: int) -> NDArray[np.float32]:
         """Return a copy of the model's logits of `row`, shape (n_vocab,)."""
-        ...
 
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
-        """Share the cells of `source_id` at positions `begin` to `end` with `target_id`, replacing its own there.
-
-        Where `facts.truncation` has states only whole sequences can be shared. Begins at what the source still holds.
-        """
-        ...
+        """Share the cells of `source_id` at positions `begin` to `end` with `target_id`, replacing its own there. Where
+        `facts.truncation` has states only whole sequences can be shared. Begins at what the source still holds."""
 
     def hold(self, sequence_id: int) -> None:
-        """Let `truncate` return to the end that the sequence has now, until it is held again or loses it.
-
-        Costs next to nothing, and has no effect unless `facts.truncation` has states. Of more than its `n_holds`
-        sequences the one held first is held no longer.
-        """
-        ...
+        """Let `truncate` return to the end that the sequence has now, until it is held again or loses it. Costs next to
+        nothing, and has no effect unless `facts.truncation` has states. Of more than its `n_holds` sequences the one
+        held first is held no longer."""
 
     def first_held(self, sequence_id: int) -> int:
         """Return the first position that all layers still hold: later than 0 only with `facts.n_window`."""
-        ...
 
     def overlay(self, source_id: int, target_id: int) -> None:
-        """Make `target_id` attend to the cells of `source_id` in addition to its own at the same positions.
-
-        Its output is meaningless from then on but costs as much as that text. Where `facts.truncation` has states, both
-        have equally many tokens, and the state becomes that of the source.
-        """
-        ...
+        """Make `target_id` attend to the cells of `source_id` in addition to its own at the same positions. Its output
+        is meaningless from then on but costs as much as that text. Where `facts.truncation` has states, both have
+        equally many tokens, and the state becomes that of the source."""
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
-        """Remove the sequence's tokens from position `n_tokens` on and return how many remain.
-
-        Where `facts.truncation` does not allow that position, more is removed: all tokens since the sequence was held,
-        or the whole sequence. Within a picture or sound the backend may remove all of it.
-        """
-        ...
+        """Remove the sequence's tokens from position `n_tokens` on and return how many remain. Where `facts.truncation`
+        does not allow that position, more is removed: all tokens since the sequence was held, or the whole sequence.
+        Within a picture or sound the backend may remove all of it."""
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
-        """Remove `n_discard` tokens after the first `n_keep` and move the later ones up.
-
-        Requires `facts.supports_shift`, and that no other sequence shares the cells that move.
-        """
-        ...
+        """Remove `n_discard` tokens after the first `n_keep` and move the later ones up. Requires
+        `facts.supports_shift`, and that no other sequence shares the cells that move."""
 
     def state_bytes(self, sequence_id: int) -> int:
         """Return the size of the state that `save_state` would return."""
-        ...
 
     def save_state(self, sequence_id: int) -> State:
         """Return the state of the whole sequence, for `restore_state` into a backend of the same model and layout."""
-        ...
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         """Restore a state into an empty sequence. Return False, leaving it empty, if state or cells do not fit."""
-        ...
 
     def save_checkpoint(self, sequence_id: int) -> State:
-        """Return the states of the sequence without the cells of its attention, for `restore_checkpoint`.
-
-        Cells of layers with a window, as far as it reaches back, are part of the states.
-        """
-        ...
+        """Return the states of the sequence without the cells of its attention, for `restore_checkpoint`. Cells of
+        layers with a window, as far as it reaches back, are part of the states."""
 
     def prepare_checkpoints(self) -> None:
         """Provide memory for the next checkpoints; called while nothing is computed."""
-        ...
 
     def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
         """Make a sequence the first `n_tokens` of `source_id`, after which these tokens had the states of `checkpoint`.
@@ -207,11 +164,9 @@ class Backend(Protocol):
         `facts.has_attention` there are no cells, and the source is None. Return False, leaving the target empty, if the
         checkpoint does not fit.
         """
-        ...
 
     def interrupt(self) -> None:
         """Interrupt the running decode, from any thread. A late call may interrupt the next one, which is repeated."""
-        ...
 
     def close(self) -> None: ...
 

@@ -39,10 +39,8 @@ class Pooling(IntEnum):
 @dataclass(frozen=True, slots=True)
 class EmbedderFacts:
     """The sizes of an embedder: texts of at most `n_ctx` tokens, `n_batch` tokens of `n_sequences` texts at once.
-
     `n_dimensions` is the length of a vector; a ranker puts its score first. Without `can_split` a text must be computed
-    as a whole, since its tokens attend to later ones.
-    """
+    as a whole, since its tokens attend to later ones."""
 
     n_ctx: int
     n_batch: int
@@ -60,18 +58,13 @@ class Embedder(Protocol):
 
     def pair(self, query: str, document: str) -> list[int]:
         """Return the tokens of both in the form that the model was trained to rank."""
-        ...
 
     def compute(self, chunks: Sequence[Chunk]) -> NDArray[np.float32]:
-        """Compute `chunks` as one batch; return the pooled vector of each, shape (n_chunks, n_dimensions).
-
-        Raises EngineError when the batch cannot be computed; then all unfinished texts are lost.
-        """
-        ...
+        """Compute `chunks` as one batch; return the pooled vector of each, shape (n_chunks, n_dimensions). Raises
+        EngineError when the batch cannot be computed; then all unfinished texts are lost."""
 
     def forget(self, sequence_id: int) -> None:
         """Free the cells of an unfinished text."""
-        ...
 
     def close(self) -> None: ...
 
@@ -132,10 +125,8 @@ class _Text:
 
 
 class EmbeddingQueue:
-    """A queue of Embed and Rerank messages for an embedder that is made when it is first needed.
-
-    Each submitted message ends with exactly one Embedded, Reranked or Failed, unless it is aborted.
-    """
+    """A queue of Embed and Rerank messages for an embedder that is made when it is first needed. Each submitted message
+    ends with exactly one Embedded, Reranked or Failed, unless it is aborted."""
 
     def __init__(self, backend: Backend, new_embedder: Callable[[], Embedder], emit: Callable[[Event], None]) -> None:
         self._backend = backend

@@ -218,7 +218,6 @@ class FakeBackend:
         self._n_overlaid[target_id] += n_tokens
 
     def n_attended(self, sequence_id: int) -> int:
-        """Return how many cells the sequence attends to."""
         return len(self._cells[sequence_id]) + self._n_overlaid[sequence_id]
 
     def truncate(self, sequence_id: int, n_tokens: int) -> int:
@@ -244,7 +243,6 @@ class FakeBackend:
         self._held[sequence_id] = list(self._cells[sequence_id])
 
     def _truncate_states(self, sequence_id: int, n_tokens: int) -> int:
-        """Remove tokens as far as states can go back."""
         cells, held = self._cells[sequence_id], self._held.get(sequence_id)
         n_removed = len(cells) - n_tokens
         if n_removed <= 0:
@@ -320,7 +318,6 @@ class FakeBackend:
         self._cells = []
 
     def tokens(self, sequence_id: int) -> list[int]:
-        """Return the tokens of the sequence."""
         return [cell.token for cell in self._cells[sequence_id]]
 
     def choose(self, row: int, salt: str, ignore_eos: bool) -> int:
@@ -328,7 +325,6 @@ class FakeBackend:
         return self.choose_after(self._rows[row], salt, ignore_eos)
 
     def choose_after(self, history: list[int], salt: str, ignore_eos: bool) -> int:
-        """Return the next token after `history`."""
         chance = _chance(salt, history)
         if not ignore_eos and chance.randrange(self._end_every) == 0:
             return END
@@ -375,10 +371,8 @@ def _n_said_after(scripted: list[int], n_said: int, forced: list[int]) -> int:
 
 
 class FakeSampler:
-    """A sampler that is greedy or salted by its seed, unless the prompt prescribes the answer.
-
-    A prescribed answer goes on behind what ends its thought early, as a model does that understands it.
-    """
+    """A sampler that is greedy or salted by its seed, unless the prompt prescribes the answer. A prescribed answer goes
+    on behind what ends its thought early, as a model does that understands it."""
 
     def __init__(self, backend: FakeBackend, params: SamplingParams, ignore_eos: bool, history: Sequence[int]) -> None:
         self._backend = backend
@@ -442,7 +436,6 @@ class FakeEmbedder:
         return list(f"{query}\n{document}".encode("utf-8", "replace"))
 
     def compute(self, chunks: Sequence[Chunk]) -> Vector:
-        """Return the pooled vectors of `chunks`, shape (n_chunks, n_dimensions)."""
         assert 0 < sum(len(chunk.tokens) for chunk in chunks) <= self.facts.n_batch, "the batch fits n_batch"
         assert len({chunk.sequence_id for chunk in chunks}) == len(chunks), "each text is in a batch once"
         assert all(0 <= chunk.sequence_id < self.facts.n_sequences for chunk in chunks), "each text has a place"
@@ -468,11 +461,9 @@ class FakeEmbedder:
 
 
 def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Load, LoadListener], LoadedEngine]:
-    """Return a loader of fake models that takes `load_s`, with steps of `step_s`.
-
-    With a projector, whatever file it is, they take pictures and sounds. The loader raises UnfitError if the model
-    `is_unfit` and the policy is to ask, EngineError when it is cancelled.
-    """
+    """Return a loader of fake models that takes `load_s`, with steps of `step_s`. With a projector, whatever file it
+    is, they take pictures and sounds. The loader raises UnfitError if the model `is_unfit` and the policy is to ask,
+    EngineError when it is cancelled."""
 
     def new_media_queue(wake: Callable[[], None]) -> MediaQueue:  # keeps nothing on disk
         return MediaQueue(FakeEncoder(), MediaStore(Path("no folder"), max_disk_bytes=0), wake)

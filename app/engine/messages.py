@@ -24,10 +24,8 @@ MAX_MESSAGE_BYTES = 256 << 20
 
 
 class UnfitPolicy(StrEnum):
-    """Policy for a model that fits only partly: load it with a warning, ask first, or load it without a warning.
-
-    A model that does not fit at all is loaded only with LOAD.
-    """
+    """Policy for a model that fits only partly: load it with a warning, ask first, or load it without a warning. A
+    model that does not fit at all is loaded only with LOAD."""
 
     WARN = "warn"
     ASK = "ask"
@@ -36,10 +34,8 @@ class UnfitPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Options of loading a model. 0 means: choose for this model and machine.
-
-    `draft_path` is the file of a draft model or head; without one `finds_head` uses the head that is beside the model.
-    """
+    """Options of loading a model. 0 means: choose for this model and machine. `draft_path` is the file of a draft model
+    or head; without one `finds_head` uses the head that is beside the model."""
 
     n_ctx: int = 0
     n_cells: int = 0
@@ -292,9 +288,7 @@ class Forgotten:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerProgress:
     """An answer that is being computed: the number of its request in order of arrival, and its tokens so far.
-
-    `n_computed_tokens` of prompt and answer are in the cache, `n_cached_tokens` of the prompt were there before.
-    """
+    `n_computed_tokens` of prompt and answer are in the cache, `n_cached_tokens` of the prompt were there before."""
 
     request_id: str
     arrival: int

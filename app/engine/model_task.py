@@ -45,10 +45,8 @@ def run_task(
     result_type: type[_Result],
     track: Callable[[Iterator[_Progress]], Iterator[_Progress]] = lambda steps: steps,
 ) -> list[_Result]:
-    """Run `module` as a process with `request` and return its results.
-
-    `track` receives the steps and passes them on. Leaving early ends the process. Raises as `run_child` does.
-    """
+    """Run `module` as a process with `request` and return its results. `track` receives the steps and passes them on.
+    Leaving early ends the process. Raises as `run_child` does."""
     results: list[_Result] = []
 
     def steps() -> Iterator[_Progress]:
@@ -65,10 +63,8 @@ def run_task(
 
 
 def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generator[Message, None, None]:
-    """Start `command` with `request` and yield the messages that it sends. Leaving early ends it.
-
-    Raises the UserError of the child, EngineError with its last output when it crashed.
-    """
+    """Start `command` with `request` and yield the messages that it sends. Leaving early ends it. Raises the UserError
+    of the child, EngineError with its last output when it crashed."""
     return child_request.run_child(command, request, _PROCESS, _REMEDY, child_environment())
 
 

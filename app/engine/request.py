@@ -36,10 +36,8 @@ IN_MEMORY = "memory"  # as the conversation of a request: none of its states rea
 
 @dataclass(frozen=True, slots=True)
 class MediaInput:
-    """A picture or sound of a prompt: its file in Base64, which stands where the prompt has the text `marker`.
-
-    Senders make markers that no text of a user can contain by chance or design.
-    """
+    """A picture or sound of a prompt: its file in Base64, which stands where the prompt has the text `marker`. Senders
+    make markers that no text of a user can contain by chance or design."""
 
     marker: str
     base64: str
@@ -94,12 +92,9 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams(SamplingOptions):
-    """The sampling options with `logit_bias`: (token id, bias) pairs, where -infinity bans the token.
-
-    Tool calls are bound by `calls`, instead of the whole answer by a `grammar`.
-
-    Raises RequestError as SamplingOptions, and for biases that are too many or outside their range.
-    """
+    """The sampling options with `logit_bias`: (token id, bias) pairs, where -infinity bans the token. Tool calls are
+    bound by `calls`, instead of the whole answer by a `grammar`. Raises RequestError as SamplingOptions, and for biases
+    that are too many or outside their range."""
 
     logit_bias: tuple[tuple[int, float], ...] = ()
     calls: CallRules | None = None
@@ -237,10 +232,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Seconds of one answer: waiting for a slot, prefill up to the first token, decode after it.
-
-    `saved_s` is the estimated decode time saved by drafts, see `app.engine.speculative.cost_model.StepCost.saved_s`.
-    """
+    """Seconds of one answer: waiting for a slot, prefill up to the first token, decode after it. `saved_s` is the
+    estimated decode time saved by drafts, see `app.engine.speculative.cost_model.StepCost.saved_s`."""
 
     queue_s: float = 0.0
     prefill_s: float = 0.0
@@ -261,10 +254,8 @@ class Adapter:
 
 
 def adapter_set(known: Sequence[Adapter], wanted: Sequence[tuple[int | str, float]] | None) -> AdapterSet:
-    """Return the adapter set for `wanted` (number or name, and scale); None means all of `known` at scale 1.
-
-    Raises RequestError for an adapter that is not loaded or named twice, and for a scale out of range.
-    """
+    """Return the adapter set for `wanted` (number or name, and scale); None means all of `known` at scale 1. Raises
+    RequestError for an adapter that is not loaded or named twice, and for a scale out of range."""
     if wanted is None:
         return tuple(sorted((adapter.key, 1.0) for adapter in known))
     scales: dict[str, float] = {}

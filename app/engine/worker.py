@@ -84,20 +84,16 @@ class Worker:
     def read_messages(self) -> None:
         """Pass messages to the engine thread until the service closes the pipe; handle urgent ones at once."""
         while (message := messages.read_message(self._read)) is not None:
-            if self._engine is None or not self._handle_at_once(message, self._engine):
-                self._inbox.put(message)
+            engine = self._engine  # what cannot wait for the step that is running
+            if engine is not None and isinstance(message, messages.GetMetrics):
+                metrics = (engine.counters, engine.occupancy, engine.running)
+                self.send(messages.EngineMetrics(message.call_id, *metrics))
+                continue
+            if engine is not None and isinstance(message, messages.Abort):
+                engine.abort(message.request_id)
+            self._inbox.put(message)
         self.is_stopping = True
         self._inbox.put(None)
-
-    def _handle_at_once(self, message: WorkerMessage, engine: Engine) -> bool:
-        """Handle what cannot wait for the running step; return whether the engine thread can skip it."""
-        match message:
-            case messages.Abort(request_id):
-                engine.abort(request_id)
-            case messages.GetMetrics(call_id):
-                self.send(messages.EngineMetrics(call_id, engine.counters, engine.occupancy, engine.running))
-                return True
-        return False
 
     def run_engine(self) -> None:
         """Load the model of the first message and answer until the inbox ends. Runs on the engine thread."""
@@ -273,11 +269,9 @@ class Worker:
 
 
 class Outbox:
-    """The events since the last `send`, which gets all of them, in order for each request.
-
-    A message costs the service and its client about half a millisecond of a processor, which a model that computes on
-    all of them waits for: 6 % of a step of LFM2 350M. So the outputs of several short steps are sent as one.
-    """
+    """The events since the last `send`, which gets all of them, in order for each request. A message costs the service
+    and its client about half a millisecond of a processor, which a model that computes on all of them waits for: 6 % of
+    a step of LFM2 350M. So the outputs of several short steps are sent as one."""
 
     def __init__(self, send: Callable[..., None], clock: Callable[[], float] = time.perf_counter) -> None:
         self._send = send
@@ -334,7 +328,6 @@ def _text(backend: Backend, tokens: Sequence[int]) -> str:
 
 
 def load_llama(load: messages.Load, listener: LoadListener) -> LoadedEngine:
-    """Load a model of llama.cpp."""
     return load_model(Path(load.model_path), load.config, load_settings().cache_dir, listener)
 
 
@@ -355,16 +348,6 @@ def _write_all(pipe: BinaryIO, data: bytes) -> None:
         view = view[pipe.write(view) :]
 
 
-def _prepare_process() -> None:
-    """Disable core files, slow backtraces and Ctrl-C, which the user interface handles."""
-    os.environ["GGML_NO_BACKTRACE"] = "1"
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform != "win32":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def main() -> None:
     """Serve messages on stdin and stdout; the process ends with its stdin or its engine."""
     parser = argparse.ArgumentParser(prog="localllm engine worker")
@@ -374,7 +357,12 @@ def main() -> None:
     parser.add_argument("--fake-unfit", action="store_true", help="behave like a model that fits only partly")
     options = parser.parse_args()
     use_one_arena()  # glibc's arenas let an engine grow by 0.4 MiB a minute under load, one does not
-    _prepare_process()
+    os.environ["GGML_NO_BACKTRACE"] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the user interface handles Ctrl-C
+    if sys.platform != "win32":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     messages_in, messages_out = _private_pipes()
     step_s, load_s = options.fake_step_ms / 1000, options.fake_load_ms / 1000
     load_model = fake_loader(step_s, load_s, is_unfit=options.fake_unfit) if options.fake else load_llama

@@ -24,10 +24,8 @@ MIN_FORGOTTEN_CELLS = 256  # attention reads cells by this many
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in the cache for a sequence whose first `n_cached` tokens are computed already.
-
-    `checkpoints` are where its states should be saved while the others are computed.
-    """
+    """A place in the cache for a sequence whose first `n_cached` tokens are computed already. `checkpoints` are where
+    its states should be saved while the others are computed."""
 
     sequence_id: int
     n_cached: int
@@ -59,7 +57,6 @@ class KVCacheManager:
         return self._tree.n_cells
 
     def n_cells_available(self) -> int:
-        """Return how many cells are free or can be freed now."""
         return self._facts.n_cells - self._tree.locked_cells()
 
     def n_cached(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> int:
@@ -77,11 +74,9 @@ class KVCacheManager:
         branches: Sequence[int] = (),
         conversation: str = "",
     ) -> Slot:
-        """Return a locked slot as `_allocate`, and where to save checkpoints if the sequence cannot be truncated.
-
-        That is at the `branches`, where the prompts of others may leave this one, and where it leaves those before it.
-        The sequence belongs to `conversation`; a request that names none leaves it where it was.
-        """
+        """Return a locked slot as `_allocate`, and where to save checkpoints if the sequence cannot be truncated. That
+        is at the `branches`, where the prompts of others may leave this one, and where it leaves those before it. The
+        sequence belongs to `conversation`; a request that names none leaves it where it was."""
         needs_checkpoints = self._offloader is not None and not self._facts.truncation.is_unlimited
         # Before anything is evicted, whose tokens would no longer be known.
         n_known = self._offloader.n_known(tokens[:-1], adapters) if self._offloader and needs_checkpoints else 0
@@ -97,10 +92,8 @@ class KVCacheManager:
 
     def _allocate(self, tokens: Sequence[int], adapters: AdapterSet, *, wants_first_cells: bool) -> Slot:
         """Return a locked slot with the longest cached prefix of `tokens`; at least the last token is left to compute.
-
         A sequence that continues a finished one takes its slot; any other shares the cells it needs. A new one that
-        `wants_first_cells` gets them if nothing runs, which makes its results independent of other sequences.
-        """
+        `wants_first_cells` gets them if nothing runs, which makes its results independent of other sequences."""
         match = self._match(tokens, adapters)
         if (wants_first_cells and not match.n_tokens and self._offload_all_idle()) or self._offload_idle(match):
             match = self._match(tokens, adapters)  # which may be saved now
@@ -125,11 +118,9 @@ class KVCacheManager:
         return Slot(sequence_id, self.narrow(sequence_id, is_copy=True))
 
     def record_computed(self, sequence_id: int, tokens: Sequence[int]) -> None:
-        """Record that the backend has computed `tokens` at the end of the sequence.
-
-        Tokens that another sequence has computed too are shared from now on, which frees duplicate cells. Those of
-        pictures and sounds, of which each may have a part, stay where they are.
-        """
+        """Record that the backend has computed `tokens` at the end of the sequence. Tokens that another sequence has
+        computed too are shared from now on, which frees duplicate cells. Those of pictures and sounds, of which each
+        may have a part, stay where they are."""
         begin = self._tree.length(sequence_id)
         shared = self._tree.extend(sequence_id, tokens)
         self._high_water = max(self._high_water, self._tree.n_cells)
@@ -154,11 +145,9 @@ class KVCacheManager:
         return n_left
 
     def narrow(self, sequence_id: int, *, is_copy: bool = False) -> int:
-        """Let layers with a window forget what is before it, where that saves time; return how many tokens remain.
-
-        What is forgotten cannot be returned to, so as much as a window is kept behind it. A copy always forgets, since
-        cells that sequences share are never overwritten.
-        """
+        """Let layers with a window forget what is before it, where that saves time; return how many tokens remain. What
+        is forgotten cannot be returned to, so as much as a window is kept behind it. A copy always forgets, since cells
+        that sequences share are never overwritten."""
         n_tokens, n_window = self._tree.length(sequence_id), self._facts.n_window
         if not n_window or not self._facts.supports_truncation or not (is_copy or self._facts.passes_over_cells):
             return n_tokens
@@ -170,10 +159,8 @@ class KVCacheManager:
         return self._tree.length(sequence_id)
 
     def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> int:
-        """Remove `n_discard` tokens after the first `n_keep` and move the rest up; return how many remain.
-
-        Tokens computed with removed ones must not match other prompts: a unique negative token follows the head.
-        """
+        """Remove `n_discard` tokens after the first `n_keep` and move the rest up; return how many remain. Tokens
+        computed with removed ones must not match other prompts: a unique negative token follows the head."""
         tokens = self._tree.tokens(sequence_id)
         begin = n_keep + n_discard
         if len(tokens) <= begin or not self._unshare_cells(sequence_id, begin):
@@ -193,10 +180,8 @@ class KVCacheManager:
             self._offloader.save_checkpoint(sequence_id, self._conversations.get(sequence_id, ""))
 
     def forget(self, conversations: Collection[str]) -> None:
-        """Drop the sequences of `conversations` without saving them, and what is saved of them.
-
-        One that is in use is dropped when it is released.
-        """
+        """Drop the sequences of `conversations` without saving them, and what is saved of them. One that is in use is
+        dropped when it is released."""
         theirs = [sequence_id for sequence_id, name in self._conversations.items() if name in conversations]
         for sequence_id in theirs:
             if self._tree.is_locked(sequence_id):
@@ -241,7 +226,6 @@ class KVCacheManager:
         return bool(evictable)
 
     def check_integrity(self) -> None:
-        """Assert that tree and slots agree."""
         self._tree.check_integrity()
         used = {sequence_id for sequence_id in range(self._facts.n_seq_max) if sequence_id in self._tree}
         assert used.isdisjoint(self._free_ids), "a free slot is empty"
@@ -289,11 +273,9 @@ class KVCacheManager:
         return True
 
     def _offload_all_idle(self) -> bool:
-        """Move all finished sequences to the store if nothing runs and none is lost; return whether any was moved.
-
-        In other cells attention sums in another order. That moves an activation by 1e-7, which rounding to 8 bits
-        swallows or makes 1e-2 of: of 30 scored texts 2 to 9 differed by up to 0.13 nats a token by what ran before.
-        """
+        """Move all finished sequences to the store if nothing runs and none is lost; return whether any was moved. In
+        other cells attention sums in another order. That moves an activation by 1e-7, which rounding to 8 bits swallows
+        or makes 1e-2 of: of 30 scored texts 2 to 9 differed by up to 0.13 nats a token by what ran before."""
         idle = self._tree.unlocked()
         if (
             self._offloader is None
@@ -307,7 +289,6 @@ class KVCacheManager:
         return bool(idle)
 
     def _restore(self, found: Restoration, tokens: Sequence[int], adapters: AdapterSet) -> Slot | None:
-        """Return a slot with what was `found`; None if it cannot be restored."""
         assert self._offloader is not None
         if found.n_cells > self.n_cells_available():
             return None
@@ -327,10 +308,8 @@ class KVCacheManager:
         return Slot(sequence_id, found.n_tokens)
 
     def _unshare_cells(self, sequence_id: int, begin: int) -> bool:
-        """Give the sequence its own cells from `begin` on: a shared cell has one position for all its sequences.
-
-        Return False, with the sequence empty, if there are no cells for a copy.
-        """
+        """Give the sequence its own cells from `begin` on: a shared cell has one position for all its sequences. Return
+        False, with the sequence empty, if there are no cells for a copy."""
         n_tokens = self._tree.length(sequence_id)
         if n_tokens - self._tree.exclusive_cells(sequence_id) <= begin:
             return True
@@ -362,11 +341,9 @@ class KVCacheManager:
 def plan_checkpoints(
     branches: Iterable[int], n_cached: int, n_prompt: int, min_end_tokens: int = MIN_SAVED_TOKENS
 ) -> tuple[int, ...]:
-    """Return after how many tokens of a prompt to save states: at the `branches`, and at its end for its next turn.
-
-    The same prompt again continues before its last token; that place costs a step, so it has to be worth it. The end is
-    left out if it is fewer than `min_end_tokens` after another place.
-    """
+    """Return after how many tokens of a prompt to save states: at the `branches`, and at its end for its next turn. The
+    same prompt again continues before its last token; that place costs a step, so it has to be worth it. The end is
+    left out if it is fewer than `min_end_tokens` after another place."""
     planned: list[int] = []
     last = n_cached
     for place in sorted(branches):

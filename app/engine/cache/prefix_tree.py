@@ -41,10 +41,8 @@ class _SequencePath:
 
 
 class PrefixTree:
-    """Radix tree of the cached sequences; each ends where a node ends.
-
-    `match`, `insert` and `extend` take O(tokens), the rest O(nodes on the path).
-    """
+    """Radix tree of the cached sequences; each ends where a node ends. `match`, `insert` and `extend` take O(tokens),
+    the rest O(nodes on the path)."""
 
     def __init__(self) -> None:
         self._roots: dict[Hashable, _Node] = {}
@@ -56,7 +54,6 @@ class PrefixTree:
         return sequence_id in self._paths
 
     def length(self, sequence_id: int) -> int:
-        """Return the number of the sequence's tokens."""
         return self._paths[sequence_id].n_tokens
 
     def tokens(self, sequence_id: int) -> list[int]:
@@ -71,10 +68,8 @@ class PrefixTree:
         namespace: Hashable = (),
         n_usable: Callable[[int, int], int] = lambda _sequence_id, n_tokens: n_tokens,
     ) -> Match:
-        """Return the longest prefix of `tokens` cached in `namespace`, of the sequence used last.
-
-        Of a sequence count as many tokens as `n_usable` returns, given its id and how many match.
-        """
+        """Return the longest prefix of `tokens` cached in `namespace`, of the sequence used last. Of a sequence count
+        as many tokens as `n_usable` returns, given its id and how many match."""
         lengths: dict[int, int] = {}  # by sequence: how many of the first tokens it has
         node, n_matched = self._roots.get(namespace), 0
         while node and n_matched < len(tokens) and (child := node.children.get(tokens[n_matched])) is not None:
@@ -96,10 +91,8 @@ class PrefixTree:
         self.extend(sequence_id, tokens)
 
     def extend(self, sequence_id: int, tokens: Sequence[int]) -> Match:
-        """Append `tokens` to the sequence; return how many of them another sequence had there already, and which.
-
-        Those are shared nodes from now on, so their cells must be shared too.
-        """
+        """Append `tokens` to the sequence; return how many of them another sequence had there already, and which. Those
+        are shared nodes from now on, so their cells must be shared too."""
         path = self._paths[sequence_id]
         shared = Match(0, None)
         path.used = self._tick()
@@ -168,7 +161,6 @@ class PrefixTree:
         return sum(len(node.tokens) for node in _path(self._paths[sequence_id].end) if len(node.holders) == 1)
 
     def locked_cells(self) -> int:
-        """Return the number of cells that locked sequences use."""
         locked = {sequence_id for sequence_id, path in self._paths.items() if path.n_locks}
         nodes = {id(node): node for sequence_id in locked for node in _path(self._paths[sequence_id].end)}
         return sum(len(node.tokens) for node in nodes.values())

@@ -25,10 +25,8 @@ MAX_RESTORED_SHARE = 32  # a state is restored for a prefix of at least 1/32 of 
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """What continues a prompt after its first `n_tokens`: a saved state, a checkpoint, or both.
-
-    A checkpoint without a state is restored beside the cells of the cached sequence `source_id`.
-    """
+    """What continues a prompt after its first `n_tokens`: a saved state, a checkpoint, or both. A checkpoint without a
+    state is restored beside the cells of the cached sequence `source_id`."""
 
     n_tokens: int
     state: SavedMatch | None = None
@@ -44,11 +42,9 @@ class Restoration:
 
 
 class StateOffloader:
-    """Saving and restoring of `backend`'s sequences in `store`, separately for each adapter set.
-
-    A sequence that can be truncated is restored for any prefix. Another continues where its states were saved: at the
-    end of the whole sequence, or at a checkpoint, if the cells before that are cached or saved too.
-    """
+    """Saving and restoring of `backend`'s sequences in `store`, separately for each adapter set. A sequence that can be
+    truncated is restored for any prefix. Another continues where its states were saved: at the end of the whole
+    sequence, or at a checkpoint, if the cells before that are cached or saved too."""
 
     def __init__(self, backend: Backend, tree: PrefixTree, store: StateStore) -> None:
         self._backend = backend
@@ -63,10 +59,8 @@ class StateOffloader:
         return self._min_tokens(self._checkpoint_bytes)
 
     def find(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
-        """Return what continues a prefix of the prompt `tokens`, its last one left out, if restoring pays.
-
-        The first `n_cached` tokens need none.
-        """
+        """Return what continues a prefix of the prompt `tokens`, its last one left out, if restoring pays. The first
+        `n_cached` tokens need none."""
         match, truncation = self._store.match(tokens[:-1], _namespace_of(adapters)), self._facts.truncation
         # Whether the saved state can be cut to the match: a window forgets tokens, and a recurrent state can't go back.
         if match is not None and (
@@ -124,7 +118,6 @@ class StateOffloader:
         return self._backend.truncate(sequence_id, found.n_tokens) == found.n_tokens
 
     def save(self, sequence_id: int, conversation: str = "") -> None:
-        """Save a sequence of `conversation`."""
         tokens, namespace = self._key(sequence_id)
         self._store.save(tokens, self._backend.save_state(sequence_id), namespace, conversation)
 
@@ -143,7 +136,6 @@ class StateOffloader:
             self._store.save_checkpoint(tokens, checkpoint, namespace, conversation)
 
     def forget(self, conversations: Collection[str]) -> None:
-        """Remove what is saved of `conversations`."""
         self._store.forget(conversations)
 
     def is_worth_saving(self, sequence_id: int) -> bool:

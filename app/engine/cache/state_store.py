@@ -73,11 +73,9 @@ class _Entry:
 
 
 class StateStore:
-    """Saved states of one model. Use it from one thread; it writes files in a thread of its own.
-
-    A write takes a processor from the engine, so it waits for `writing`, unless memory is full or it has waited long.
-    A `namespace` stands for what states depend on besides tokens; states of one never match in another.
-    """
+    """Saved states of one model. Use it from one thread; it writes files in a thread of its own. A write takes a
+    processor from the engine, so it waits for `writing`, unless memory is full or it has waited long. A `namespace`
+    stands for what states depend on besides tokens; states of one never match in another."""
 
     def __init__(
         self, folder: Path, max_memory_bytes: int = MAX_MEMORY_BYTES, max_disk_bytes: int = MAX_DISK_BYTES
@@ -98,10 +96,8 @@ class StateStore:
         self._writer.start()
 
     def match(self, tokens: Sequence[int], namespace: str = "", *, is_whole: bool = False) -> SavedMatch | None:
-        """Return the saved state of `namespace` with the longest common prefix with `tokens`, None without any.
-
-        With `is_whole` only states count whose tokens are all among those.
-        """
+        """Return the saved state of `namespace` with the longest common prefix with `tokens`, None without any. With
+        `is_whole` only states count whose tokens are all among those."""
         found = self._matches(np.asarray(tokens, np.int32), namespace, is_checkpoint=False)
         usable = [match for match in found if not is_whole or match.n_tokens == match.n_saved]
         best = max(usable, key=lambda match: (match.n_tokens, -match.n_saved), default=None)
@@ -151,10 +147,8 @@ class StateStore:
             self._to_write.put(match.name)
 
     def save_checkpoint(self, tokens: Sequence[int], state: State, namespace: str = "", conversation: str = "") -> None:
-        """Keep the checkpoint after `tokens`, and of those before it as many as one sequence may have.
-
-        The first, where chats part, and the last stay; of the others goes the one nearest to its neighbours.
-        """
+        """Keep the checkpoint after `tokens`, and of those before it as many as one sequence may have. The first, where
+        chats part, and the last stay; of the others goes the one nearest to its neighbours."""
         key = StateKey(namespace, np.asarray(tokens, np.int32), is_checkpoint=True)
         n_most = min(MAX_CHECKPOINTS, max(MIN_CHECKPOINTS, MAX_CHECKPOINT_BYTES // max(1, len(state))))
         name = _name_of(key, conversation)
@@ -267,10 +261,8 @@ def _conversation_of(name: str) -> str:
 
 
 def write_state(folder: Path, name: str, key: StateKey, state: State, max_bytes: int) -> int:
-    """Write the file `name` and return its size, 0 if it is larger than `max_bytes` or cannot be written.
-
-    The files are only a cache, so failures are no errors.
-    """
+    """Write the file `name` and return its size, 0 if it is larger than `max_bytes` or cannot be written. The files are
+    only a cache, so failures are no errors."""
     header, tokens = _header(key, state), key.tokens
     n_bytes = len(_MAGIC) + _LENGTH.size + len(header) + tokens.nbytes + len(state)
     if n_bytes > max_bytes:

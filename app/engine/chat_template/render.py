@@ -62,9 +62,8 @@ class TemplateFailure(jinja2.TemplateError):
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
     """Return `template` filled with `variables`: messages, add_generation_prompt, bos_token, eos_token, tools ...
-
-    Raises jinja2.TemplateError, whatever the expressions of the template raise, and OverflowError past 4 Mi characters.
-    """
+    Raises jinja2.TemplateError, whatever the expressions of the template raise, and OverflowError past 4 Mi
+    characters."""
     parts: list[str] = []
     n_characters = 0
     variables = {**variables, "messages": [_prepared(message) for message in variables.get("messages", ())]}
@@ -78,8 +77,14 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
 
 @lru_cache(_MAX_COMPILED)
 def _compiled(template: str) -> jinja2.Template:
-    """Return the template as code, each in an environment of its own; it keeps nothing of what it rendered."""
-    return _environment().from_string(template)
+    """Return the template as code, each in an environment of its own; it keeps nothing of what it rendered. Source of
+    the environment: transformers, utils/chat_template_utils.py."""
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
+    environment.filters["tojson"] = _to_json
+    environment.tests["none"] = lambda value: value is None or isinstance(value, _NoContent)
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(pattern)
+    return environment.from_string(template)
 
 
 def _prepared(message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -101,16 +106,6 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         is_of_list = isinstance(obj, list) and attr in ("append", "pop")
         return is_of_list or super().is_safe_attribute(obj, attr, value)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """Return the environment of chat templates (source: transformers, utils/chat_template_utils.py)."""
-    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
-    environment.filters["tojson"] = _to_json
-    environment.tests["none"] = lambda value: value is None or isinstance(value, _NoContent)
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(pattern)
-    return environment
 
 
 def _to_json(value: object, indent: int | None = None, **_options: object) -> str:

@@ -31,10 +31,8 @@ class TemplateProcess:
     async def render(
         self, template: str, messages: Sequence[dict[str, Any]], *, add_generation_prompt: bool = True, **variables: Any
     ) -> str:
-        """Return the prompt of `messages`. `variables` are bos_token, eos_token, tools and the like.
-
-        Raises RequestError when the template rejects the messages, fails, or takes more than a second or 256 MiB.
-        """
+        """Return the prompt of `messages`. `variables` are bos_token, eos_token, tools and the like. Raises
+        RequestError when the template rejects the messages, fails, or takes more than a second or 256 MiB."""
         variables |= {"messages": list(messages), "add_generation_prompt": add_generation_prompt}
         reply = await self._reply({"template": template, "variables": variables})
         if "error" in reply:

@@ -24,10 +24,8 @@ def numbered(text: str, n_calls: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CallHead:
-    """The text of a call from its begin to its arguments; `part` is the index of the grammar of what follows.
-
-    The first `n_committed` characters of a text that may be the answer itself decide that it is a call.
-    """
+    """The text of a call from its begin to its arguments; `part` is the index of the grammar of what follows. The first
+    `n_committed` characters of a text that may be the answer itself decide that it is a call."""
 
     text: str
     part: int
@@ -36,11 +34,9 @@ class CallHead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRules:
-    """What binds an answer with tools; grammars lack the rules of plain JSON values.
-
-    A call begins where the answer's text has one of `openings`, or where the text begins with one of the characters
-    `bare` and with the committed characters of a head. With `begin` the answer is bound from its first character.
-    """
+    """What binds an answer with tools; grammars lack the rules of plain JSON values. A call begins where the answer's
+    text has one of `openings`, or where the text begins with one of the characters `bare` and with the committed
+    characters of a head. With `begin` the answer is bound from its first character."""
 
     heads: tuple[CallHead, ...]
     parts: tuple[str, ...]  # what follows a head, by its `part`
@@ -87,7 +83,6 @@ def without_last_blank(text: str) -> str:
 
 
 def common_begin(texts: Sequence[str]) -> str:
-    """Return the text that all `texts` begin with."""
     first, last = min(texts), max(texts)
     n_common = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), None)
     return first[:n_common]
@@ -99,10 +94,8 @@ def texts_grammar(texts: Sequence[str], *, is_loose: bool = False) -> str:
 
 
 def texts_rule(texts: Sequence[str], *, is_loose: bool = False) -> str:
-    """Return GBNF for one of `texts`; what several begin with is written once.
-
-    llama.cpp follows all ways that begin alike at once: 200 of them for as many tools.
-    """
+    """Return GBNF for one of `texts`; what several begin with is written once. llama.cpp follows all ways that begin
+    alike at once: 200 of them for as many tools."""
     loose = {text for text in texts if is_loose and text.startswith(_SPACES)}
     ways = [f"{BLANKS} {_tree(_marked({text.lstrip() for text in loose}))}"] if loose else []
     if others := {*texts} - loose:

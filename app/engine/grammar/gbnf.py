@@ -76,7 +76,6 @@ class GbnfRules:
         return name
 
     def write(self, name: str, body: str) -> None:
-        """Set the rule `name` to `body`."""
         self._rules[name] = body
         self._n_bytes += len(name) + len(body.encode()) + 6
         if self._n_bytes > MAX_GRAMMAR_BYTES or len(self._rules) + len(_COMMON) > MAX_RULES:
@@ -110,7 +109,6 @@ def _written(rules: Mapping[str, str]) -> str:
 
 
 def literal(text: str) -> str:
-    """Return `text` as a GBNF string."""
     written = (_ESCAPED.get(letter) or (letter if letter.isprintable() else _code(letter)) for letter in text)
     return f'"{"".join(written)}"'
 
@@ -145,10 +143,8 @@ def json_literal(value: object) -> str:
 
 
 def keys_other_than(names: Iterable[str], rules: GbnfRules) -> str:
-    """Return a rule for quoted keys without escapes that are not in `names`.
-
-    Such a key leaves the tree of names somewhere: at a character that no name has there, or by ending where none ends.
-    """
+    """Return a rule for quoted keys without escapes that are not in `names`. Such a key leaves the tree of names
+    somewhere: at a character that no name has there, or by ending where none ends."""
     root = rules.reserve()
     nodes = [(root, sorted({name for name in names if not _NEEDS_ESCAPE.search(name)}))]
     while nodes:
@@ -166,10 +162,8 @@ def keys_other_than(names: Iterable[str], rules: GbnfRules) -> str:
 
 
 def text_through(tag: str, rules: GbnfRules, without: Sequence[str] = ()) -> str:
-    """Return a rule for any text up to and including the first `tag`, which has none of `without` elsewhere.
-
-    It has a rule for each begin of these texts that the text so far may end with (Aho and Corasick, 1975).
-    """
+    """Return a rule for any text up to and including the first `tag`, which has none of `without` elsewhere. It has a
+    rule for each begin of these texts that the text so far may end with (Aho and Corasick, 1975)."""
     texts = (tag, *without)
     if texts in rules.texts_through:
         return rules.texts_through[texts]
@@ -211,9 +205,7 @@ class _Repetition:
 
 def check_grammar(grammar: str) -> None:
     """Raise RequestError for a GBNF text that would overflow llama.cpp's parser, its stack or the memory.
-
-    SamplingParams limits its size.
-    """
+    SamplingParams limits its size."""
     n_rules = grammar.count("::=")
     if n_rules > MAX_RULES:
         raise RequestError(f"The grammar has {n_rules} rules.", f"Use at most {MAX_RULES}.")
@@ -226,7 +218,13 @@ def check_grammar(grammar: str) -> None:
         raise RequestError(f"The grammar contains {escape}, which is not a character.", "Remove it.")
     n_written_out = 0
     for repetition in _repetitions(words):
-        _check_repetition(repetition)
+        numbers = [number for number in (repetition.least, repetition.most) if number is not None]
+        if any(len(number) > len(str(MAX_TIMES)) or int(number) > MAX_TIMES for number in numbers):
+            cause = "The grammar repeats something too often."
+            raise RequestError(cause, f"Use at most {MAX_TIMES:,} times, or no end.")
+        if int(numbers[-1]) < int(numbers[0]):
+            shown = f"{{{','.join(numbers)}}}"
+            raise RequestError(f"The grammar repeats something {shown} times.", "Name the smaller number first.")
         n_written_out += repetition.n_elements * repetition.times
     if n_written_out > MAX_WRITTEN_OUT:
         cause = f"The grammar's repetitions amount to {n_written_out:,} characters and rules."
@@ -243,22 +241,15 @@ def _escapes_of_no_character(words: Iterable[str]) -> Iterator[str]:
                 yield element
 
 
-def _check_repetition(repetition: _Repetition) -> None:
-    numbers = [number for number in (repetition.least, repetition.most) if number is not None]
-    if any(len(number) > len(str(MAX_TIMES)) or int(number) > MAX_TIMES for number in numbers):
-        raise RequestError("The grammar repeats something too often.", f"Use at most {MAX_TIMES:,} times, or no end.")
-    if int(numbers[-1]) < int(numbers[0]):
-        shown = f"{{{','.join(numbers)}}}"
-        raise RequestError(f"The grammar repeats something {shown} times.", "Name the smaller number first.")
-
-
 def _repetitions(all_words: Iterable[str]) -> Iterator[_Repetition]:
     """Yield the repetitions with numbers, but for malformed ones, which llama.cpp refuses."""
     words = (word for word in all_words if not word.startswith("#"))
     n_elements = 1
     for word in words:
         if word != "{":
-            n_elements = _n_elements(word, n_elements)
+            # What a repetition after it repeats: a text or characters by each, a group or a rule as one.
+            if word not in "*+?":
+                n_elements = len(_ELEMENT.findall(word[1:-1])) if word[0] in '"[' else 1
             continue
         inside = list(takewhile(lambda word: word != "}", words))
         numbers = [number for number in inside if number.isascii() and number.isdigit()]
@@ -271,10 +262,3 @@ def _repetitions(all_words: Iterable[str]) -> Iterator[_Repetition]:
         else:
             continue
         n_elements *= max(1, int(numbers[-1]))  # as the whole is repeated by the next one
-
-
-def _n_elements(word: str, n_before: int) -> int:
-    """Return what a repetition after `word` repeats: a text or characters by each, a group or a rule as one."""
-    if word in "*+?":
-        return n_before
-    return len(_ELEMENT.findall(word[1:-1])) if word[0] in '"[' else 1

@@ -49,29 +49,22 @@ MAX_VISITS = 4000  # references can double the work with each level
 
 
 def schema_grammar(schema: object) -> str:
-    """Return the grammar of `schema`, as parsed from JSON.
-
-    Raises RequestError for an unsupported keyword, for a schema that allows nothing, past 32 levels of nesting and when
-    the grammar would be too large.
-    """
+    """Return the grammar of `schema`, as parsed from JSON. Raises RequestError for an unsupported keyword, for a schema
+    that allows nothing, past 32 levels of nesting and when the grammar would be too large."""
     rules = GbnfRules()
     return rules.text(schema_rule(schema, rules))
 
 
 def schema_rule(schema: object, rules: GbnfRules, document: object = None) -> str:
     """Return a rule of `rules`, or GBNF in its place, for the values of `schema`, whose references are to `document`.
-
-    Without a `document` that is the schema itself. Raises RequestError as `schema_grammar` does.
-    """
+    Without a `document` that is the schema itself. Raises RequestError as `schema_grammar` does."""
     return _Converter(schema if document is None else document, rules).visit(schema, _Place())
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """An answer that is JSON of `schema`, as parsed from JSON; `grammar` is the GBNF of that JSON alone.
-
-    Raises RequestError as `schema_grammar` does.
-    """
+    """An answer that is JSON of `schema`, as parsed from JSON; `grammar` is the GBNF of that JSON alone. Raises
+    RequestError as `schema_grammar` does."""
 
     schema: Any
     grammar: str = field(init=False, repr=False, compare=False)
@@ -249,22 +242,16 @@ class _Converter:
         shortest, longest = bounds(schema, "minItems", "maxItems")
         if longest == 0:
             return '"[" ws "]"'
-        if first := tuple_items(schema):
-            return self._tuple(first, schema, place)
+        if first := tuple_items(schema):  # exactly the items that are described one by one
+            if shortest > len(first) or (longest is not None and longest < len(first)):
+                raise RequestError("The schema's minItems or maxItems differs from its prefixItems.", "Let them agree.")
+            described = ' "," ws '.join([self.visit(item, place.inside()) for item in first])
+            return f'"[" ws {described} ws "]"'
         item = self.visit(schema.get("items", True), place.inside())
         more = self.rules.add(f'"," ws {item}')
         least, most = max(shortest - 1, 0), "" if longest is None else longest - 1
         items = f"{item} {more}{{{least},{most}}} ws" if least or longest is not None else f"{item} {more}* ws"
         return f'"[" ws {items} "]"' if shortest else f'"[" ws ({items})? "]"'
-
-    def _tuple(self, first: Sequence[object], schema: Schema, place: _Place) -> str:
-        """Return an array of exactly the items that are described one by one."""
-        shortest, longest = bounds(schema, "minItems", "maxItems")
-        if shortest > len(first) or (longest is not None and longest < len(first)):
-            raise RequestError("The schema's minItems or maxItems differs from its prefixItems.", "Let them agree.")
-        items = [self.visit(item, place.inside()) for item in first]
-        listed_items = ' "," ws '.join(items)
-        return f'"[" ws {listed_items} ws "]"'
 
     def _object(self, schema: Schema, place: _Place) -> str:
         properties = schema.get("properties", {})
@@ -283,10 +270,8 @@ class _Converter:
         return self.rules.add(f'{key} ":" ws {self.visit(value, place.inside())}')
 
     def _braced(self, pairs: Sequence[tuple[str, bool]], extra: str | None) -> str:
-        """Return an object of `pairs` in order, the optional ones present or not, then any number of `extra`.
-
-        Built from the last pair to the first: what may follow it, and the ways to begin with it or with a later one.
-        """
+        """Return an object of `pairs` in order, the optional ones present or not, then any number of `extra`. Built
+        from the last pair to the first: what may follow it, and the ways to begin with it or with a later one."""
         more = None if extra is None else self.rules.add(f'"," ws {extra}')
         tail = "" if more is None else f" {more}*"
         ways = [] if extra is None else [f"{extra}{tail}"]

@@ -103,10 +103,8 @@ def length_bounds(schema: Schema) -> tuple[int, int | None]:
 
 
 def number_bounds(schema: Schema) -> tuple[Bound | None, Bound | None]:
-    """Return the ends of a range, None for an open one.
-
-    A true `exclusiveMinimum` excludes the `minimum`, as in draft 4 and OpenAPI 3.0.
-    """
+    """Return the ends of a range, None for an open one. A true `exclusiveMinimum` excludes the `minimum`, as in draft 4
+    and OpenAPI 3.0."""
     low = max(_ends(schema, "minimum", "exclusiveMinimum"), key=lambda end: (end.value, end.is_exclusive), default=None)
     high = min(
         _ends(schema, "maximum", "exclusiveMaximum"), key=lambda end: (end.value, not end.is_exclusive), default=None
@@ -143,7 +141,6 @@ def is_same(value: object, other: object) -> bool:
 
 
 def required_names(schema: Schema) -> dict[str, None]:
-    """Return the property names in the list `required`, in order."""
     names = listed(schema, "required", may_be_empty=True)
     if not all(isinstance(name, str) for name in names):
         raise RequestError("The schema's required contains more than names.", "Use a list of strings.")
@@ -152,9 +149,7 @@ def required_names(schema: Schema) -> dict[str, None]:
 
 def merge_objects(parts: Sequence[Schema]) -> Schema:
     """Return the schema of the objects that satisfy all `parts`. One part alone, or equal ones, may be of any type.
-
-    Raises RequestError for several if one is not of objects, or forbids properties of another.
-    """
+    Raises RequestError for several if one is not of objects, or forbids properties of another."""
     parts = [part for index, part in enumerate(parts) if part not in parts[:index]]
     if len(parts) < 2:
         return parts[0] if parts else {}

@@ -59,10 +59,8 @@ _IN_JSON = InJson()
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """GBNF for all characters of a string, of which there are `shortest` to `longest`; None is no limit.
-
-    `n_copies` is how many parts llama.cpp makes of its repetitions.
-    """
+    """GBNF for all characters of a string, of which there are `shortest` to `longest`; None is no limit. `n_copies` is
+    how many parts llama.cpp makes of its repetitions."""
 
     text: str
     shortest: int
@@ -76,10 +74,8 @@ _NOTHING = Pattern("", 0, 0)
 def limited_pattern(
     expression: object, shortest: int, longest: int | None, written: InJson | RawText = _IN_JSON
 ) -> str:
-    """Return GBNF for the strings that match and have `shortest` to `longest` characters, as they are `written`.
-
-    Raises RequestError for lengths that would limit them further.
-    """
+    """Return GBNF for the strings that match and have `shortest` to `longest` characters, as they are `written`. Raises
+    RequestError for lengths that would limit them further."""
     if not isinstance(expression, str):
         raise RequestError("The schema's pattern must be a string.", "Give a regular expression.")
     pattern = parse_pattern(expression, written)

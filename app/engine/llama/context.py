@@ -38,18 +38,14 @@ _MROPE_TYPES = (lib.LLAMA_ROPE_TYPE_MROPE, lib.LLAMA_ROPE_TYPE_IMROPE)
 
 
 class LlamaAdapters:
-    """LoRA adapters of one model by key, active by the batch, and a control vector, always active.
-
-    llama.cpp makes room for adapters when it makes a context, so all are loaded before any. The model frees them.
-    """
+    """LoRA adapters of one model by key, active by the batch, and a control vector, always active. llama.cpp makes room
+    for adapters when it makes a context, so all are loaded before any. The model frees them."""
 
     def __init__(
         self, model: int, paths: Mapping[str, Path], control_vector: NDArray[np.float32] | None = None
     ) -> None:
-        """Load the validated files at `paths`. The control vector has shape (n_layers - 1, n_embd).
-
-        Raises EngineError with llama.cpp's message.
-        """
+        """Load the validated files at `paths`. The control vector has shape (n_layers - 1, n_embd). Raises EngineError
+        with llama.cpp's message."""
         self._adapters: dict[str, Any] = {}
         self._control_vector = control_vector
         for key, path in paths.items():
@@ -80,10 +76,8 @@ class LlamaAdapters:
 
 @dataclass(frozen=True, slots=True)
 class NativeContext:
-    """Pointers to a model and to a context over it, which the backend frees, with their facts.
-
-    `weights` chooses between two layouts of the weights, None where there is one.
-    """
+    """Pointers to a model and to a context over it, which the backend frees, with their facts. `weights` chooses
+    between two layouts of the weights, None where there is one."""
 
     model: int
     context: int
@@ -369,11 +363,9 @@ def _bytes_of(data: NDArray[np.uint8]) -> Any:
 
 
 class Batch:
-    """The arrays of a llama_batch for up to `n_tokens` tokens.
-
-    With `n_embd` each token has a row in `states`, shape (n_tokens, n_embd). A batch of states alone, without tokens,
-    has four rows of positions, of which models with simple positions read the first.
-    """
+    """The arrays of a llama_batch for up to `n_tokens` tokens. With `n_embd` each token has a row in `states`, shape
+    (n_tokens, n_embd). A batch of states alone, without tokens, has four rows of positions, of which models with simple
+    positions read the first."""
 
     def __init__(self, n_tokens: int, n_embd: int = 0, *, has_tokens: bool = True) -> None:
         self._has_tokens = has_tokens
@@ -425,11 +417,8 @@ class Batch:
 
 
 class Interrupt:
-    """A flag that llama.cpp reads between graph nodes without entering Python.
-
-    A Python callback would need the GIL for every node. The abort callback is the C library's strlen over our buffer:
-    0, so false, while the buffer is empty.
-    """
+    """A flag that llama.cpp reads between graph nodes without entering Python. A Python callback would need the GIL for
+    every node. The abort callback is the C library's strlen over our buffer: 0, so false, while the buffer is empty."""
 
     def __init__(self) -> None:
         self._buffer = ctypes.create_string_buffer(2)

@@ -145,10 +145,8 @@ def _allocate(context: int, device: int, owned: ExitStack) -> None:
 
 
 def measure_rpc_link(device: int) -> tuple[float, float]:
-    """Return the seconds of a round trip to the native `device` with few bytes, and its bytes a second with many.
-
-    Each is the best of several tries. Raises EngineError without memory there.
-    """
+    """Return the seconds of a round trip to the native `device` with few bytes, and its bytes a second with many. Each
+    is the best of several tries. Raises EngineError without memory there."""
     with ExitStack() as owned:
         context = _new_context(1, 0, owned)
         new_tensor = ggml_function("ggml_new_tensor_1d", c_void_p, c_void_p, c_int, c_int64)
@@ -182,11 +180,8 @@ class _Properties(ctypes.Structure):
 def ggml_gpus(
     *, with_links: bool = False, known_speeds: Mapping[str, DeviceSpeed] | None = None
 ) -> Iterator[ListedGpu]:
-    """Yield every GPU in the order of ggml and llama.cpp.
-
-    Measures the network to those of other machines `with_links`, and the speed of each whose key `known_speeds` lacks,
-    unless that is None.
-    """
+    """Yield every GPU in the order of ggml and llama.cpp. Measures the network to those of other machines `with_links`,
+    and the speed of each whose key `known_speeds` lacks, unless that is None."""
     read = ggml_function("ggml_backend_dev_get_props", None, c_void_p, ctypes.POINTER(_Properties))
     for address in _gpus():
         properties = _Properties()
@@ -244,10 +239,8 @@ def _text(raw: bytes | None) -> str:
 
 
 def add_rpc_servers(endpoints: Sequence[str], timeout_s: float = _ANSWER_TIMEOUT_S) -> None:
-    """Add the devices of the servers at `endpoints`, each host:port, to ggml's list, in this order.
-
-    Raises EngineError for a build without RPC and for a server without devices.
-    """
+    """Add the devices of the servers at `endpoints`, each host:port, to ggml's list, in this order. Raises EngineError
+    for a build without RPC and for a server without devices."""
     for endpoint in endpoints:
         # ggml_backend_rpc_add_server (0.3.36) has no timeout, and a thread inside of it cannot be ended.
         watchdog = threading.Timer(timeout_s, _give_up, [endpoint])
@@ -263,10 +256,8 @@ def add_rpc_servers(endpoints: Sequence[str], timeout_s: float = _ANSWER_TIMEOUT
 
 
 def rpc_function(name: str) -> Any:
-    """Return a function of the RPC backend, by its registry, since the library's path differs by system.
-
-    Raises EngineError if this build has none.
-    """
+    """Return a function of the RPC backend, by its registry, since the library's path differs by system. Raises
+    EngineError if this build has none."""
     by_name = ggml_function("ggml_backend_reg_by_name", c_void_p, c_char_p)
     registry = by_name(b"RPC") if lib.llama_supports_rpc() else None
     if not registry:

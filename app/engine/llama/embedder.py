@@ -57,10 +57,8 @@ class LlamaEmbedder:
         adapters.attach(self._context)
 
     def pair(self, query: str, document: str) -> list[int]:
-        """Return the tokens of both: in the model's rerank template, else with its separators.
-
-        Source: format_prompt_rerank in llama.cpp tools/server/server-common.cpp as vendored in llama-cpp-python 0.3.36.
-        """
+        """Return the tokens of both: in the model's rerank template, else with its separators. Source:
+        format_prompt_rerank in llama.cpp tools/server/server-common.cpp as vendored in llama-cpp-python 0.3.36."""
         template = lib.llama_model_chat_template(self._model, b"rerank")
         if template:
             words = {"{query}": query, "{document}": document}
@@ -110,10 +108,8 @@ def _n_ctx(model: int, config: EngineConfig) -> int:
 def _context_params(
     model: int, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling, *, can_split: bool
 ) -> lib.llama_context_params:
-    """Return the parameters of a context for one text of full length and a batch of others.
-
-    A text that cannot be split must fit one ubatch.
-    """
+    """Return the parameters of a context for one text of full length and a batch of others. A text that cannot be split
+    must fit one ubatch."""
     n_ctx = _n_ctx(model, config)
     n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
     n_batch = n_batch_with_logits(n_vocab) if can_split else n_ctx

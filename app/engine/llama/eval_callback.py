@@ -51,10 +51,8 @@ Tensor._fields_ = (
 
 
 class _Recorder(ABC):
-    """A recorder of some nodes of the graphs that are computed in the contexts created with it.
-
-    An exception in the callback ends the computation; `check` raises it. Must exist as long as those contexts.
-    """
+    """A recorder of some nodes of the graphs that are computed in the contexts created with it. An exception in the
+    callback ends the computation; `check` raises it. Must exist as long as those contexts."""
 
     def __init__(self) -> None:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
@@ -125,10 +123,8 @@ class ActivationRecorder(_Recorder):
 
 
 class HiddenStateRecorder(_Recorder):
-    """Recorder of the hidden states around each layer: `add` gets the layer's number, its input and its output.
-
-    Both have shape (n_tokens, n_embd). The last of `n_layers` computes tokens with logits only: request them for each.
-    """
+    """Recorder of the hidden states around each layer: `add` gets the layer's number, its input and its output. Both
+    have shape (n_tokens, n_embd). The last of `n_layers` computes tokens with logits only: request them for each."""
 
     def __init__(self, n_layers: int, add: Callable[[int, NDArray[np.float32], NDArray[np.float32]], None]) -> None:
         super().__init__()
@@ -180,11 +176,9 @@ def ggml_ops(*names: str) -> dict[str, int]:
 
 
 class WritableWeights:
-    """The tensors called `names` that a model computes with; it must have been loaded writable.
-
-    Their addresses are found in the first batch and stay valid as long as the model. A tensor may exist twice, on two
-    devices: both are written.
-    """
+    """The tensors called `names` that a model computes with; it must have been loaded writable. Their addresses are
+    found in the first batch and stay valid as long as the model. A tensor may exist twice, on two devices: both are
+    written."""
 
     def __init__(self, names: Collection[str]) -> None:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)

@@ -82,11 +82,9 @@ class Grammar:
         return not _BEGINS_SURROGATE.match(rest)
 
     def allowed(self) -> NDArray[np.int32]:
-        """Return all tokens that llama.cpp's grammar allows next, ascending; some may not be text.
-
-        To ask llama.cpp about each of 128,000 tokens takes 20 ms. A grammar that refuses a character refuses every
-        token that begins with it, so tokens of a single character are asked first, and then those that may pass.
-        """
+        """Return all tokens that llama.cpp's grammar allows next, ascending; some may not be text. To ask llama.cpp
+        about each of 128,000 tokens takes 20 ms. A grammar that refuses a character refuses every token that begins
+        with it, so tokens of a single character are asked first, and then those that may pass."""
         characters = self._characters()
         is_in_character = self._last is not None and not characters.is_whole(self._last)
         if self._excludes_tokens or is_in_character:
@@ -151,7 +149,6 @@ class GrammarSampler:
         return token
 
     def sample_other(self, row: int, refused: Collection[int]) -> int:
-        """Return a token for `row` that is not among `refused`, and let penalties count it."""
         chain, every = self._free.chain, self._candidates.all
         token = self._candidates.choose_fit(chain, row, every, lambda token: token not in refused)
         if token is None:
@@ -160,7 +157,6 @@ class GrammarSampler:
         return token
 
     def accept(self, token: int) -> None:
-        """Record `token`. Raises RequestError if the bound grammar does not allow it."""
         if self._grammar is not None:
             if not self._grammar.allows(token):
                 cause = "The grammar does not allow reasoning to end here."
@@ -169,7 +165,6 @@ class GrammarSampler:
         self._free.accept(token)
 
     def bind(self, grammar: str, visible: Collection[int] = ()) -> None:
-        """Allow only what `grammar` allows from now on, anything for "". Raises RequestError as Grammar does."""
         new = self._new_grammar(grammar, visible) if grammar else None
         self._bound.close()
         self._grammar = new
@@ -197,14 +192,10 @@ def _named_tokens(vocab: int, text: str) -> NDArray[np.int32]:
 
 
 class FirstCharacters:
-    """The tokens of a vocabulary, grouped by first character. `pieces` are their bytes, in the order of their ids.
-
-    A grammar that rejects a character rejects every token that begins with it. One token of that single character
-    stands for all of them, so some thousands of checks replace one per token.
-
-    `all` are the ids. `probes` are the tokens to check: one of a single character for each group, then `alone`, those
-    without such a token: parts of characters, characters that are no token themselves, and `ends`.
-    """
+    """The tokens of a vocabulary, grouped by first character: one token of that single character stands for all of
+    them. `pieces` are their bytes, in the order of their ids. `all` are the ids. `probes` are the tokens to check: one
+    for each group, then `alone`, those without such a token: parts of characters, characters that are no token
+    themselves, and `ends`."""
 
     def __init__(self, pieces: Iterable[bytes], ends: Iterable[int]) -> None:
         alone = set(ends)
@@ -213,7 +204,8 @@ class FirstCharacters:
         whole: list[bool] = []
         for token, piece in enumerate(pieces):
             whole.append(_is_whole(piece))
-            character = _first_character(piece)
+            n_bytes = _CHARACTER_BYTES[piece[0] >> 4] if piece else 0
+            character = piece[:n_bytes] if len(piece) >= n_bytes else b""  # none where it begins with an incomplete one
             if token in alone or not character:
                 alone.add(token)
                 continue
@@ -242,12 +234,6 @@ class FirstCharacters:
         is_possible[self.alone] = is_allowed[self._n_groups :]
         is_possible[always] = True
         return np.flatnonzero(is_possible).astype(np.int32)
-
-
-def _first_character(piece: bytes) -> bytes:
-    """Return the bytes of the first character, none if the piece begins with an incomplete one."""
-    n_bytes = _CHARACTER_BYTES[piece[0] >> 4] if piece else 0
-    return piece[:n_bytes] if len(piece) >= n_bytes else b""
 
 
 def _is_whole(piece: bytes) -> bool:

@@ -55,9 +55,6 @@ class Followed:
         del self.tokens[n_waiting:], self.rows[n_waiting:]
         self.n_computed = min(self.n_computed, n_tokens)
 
-    def copy(self) -> Followed:
-        return replace(self, tokens=list(self.tokens), rows=list(self.rows))
-
 
 @dataclass(frozen=True, slots=True)
 class WaitingTokens:
@@ -70,12 +67,9 @@ class WaitingTokens:
 
 
 class HeadContext(LlamaBackend):
-    """A head with the model's sequences, by the same ids and positions.
-
-    It computes what it follows when it drafts, or as soon as a batch of a prompt waits: steps without drafts cost it
-    nothing. If it lacks a sequence's beginning (restored without it, or no free cells) it continues anyway:
-    drafts are verified.
-    """
+    """A head with the model's sequences, by the same ids and positions. It computes what it follows when it drafts, or
+    as soon as a batch of a prompt waits: steps without drafts cost it nothing. If it lacks a sequence's beginning
+    (restored without it, or no free cells) it continues anyway: drafts are verified."""
 
     reads_output = False  # whether the input behind the last layer is the model's output, or one more layer's input
 
@@ -124,7 +118,8 @@ class HeadContext(LlamaBackend):
             if source is not None and is_computed and source.begin == target.begin:
                 super().share_cells(source_id, target_id, begin, end)
         elif source is not None and begin == 0 and source.begin < end:
-            copy = self._followed[target_id] = source.copy()
+            copy = replace(source, tokens=list(source.tokens), rows=list(source.rows))
+            self._followed[target_id] = copy
             copy.truncate(end)
             super().share_cells(source_id, target_id, 0, copy.n_computed)
 

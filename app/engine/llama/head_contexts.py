@@ -30,10 +30,8 @@ class HiddenRows:
         self._rows: dict[int, tuple[int, Row]] = {}  # position of the first row, and the rows
 
     def set(self, sequence_id: int, position: int, rows: Row) -> None:
-        """Store a copy of `rows`, shape (n, n_embd), of the tokens from `position` on, instead of earlier ones.
-
-        The row before them stays: a rejected draft may take the sequence back to its begin.
-        """
+        """Store a copy of `rows`, shape (n, n_embd), of the tokens from `position` on, instead of earlier ones. The row
+        before them stays: a rejected draft may take the sequence back to its begin."""
         before = self.before(sequence_id, position)
         rows = rows.copy() if before is None else np.concatenate((before[np.newaxis], rows))
         self._rows[sequence_id] = position - (before is not None), rows
@@ -55,9 +53,7 @@ class HiddenRows:
 
 class AutoregressiveContext(HeadContext):
     """A head of one layer that gets each token with the hidden state of the token before it, and predicts the next.
-
-    Drafts continue with the head's own hidden states.
-    """
+    Drafts continue with the head's own hidden states."""
 
     reads_output = True
 
@@ -70,7 +66,6 @@ class AutoregressiveContext(HeadContext):
         hidden_states().llama_set_embeddings_nextn(native.context, True, True)
 
     def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
-        """Return the logits after each chunk, of one token each; an empty list if cells run short."""
         # A draft begins where the head has, or gets, all tokens of the model; later tokens are its own.
         begun = [
             chunk
@@ -211,33 +206,25 @@ class BlockContext(HeadContext):
         return self.spec.n_block
 
     def predict_blocks(self, chunks: Sequence[Chunk]) -> list[list[PredictedToken]]:
-        """Return `n_block` tokens after each chunk, of one token each; an empty list if cells run short."""
         self.catch_up([chunk.sequence_id for chunk in chunks])
-        n_at_once = max(1, self._n_rows // self._n_places)
-        blocks: list[list[PredictedToken]] = []
-        for begin in range(0, len(chunks), n_at_once):
-            found = self._predict_group(chunks[begin : begin + n_at_once])
-            if not found:
-                return []
-            blocks += found
-        return blocks
-
-    @property
-    def _n_places(self) -> int:
-        return self.spec.n_block + (0 if self.spec.samples_from_anchor else 1)
-
-    def _predict_group(self, chunks: Sequence[Chunk]) -> list[list[PredictedToken]]:
-        masks = [self.spec.mask_token] * (self._n_places - 1)
-        blocks = [replace(chunk, tokens=[*chunk.tokens, *masks], n_logits=self._n_places) for chunk in chunks]
-        for chunk in chunks:
-            self._known(chunk.sequence_id, chunk.position)
-        is_done = self.decode(blocks) is DecodeStatus.DONE
         first = 0 if self.spec.samples_from_anchor else 1
-        rows = range(0, len(chunks) * self._n_places, self._n_places) if is_done else ()
-        found = [[self._predicted(row) for row in range(begin + first, begin + self._n_places)] for begin in rows]
-        for chunk in chunks:  # the next tokens of the model take these places
-            super().truncate(chunk.sequence_id, chunk.position)
-        return found
+        n_places = self.spec.n_block + first
+        masks = [self.spec.mask_token] * (n_places - 1)
+        n_at_once = max(1, self._n_rows // n_places)
+        blocks: list[list[PredictedToken]] = []
+        for at in range(0, len(chunks), n_at_once):
+            group = chunks[at : at + n_at_once]
+            for chunk in group:
+                self._known(chunk.sequence_id, chunk.position)
+            masked = [replace(chunk, tokens=[*chunk.tokens, *masks], n_logits=n_places) for chunk in group]
+            is_done = self.decode(masked) is DecodeStatus.DONE
+            rows = range(0, len(group) * n_places, n_places) if is_done else ()
+            blocks += [[self._predicted(row) for row in range(begin + first, begin + n_places)] for begin in rows]
+            for chunk in group:  # the next tokens of the model take these places
+                super().truncate(chunk.sequence_id, chunk.position)
+            if not is_done:
+                return []
+        return blocks
 
     def _predicted(self, row: int) -> PredictedToken:
         logits = self.logits(row)

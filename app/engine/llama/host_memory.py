@@ -34,12 +34,10 @@ _USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 
 
 class HugePages:
-    """Asks for huge pages for the large memory that was mapped since this was made; only on Linux without a GPU.
-
-    A step of one token reads all weights once, through a page table of 4 KiB pages; in pages of 2 MiB the processor
-    looks up 500 times fewer. The system gives those to memory that asks before it is first written (unless it gives
-    them to all, or to none). No other thread may map large memory meanwhile.
-    """
+    """Asks for huge pages for the large memory that was mapped since this was made; only on Linux without a GPU. A step
+    of one token reads all weights once: in pages of 2 MiB instead of 4 KiB the processor looks up 500 times fewer. The
+    system gives those to memory that asks before it is first written. No other thread may map large memory
+    meanwhile."""
 
     def __init__(self, *, has_gpu: bool) -> None:
         self._is_used = sys.platform == "linux" and not has_gpu
@@ -57,13 +55,10 @@ class HugePages:
 
 @contextmanager
 def new_zero_pages_given_back(*, has_gpu: bool) -> Iterator[None]:
-    """Give back the blocks of zeros that were mapped meanwhile; only on Linux without a GPU.
-
-    llama.cpp (0.3.36) fills caches with zeros when it makes a context, so the system must find memory for every cell
-    and state at once. A page of zeros that is given back reads as zeros again and takes memory when it is first
-    written: caches grow with use. Plans count them whole all the same. No other thread may map large memory meanwhile,
-    and write to it only later.
-    """
+    """Give back the blocks of zeros that were mapped meanwhile; only on Linux without a GPU. llama.cpp (0.3.36) fills
+    caches with zeros when it makes a context. A page of zeros that is given back reads as zeros again and takes memory
+    when it is first written: caches grow with use, and plans count them whole all the same. No other thread may map
+    large memory meanwhile, and write to it only later."""
     if sys.platform != "linux" or has_gpu:
         yield
         return
@@ -112,10 +107,8 @@ def _c_library() -> Any:
 
 
 class RepackedTensors:
-    """The repacked weights of `types` that a context computes with, found while it computes one token.
-
-    Must exist as long as the context.
-    """
+    """The repacked weights of `types` that a context computes with, found while it computes one token. Must exist as
+    long as the context."""
 
     def __init__(self, types: Collection[int] = PLAIN_TYPES) -> None:
         self._types = types
@@ -146,11 +139,9 @@ class _Place(NamedTuple):
 
 
 class PlainWeights:
-    """The weights of the tensors at `addresses` as the file of `header` has them, mapped and not copied.
-
-    Kernels of repacked weights are faster for few tokens and slower for many. Switching exchanges the pointers of the
-    model's tensors (0.1 ms). A tensor that the file has under another name or size stays repacked.
-    """
+    """The weights of the tensors at `addresses` as the file of `header` has them, mapped and not copied. Kernels of
+    repacked weights are faster for few tokens and slower for many. Switching exchanges the pointers of the model's
+    tensors (0.1 ms). A tensor that the file has under another name or size stays repacked."""
 
     def __init__(self, header: Header, addresses: Iterable[int]) -> None:
         self._is_plain = False

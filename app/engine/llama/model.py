@@ -77,13 +77,9 @@ class LlamaModel:
         with_mtp: bool = False,
         is_writable: bool = False,
     ) -> None:
-        """Load the validated model at `path`, placed according to `parameters`.
-
-        Its MTP layer is loaded only `with_mtp`. Weights that are `is_writable` are in this process's memory, not in the
-        file's pages. `on_progress` gets fractions from 0 to 1 and returns False to cancel.
-
-        Raises EngineError with llama.cpp's message, MemoryShortError if a device has too little memory.
-        """
+        """Load the validated model at `path`, placed by `parameters`, its MTP layer only `with_mtp`. Weights that are
+        `is_writable` are in this process's memory, not in the file's pages. `on_progress` gets fractions from 0 to 1
+        and returns False to cancel. Raises EngineError with llama.cpp's message, MemoryShortError without memory."""
         self._owned = ExitStack()
         huge_pages = HugePages(has_gpu=next(ggml_gpus(), None) is not None)
 
@@ -115,11 +111,9 @@ class LlamaModel:
         observer: EvalObserver | None = None,
         head: LoadedHead | None = None,
     ) -> LlamaBackend:
-        """Return a backend over these weights; close it before the model. Raises EngineError without memory for it.
-
-        It is a HeadBackend with a `head`, and if the MTP layer was loaded and the model has no windows.
-        `observer` gets all graph nodes.
-        """
+        """Return a backend over these weights; close it before the model. Raises EngineError without memory for it. It
+        is a HeadBackend with a `head`, and if the MTP layer was loaded and the model has no windows. `observer` gets
+        all graph nodes."""
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
         with ExitStack() as owned:
@@ -152,20 +146,16 @@ class LlamaModel:
         return LlamaProjector(path, self._model, options, decoder)
 
     def load_adapters(self, adapters: Mapping[Adapter, Path], control_vector: NDArray[np.float32] | None) -> None:
-        """Load validated adapters and a control vector for all contexts created from now on.
-
-        The control vector has shape (n_layers - 1, n_embd). Raises EngineError with llama.cpp's message.
-        """
+        """Load validated adapters and a control vector for all contexts created from now on. The control vector has
+        shape (n_layers - 1, n_embd). Raises EngineError with llama.cpp's message."""
         paths = {adapter.key: path for adapter, path in adapters.items()}
         self._llama_adapters = LlamaAdapters(self._model, paths, control_vector)
         self._adapters = tuple(adapters)
 
     def map_plain_weights(self, header: Header, found: RepackedTensors | None = None) -> int:
-        """Map the weights that were repacked at loading once more, as the file of `header` has them.
-
-        Contexts created from now on choose between both if their setting has `plain_from`. Return the mapped bytes, 0
-        where no weight is repacked. `found` says which types of weights gain by it.
-        """
+        """Map the weights that were repacked at loading once more, as the file of `header` has them. Contexts created
+        from now on choose between both if their setting has `plain_from`. Return the mapped bytes, 0 where no weight is
+        repacked. `found` says which types of weights gain by it."""
         found = found or RepackedTensors()
         setting = RuntimeSettings(n_threads=1, flash_attention=False, extra_buffers=True)
         with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
@@ -279,10 +269,8 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
 
 @contextmanager
 def vocabulary_alone(path: Path) -> Iterator[int]:
-    """Load only the vocabulary of the validated model at `path`, and yield the pointer to that model.
-
-    Raises EngineError with llama.cpp's message.
-    """
+    """Load only the vocabulary of the validated model at `path`, and yield the pointer to that model. Raises
+    EngineError with llama.cpp's message."""
     params = _model_params()
     params.vocab_only = True
     with _loaded(path, params) as model:
@@ -308,12 +296,9 @@ def _loaded(path: Path, params: lib.llama_model_params) -> Iterator[int]:
 
 
 def dry_compute_bytes(path: Path, config: RunConfig, parameters: LoadParameters) -> dict[str, int]:
-    """Return the bytes of each device's compute buffers by its name, the processor's included, by llama.cpp itself.
-
-    The validated model at `path` is placed by `parameters`; answers and cached sequences share the cells of `config`.
-
-    Raises EngineError if llama.cpp cannot run the model, or a device no longer exists.
-    """
+    """Return the bytes of each device's compute buffers by its name, the processor's included, by llama.cpp itself. The
+    validated model at `path` is placed by `parameters`; answers and cached sequences share the cells of `config`.
+    Raises EngineError if llama.cpp cannot run the model, or a device no longer exists."""
     params, placement, log = _model_params(), PlacementParams(parameters), native_log()
     placement.fill(params)
     params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # with mmap llama.cpp 0.3.36 asserts and aborts
@@ -344,7 +329,6 @@ def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters
 
 
 def _flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
-    """Return llama.cpp's type of attention."""
     if not is_fused:
         return int(lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
     # Where layers are on GPUs and the cache stays on the processor, AUTO would not fuse.
@@ -374,10 +358,8 @@ class _Override(ctypes.Structure):
 
 
 class PlacementParams:
-    """The native arrays of `parameters`, to which llama.cpp keeps pointers: must exist as long as the model.
-
-    Raises EngineError if a device no longer exists.
-    """
+    """The native arrays of `parameters`, to which llama.cpp keeps pointers: must exist as long as the model. Raises
+    EngineError if a device no longer exists."""
 
     def __init__(self, parameters: LoadParameters) -> None:
         self._parameters = parameters

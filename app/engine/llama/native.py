@@ -139,8 +139,7 @@ def hidden_states() -> Any:
 @cache
 def layer_inputs() -> tuple[Callable[[int, int, bool], None], Callable[[int, int], Any]]:
     """Return llama.cpp's functions for the inputs of layers, exported as C++ only: one that records them, of (context,
-    layer, True), and one that gives a row for each token of the last batch, of (context, layer). Raises EngineError.
-    """
+    layer, True), and one that gives a row for each token of the last batch, of (context, layer). Raises EngineError."""
     context = lib.llama_context_p_ctypes
     return (
         _exported(_SET_LAYER_INPUTS, (None, context, ctypes.c_uint32, ctypes.c_bool)),
@@ -159,10 +158,8 @@ def _exported(names: Sequence[str], types: Sequence[Any]) -> Any:
 
 
 def ggml_function(name: str, *types: Any) -> Any:
-    """Return a function of ggml, which llama_cpp does not bind; `types` are those of its result and its arguments.
-
-    Not every system resolves it through libllama. Raises EngineError if no library has it.
-    """
+    """Return a function of ggml, which llama_cpp does not bind; `types` are those of its result and its arguments. Not
+    every system resolves it through libllama. Raises EngineError if no library has it."""
     folder = Path(lib.__file__).parent / "lib"
     for library in (lib._lib, *(load_shared_library(part, folder) for part in ("ggml", "ggml-base"))):  # noqa: SLF001
         if hasattr(library, name):

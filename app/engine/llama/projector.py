@@ -39,12 +39,9 @@ _NO_TOKENS = "The picture or sound is too small: it becomes no tokens.", "Send a
 
 
 class EncodingGuard:
-    """The callback of libmtmd's graphs: an encoding can be interrupted, and no lookup leaves its table.
-
-    A projector has tables by position, and a large picture more positions than the table of a wrong or hostile file:
-    ggml (0.3.36) ends the process on such a lookup. So each is checked before it is computed. Must exist as long as the
-    projector.
-    """
+    """The callback of libmtmd's graphs: an encoding can be interrupted, and no lookup leaves its table. A projector has
+    tables by position, and a large picture more positions than the table of a wrong or hostile file: ggml (0.3.36) ends
+    the process on such a lookup. So each is checked before it is computed. Must exist as long as the projector."""
 
     def __init__(self) -> None:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
@@ -91,10 +88,8 @@ class EncodingGuard:
         return self._n_nodes % _PIECE_NODES == 0 or self._interrupted.is_set()
 
     def _keep_inside(self, node: Tensor) -> None:
-        """Let a lookup of a row that its table lacks read the first row instead.
-
-        Rows that the graph computes itself are known only later; their tables are computed, too, and fit.
-        """
+        """Let a lookup of a row that its table lacks read the first row instead. Rows that the graph computes itself
+        are known only later; their tables are computed, too, and fit."""
         table, rows = node.src[0].contents, node.src[1]
         owner = rows.contents.view_src.contents if rows.contents.view_src else rows.contents
         wanted = np.empty(int(np.prod(rows.contents.ne)), np.int32)
@@ -134,16 +129,12 @@ class ProjectorOptions:
 
 
 class LlamaProjector:
-    """A loaded projector; close it before its model, whose pointer it gets. It owns its decoder.
-
-    One thread makes all calls but `close`.
-    """
+    """A loaded projector; close it before its model, whose pointer it gets. It owns its decoder. One thread makes all
+    calls but `close`."""
 
     def __init__(self, path: Path, model: int, options: ProjectorOptions, decoder: MediaDecoder) -> None:
-        """Load the validated projector at `path`.
-
-        Raises EngineError with libmtmd's message, MemoryShortError without memory for it.
-        """
+        """Load the validated projector at `path`. Raises EngineError with libmtmd's message, MemoryShortError without
+        memory for it."""
         log = native_log()
         params = mtmd().mtmd_context_params_default()
         params.use_gpu = bool(options.device)

@@ -28,12 +28,9 @@ _MAX_ROWS = 256  # of logits whose numpy arrays are kept
 
 
 class LlamaSampler:
-    """A sampler chain, which it owns.
-
-    A chain that cannot choose beyond the `n_likeliest` tokens is given little more. llama.cpp's own way lists the whole
-    vocabulary for each token and sorts out its best: of 248,000 tokens that takes 0.35 ms, this 0.1, of 8 and fewer
-    0.02. The choice is the same.
-    """
+    """A sampler chain, which it owns. A chain that cannot choose beyond the `n_likeliest` tokens is given little more.
+    llama.cpp's own way lists the whole vocabulary for each token and sorts out its best: of 248,000 tokens that takes
+    0.35 ms, this 0.1, of 8 and fewer 0.02. The choice is the same."""
 
     def __init__(self, candidates: Candidates, chain: NativeSampler, n_likeliest: int | None = None) -> None:
         self._candidates = candidates
@@ -62,10 +59,8 @@ class LlamaSampler:
 
 
 def likeliest(logits: NDArray[np.float32], n: int) -> NDArray[np.intp]:
-    """Return the tokens of the `n` largest `logits`, and perhaps some more, ascending; none where some are NaN.
-
-    The n-th largest of the maxima of columns is a lower bound for the n-th largest of all.
-    """
+    """Return the tokens of the `n` largest `logits`, and perhaps some more, ascending; none where some are NaN. The
+    n-th largest of the maxima of columns is a lower bound for the n-th largest of all."""
     n_columns = len(logits) // _N_ROWS
     if not 0 < n <= n_columns:
         return np.arange(len(logits))
@@ -77,10 +72,8 @@ def likeliest(logits: NDArray[np.float32], n: int) -> NDArray[np.intp]:
 
 
 def _few_largest(logits: NDArray[np.float32], n: int) -> NDArray[np.intp]:
-    """Return the tokens of the `n` largest `logits`, ascending; none where some are NaN, all where few are finite.
-
-    One after the other: each numpy function that a step drove out of the processor's caches takes 10 to 20 µs.
-    """
+    """Return the tokens of the `n` largest `logits`, ascending; none where some are NaN, all where few are finite. One
+    after the other: each numpy function that a step drove out of the processor's caches takes 10 to 20 µs."""
     found: list[tuple[int, float]] = []
     for _ in range(n):
         token = int(logits.argmax())

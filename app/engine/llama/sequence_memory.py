@@ -41,11 +41,9 @@ class _Span(NamedTuple):
 
 
 class PositionMap:
-    """The pictures of each sequence of a model with M-RoPE, whose tokens share one position in time. Pure.
-
-    The engine counts tokens; llama.cpp knows a token by its position, which a picture moves on by fewer than it has
-    tokens. In sequences without pictures both are the same.
-    """
+    """The pictures of each sequence of a model with M-RoPE, whose tokens share one position in time. Pure. The engine
+    counts tokens; llama.cpp knows a token by its position, which a picture moves on by fewer than it has tokens. In
+    sequences without pictures both are the same."""
 
     def __init__(self) -> None:
         self._spans: dict[int, list[_Span]] = {}
@@ -173,14 +171,11 @@ class SequenceMemory:
         lib.llama_memory_seq_cp(self._memory, source, target, begin, end)
 
     def move(self, sequence_id: int, begin: int, n_positions: int) -> None:
-        """Move the positions from `begin` on by `n_positions`."""
         lib.llama_memory_seq_add(self._memory, self._native[sequence_id], begin, -1, n_positions)
 
     def line_up(self, sequence_ids: Sequence[int]) -> None:
-        """Give the sequences of a batch, in its order, ids that follow each other. For memory without attention.
-
-        That takes a few writes. Exchanging two ids needs a third, empty one; without it the batch is computed in parts.
-        """
+        """Give the sequences of a batch, in its order, ids that follow each other. For memory without attention. That
+        takes a few writes. Exchanging two ids needs a third, empty one; without it the batch is computed in parts."""
         first = first_in_line([*map(self.native, sequence_ids)], len(self._native))
         for wanted, sequence_id in enumerate(sequence_ids, start=first):
             if self._native[sequence_id] != wanted and not self._exchange(sequence_id, self._native.index(wanted)):
@@ -219,11 +214,9 @@ class _Held(NamedTuple):
 
 
 class StateMemory:
-    """The sequences of a recurrent or hybrid model, whose states cannot be cut: held copies and rollbacks instead.
-
-    Ids from `first_copy_id` on are copies: a copy shares the state of its sequence until that is computed further, and
-    then keeps it.
-    """
+    """The sequences of a recurrent or hybrid model, whose states cannot be cut: held copies and rollbacks instead. Ids
+    from `first_copy_id` on are copies: a copy shares the state of its sequence until that is computed further, and then
+    keeps it."""
 
     def __init__(
         self, context: int, truncation: Truncation, first_copy_id: int, positions: PositionMap, memory: SequenceMemory
@@ -239,11 +232,8 @@ class StateMemory:
         self._rolled_back: set[int] = set()  # whose next batch begins with an earlier state
 
     def after_batch(self, chunks: Sequence[Chunk], *, is_done: bool) -> None:
-        """Note that `chunks` were computed.
-
-        After a failure their sequences return to where they were held, or are lost: llama.cpp does not report how much
-        of an interrupted batch it computed.
-        """
+        """Note that `chunks` were computed. After a failure their sequences return to where they were held, or are
+        lost: llama.cpp does not report how much of an interrupted batch it computed."""
         n_tokens = sum(len(chunk.tokens) for chunk in chunks)
         lengths = {len(chunk.tokens) for chunk in chunks}
         # Later parts of a batch may move the states that earlier ones computed, but not the earlier states of those.
@@ -334,11 +324,9 @@ class StateMemory:
 
 
 class StateBuffers:
-    """Buffers for checkpoints, provided in the pauses between answers. Pure.
-
-    Writing to memory that the system has yet to provide takes far longer than the copy: 20 to 45 ms beside 2 ms for the
-    19 MiB of Qwen3.5 0.8B, in the middle of an answer. All checkpoints of a model are about as large.
-    """
+    """Buffers for checkpoints, provided in the pauses between answers. Pure. Writing to memory that the system has yet
+    to provide takes far longer than the copy: 20 to 45 ms beside 2 ms for the 19 MiB of Qwen3.5 0.8B, in the middle of
+    an answer. All checkpoints of a model are about as large."""
 
     def __init__(self) -> None:
         self._spare: list[NDArray[np.uint8]] = []

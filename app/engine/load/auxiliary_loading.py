@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from app.engine.llama import LlamaBackend, LlamaModel, LlamaProjector, LoadedHead
 
 
-Place = Callable[[Path, EngineConfig], LoadParameters]
-"""Returns where the layers of another file go."""
+Place = Callable[[Path, EngineConfig], LoadParameters]  # where the layers of another file go
 
 _NO_TRUNCATION = "cache cannot drop rejected draft tokens"
 _REMEDY = "Choose a smaller model of the same family for --draft, or leave it out."
@@ -91,10 +90,8 @@ def load_draft_sources(
     owned: ExitStack,
     on_notice: Callable[[str], None],
 ) -> tuple[DraftSource, ...]:
-    """Load the draft sources of the loaded `model` with this `header`, with a notice of each.
-
-    `owned` frees them. Raises ModelFileError for a draft model that does not match it.
-    """
+    """Load the draft sources of the loaded `model` with this `header`, with a notice of each. `owned` frees them.
+    Raises ModelFileError for a draft model that does not match it."""
     facts, config = backend.facts, attempt.config
     head = make_head_source(backend, step_cost, mtp_layer_bytes(header))
     name = header.path.name
@@ -113,10 +110,8 @@ def load_draft_sources(
 def make_head_source(
     backend: LlamaBackend, step_cost: StepCost, mtp_bytes: int | None = None
 ) -> AutoregressiveHeadSource | BlockHeadSource | None:
-    """Return the draft source of the head that a backend was made with, None without one.
-
-    `mtp_bytes` are those of the model's MTP layers, which are no model of their own.
-    """
+    """Return the draft source of the head that a backend was made with, None without one. `mtp_bytes` are those of the
+    model's MTP layers, which are no model of their own."""
     from app.engine import llama
 
     if not isinstance(backend, llama.HeadBackend):
@@ -140,12 +135,9 @@ def load_draft_model(
     owned: ExitStack,
     place: Place,
 ) -> DraftModel | None:
-    """Load the draft model that `config` names for a target with these `facts`; return None when it names none.
-
-    `place` returns where its layers go, `owned` frees it. Its context is as long as the target's.
-
-    Raises ModelFileError when the two do not match, EngineError when llama.cpp cannot load it.
-    """
+    """Load the draft model that `config` names for a target with these `facts`; return None when it names none. `place`
+    returns where its layers go, `owned` frees it. Its context is as long as the target's. Raises ModelFileError when
+    the two do not match, EngineError when llama.cpp cannot load it."""
     if not config.draft_path:
         return None
     from app.engine import llama
@@ -180,11 +172,9 @@ class LoadedProjector:
 def usable_projector(
     config: EngineConfig, model: Header, cache_dir: Path
 ) -> tuple[EngineConfig, ProjectorHeader | None, str]:
-    """Return `config` and the tested projector that it names for `model`, None without one.
-
-    One that was found, not chosen, and is damaged, of another model, or cannot run is left out of `config`, with the
-    reason. Raises ModelFileError for a chosen one, EngineError where it cannot be tested.
-    """
+    """Return `config` and the tested projector that it names for `model`, None without one. One that was found, not
+    chosen, and is damaged, of another model, or cannot run is left out of `config`, with the reason. Raises
+    ModelFileError for a chosen one, EngineError where it cannot be tested."""
     if not config.projector_path:
         return config, None, ""
     try:
@@ -206,9 +196,7 @@ def load_projector(
     owned: ExitStack,
 ) -> LoadedProjector:
     """Load a tested projector for the context of `backend`, whose facts then say what it takes; `owned` frees it.
-
-    `devices` are the GPUs that have layers of the model. Raises EngineError when libmtmd cannot load it.
-    """
+    `devices` are the GPUs that have layers of the model. Raises EngineError when libmtmd cannot load it."""
     from app.engine import llama
 
     vision = projector.vision
@@ -233,10 +221,8 @@ def load_projector(
 def media_queue_of(
     projector: LoadedProjector | None, weights: str, cache_dir: Path, *, saves: bool
 ) -> NewMediaQueue | None:
-    """Return what makes the queue over a projector, for a model with the key `weights`; None without a projector.
-
-    With `saves` layouts and embeddings are kept on disk.
-    """
+    """Return what makes the queue over a projector, for a model with the key `weights`; None without a projector. With
+    `saves` layouts and embeddings are kept on disk."""
     if projector is None:
         return None
     folder = cache_dir / "media" / f"{weights}-{projector.key}"
@@ -245,10 +231,8 @@ def media_queue_of(
 
 
 def check_projector(model: Path, projector: Path, cache_dir: Path) -> None:
-    """Return if the projector passed a test beside this model on this machine before, or passes now.
-
-    Raises ModelFileError, with the child's last output, for one that ends it, and the child's own error.
-    """
+    """Return if the projector passed a test beside this model on this machine before, or passes now. Raises
+    ModelFileError, with the child's last output, for one that ends it, and the child's own error."""
     results = MachineFile(cache_dir / "projectors.json", this_build())
     name = f"{model_key(model)}-{model_key(projector)}"
     if results.entry(name).get("is_safe"):

@@ -35,10 +35,8 @@ def read_auxiliary_models(
     projector: Path | None = None,
     is_projector_on_host: bool = False,
 ) -> AuxiliaryModels:
-    """Return what is loaded beside the model of `header`, including its own MTP layer if that can draft.
-
-    Raises ModelFileError for a file of another kind, and for one that does not match the model.
-    """
+    """Return what is loaded beside the model of `header`, including its own MTP layer if that can draft. Raises
+    ModelFileError for a file of another kind, and for one that does not match the model."""
     draft = None
     if draft_path:
         of_draft = validate_gguf(Path(draft_path))
@@ -145,10 +143,8 @@ def plan_load(
     *,
     has_found_head: bool,
 ) -> LoadPlan:
-    """Return the plan of a load with `config`, as `best_fit` does; `key` is the model's fingerprint.
-
-    Raises ModelFileError for chosen files that do not belong to the model.
-    """
+    """Return the plan of a load with `config`, as `best_fit` does; `key` is the model's fingerprint. Raises
+    ModelFileError for chosen files that do not belong to the model."""
 
     def planned(draft_path: str, projector_path: str, is_projector_on_host: bool) -> LoadPlan:
         auxiliary = read_auxiliary_models(

@@ -73,10 +73,8 @@ def head_kind(header: Header) -> HeadKind:
 
 
 def read_head(head: Header, model: Header) -> HeadSpec:
-    """Return what the validated `head` needs to run over `model`.
-
-    Raises ModelFileError with the reason if it does not belong to it, or could not run.
-    """
+    """Return what the validated `head` needs to run over `model`. Raises ModelFileError with the reason if it does not
+    belong to it, or could not run."""
     for reason in _faults(head, model):  # the first
         raise ModelFileError(f"{head.path.name} cannot draft for {model.path.name}: {reason}.", _REMEDY)
     kind, layers = head_kind(head), _target_layers(head)
@@ -221,10 +219,8 @@ def has_mtp_layers(header: Header) -> bool:
 
 
 def mtp_layer_bytes(header: Header) -> int | None:
-    """Return the bytes that are read for the layer that predicts one token further, the output matrix included.
-
-    None for a file without one that can draft. Raises ModelFileError for a bad shard.
-    """
+    """Return the bytes that are read for the layer that predicts one token further, the output matrix included. None
+    for a file without one that can draft. Raises ModelFileError for a bad shard."""
     needed = _NEEDED.get(header.architecture)
     if needed is None or header.integer(f"{header.architecture}.nextn_predict_layers") != 1:
         return None

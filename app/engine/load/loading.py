@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.engine.backend import Backend
 from app.engine.cache.state_store import MAX_DISK_BYTES, StateStore
@@ -71,12 +70,9 @@ MEMORY_SHARE = 8  # an eighth of this machine's memory may store sequences that 
 
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
-    """A backend with its step cost, its draft sources and its stores.
-
-    `settings` are what it runs with, and why. `owned` frees all of it. `record_use` and `record_speed` store what the
-    next load uses. Whoever makes an embedder closes it, and so whoever makes the queue of pictures and sounds, which a
-    model with a projector has.
-    """
+    """A backend with its step cost, its draft sources and its stores. `settings` are what it runs with, and why.
+    `owned` frees all of it. `record_use` and `record_speed` store what the next load uses. Whoever makes an embedder
+    closes it, and so whoever makes the queue of pictures and sounds, which a model with a projector has."""
 
     backend: Backend
     new_embedder: Callable[[], Embedder]
@@ -92,11 +88,8 @@ class LoadedEngine:
 
 @dataclass(frozen=True, slots=True)
 class LoadListener:
-    """Callbacks of a load. `on_progress` receives fractions from 0 to 1 and returns False to cancel.
-
-    `on_notice` receives sentences for the user, `on_plan` the object of `localllm plan --json` before anything is
-    loaded.
-    """
+    """Callbacks of a load. `on_progress` receives fractions from 0 to 1 and returns False to cancel. `on_notice`
+    receives sentences for the user, `on_plan` the object of `localllm plan --json` before anything is loaded."""
 
     on_progress: Callable[[float], bool]
     on_notice: Callable[[str], None]
@@ -118,10 +111,8 @@ class _NativeModel:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What is decided before anything is loaded: the `requested` settings, those in force, and the plan.
-
-    `tuned_as` is the key of the model's measurements in `tuned`, `key` that of its weights.
-    """
+    """What is decided before anything is loaded: the `requested` settings, those in force, and the plan. `tuned_as` is
+    the key of the model's measurements in `tuned`, `key` that of its weights."""
 
     requested: EngineConfig
     config: EngineConfig
@@ -136,11 +127,9 @@ class _Prepared:
 
 
 def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: LoadListener) -> LoadedEngine:
-    """Load the model at `path` as planned, with the fastest setting measured on this machine.
-
-    Raises UnfitError when the user has to agree first, EngineError when llama.cpp cannot load it, ModelFileError for a
-    draft model that does not match it.
-    """
+    """Load the model at `path` as planned, with the fastest setting measured on this machine. Raises UnfitError when
+    the user has to agree first, EngineError when llama.cpp cannot load it, ModelFileError for a draft model that does
+    not match it."""
     prepared = _prepare(path, config, cache_dir, listener)
     header, devices, auxiliary = prepared.header, prepared.devices, prepared.plan.auxiliary
     head = auxiliary.draft.header.path if auxiliary.draft is not None and is_head(auxiliary.draft.header) else None
@@ -237,10 +226,8 @@ def _open(
     place: Place,
     projector: ProjectorHeader | None,
 ) -> _NativeModel:
-    """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small.
-
-    Repacked weights are mapped as the file has them, too, where memory is left for the file's pages.
-    """
+    """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small. Repacked
+    weights are mapped as the file has them, too, where memory is left for the file's pages."""
     from app.engine import llama
 
     log = llama.native_log()
@@ -251,7 +238,9 @@ def _open(
             path, attempt.parameters, attempt.setting.extra_buffers, listener.on_progress, with_mtp=with_mtp
         )
         owned.callback(model.close)
-        model.load_adapters(_adapters(attempt.config), _control_vector(attempt.config, path))
+        adapters, vectors = _adapters(attempt.config), attempt.config.control_vectors
+        scaled = [np.float32(scale) * read_control_vector(Path(file), path) for file, scale in vectors]
+        model.load_adapters(adapters, np.sum(scaled, axis=0, dtype=np.float32) if scaled else None)
         buffers = log.take_buffers()
         if head is not None:  # a head borrows matrices of the model, whose pointers must not be exchanged
             setting = replace(setting, plain_from=0)
@@ -308,9 +297,3 @@ def _adapters(config: EngineConfig) -> dict[Adapter, Path]:
         if len(values) != len(config.lora):
             raise UsageError(f"Two adapters have the same {what}.", "Give each adapter once, as FILE=NAME.")
     return named
-
-
-def _control_vector(config: EngineConfig, model: Path) -> NDArray[np.float32] | None:
-    """Return the sum of the control vectors, each times its scale; None without any."""
-    scaled = [np.float32(scale) * read_control_vector(Path(path), model) for path, scale in config.control_vectors]
-    return np.sum(scaled, axis=0, dtype=np.float32) if scaled else None

@@ -38,10 +38,8 @@ _BUSY_AGE_S = 600.0  # of what a busy machine measured, before it is measured ag
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The machine, its memory by the operating system, and the GPUs that this build of llama.cpp cannot use.
-
-    Unless `is_certain`, the memory was only ever measured beside other programs, and may be faster.
-    """
+    """The machine, its memory by the operating system, and the GPUs that this build of llama.cpp cannot use. Unless
+    `is_certain`, the memory was only ever measured beside other programs, and may be faster."""
 
     machine: Machine
     memory: HostMemory
@@ -50,11 +48,8 @@ class Survey:
 
 
 def survey(rpc: Sequence[str], cache_dir: Path) -> Survey:
-    """Measure the processor's memory and list the GPUs, with those of `rpc` servers, in about a second.
-
-    Memory counts as it was when the machine was last quiet, which is stored in `cache_dir`. Raises EngineError when
-    that fails.
-    """
+    """Measure the processor's memory and list the GPUs, with those of `rpc` servers, in about a second. Memory counts
+    as it was when the machine was last quiet, which is stored in `cache_dir`. Raises EngineError when that fails."""
     check_reachable(rpc)
     memory, on_bus = host_memory(), pci_gpus()
     bytes_per_s, is_certain = _host_bandwidth(_bandwidth_file(cache_dir), is_fresh=True)
@@ -70,9 +65,7 @@ def _bandwidth_file(cache_dir: Path) -> MachineFile:
 
 def _host_bandwidth(file: MachineFile, *, is_fresh: bool) -> tuple[float, bool]:
     """Return the bytes a second of the processor's memory, and whether the machine was quiet when it was measured.
-
-    Without `is_fresh` an earlier measurement is used: of a quiet machine, or of the last minutes.
-    """
+    Without `is_fresh` an earlier measurement is used: of a quiet machine, or of the last minutes."""
     stored, now_s = file.entry(HOST_NAME), time.time()
     quiet, busy = stored.get("quiet_bytes_per_s"), stored.get("busy_bytes_per_s")
     if not is_fresh and quiet is not None:
@@ -121,20 +114,16 @@ class _GpuRequest:
 
 
 def list_gpus(rpc: Sequence[str], cache_dir: Path) -> list[ListedGpu]:
-    """Return the GPUs of this machine and of `rpc` servers as the child lists them.
-
-    It measures each whose speed is not stored in `cache_dir`, which takes about a second. Raises EngineError.
-    """
+    """Return the GPUs of this machine and of `rpc` servers as the child lists them. It measures each whose speed is not
+    stored in `cache_dir`, which takes about a second. Raises EngineError."""
     request = _GpuRequest(tuple(rpc), known_speeds(cache_dir))
     return run_task("app.engine.load.machine", request, TaskProgress, ListedGpu)
 
 
 def detect_machine(gpus: Sequence[ListedGpu], cache_dir: Path) -> Machine:
-    """Return this machine with the `gpus` that ggml listed.
-
-    The memory bandwidth of the processor is stored in `cache_dir` once the machine was quiet, and so are the speeds of
-    `gpus`. Without a GPU it is not measured: it would decide nothing.
-    """
+    """Return this machine with the `gpus` that ggml listed. The memory bandwidth of the processor is stored in
+    `cache_dir` once the machine was quiet, and so are the speeds of `gpus`. Without a GPU it is not measured: it would
+    decide nothing."""
     _keep_speeds(gpus, cache_dir)
     file = _bandwidth_file(cache_dir)
     bytes_per_s = _host_bandwidth(file, is_fresh=False)[0] if gpus else file.entry(HOST_NAME).get("quiet_bytes_per_s")
@@ -173,11 +162,8 @@ def with_host_bandwidth(gpu: Device, host: Device) -> Device:
 def gpu_device(
     gpu: ListedGpu, links: Mapping[str, float | None], speeds: Mapping[str, float | None] | None = None
 ) -> Device:
-    """Return the device of a GPU that ggml listed.
-
-    `links` and `speeds` are the bandwidths of its link and of its memory by address. The table of known GPUs precedes
-    `speeds`, and both precede what was measured.
-    """
+    """Return the device of a GPU that ggml listed. `links` and `speeds` are the bandwidths of its link and of its
+    memory by address. The table of known GPUs precedes `speeds`, and both precede what was measured."""
     measured = gpu.speed.bytes_per_s if gpu.speed else None
     return Device(
         name=gpu.name,

@@ -25,10 +25,8 @@ def this_build() -> str:
 
 
 def fingerprint(path: Path, *parts: object) -> str:
-    """Return a hash of the file's weights (its size and 64 samples of 4 KiB) and of `parts`.
-
-    States are valid only for the same weights and layout; `parts` are the other values that decide this.
-    """
+    """Return a hash of the file's weights (its size and 64 samples of 4 KiB) and of `parts`. States are valid only for
+    the same weights and layout; `parts` are the other values that decide this."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12)
     n_bytes = path.stat().st_size
     digest.update(n_bytes.to_bytes(8, "little"))
@@ -52,7 +50,6 @@ class MachineFile:
         self._machine = machine
 
     def entries(self) -> Mapping[str, dict[str, Any]]:
-        """Return every entry by its name."""
         entries: dict[str, dict[str, Any]] = self._read().get(self._machine, {})
         return entries
 

@@ -65,11 +65,9 @@ Loaded = TypeVar("Loaded")
 
 
 def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> tuple[EngineConfig, str]:
-    """Return `config` with context and cells chosen, and a notice for the user or "".
-
-    The memory for the cache is only known when it `is_on_host`. Raises UsageError for cache types that this model
-    cannot have, EngineError for a context that does not fit.
-    """
+    """Return `config` with context and cells chosen, and a notice for the user or "". The memory for the cache is only
+    known when it `is_on_host`. Raises UsageError for cache types that this model cannot have, EngineError for a context
+    that does not fit."""
     types, shape, caches = parse_kv_types(config.kv_type), kv_shape_of(header), layer_caches_of(header)
     check_kv_types(types, shape)
     windowed = [layer for layer in caches.layers if layer.is_windowed]
@@ -91,10 +89,8 @@ def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> t
 
 
 def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
-    """Return the warning to give before `plan` is loaded, "" when the whole model fits.
-
-    Raises UnfitError when the user has to agree first, EngineError when nobody can be asked and it is too large.
-    """
+    """Return the warning to give before `plan` is loaded, "" when the whole model fits. Raises UnfitError when the user
+    has to agree first, EngineError when nobody can be asked and it is too large."""
     level = plan.assessment.verdict
     profile, machine = plan.assessment.profile, plan.assessment.machine
     n_bytes = profile.weight_bytes + profile.cache_bytes + profile.compute_bytes
@@ -188,12 +184,9 @@ class LoadPlanner:
     rates_of: Callable[[Machine], Rates] = expected_rates
 
     def attempt(self, config: EngineConfig, setting: RuntimeSettings) -> LoadAttempt:
-        """Return how to load with `config`, whose context is chosen, and `setting`.
-
-        Where layers go to a GPU the plan decides the cells and how they are computed; without, everything stays as
-        measured, but for a micro-batch whose attention scores would take too much memory.
-        Raises UsageError for a KV cache that the model cannot have.
-        """
+        """Return how to load with `config`, whose context is chosen, and `setting`. Where layers go to a GPU the plan
+        decides the cells and how they are computed; without, everything stays as measured, but for a micro-batch whose
+        attention scores would take too much memory. Raises UsageError for a KV cache that the model cannot have."""
         machine = with_reserved(self.machine, self.excess)
         requested = requested_run(config, is_fused=setting.flash_attention)
         of_setting = replace(requested, n_ubatch=setting.n_ubatch)
@@ -212,11 +205,9 @@ class LoadPlanner:
         return LoadAttempt(replace(config, n_cells=found.run_config.n_cells), setting, found)
 
     def smaller(self, attempt: LoadAttempt, *, may_shorten: bool) -> LoadAttempt | None:
-        """Return how to load with less memory after `attempt` failed, None when nothing is left to reduce.
-
-        GPUs get less, even of what the user chose, and the processor the rest. Without GPUs the context is halved, if
-        it `may_shorten` and is long enough; else answers get the cells of one context together.
-        """
+        """Return how to load with less memory after `attempt` failed, None when nothing is left to reduce. GPUs get
+        less, even of what the user chose, and the processor the rest. Without GPUs the context is halved, if it
+        `may_shorten` and is long enough; else answers get the cells of one context together."""
         if attempt.parameters.devices:
             gpus = tuple(replace(gpu, free_bytes=int(_STEP_DOWN * gpu.free_bytes)) for gpu in self.machine.gpus)
             tighter = replace(self, machine=Machine(self.machine.host, gpus))
@@ -237,10 +228,8 @@ def load_within_memory(
     *,
     may_shorten: bool,
 ) -> tuple[Loaded, LoadAttempt]:
-    """Load `attempt`; when memory is too small, load a smaller one and say so. Return what was loaded, and how.
-
-    Raises EngineError with the numbers when that fails too.
-    """
+    """Load `attempt`; when memory is too small, load a smaller one and say so. Return what was loaded, and how. Raises
+    EngineError with the numbers when that fails too."""
     try:
         return load(attempt), attempt
     except MemoryShortError as error:
@@ -302,10 +291,8 @@ class LoadDevices:
     def planner(
         self, path: Path, header: Header, key: str, auxiliary: AuxiliaryModels = NO_AUXILIARY_MODELS
     ) -> LoadPlanner:
-        """Return a planner for the model at `path` in the memory that is free now; `key` is its fingerprint.
-
-        It reserves memory for the `auxiliary` models, which are loaded later.
-        """
+        """Return a planner for the model at `path` in the memory that is free now; `key` is its fingerprint. It
+        reserves memory for the `auxiliary` models, which are loaded later."""
         from app.engine import llama
 
         machine = detect_machine(self._gpus(is_measured=True), self._cache_dir)
@@ -326,9 +313,7 @@ class LoadDevices:
 
     def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
         """Store how far the `usage` of the model `key` exceeds its plan, both without a projector, for the next plan.
-
-        Raises EngineError when a planned GPU got nothing.
-        """
+        Raises EngineError when a planned GPU got nothing."""
         if missing := missing_gpus(attempt.shares, usage):
             cause = f"The plan puts layers on {', '.join(missing)}, but none were loaded there."
             raise EngineError(cause, "See `localllm doctor`; to use the processor alone, set gpu to false.")
@@ -351,11 +336,8 @@ class LoadDevices:
 
 @dataclass(frozen=True, slots=True)
 class DryRunRequest:
-    """A context of the validated model at `path`, with its layers placed by `parameters`.
-
-    The answers and the cached sequences beside them share its cells. `rpc` are the servers whose devices may be among
-    those of `parameters`.
-    """
+    """A context of the validated model at `path`, with its layers placed by `parameters`. The answers and the cached
+    sequences beside them share its cells. `rpc` are the servers whose devices may be among those of `parameters`."""
 
     path: Path
     config: RunConfig

@@ -79,10 +79,8 @@ _MAX_PINPOINT = 16_384
 
 
 def validate_projector(path: Path, model: Header) -> ProjectorHeader:
-    """Return the header of the projector at `path`, checked as far as a header can be, also against `model`.
-
-    Raises ModelFileError with the first fault.
-    """
+    """Return the header of the projector at `path`, checked as far as a header can be, also against `model`. Raises
+    ModelFileError with the first fault."""
     return check_projector_header(read_projector(path), model)
 
 

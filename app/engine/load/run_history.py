@@ -108,10 +108,8 @@ class RunHistory:
 
 
 def measured_runs(records: Sequence[RunRecord], n_threads: int) -> tuple[list[Run], list[Run]]:
-    """Return one decode run or prompt run for each model and depth with `n_threads`. Pure.
-
-    Each is that of a quiet machine, if it was ever quiet (see `offload.speed.rate_fitting`).
-    """
+    """Return one decode run or prompt run for each model and depth with `n_threads`. Pure. Each is that of a quiet
+    machine, if it was ever quiet (see `offload.speed.rate_fitting`)."""
     groups: dict[tuple[str, str, int], list[RunRecord]] = {}
     for record in records:
         if record.n_threads == n_threads:
@@ -154,10 +152,8 @@ def fitted_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates
 @dataclass(frozen=True, slots=True)
 class SpeedSample:
     """The speeds of one sample. `depth` is its mean number of tokens during decode, `n_cells` the cells then in use.
-
     `prefill_tps` is None when too little of the prompt was computed; `prefill_depth` is the length of the prompt.
-    `others_share` is the share of the processors that others took meanwhile, None where too little time passed.
-    """
+    `others_share` is the share of the processors that others took meanwhile, None where too little time passed."""
 
     decode_tps: float
     depth: int
@@ -168,10 +164,8 @@ class SpeedSample:
 
 
 class SpeedSampler:
-    """A sampler over the requests of one engine; samples wait until `flush` passes them to `record`.
-
-    `read_times` reads the load of the machine, at the begin and the end of an answer.
-    """
+    """A sampler over the requests of one engine; samples wait until `flush` passes them to `record`. `read_times` reads
+    the load of the machine, at the begin and the end of an answer."""
 
     def __init__(
         self,
@@ -228,10 +222,8 @@ class SpeedSampler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecorder:
-    """A recorder of the samples of `model`, whose weights have the `fingerprint`.
-
-    It runs on `devices` with `placement` and `setting`. `now_s` returns the seconds since 1970.
-    """
+    """A recorder of the samples of `model`, whose weights have the `fingerprint`. It runs on `devices` with `placement`
+    and `setting`. `now_s` returns the seconds since 1970."""
 
     history: RunHistory
     n_threads: int

@@ -38,10 +38,8 @@ class SelfTestResult:
 
 
 def run_self_test(cache_dir: Path, child: tuple[str, ...] = _CHILD) -> SelfTestResult:
-    """Return the stored result for this build and processor, or run the test and store its result.
-
-    Raises EngineError when the test cannot run at all, which says nothing about the build.
-    """
+    """Return the stored result for this build and processor, or run the test and store its result. Raises EngineError
+    when the test cannot run at all, which says nothing about the build."""
     results = MachineFile(cache_dir / "selftest.json", _build_key())
     known = results.entry("repacking").get("is_safe")
     if known is not None:

@@ -1,11 +1,8 @@
 """The tool calls of one answer: free text until one begins, then bound by grammars until the calls end.
 
-Owns the stages of an answer with tools, and what each binds. A token belongs to one stage: none goes beyond the head of
-a call or beyond its end. Independent of how a sampler follows a grammar, and of formats and schemas.
-
-While it waits, an answer costs a look at the text of each token. A call within reasoning is a thought and binds
-nothing. What can be written in one way only, as the rest of a head whose tool is clear, is `forced`: its tokens are
-computed in one batch instead of sampled one by one.
+A token belongs to one stage: none goes beyond the head of a call or beyond its end. A call within reasoning is a
+thought and binds nothing. What can be written in one way only, as the rest of a head whose tool is clear, is `forced`:
+its tokens are computed in one batch instead of sampled one by one.
 """
 
 from __future__ import annotations
@@ -35,10 +32,8 @@ class _Option(NamedTuple):
 
 
 class AnswerVocabulary(NamedTuple):
-    """The tokens of an answer as text: `piece` returns the bytes of a token, none for one that is not output.
-
-    Special tokens are output only if they are `visible`. `tokenize` turns text within the answer into tokens.
-    """
+    """The tokens of an answer as text: `piece` returns the bytes of a token, none for one that is not output. Special
+    tokens are output only if they are `visible`."""
 
     piece: Callable[[int], bytes]
     visible: Collection[int]
@@ -46,11 +41,8 @@ class AnswerVocabulary(NamedTuple):
 
 
 class CallStages:
-    """Stages of one answer under `rules`, which bind `sampler`.
-
-    `closings` end reasoning; each token comes with whether it was a thought, before and after it. Unless it `may_end`,
-    an answer goes on as free text where the rules end it.
-    """
+    """Stages of one answer under `rules`, which bind `sampler`. `closings` end reasoning; unless it `may_end`, an
+    answer goes on as free text where the rules end it."""
 
     def __init__(
         self,
@@ -85,10 +77,8 @@ class CallStages:
             sampler.bind(with_plain_values(rules.begin), vocabulary.visible)
 
     def sample(self, row: int, *, is_thought: bool = False) -> int:
-        """Return the next token, for which `row` has the logits. Raises as `Sampler` does.
-
-        A token that begins a call and goes on as no call does is replaced by another.
-        """
+        """Return the next token, for which `row` has the logits; one that begins a call and goes on as no call does is
+        replaced by another. Raises as `Sampler` does."""
         token = self._sampler.sample(row)
         if is_thought or self._step != self._wait:
             return token
@@ -116,7 +106,6 @@ class CallStages:
     # Stages, each of which takes new text
 
     def _wait(self, text: str) -> None:
-        """Wait for a call in text."""
         self._tail += text
         options, begun = self._opened(self._tail)
         if options and _fits(options, begun):

@@ -33,10 +33,8 @@ Event = Output | Finished | Failed
 
 
 class Engine:
-    """Loop over the requests of one backend. `emit` receives every event of every request, in order.
-
-    Each submitted request ends with exactly one Finished or Failed.
-    """
+    """Loop over the requests of one backend. `emit` receives every event of every request, in order; each submitted
+    request ends with exactly one Finished or Failed."""
 
     def __init__(
         self,
@@ -124,10 +122,7 @@ class Engine:
                 thought.end()
 
     def step(self) -> None:
-        """Compute one batch and emit its events.
-
-        In order: admit, pick one set of adapters, draft and schedule, decode, sample and emit; media after text.
-        """
+        """Compute one batch and emit its events."""
         self.save_checkpoints()
         self._end_aborted_and_late()
         self._slots.start_waiting()
@@ -138,19 +133,15 @@ class Engine:
         # Embeddings are a native batch of their own, beside that of the tokens.
         with_text = [sequence for sequence in runnable if sequence.next_media is None]
         with_media = [sequence for sequence in runnable if sequence.next_media is not None]
-        self._step_text(with_text)
-        has_computed = self._step_media(with_media, is_alone=not with_text) or bool(with_text)
-        self.is_stalled = not has_computed and any(sequence in self._slots.running for sequence in with_media)
-
-    def _step_text(self, runnable: Many[Sequence]) -> None:
-        """Compute a batch of text."""
-        self._drafter.assign(runnable, self._budget)
-        batch = schedule(runnable, self._budget)
+        self._drafter.assign(with_text, self._budget)
+        batch = schedule(with_text, self._budget)
         self._slots.free_cells_for(batch)
         if batch:
-            self._backend.set_adapters(runnable[0].adapters)
+            self._backend.set_adapters(with_text[0].adapters)
             chunks = [sequence.chunk(n_tokens) for sequence, n_tokens in batch.items()]
             self._compute(batch, chunks, self._n_more_steps(batch))
+        has_computed = self._step_media(with_media, is_alone=not with_text) or bool(with_text)
+        self.is_stalled = not has_computed and any(sequence in self._slots.running for sequence in with_media)
 
     def save_checkpoints(self) -> None:
         """Save the states that the last step reached. `step` begins with it; the worker calls it earlier, once the last
@@ -164,7 +155,6 @@ class Engine:
         return self._cache.save_idle_sequence()
 
     def prepare_checkpoints(self) -> None:
-        """Do, while nothing is computed, what makes the next checkpoints quick."""
         self._backend.prepare_checkpoints()
 
     def forget(self, conversations: Collection[str]) -> None:
@@ -198,7 +188,6 @@ class Engine:
                 self._finish(sequence, FinishReason.LENGTH)
 
     def _shift_full(self) -> None:
-        """Shift the context of each answer that fills it and may continue."""
         n_ctx = self._facts.n_ctx
         for sequence in self._slots.running:
             if sequence.is_full and sequence.may_shift:
@@ -224,11 +213,8 @@ class Engine:
     # One batch
 
     def _step_media(self, waiting: Many[Sequence], *, is_alone: bool) -> bool:
-        """Compute a part of a picture or sound of the first of `waiting` whose embeddings are there.
-
-        Beside answers that part is as short as a part of a prompt, unless its tokens attend to later ones. Return
-        False when there is nothing to compute yet.
-        """
+        """Compute a part of a picture or sound of the first of `waiting` whose embeddings are there; False without
+        any."""
         for sequence in waiting:
             placed = sequence.next_media
             if placed is None or sequence not in self._slots.running:  # preempted for the batch before
@@ -237,7 +223,7 @@ class Engine:
             if embeddings is None:
                 continue
             n_tokens = placed.end - sequence.n_computed
-            if placed.chunk.is_causal:
+            if placed.chunk.is_causal:  # else its tokens attend to later ones and are computed together
                 n_tokens = min(n_tokens, self._budget.n_tokens if is_alone else self._budget.n_prefill_tokens)
             batch: Batch = {sequence: n_tokens}
             self._slots.free_cells_for(batch)
@@ -248,10 +234,8 @@ class Engine:
         return False
 
     def _embeddings_for(self, sequence: Sequence, placed: PlacedChunk) -> Embeddings | None:
-        """Return the embeddings of the next chunk, and let those of the one after it be computed meanwhile.
-
-        A sequence whose embeddings cannot be computed ends.
-        """
+        """Return the embeddings of the next chunk, and let those of the one after it be computed meanwhile; end the
+        sequence if they cannot be computed."""
         assert self._media is not None, "layouts come from what encodes"
         try:
             embeddings = self._media.get(placed.chunk)
@@ -379,7 +363,10 @@ class Engine:
         output = sequence.output
         logprobs = () if output.logprobs is None else output.logprobs.release(output.text.n_shown)
         output.has_new_line = output.has_new_line or "\n" in step.text
-        tokens = output.take_unreported() if output.unreported else ()
+        tokens: tuple[int, ...] = ()
+        if output.unreported:
+            tokens = tuple(output.unreported)
+            output.unreported.clear()
         if step.text or logprobs or tokens:
             self._emit(Output(sequence.request.request_id, step.text, sequence.n_output, logprobs, tokens))
         if step.reason is not None:

@@ -1,8 +1,4 @@
-"""Counters of an engine, with histograms in fixed buckets; the service computes rates and shares from them.
-
-Owns the list of counters, and the histogram's bounds: a quarter octave each, the same in every process, so that
-histograms can be added.
-"""
+"""Counters of an engine, with histograms in fixed buckets that are the same in every process, so that they add up."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from itertools import accumulate
 
 from app.engine.request import Timings, Usage
 
-# Upper bounds, inclusive, from 61 µs (or tok/s) to 65,536; larger values have a bucket of their own.
+# Upper bounds, inclusive, a quarter octave each from 61 µs (or tok/s) to 65,536; larger values have their own bucket.
 BOUNDS: tuple[float, ...] = tuple(2.0 ** (quarters / 4) for quarters in range(-14 * 4, 16 * 4 + 1))
 
 
@@ -25,7 +21,6 @@ class Histogram:
     total: float = 0.0
 
     def record(self, value: float) -> None:
-        """Count one value, in less than a microsecond."""
         self.counts[bisect_left(BOUNDS, value)] += 1
         self.total += value
 
@@ -34,10 +29,8 @@ class Histogram:
         return sum(self.counts)
 
     def quantile(self, share: float) -> float | None:
-        """Return the quantile of `share` (0 to 1), as exact as its bucket; None without values.
-
-        Values count as evenly spread over their bucket; those above the last bound count as that bound.
-        """
+        """Return the quantile of `share` (0 to 1) of values spread evenly over their bucket, those above the last bound
+        at that bound; None without values."""
         rank = share * self.n_samples
         for index, n_so_far in enumerate(accumulate(self.counts)):
             if self.counts[index] and n_so_far >= rank:
@@ -94,7 +87,6 @@ class Counters:
     inter_token_s: Histogram = field(default_factory=Histogram)
 
     def begin(self, usage: Usage, timings: Timings) -> None:
-        """Count an answer at its first token."""
         self.n_prompt_tokens += usage.n_prompt_tokens
         self.n_cached_tokens += usage.n_cached_tokens
         self.prefill_s += timings.prefill_s
@@ -110,7 +102,6 @@ class Counters:
 
     @property
     def cached_share(self) -> float:
-        """The share of prompt tokens that were cached."""
         return self.n_cached_tokens / self.n_prompt_tokens if self.n_prompt_tokens else 0.0
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,11 +22,8 @@ from app.engine.request import Request, TokenLogprob
 
 @dataclass(slots=True, eq=False)
 class AnswerOutput:
-    """What one answer has output so far, and what of it is held back.
-
-    `logprobs` and `echo` are None unless the request asks for them. `unreported` are sampled tokens whose ids are yet
-    to be output, if it wants them.
-    """
+    """What one answer has output so far. `logprobs` and `echo` are None unless the request asks for them; `unreported`
+    are sampled tokens whose ids are yet to be output, if it wants them."""
 
     text: IncrementalDetokenizer
     logprobs: LogprobBuffer | None
@@ -36,7 +33,6 @@ class AnswerOutput:
 
     @classmethod
     def of(cls, request: Request, prompt: Sequence[int]) -> AnswerOutput:
-        """Return the output of an answer to the tokens `prompt`, before its first token."""
         text = request.prompt if isinstance(request.prompt, str) else None
         return cls(
             IncrementalDetokenizer(request.stop, request.n_indent),
@@ -44,20 +40,11 @@ class AnswerOutput:
             Echo(text, prompt, request.n_logprobs) if request.echo else None,
         )
 
-    def take_unreported(self) -> tuple[int, ...]:
-        """Return the ids of sampled tokens that were not output yet, if the request wants them."""
-        tokens = tuple(self.unreported)
-        self.unreported.clear()
-        return tokens
-
 
 class IncrementalDetokenizer:
-    """Text of one answer as it grows.
-
-    Incomplete characters are held back; so is text that may begin a stop string or a line indented by less than
-    `n_indent`. Invalid UTF-8 becomes U+FFFD. Of `n_decoded` characters `n_shown` were returned. `stopped_by` is the
-    stop string that ended the text, if any.
-    """
+    """Text of one answer as it grows, without incomplete characters and what may begin a stop string or a line indented
+    by less than `n_indent`. Invalid UTF-8 becomes U+FFFD. Of `n_decoded` characters `n_shown` were returned;
+    `stopped_by` is the stop string that ended the text, if any."""
 
     def __init__(self, stop: Sequence[str] = (), n_indent: int = 0) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -138,10 +125,7 @@ LOWEST_LOGPROB = -9999.0  # instead of -infinity, as in OpenAI's API; JSON has n
 
 
 def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tuple[tuple[int, bytes, float], ...]]:
-    """Return the log probability of `token` in `row`, and the `n_top` likeliest tokens: id, text, log probability.
-
-    None is below -9999.
-    """
+    """Return the log probability of `token` in `row`, and the `n_top` likeliest tokens: id, text, log probability."""
     logits = backend.logits(row)
     highest = logits.max()
     log_sum = float(highest) + float(np.log(np.exp(logits - highest).sum(dtype=np.float64)))
@@ -182,10 +166,8 @@ class LogprobBuffer:
 
 
 class EchoedText:
-    """Text of a prompt, token by token, in characters.
-
-    A prompt given as text is reproduced exactly, whatever its tokenizer changed; one given as tokens is detokenized.
-    """
+    """Text of a prompt, token by token, in characters. One given as text is reproduced exactly, whatever its tokenizer
+    changed; one given as tokens is detokenized."""
 
     def __init__(self, prompt: str | None) -> None:
         self._prompt = None if prompt is None else prompt.encode("utf-8", "replace")
@@ -198,14 +180,11 @@ class EchoedText:
         return self._decode(piece if self._prompt is None else self._next(self._prompt, piece, label))
 
     def finish(self) -> str:
-        """Return the rest of the text."""
         return self._decode(b"" if self._prompt is None else self._prompt[self._n_bytes :], is_final=True)
 
     def _next(self, prompt: bytes, piece: bytes, label: bytes) -> bytes:
-        """Return the bytes of `prompt` for a token, none if the tokenizer added it.
-
-        Tokenizers may put a blank before a text; bytes that the tokenizer changed are matched by length.
-        """
+        """Return the bytes of `prompt` for a token, none if the tokenizer added it. It may put a blank before a text;
+        bytes that it changed are matched by length."""
         spellings = (piece, label, piece.removeprefix(b" "))
         found = (spelling for spelling in spellings if spelling and prompt.startswith(spelling, self._n_bytes))
         n_bytes = len(next(found, piece.removeprefix(b" ")))
@@ -219,10 +198,8 @@ class EchoedText:
 
 
 class Echo:
-    """Echo of the prompt `tokens`, given as the text `prompt` or None.
-
-    Unless `n_top` is None it includes log probabilities with that many alternatives a token; the first token has none.
-    """
+    """Echo of the prompt `tokens`, given as the text `prompt` or None. Unless `n_top` is None it includes log
+    probabilities with that many alternatives a token; the first token has none."""
 
     def __init__(self, prompt: str | None, tokens: Sequence[int], n_top: int | None) -> None:
         self._tokens = tuple(tokens)
@@ -242,31 +219,25 @@ class Echo:
 
     @property
     def n_characters(self) -> int:
-        """The length of the emitted text."""
         return self._text.n_characters
 
     def advance(self, backend: Backend, row: int, begin: int, n_tokens: int) -> tuple[str, tuple[TokenLogprob, ...]]:
-        """Return the text and log probabilities to emit after `n_tokens` from position `begin` on were computed.
-
-        Their logits, if requested, begin at `row` of the batch. The last token's logits are the answer's.
-        """
+        """Return the text and log probabilities to emit after `n_tokens` from position `begin` on were computed. Their
+        logits, if requested, begin at `row` of the batch. The last token's logits are the answer's."""
         if self._n_emitted == len(self._tokens):
             return "", ()
         end = min(len(self._tokens), begin + n_tokens + 1) if self.is_scoring else len(self._tokens)
         text: list[str] = []
-        entries = tuple(self._entries(backend, row - begin, end, text))
-        if self._n_emitted == len(self._tokens):
-            text.append(self._text.finish())
-        return "".join(text), entries
-
-    def _entries(self, backend: Backend, row_of_first: int, end: int, text: list[str]) -> Iterator[TokenLogprob]:
-        """Yield the entries of the tokens up to `end` and append their text to `text`."""
+        entries: list[TokenLogprob] = []
         while self._n_emitted < end:
             token, offset = self._tokens[self._n_emitted], self._text.n_characters
             piece, label = backend.piece(token), backend.label(token)
             text.append(self._text.push(piece, label))
             if self._n_top is not None:
-                row = row_of_first + self._n_emitted - 1
-                logprob, alternatives = score(backend, row, token, self._n_top) if self._n_emitted else (None, ())
-                yield TokenLogprob(piece or label, logprob, alternatives, offset, token)
+                row_before = row - begin + self._n_emitted - 1
+                logprob, rivals = score(backend, row_before, token, self._n_top) if self._n_emitted else (None, ())
+                entries.append(TokenLogprob(piece or label, logprob, rivals, offset, token))
             self._n_emitted += 1
+        if self._n_emitted == len(self._tokens):
+            text.append(self._text.finish())
+        return "".join(text), tuple(entries)

@@ -19,16 +19,13 @@ from app.protocol.errors import RequestError
 XTC_OFF_ABOVE = 0.5  # no two tokens can both be more likely
 MIN_KEEP = 1
 
-
 Arguments: TypeAlias = tuple[float | int | str | tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One sampler of the chain: its name in `llama_sampler_init_<name>` and its arguments after any vocabulary.
-
-    The arguments of "logit_bias" are (token, bias) pairs; those of "dry" end with the sequence breakers.
-    """
+    """One sampler of the chain: its name in `llama_sampler_init_<name>` and its arguments after any vocabulary. Those
+    of "logit_bias" are (token, bias) pairs; those of "dry" end with the sequence breakers."""
 
     name: str
     arguments: Arguments = ()
@@ -36,9 +33,7 @@ class Stage:
 
 def stages(params: SamplingParams, banned: Sequence[int] = ()) -> tuple[Stage, ...]:
     """Return the stages for `params` without the grammar; `banned` tokens are never chosen. A missing seed is random.
-
-    Greedy chains contain what changes the most likely token: biases, penalties and DRY.
-    """
+    Greedy chains contain what changes the most likely token: biases, penalties and DRY."""
     seed = secrets.randbits(32) if params.seed is None else params.seed % 2**32
     biases = (*params.logit_bias, *((token, -inf) for token in banned))
     head = (Stage("logit_bias", biases),) if biases else ()
@@ -67,9 +62,7 @@ def n_history_tokens(params: SamplingParams, n_ctx: int) -> int:
 
 def n_candidates(params: SamplingParams, banned: Sequence[int] = ()) -> int | None:
     """Return how many of the likeliest tokens a chain for `params` can choose from, None where all others count too.
-
-    A token that a bias lowers may give its place to another, so each adds one.
-    """
+    A token that a bias lowers may give its place to another, so each adds one."""
     is_counted = params.is_greedy or (params.top_k > 0 and params.top_n_sigma <= 0.0 and not params.mirostat)
     if not is_counted or _against_repetition(params) or any(bias > 0.0 for _, bias in params.logit_bias):
         return None

@@ -43,17 +43,14 @@ class StepBudget:
 
 
 def schedule(runnable: Many[Sequence], budget: StepBudget) -> Batch:
-    """Return the batch of a step, at least one token of each sequence in it. Pure.
-
-    Answers go first, so that they keep streaming: each gets its known tokens before any gets its draft. Prompts share
-    the rest of the budget, the more of it the more of them wait.
-    """
+    """Return the batch of a step, at least one token of each sequence in it. Pure. Answers go first, so that they keep
+    streaming; prompts share the rest of the budget, the more of it the more of them wait."""
     ordered = sorted(runnable, key=_rank)
     answers = [sequence for sequence in ordered if sequence.is_decoding]
     prompts = [sequence for sequence in ordered if not sequence.is_decoding]
     batch: Batch = {}
     n_left = budget.n_tokens
-    for sequence in answers:  # one known token, or a few that a rejected draft took with it
+    for sequence in answers:  # before any draft: one known token, or a few that a rejected draft took with it
         if n_known := min(sequence.n_pending, n_left):
             batch[sequence] = n_known
             n_left -= n_known
@@ -104,7 +101,6 @@ class SlotManager:
         return iter([*self.running, *self._waiting])
 
     def add(self, sequence: Sequence) -> None:
-        """Queue `sequence` for a slot."""
         self._waiting.append(sequence)
 
     def remove(self, sequence: Sequence) -> None:
@@ -114,26 +110,21 @@ class SlotManager:
         (self.running if sequence in self.running else self._waiting).remove(sequence)
 
     def start_waiting(self) -> None:
-        """Start waiting sequences, best rank first, while there are slots and cells for all their tokens.
-
-        A sequence whose prefix is being computed by another waits in order to share it.
-        """
+        """Start waiting sequences, best rank first, while there are slots and cells for all their tokens."""
         for sequence in sorted(self._waiting, key=_rank):
             if len(self.running) >= self._n_most:
                 return
             n_cached = self._cache.n_cached(sequence.reusable, sequence.adapters)
             if not sequence.is_scoring and self._is_being_computed(sequence, n_cached):
-                continue
+                continue  # it waits in order to share that prefix
             n_reserved = sum(running.n_pending for running in self.running)
             if n_reserved + len(sequence.tokens) + 1 > self._cache.n_cells_available():
                 return
             self._start(sequence)
 
     def free_cells_for(self, batch: Batch) -> None:
-        """Evict idle sequences, then preempt the last-ranked running ones, until the cells of `batch` are free.
-
-        Preempted sequences are removed from it.
-        """
+        """Evict idle sequences, then preempt the last-ranked running ones, which leave the batch, until its cells are
+        free."""
         while not self._cache.evict_until_free(sum(batch.values())):
             last = self.preempt_last()
             if last is None:
@@ -141,10 +132,8 @@ class SlotManager:
             batch.pop(last, None)
 
     def preempt_last(self) -> Sequence | None:
-        """Return the last-ranked running sequence to the queue; return None if it is the only one.
-
-        Its computed tokens stay cached until the cells are needed.
-        """
+        """Return the last-ranked running sequence to the queue; return None if it is the only one. Its computed tokens
+        stay cached until the cells are needed."""
         if len(self.running) < 2:
             return None
         last = max(self.running, key=_rank)
@@ -194,11 +183,9 @@ class SlotManager:
 
 
 class AdapterScheduler:
-    """Round robin over adapter sets, of which one at a time shares batches: the one that waited longest is next.
-
-    A native context has one set of adapters for a whole batch. Changing it costs 11 to 15 ms (two cores, the guide,
-    whose steps take 0.7 ms), so a turn lasts a while.
-    """
+    """Round robin over adapter sets, of which one at a time shares batches: the one that waited longest is next. A
+    native context has one set of adapters for a whole batch. Changing it costs 11 to 15 ms (two cores, the guide, whose
+    steps take 0.7 ms), so a turn lasts a while."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -31,9 +31,7 @@ NO_LAYOUTS: Mapping[str, MediaLayout] = MappingProxyType({})
 @dataclass(slots=True, eq=False)
 class TokenChooser:
     """What chooses the next token of one answer: a budget of reasoning, the grammars of tool calls, or the sampler.
-
-    `piece` returns the bytes of a token, those of a special token only where the request wants them as text.
-    """
+    `piece` returns the bytes of a token, those of a special token only where the request wants them as text."""
 
     sampler: Sampler
     piece: Callable[[int], bytes]
@@ -71,9 +69,7 @@ class TokenChooser:
 @dataclass(slots=True, eq=False)
 class Drafting:
     """What drafts of one answer were worth: `acceptance` by source, and tokens verified and accepted of all sources.
-
-    `probes` are drafts that are only compared with the next sample, to estimate acceptance where drafts do not pay.
-    """
+    `probes` are drafts that are only compared with the next sample, to estimate acceptance where drafts do not pay."""
 
     acceptance: dict[str, Acceptance]
     probes: tuple[Draft, ...] = ()
@@ -162,10 +158,8 @@ class Sequence:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether only the newest token is left to compute, and what a rejected draft took with it.
-
-        A preempted answer is computed again like a prompt.
-        """
+        """Whether only the newest token is left to compute, and what a rejected draft took with it. A preempted answer
+        is computed again like a prompt."""
         return self.n_pending == 1 + self.n_repeated and self.n_output > 0
 
     @property
@@ -228,7 +222,6 @@ class Sequence:
         self.limit = n_ctx if max_tokens is None else min(n_ctx, len(self.tokens) + max_tokens - self.n_output)
 
     def is_timed_out(self, now_s: float) -> bool:
-        """Whether the request exceeds its `max_time_s`."""
         limit_s = self.request.max_time_s
         return limit_s is not None and now_s - self.times.arrived_s >= limit_s
 
@@ -266,10 +259,8 @@ class Sequence:
 
 def plan_shift(n_tokens: int, n_keep: int, n_ctx: int) -> tuple[int, int]:
     """Return how many of `n_tokens` that fill a context of `n_ctx` stay as its head, and how many are dropped then.
-
     Half of the tokens after the head are dropped, and the others move up. As in llama-server, a head that would fill
-    the context is shortened by a few tokens.
-    """
+    the context is shortened by a few tokens."""
     n_head = max(0, min(max(n_keep, MIN_KEPT_TOKENS), n_ctx - MIN_KEPT_TOKENS))
     return n_head, max(1, (n_tokens - n_head) // 2)
 
@@ -293,9 +284,8 @@ class Admission:
 
     def admit(self, request: Request, layouts: Mapping[str, MediaLayout] = NO_LAYOUTS) -> Sequence:
         """Return the sequence of `request`, with the layout of its media by marker; the caller closes its sampler.
-
-        Raises RequestError for what this model does not support, ContextOverflowError for a prompt that does not fit.
-        """
+        Raises RequestError for what this model does not support, ContextOverflowError for a prompt that does not
+        fit."""
         request = self._with_shift(request)
         if not self._facts.can_generate:
             raise RequestError("This model only embeds or ranks texts; it cannot chat.", "Load a chat model.")
@@ -322,7 +312,6 @@ class Admission:
         )
 
     def _new_chooser(self, request: Request, tokens: Many[int]) -> TokenChooser:
-        """Return what chooses the tokens of an answer to the prompt `tokens`."""
         backend, sampling = self._backend, request.sampling
         # Special tokens that are text to the client: tags of the request that are a single token.
         tagged = ((tag, self._within_answer(tag)) for tag in request.visible_tags)
@@ -348,7 +337,6 @@ class Admission:
         return TokenChooser(sampler, piece if visible else backend.piece, thought, calls)
 
     def _within_answer(self, text: str) -> list[int]:
-        """Return the tokens of `text` within an answer."""
         return self._backend.tokenize(text, False, True)
 
     def _branches(self, request: Request, layouts: Mapping[str, MediaLayout], tokens: list[int]) -> tuple[int, ...]:

@@ -27,11 +27,9 @@ class _Place(Enum):
 
 
 class Thought:
-    """State of one answer's thought under `budget`. `tokenize` turns the text that ends it into tokens.
-
-    `observe` each sampled token that was not `forced`. The `forced` tokens come next in the answer, whatever the model
-    would sample. `n_tokens` were thought; `was_cut` once the thought was ended. After `end` it ends where it is.
-    """
+    """State of one answer's thought under `budget`. `tokenize` turns the text that ends it into tokens. `observe` each
+    sampled token that was not `forced`. The `forced` tokens come next in the answer, whatever the model would sample.
+    `n_tokens` were thought; `was_cut` once the thought was ended. After `end` it ends where it is."""
 
     def __init__(self, budget: ReasoningBudget, tokenize: Callable[[str], Sequence[int]]) -> None:
         self.forced: deque[int] = deque()
@@ -54,7 +52,6 @@ class Thought:
         return self._place is _Place.INSIDE
 
     def observe(self, piece: bytes) -> None:
-        """Follow the next token of the answer, whose text is `piece`."""
         if self._place is _Place.AFTER and not self._budget.recurs:
             return
         self._tail += piece

@@ -22,10 +22,8 @@ _MAX_STEPS = 8
 
 
 class StepOutput(NamedTuple):
-    """Output of a step: accepted tokens that are computed too, text to show, and the finish reason, if any.
-
-    `n_steps` were run for it, including the one that gave the first logits.
-    """
+    """Output of a step: accepted tokens that are computed too, text to show, and the finish reason, if any. `n_steps`
+    were run for it, including the one that gave the first logits."""
 
     n_accepted: int
     text: str
@@ -49,11 +47,9 @@ class Verifier:
         self._clock = clock
 
     def verify(self, sequence: Sequence, row: int, n_draft: int, n_more_steps: int = 0) -> StepOutput:
-        """Sample from `row` and, while samples equal the draft, from the `n_draft` rows after it.
-
-        Without a draft, up to `n_more_steps` are computed and sampled as well. Raises EngineError if that fails,
-        RequestError if a grammar allows no token.
-        """
+        """Sample from `row` and, while samples equal the draft, from the `n_draft` rows after it. Without a draft, up
+        to `n_more_steps` are computed and sampled as well. Raises EngineError if that fails, RequestError if a grammar
+        allows no token."""
         if (reason := _limit_reason(sequence)) is not None:  # max_tokens is 0
             return StepOutput(0, "", reason)
         token = sequence.chooser.next(row)
@@ -87,10 +83,8 @@ class Verifier:
         return StepOutput(n_accepted, text, reason, n_steps)
 
     def _generate(self, sequence: Sequence, token: int, n_steps: int) -> list[int]:
-        """Return `token`, sampled for `sequence`, and up to `n_steps` that follow; all but the last are computed.
-
-        Stops at an end token, where a thought is ended, and without free cells.
-        """
+        """Return `token`, sampled for `sequence`, and up to `n_steps` that follow; all but the last are computed. Stops
+        at an end token, where a thought is ended, and without free cells."""
         backend, chooser = self._backend, sequence.chooser
         sampled = [token]
         position = len(sequence.tokens)
@@ -122,10 +116,8 @@ class Verifier:
         return reason, text + text_out.finish() if reason else text
 
     def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
-        """Record the log probability of `token`, whose text begins at character `offset`.
-
-        An end token is recorded only with `echo`: clients that score a text expect one token after it.
-        """
+        """Record the log probability of `token`, whose text begins at character `offset`. An end token is recorded only
+        with `echo`: clients that score a text expect one token after it."""
         output, is_eog = sequence.output, self._backend.is_eog(token)
         if output.logprobs is None or (is_eog and output.echo is None):
             return
@@ -139,11 +131,9 @@ def _limit_reason(sequence: Sequence) -> FinishReason | None:
 
 
 def n_steps_at_once(running: Many[Sequence], step_s: float | None) -> int:
-    """Return how many steps of `step_s` seconds to run without scheduling: more than 1 only for a lone answer.
-
-    As many as pass until its text is sent: beside steps of 30 ms, which leave the processor's caches cold, the
-    bookkeeping between two takes 0.35 ms. The last token of a context gets a step of its own.
-    """
+    """Return how many steps of `step_s` seconds to run without scheduling: more than 1 only for a lone answer. As many
+    as pass until its text is sent: beside steps of 30 ms, which leave the processor's caches cold, the bookkeeping
+    between two takes 0.35 ms. The last token of a context gets a step of its own."""
     if len(running) != 1 or not step_s:
         return 1
     (sequence,) = running

@@ -65,25 +65,18 @@ class MediaLayout:
 
 
 class MediaEncoder(Protocol):
-    """A projector: it turns pictures and sounds into layouts, and chunks of them into embeddings.
-
-    All calls come from one thread, not that of the engine, and may take seconds.
-    """
+    """A projector: it turns pictures and sounds into layouts, and chunks of them into embeddings. All calls come from
+    one thread, not that of the engine, and may take seconds."""
 
     def layout(self, media: MediaInput) -> MediaLayout:
         """Return what `media` becomes. Raises RequestError for damaged, too large and unsupported content."""
-        ...
 
     def encode(self, chunk: MediaChunk) -> Embeddings:
-        """Return the embeddings of a chunk of one of the last layouts.
-
-        Raises KeyError for a chunk whose content was dropped, EngineError when encoding fails or is interrupted.
-        """
-        ...
+        """Return the embeddings of a chunk of one of the last layouts. Raises KeyError for a chunk whose content was
+        dropped, EngineError when encoding fails or is interrupted."""
 
     def interrupt(self) -> None:
         """Interrupt the running `encode`, from any thread. A call too early or too late changes nothing."""
-        ...
 
     def close(self) -> None: ...
 
@@ -92,11 +85,8 @@ class MediaEmbeddings(Protocol):
     """Where the loop gets embeddings from. Calls come from the engine's thread and return at once."""
 
     def get(self, chunk: MediaChunk) -> Embeddings | None:
-        """Return the embeddings of `chunk`; None while they are computed, which this call begins.
-
-        Whoever owns this wakes the engine when they are there. Raises UserError when they cannot be computed.
-        """
-        ...
+        """Return the embeddings of `chunk`; None while they are computed, which this call begins. Whoever owns this
+        wakes the engine when they are there. Raises UserError when they cannot be computed."""
 
 
 def is_placeholder(token: int) -> bool:
@@ -105,10 +95,8 @@ def is_placeholder(token: int) -> bool:
 
 
 def placeholder_tokens(chunk: MediaChunk) -> list[int]:
-    """Return the tokens that stand for `chunk` in a sequence: negative 32-bit numbers that come from its content.
-
-    The same content gives the same tokens, so that the prefix tree and saved states find it.
-    """
+    """Return the tokens that stand for `chunk` in a sequence: negative 32-bit numbers that come from its content. The
+    same content gives the same tokens, so that the prefix tree and saved states find it."""
     digest = hashlib.shake_256(f"{chunk.content_id}/{chunk.n_tokens}".encode()).digest(4 * chunk.n_tokens)
     numbers = np.frombuffer(digest, "<u4") % _PLACEHOLDER_RANGE
     return [_FIRST_PLACEHOLDER + int(number) for number in numbers]
@@ -134,10 +122,8 @@ class Sound:
 
 
 class MediaDecoder(Protocol):
-    """A decoder of files. Calls come from one thread and may take seconds.
-
-    Raises RequestError for damaged, too large and unsupported files, EngineError where none can be decoded.
-    """
+    """A decoder of files. Calls come from one thread and may take seconds. Raises RequestError for damaged, too large
+    and unsupported files, EngineError where none can be decoded."""
 
     def picture(self, data: bytes) -> Picture: ...
 
@@ -172,11 +158,9 @@ def prompt_tokens(
     tokenize: Callable[[str, bool, Spans], list[int]],
     quoted: Spans = (),
 ) -> PromptTokens:
-    """Return the tokens of `prompt`, in which each marker of `layouts` becomes that layout.
-
-    `tokenize(text, is_first, quoted)` tokenizes the texts between them, each with its `quoted` parts; the first one
-    also gets what begins a prompt.
-    """
+    """Return the tokens of `prompt`, in which each marker of `layouts` becomes that layout. `tokenize(text, is_first,
+    quoted)` tokenizes the texts between them, each with its `quoted` parts; the first one also gets what begins a
+    prompt."""
     place = 0
     # The text before a first marker is empty and would not be tokenized, but what begins every prompt is needed.
     tokens = tokenize("", True, ()) if any(map(prompt.startswith, layouts)) else []
@@ -196,10 +180,8 @@ def prompt_tokens(
 
 
 def n_whole(tokens: Sequence[int], n_tokens: int) -> int:
-    """Return how many of the first `n_tokens` of a prompt can be used without cutting a chunk in two.
-
-    Chunks that follow each other without text between them count as one.
-    """
+    """Return how many of the first `n_tokens` of a prompt can be used without cutting a chunk in two. Chunks that
+    follow each other without text between them count as one."""
     if not (0 < n_tokens < len(tokens) and is_placeholder(tokens[n_tokens])):
         return n_tokens
     while n_tokens and is_placeholder(tokens[n_tokens - 1]):

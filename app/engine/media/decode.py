@@ -35,10 +35,8 @@ _N_SAMPLED_FRAMES = 200
 
 
 def decode_picture(data: bytes) -> Picture:
-    """Return the first frame of a picture as RGB: upright, over white, its sides at most MAX_SIDE.
-
-    Raises RequestError for a damaged one, and for one whose declared size is out of bounds.
-    """
+    """Return the first frame of a picture as RGB: upright, over white, its sides at most MAX_SIDE. Raises RequestError
+    for a damaged one, and for one whose declared size is out of bounds."""
     from PIL import Image, UnidentifiedImageError
 
     form = format_of(data)
@@ -100,10 +98,8 @@ def _without_palette(image: Any) -> Any:
 
 
 def decode_sound(data: bytes, sample_rate: int) -> Sound:
-    """Return a sound as one channel at `sample_rate`.
-
-    Raises RequestError for a damaged or empty one, and for one shorter than MIN_SOUND_S or longer than MAX_SOUND_S.
-    """
+    """Return a sound as one channel at `sample_rate`. Raises RequestError for a damaged or empty one, and for one
+    shorter than MIN_SOUND_S or longer than MAX_SOUND_S."""
     import miniaudio
 
     form = format_of(data)

@@ -23,11 +23,9 @@ _BEGIN, _TILE, _END = (ord("<"),), (ord("|"),), (ord(">"),)
 
 
 class FakeEncoder:
-    """A `MediaEncoder` of chunks of `n_tokens` embeddings of width `n_embd`; a chunk takes `encode_s` seconds.
-
-    With `n_columns` a chunk is a picture of a model with M-RoPE, of so many columns. The chunks of a file whose bytes
-    begin with `failing` cannot be encoded. `n_laid_out` and `n_encoded` count the calls.
-    """
+    """A `MediaEncoder` of chunks of `n_tokens` embeddings of width `n_embd`; a chunk takes `encode_s` seconds. With
+    `n_columns` a chunk is a picture of a model with M-RoPE, of so many columns. The chunks of a file whose bytes begin
+    with `failing` cannot be encoded. `n_laid_out` and `n_encoded` count the calls."""
 
     def __init__(
         self, n_embd: int = 8, n_tokens: int = 4, *, is_causal: bool = True, n_columns: int = 0, encode_s: float = 0.0

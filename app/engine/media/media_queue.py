@@ -34,10 +34,8 @@ _Message: TypeAlias = Request | Tokenize
 
 @dataclass(slots=True)
 class _Owner:
-    """A request or token count with its media; `chunks` are those of its layouts, with the file of each.
-
-    `turn` grows with each piece of work; the owner with the lowest is next.
-    """
+    """A request or token count with its media; `chunks` are those of its layouts, with the file of each. `turn` grows
+    with each piece of work; the owner with the lowest is next."""
 
     media: tuple[MediaInput, ...]
     conversation: str
@@ -49,11 +47,9 @@ class _Owner:
 
 
 class MediaQueue:
-    """Pictures and sounds of all requests: a `MediaEmbeddings` for the loop.
-
-    One thread makes all calls but `close`; callbacks come from the queue's own thread. `wake` is called when embeddings
-    are there, or cannot be. The queue owns `encoder`, and calls it from its thread only.
-    """
+    """Pictures and sounds of all requests: a `MediaEmbeddings` for the loop. One thread makes all calls but `close`;
+    callbacks come from the queue's own thread. `wake` is called when embeddings are there, or cannot be. The queue owns
+    `encoder`, and calls it from its thread only."""
 
     def __init__(
         self,
@@ -80,9 +76,7 @@ class MediaQueue:
 
     def prepare(self, owner: str, media: Sequence[MediaInput], conversation: str, on_prepared: OnPrepared) -> None:
         """Lay out `media` and call `on_prepared` with a layout of each, or with the error of the first that fails.
-
-        `end` must be called for the owner, who then gets no more calls.
-        """
+        `end` must be called for the owner, who then gets no more calls."""
         with self._changed:
             self._raise_fault()
             assert owner not in self._owners, "an owner prepares once"
@@ -289,10 +283,8 @@ class MediaIntake:
         self._queue.prepare(owner, message.media, conversation, lambda result: self._post(Prepared(message, result)))
 
     def layouts(self, prepared: Prepared) -> Mapping[str, MediaLayout] | None:
-        """Return the layouts of a message by marker, None if it was aborted meanwhile. Raises its error.
-
-        `end` must be called once they are no longer needed.
-        """
+        """Return the layouts of a message by marker, None if it was aborted meanwhile. Raises its error. `end` must be
+        called once they are no longer needed."""
         owner = owner_of(prepared.message)
         if self._preparing.get(owner) is not prepared.message:
             return None

@@ -66,7 +66,6 @@ class MediaStore:
             return _file_key("embeddings", content_id) in self._files
 
     def save_layout(self, key: str, layout: MediaLayout, conversation: str) -> None:
-        """Save a layout of `conversation`, unless it may be in memory only."""
         most = self._max_disk_bytes
         self._write(_file_key("layout", key), conversation, lambda path: write_layout(path, key, layout, most))
 

@@ -85,10 +85,8 @@ class EvalAccumulator:
         return self._divergence_sum / self._n_tokens if self._divergences else None
 
     def add(self, targets: NDArray[np.intp], logits: Logits, reference: Logits | None = None) -> None:
-        """Score `targets`, shape (n,), that were predicted by `logits`, shape (n, n_vocab), and by a reference.
-
-        Raises EngineError for logits that are not numbers.
-        """
+        """Score `targets`, shape (n,), that were predicted by `logits`, shape (n, n_vocab), and by a reference. Raises
+        EngineError for logits that are not numbers."""
         log_p = log_softmax(logits)
         self._losses.append(-_taken(log_p, targets))
         self._n_tokens += len(targets)
@@ -136,10 +134,8 @@ def mean_of(values: Floats) -> Estimate:
 
 
 def quantile_of(values: Floats, share: float) -> Estimate:
-    """Return the value that `share` of `values` lie below, interpolated between neighbours.
-
-    Its error is that of a normal distribution with the same interval.
-    """
+    """Return the value that `share` of `values` lie below, interpolated between neighbours. Its error is that of a
+    normal distribution with the same interval."""
     ordered = np.sort(values)
     last = len(ordered) - 1
     spread = _Z * math.sqrt(share * (1 - share) / len(ordered))
@@ -186,10 +182,8 @@ def _divergence(log_q: Floats, log_p: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class EvalRequest:
-    """The paths of a validated model and, optionally, its reference.
-
-    They read `text` in windows of `n_ctx` tokens, the first `n_chunks` or all for 0.
-    """
+    """The paths of a validated model and, optionally, its reference. They read `text` in windows of `n_ctx` tokens, the
+    first `n_chunks` or all for 0."""
 
     models: tuple[str, ...]
     text: str

@@ -20,11 +20,9 @@ from quantizer.mix.imatrix import ImatrixCollector, ImportanceMatrix, read_imatr
 
 @dataclass(frozen=True, slots=True)
 class ImatrixRequest:
-    """The path of a validated model and the `text` that it reads, which is called `dataset`.
-
-    It reads windows of `n_ctx` tokens, the first `n_chunks` or all for 0. With `parses_special` the names of special
-    tokens in the text are such tokens.
-    """
+    """The path of a validated model and the `text` that it reads, which is called `dataset`. It reads windows of
+    `n_ctx` tokens, the first `n_chunks` or all for 0. With `parses_special` the names of special tokens in the text are
+    such tokens."""
 
     model: str
     text: str

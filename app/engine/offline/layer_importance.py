@@ -49,10 +49,8 @@ class LayerDistances:
         self._counts = np.zeros(n_layers, np.int64)
 
     def add(self, layer: int, before: NDArray[np.float32], after: NDArray[np.float32]) -> None:
-        """Count the hidden states before and after `layer`, shape (n_tokens, n_embd) each.
-
-        Raises EngineError where they do not belong together or are not finite.
-        """
+        """Count the hidden states before and after `layer`, shape (n_tokens, n_embd) each. Raises EngineError where
+        they do not belong together or are not finite."""
         if before.shape != after.shape:
             raise EngineError("The layers of this model change the shape of its hidden state.", "Choose another model.")
         products, before_squares, after_squares = (

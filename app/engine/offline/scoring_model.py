@@ -59,9 +59,7 @@ class TargetLogits:
 
 def windows(tokens: Sequence[int], n_ctx: int, begin: int | None, n_windows: int = 0) -> list[Window]:
     """Split `tokens` into whole windows of `n_ctx`, all or the first `n_windows`; each starts with `begin`, if any.
-
-    Raises UsageError for a text that fills no window.
-    """
+    Raises UsageError for a text that fills no window."""
     if n_ctx < MIN_WINDOW:
         raise UsageError(f"Windows of {n_ctx} tokens are too short.", f"Use at least --ctx {MIN_WINDOW}.")
     n_whole = len(tokens) // n_ctx
@@ -73,10 +71,8 @@ def windows(tokens: Sequence[int], n_ctx: int, begin: int | None, n_windows: int
 
 
 def predictions(backends: Sequence[Backend], window: Window) -> Iterator[TargetLogits]:
-    """Yield the logits of each of `backends` for the targets of `window`, some rows at a time.
-
-    Their caches contain the window afterwards. Raises EngineError when one cannot compute it.
-    """
+    """Yield the logits of each of `backends` for the targets of `window`, some rows at a time. Their caches contain the
+    window afterwards. Raises EngineError when one cannot compute it."""
     tokens = window.tokens[:-1]  # the last is predicted and predicts nothing
     n_context = len(tokens) - len(window.targets)
     targets = np.array(window.targets, np.intp)
@@ -94,9 +90,7 @@ def predictions(backends: Sequence[Backend], window: Window) -> Iterator[TargetL
 
 def compute(backends: Sequence[Backend], tokens: Sequence[int], n_context: int) -> Iterator[tuple[int, int]]:
     """Compute `tokens` from an empty sequence in each of `backends`, those after the first `n_context` with logits.
-
-    Yields (position, number of tokens) of each batch while its logits can be read. Raises EngineError.
-    """
+    Yields (position, number of tokens) of each batch while its logits can be read. Raises EngineError."""
     n_batch = min(backend.facts.n_batch for backend in backends)
     for backend in backends:
         backend.truncate(0, 0)
@@ -139,13 +133,9 @@ def load_scoring_model(
     *,
     is_writable: bool = False,
 ) -> ScoringModel:
-    """Load the validated model at `path`; `owned` frees it. `n_threads` 0 uses the default.
-
-    `observer` receives what it computes. Weights that are `is_writable` may be overwritten.
-
-    Raises UsageError for windows longer than the trained context and for an embedding model, EngineError when it cannot
-    be loaded.
-    """
+    """Load the validated model at `path`; `owned` frees it. `n_threads` 0 uses the default. `observer` receives what it
+    computes. Weights that are `is_writable` may be overwritten. Raises UsageError for windows longer than the trained
+    context and for an embedding model, EngineError when it cannot be loaded."""
     from app.engine import llama
 
     settings = load_settings()

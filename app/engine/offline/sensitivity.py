@@ -39,10 +39,8 @@ _MAX_WINDOWS = 16
 
 @dataclass(frozen=True, slots=True)
 class SensitivityRequest:
-    """The path of a validated model, which reads `text` in windows of `n_ctx` tokens.
-
-    `imatrix` is the path of the matrix that its tensors are quantized with.
-    """
+    """The path of a validated model, which reads `text` in windows of `n_ctx` tokens. `imatrix` is the path of the
+    matrix that its tensors are quantized with."""
 
     model: str
     imatrix: str

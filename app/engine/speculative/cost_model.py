@@ -94,10 +94,8 @@ class StepCost:
         return self._base_ratios(n_tokens, n_answers)[0]
 
     def ratios_from(self, n_step: int, n_answers: int = 1, *, is_lasting: bool = False) -> Iterator[float]:
-        """Return the costs of a step of `n_step` tokens of `n_answers`, and with 1 … MAX_DRAFT_TOKENS more.
-
-        Those have the cost of a change if they differ from the last step, a part of it where drafts are to be lasting.
-        """
+        """Return the costs of a step of `n_step` tokens of `n_answers`, and with 1 … MAX_DRAFT_TOKENS more. Those have
+        the cost of a change if they differ from the last step, a part of it where drafts are to be lasting."""
         known = self._base_ratios(n_step, n_answers)
         if not self.size_change:
             return iter(known)
@@ -118,10 +116,8 @@ class StepCost:
         return known
 
     def min_first_chance(self, n_step: int, n_answers: int, *, is_lasting: bool = False) -> float:
-        """Return a chance of the first token at or below which no draft pays in a step of `n_step` tokens.
-
-        Even if all later tokens are certain, a draft of n gives at most n times the chance of its first.
-        """
+        """Return a chance of the first token at or below which no draft pays in a step of `n_step` tokens. Even if all
+        later tokens are certain, a draft of n gives at most n times the chance of its first."""
         key = n_step, n_answers, self._n_last if self.size_change else 0, is_lasting
         chance = self._cached_chances.get(key)
         if chance is None:
@@ -131,11 +127,9 @@ class StepCost:
         return chance
 
     def saved_s(self, n_step: int, n_answers: int, n_drafted: int, n_accepted: int, n_repeated: int = 0) -> float:
-        """Return the seconds that a draft saved in a step of `n_step` tokens without it, negative if it cost time.
-
-        Each accepted token saves a step without drafts; the draft made its own step as long as steps of that size were
-        measured to be, and the next one longer by `n_repeated` tokens. 0 before the first step of one token.
-        """
+        """Return the seconds that a draft saved in a step of `n_step` tokens without it, negative if it cost time. Each
+        accepted token saves a step without drafts; the draft made its own step as long as steps of that size were
+        measured to be, and the next one longer by `n_repeated` tokens. 0 before the first step of one token."""
         if self.single_s is None:
             return 0.0
         plain = self.ratio(n_step, n_answers)
@@ -163,11 +157,9 @@ LENGTHS = (1, 2, 3, 4, 7, 11, 15, 31)
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The evidence for the tokens of a draft, in levels: `levels(draft)` has one for each token.
-
-    `prior_rates` are the acceptance rates by level before any token was verified. With `weighs_chances` they are
-    multiplied by the draft's own chances.
-    """
+    """The evidence for the tokens of a draft, in levels: `levels(draft)` has one for each token. `prior_rates` are the
+    acceptance rates by level before any token was verified. With `weighs_chances` they are multiplied by the draft's
+    own chances."""
 
     levels: Callable[[Draft], Iterable[int]]
     prior_rates: tuple[float, ...]
@@ -193,11 +185,9 @@ _LEVELS_BY_MATCH = tuple(max(n_matched, 1).bit_length() - 1 for n_matched in ran
 
 
 class DraftEstimate(NamedTuple):
-    """The expectation of a draft before it is made: the chance of each token and the cost of drafting one.
-
-    `first` is an upper bound for the chance of the first token. `draft_cost` is that of a token and `pass_cost` that of
-    a draft of any length, in units of a step of one token.
-    """
+    """The expectation of a draft before it is made: the chance of each token and the cost of drafting one. `first` is
+    an upper bound for the chance of the first token. `draft_cost` is that of a token and `pass_cost` that of a draft of
+    any length, in units of a step of one token."""
 
     chances: Iterable[float]
     first: float
@@ -221,10 +211,8 @@ class Acceptance:
         self.n_missed_probes = 0  # since a token was last accepted
 
     def observe(self, draft: Draft, n_drafted: int, n_accepted: int, *, is_probe: bool = False) -> None:
-        """Count `n_accepted` of `n_drafted` tokens as accepted; those after a rejected one were not verified.
-
-        A probe, which was only compared with the sample, tells of its level: the mean is that of drafts that paid.
-        """
+        """Count `n_accepted` of `n_drafted` tokens as accepted; those after a rejected one were not verified. A probe,
+        which was only compared with the sample, tells of its level: the mean is that of drafts that paid."""
         n_verified = min(n_accepted + 1, n_drafted)
         self.n_missed_probes = 0 if n_accepted else self.n_missed_probes + is_probe
         for index, level in enumerate(islice(self._evidence.levels(draft), n_verified)):
@@ -247,10 +235,8 @@ class Acceptance:
 
     @property
     def wasted_cost(self) -> float:
-        """The cost of drafts in vain for each that was verified, in units of a step of one token.
-
-        A source that drafts at every step, of which a share is verified, pays where the verified drafts pay for this.
-        """
+        """The cost of drafts in vain for each that was verified, in units of a step of one token. A source that drafts
+        at every step, of which a share is verified, pays where the verified drafts pay for this."""
         return self._wasted_cost / self._n_used
 
     def upper_bound(self, n_matched: int, n_tokens: int) -> DraftEstimate:
@@ -355,10 +341,8 @@ def _verify_costs(
 
 
 def _repeat_costs(cost: StepCost, n_step: int, n_answers: int, rejection: Rejection) -> Iterator[float]:
-    """Yield what the next step costs more after a draft of which 0, 1 … tokens were accepted and all were removed.
-
-    A generator: it computes nothing where a rejection is free.
-    """
+    """Yield what the next step costs more after a draft of which 0, 1 … tokens were accepted and all were removed. A
+    generator: it computes nothing where a rejection is free."""
     _, *costs = cost.ratios_from(n_step, n_answers)
     plain = cost.ratio(n_step - rejection.n_known + 1, n_answers)
     for ratio in costs:
@@ -376,10 +360,8 @@ class DraftGain:
 
 
 def draft_gains(cost: StepCost) -> tuple[DraftGain, ...]:
-    """Return the gains of drafts for one answer, by acceptance rate; finding a draft takes no time.
-
-    A draft of n tokens makes a step of n + 1.
-    """
+    """Return the gains of drafts for one answer, by acceptance rate; finding a draft takes no time. A draft of n tokens
+    makes a step of n + 1."""
     found = []
     for acceptance in ACCEPTANCES:
         best = best_draft_length(repeat(acceptance, MAX_DRAFT_TOKENS), cost, n_step=1, n_answers=1)

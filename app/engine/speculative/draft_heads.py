@@ -45,17 +45,14 @@ class HeadKind(StrEnum):
 
     @property
     def source_name(self) -> str:
-        """The name of its drafts in metrics."""
         return f"{self.value.lower()} head"
 
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """What a head needs to run.
-
-    It reads the inputs of the layers `target_layers` of its model; one that equals the number of layers is the output
-    of the last. In one pass it predicts up to `n_block` tokens, in whose places `mask_token` stands.
-    """
+    """What a head needs to run. It reads the inputs of the layers `target_layers` of its model; one that equals the
+    number of layers is the output of the last. In one pass it predicts up to `n_block` tokens, in whose places
+    `mask_token` stands."""
 
     kind: HeadKind
     target_layers: tuple[int, ...]
@@ -79,23 +76,18 @@ class Head(Protocol):
 
     def n_waiting(self, sequence_ids: Collection[int]) -> int:
         """Return how many tokens of these sequences the head has not computed."""
-        ...
 
     def catch_up(self, sequence_ids: Collection[int]) -> None:
         """Compute all of them."""
-        ...
 
 
 class AutoregressiveHead(Head, Protocol):
     """A head that predicts one token beyond the end of a sequence, then one more from its own hidden state."""
 
     def predict(self, chunks: Many[Chunk]) -> list[NDArray[np.float32]]:
-        """Return the logits after each chunk, of one token each; an empty list if cells run short.
-
-        A chunk begins where its sequence ends in the backend, or after an earlier chunk of this method. Everything is
-        dropped when the backend computes the sequence further.
-        """
-        ...
+        """Return the logits after each chunk, of one token each; an empty list if cells run short. A chunk begins where
+        its sequence ends in the backend, or after an earlier chunk of this method. Everything is dropped when the
+        backend computes the sequence further."""
 
 
 class BlockHead(Head, Protocol):
@@ -107,17 +99,14 @@ class BlockHead(Head, Protocol):
     def predict_blocks(self, chunks: Many[Chunk]) -> list[list[PredictedToken]]:
         """Return `n_block` tokens after each chunk, which is the newest token of a sequence; an empty list if cells
         run short."""
-        ...
 
 
 HeadT = TypeVar("HeadT", bound=Head)
 
 
 class _HeadSource(Generic[HeadT]):
-    """What the drafts of both kinds of heads have in common: their cost, and when they are due.
-
-    `name` is that of the drafts. The `head` reads `share_of_bytes` of the bytes of the model with `target_cost`.
-    """
+    """What the drafts of both kinds of heads have in common: their cost, and when they are due. `name` is that of the
+    drafts. The `head` reads `share_of_bytes` of the bytes of the model with `target_cost`."""
 
     evidence = CONFIDENCE
 
@@ -217,10 +206,8 @@ class BlockHeadSource(_HeadSource[BlockHead]):
 
 
 def _next_chunk(draft: GreedyDraft) -> Chunk:
-    """Return the last token so far as a chunk: the newest token of the answer is not computed yet.
-
-    The model may have to repeat tokens before it, which the head has kept.
-    """
+    """Return the last token so far as a chunk: the newest token of the answer is not computed yet. The model may have
+    to repeat tokens before it, which the head has kept."""
     sequence = draft.request.sequence
     token = draft.tokens[-1] if draft.tokens else sequence.tokens[-1]
     return Chunk(sequence.slot_id, len(sequence.tokens) - 1 + len(draft.tokens), [token], 1)

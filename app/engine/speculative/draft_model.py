@@ -37,9 +37,7 @@ N_UNCHECKED = 5  # first ids: special tokens, with different names in models tha
 @dataclass(slots=True)
 class _Answer:
     """An answer in the cache of the draft model: its first `n_computed` tokens, then `drafted` ones to be verified.
-
-    `tokens` is the answer's own list, which grows. `sequence_id` is None while it has no slot in the cache.
-    """
+    `tokens` is the answer's own list, which grows. `sequence_id` is None while it has no slot in the cache."""
 
     tokens: list[int]
     n_computed: int
@@ -56,10 +54,6 @@ class _Answer:
     def n_missing(self) -> int:
         return len(self.tokens) - self.n_computed - len(self.drafted)
 
-    def n_accepted(self) -> int:
-        """Return how many of the drafted tokens were accepted, not counting the newest token."""
-        return n_common(self.drafted, self.tokens[self.n_computed : -1])
-
 
 @dataclass(slots=True)
 class _Job(GreedyDraft):
@@ -69,10 +63,8 @@ class _Job(GreedyDraft):
 
 
 class DraftModel:
-    """Drafts from `backend` for a model with the facts `target`, whose steps cost `target_cost`.
-
-    All requests of one call are drafted in the same batches. An answer without room in the cache gets no draft.
-    """
+    """Drafts from `backend` for a model with the facts `target`, whose steps cost `target_cost`. All requests of one
+    call are drafted in the same batches. An answer without room in the cache gets no draft."""
 
     name = "draft model"
     evidence = CONFIDENCE
@@ -111,12 +103,27 @@ class DraftModel:
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         """Return a draft for each request, empty if this model has not caught up yet or has no room."""
-        self._drop_rejected()
+        # Drafted tokens that were not accepted go; the newest token of each answer is left to compute.
+        for answer in self._answers.values():
+            n_known = min(answer.n_computed, len(answer.tokens) - 1)
+            if answer.sequence_id is not None and (answer.drafted or n_known < answer.n_computed):
+                n_accepted = n_common(answer.drafted, answer.tokens[answer.n_computed : -1])
+                # Where a state or a window went back further, the rest is computed again.
+                n_left = self._cache.truncate(answer.sequence_id, n_known + n_accepted)
+                self._cache.record_computed(answer.sequence_id, answer.drafted[: max(0, n_left - n_known)])
+                answer.n_computed, answer.drafted = n_left, []
         jobs = [_Job(request, self.name, answer=self._answer(request.sequence)) for request in requests]
         draft_cost = self._cost.per_token(len(jobs))
         growing = self._catch_up(self._with_room(jobs))
         while growing := [job for job in growing if job.may_continue(draft_cost)]:
-            if not self._extend(growing):
+            chunks = []
+            for job in growing:
+                answer, token = job.answer, job.tokens[-1]
+                if not answer.drafted:
+                    self._cache.hold(answer.slot_id)
+                chunks.append(Chunk(answer.slot_id, answer.n_computed + len(answer.drafted), [token], 1))
+                answer.drafted.append(token)
+            if not self._compute(chunks, growing):
                 break
         return [job.draft() for job in jobs]
 
@@ -140,16 +147,6 @@ class DraftModel:
             n_cached = self._cache.n_cached(sequence.tokens)
             answer = self._answers[sequence] = _Answer(sequence.tokens, n_cached, probed_at=sequence.n_prompt)
         return answer
-
-    def _drop_rejected(self) -> None:
-        """Truncate the drafted tokens that were not accepted; the newest token of each answer is left to compute."""
-        for answer in self._answers.values():
-            n_known = min(answer.n_computed, len(answer.tokens) - 1)
-            if answer.sequence_id is not None and (answer.drafted or n_known < answer.n_computed):
-                # Where a state or a window went back further, the rest is computed again.
-                n_left = self._cache.truncate(answer.sequence_id, n_known + answer.n_accepted())
-                self._cache.record_computed(answer.sequence_id, answer.drafted[: max(0, n_left - n_known)])
-                answer.n_computed, answer.drafted = n_left, []
 
     def _with_room(self, jobs: Many[_Job]) -> list[_Job]:
         """Return the jobs with enough cells, context and vocabulary, those with least to catch up first."""
@@ -199,22 +196,9 @@ class DraftModel:
             self._cache.record_computed(chunk.sequence_id, chunk.tokens)
         return ready
 
-    def _extend(self, jobs: Many[_Job]) -> bool:
-        """Draft one more token for each job. Return False if it could not be computed."""
-        chunks = []
-        for job in jobs:
-            answer = job.answer
-            if not answer.drafted:
-                self._cache.hold(answer.slot_id)
-            chunks.append(Chunk(answer.slot_id, answer.n_computed + len(answer.drafted), job.tokens[-1:], 1))
-            answer.drafted.append(job.tokens[-1])
-        return self._compute(chunks, jobs)
-
     def _compute(self, chunks: Many[Chunk], jobs: Many[_Job]) -> bool:
-        """Compute `chunks`, of which those with logits give `jobs` a token each, and measure the time.
-
-        If that fails, all drafted tokens are dropped.
-        """
+        """Compute `chunks`, of which those with logits give `jobs` a token each, and measure the time. If that fails,
+        all drafted tokens are dropped."""
         started_s = self._clock()
         if not chunks or self._backend.decode(chunks) is not DecodeStatus.DONE:
             for answer in self._answers.values():

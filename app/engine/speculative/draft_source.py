@@ -43,27 +43,21 @@ class DraftSource(Protocol):
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
         """Return the estimate for a draft of at most `n_max` tokens while `n_answers` answers run."""
-        ...
 
     def n_probe_tokens(self, sequence: Sequence) -> int:
         """Return how many tokens to request when no draft pays, only to measure their acceptance."""
-        ...
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         """Return a draft for each request, empty if there is none."""
-        ...
 
     def release(self, sequence: Sequence) -> None:
         """Forget a sequence that has ended (it then has a finish reason) or is about to lose some of its text."""
-        ...
 
 
 def tokens_between_probes(acceptance: Acceptance) -> int:
-    """Return after how many tokens a source that does not pay drafts one again: each probe that was wrong doubles it.
-
-    A probe of a head costs about a step: of a head that is always wrong, 1.6 % of the answer's time every 64 tokens,
-    0.2 % every 512.
-    """
+    """Return after how many tokens a source that does not pay drafts one again: each probe that was wrong doubles it. A
+    probe of a head costs about a step: of a head that is always wrong, 1.6 % of the answer's time every 64 tokens,
+    0.2 % every 512."""
     return PROBE_EVERY_TOKENS << min(acceptance.n_missed_probes, _MAX_DOUBLINGS)
 
 
@@ -95,10 +89,8 @@ class GreedyDraft:
 
 
 class DraftCost:
-    """The cost of drafting in units of the target's step of one token.
-
-    Until both are measured it is `share_of_bytes`, the bytes read for it over those of the target.
-    """
+    """The cost of drafting in units of the target's step of one token. Until both are measured it is `share_of_bytes`,
+    the bytes read for it over those of the target."""
 
     def __init__(self, share_of_bytes: float, target: StepCost) -> None:
         self._share_of_bytes = share_of_bytes
@@ -107,11 +99,9 @@ class DraftCost:
         self._waiting_token_s: float | None = None
 
     def observe(self, n_tokens: int, duration_s: float) -> None:
-        """Count a drafting step of `n_tokens`."""
         self._own.observe(n_tokens, duration_s)
 
     def of_step(self, n_tokens: int) -> float:
-        """Return the cost of a drafting step of `n_tokens`."""
         own_s, target_s = self._own.single_s, self._target.single_s
         single = own_s / target_s if own_s and target_s else self._share_of_bytes
         return single * self._own.ratio(n_tokens)

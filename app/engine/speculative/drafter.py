@@ -34,9 +34,7 @@ UNLIMITED = Truncation()
 @dataclass(slots=True)
 class _Candidate:
     """The best draft of an answer so far: with it the step gives `gain` times as many tokens a second as without.
-
-    `cost` is that of making it, in units of a step of one token; 0 if it was requested as a probe.
-    """
+    `cost` is that of making it, in units of a step of one token; 0 if it was requested as a probe."""
 
     sequence: Sequence
     n_max: int
@@ -55,9 +53,7 @@ class _Order(NamedTuple):
 
 class Drafter:
     """The assignment of drafts to sequences. A new request begins with the acceptance rates of all earlier ones.
-
-    Sources are used in order, those without cost first; a later one only if it may beat the best draft so far.
-    """
+    Sources are used in order, those without cost first; a later one only if it may beat the best draft so far."""
 
     def __init__(
         self,
@@ -144,7 +140,6 @@ class Drafter:
         self._others.clear()
 
     def _propose(self, source: DraftSource, candidates: Many[_Candidate]) -> None:
-        """Let `source` draft for the candidates that it may improve."""
         requested = [(item, order) for item in candidates if (order := self._request(source, item)).n_tokens]
         if not requested:
             return

@@ -52,11 +52,8 @@ class _Reading:
 
 
 class CrossRequestLookup:
-    """Drafts from finished sequences of this process: at most `max_tokens` of them, the oldest dropped first.
-
-    Two indexes take turns: when the younger has half of all tokens, the older is dropped. The texts stay in the
-    process.
-    """
+    """Drafts from finished sequences of this process: at most `max_tokens` of them, the oldest dropped first. Two
+    indexes take turns: when the younger has half of all tokens, the older is dropped. The texts stay in the process."""
 
     name = "cross-request lookup"
     evidence = MATCH_LENGTH
@@ -96,7 +93,6 @@ class CrossRequestLookup:
         self._readings.clear()
 
     def _reading(self, sequence: Sequence) -> _Reading:
-        """Return the place of `sequence` after its newest token."""
         reading = self._readings.get(sequence)
         if reading is None or reading.indexes != self._indexes:
             n_skipped = max(0, len(sequence.tokens) - N_CONTEXT_TOKENS)
@@ -128,11 +124,9 @@ class _Rejoin:
 
 @dataclass(slots=True)
 class _Tracker:
-    """The place of an answer in the earlier text that it repeats. `tokens` is the whole text, which grows.
-
-    While it repeats, `tokens[place]` is expected next, and `n_agreed` tokens were as expected since the last new
-    change. After it left, at index `left_at`, `place` stays the one expected there.
-    """
+    """The place of an answer in the earlier text that it repeats. `tokens` is the whole text, which grows. While it
+    repeats, `tokens[place]` is expected next, and `n_agreed` tokens were as expected since the last new change. After
+    it left, at index `left_at`, `place` stays the one expected there."""
 
     tokens: list[int]
     n_read: int
@@ -141,10 +135,6 @@ class _Tracker:
     left_at: int | None = None
     uncertain: _Rejoin | None = None  # the newest one, until enough tokens agree after it
     changes: dict[int, list[_Change]] = field(default_factory=dict)  # by their first old token, the newest first
-
-    @property
-    def is_lost(self) -> bool:
-        return self.left_at is not None and self.n_read - self.left_at > MAX_CHANGE_TOKENS
 
     def read(self) -> None:
         """Advance by the tokens added since."""
@@ -257,7 +247,7 @@ class EditLookup:
         tracker = self._trackers.get(sequence)
         if tracker is not None:
             tracker.read()
-            if tracker.is_lost:
+            if tracker.left_at is not None and tracker.n_read - tracker.left_at > MAX_CHANGE_TOKENS:  # it is lost
                 del self._trackers[sequence]
                 tracker = None
         index = sequence.suffixes()

@@ -15,11 +15,9 @@ MAX_COUNTED_SUFFIXES = 8  # suffixes of the text, longest first, that count a ne
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """Tokens that may follow, and the probability that `source` gives each of them if those before it are right.
-
-    For a lookup, `chances[i]` is the share of occurrences that continue with `tokens[i]`, and `n_matched` the length in
-    tokens of the suffix that occurred before; a draft model has no match.
-    """
+    """Tokens that may follow, and the probability that `source` gives each of them if those before it are right. For a
+    lookup, `chances[i]` is the share of occurrences that continue with `tokens[i]`, and `n_matched` the length in
+    tokens of the suffix that occurred before; a draft model has no match."""
 
     tokens: tuple[int, ...]
     chances: tuple[float, ...]
@@ -27,7 +25,6 @@ class Draft:
     source: str = ""
 
     def truncated(self, n_tokens: int) -> Draft:
-        """Return the draft of its first `n_tokens`."""
         return Draft(self.tokens[:n_tokens], self.chances[:n_tokens], self.n_matched, self.source)
 
     def before_media(self) -> Draft:
@@ -36,7 +33,6 @@ class Draft:
         return self if n_text == len(self.tokens) else self.truncated(n_text)
 
     def of_source(self, source: str) -> Draft:
-        """Return the same draft as one of `source`."""
         return Draft(self.tokens, self.chances, self.n_matched, source)
 
 
@@ -56,10 +52,8 @@ class _State:
 
 
 class SuffixIndex:
-    """An index of a growing text. `extend` takes O(1) amortised a token, `propose` O(tokens proposed).
-
-    `n_matched` is the length of the longest suffix of the text that occurred before.
-    """
+    """An index of a growing text. `extend` takes O(1) amortised a token, `propose` O(tokens proposed). `n_matched` is
+    the length of the longest suffix of the text that occurred before."""
 
     def __init__(self, tokens: Iterable[int] = ()) -> None:
         self._states = [_State(0, -1, {})]
@@ -87,9 +81,7 @@ class SuffixIndex:
 
     def advance(self, place: int, n_matched: int, token: int) -> tuple[int, int]:
         """Return where another text is after `token` if it was at `place`, and how many of its tokens match there.
-
-        Without a match it is at place 0.
-        """
+        Without a match it is at place 0."""
         states = self._states
         while place and token not in states[place].following:
             place = states[place].link
@@ -127,7 +119,15 @@ class SuffixIndex:
             index = state.link
         if index >= 0:
             newest.link = self._suffix_state(index, token)
-            self._count_suffixes(newest.link)
+            # Only the longest suffixes count the new occurrence: a repetitive text has thousands of them.
+            suffix = newest.link
+            for _ in range(MAX_COUNTED_SUFFIXES):
+                if suffix <= 0:
+                    break
+                state = states[suffix]
+                state.count += 1
+                state.used = n_tokens
+                suffix = state.link
         self._last, self.n_matched = new, states[newest.link].length
 
     def _suffix_state(self, state: int, token: int) -> int:
@@ -146,23 +146,10 @@ class SuffixIndex:
             state = states[state].link
         return clone
 
-    def _count_suffixes(self, index: int) -> None:
-        """Count the new occurrence in the longest suffixes only: a repetitive text has thousands of them."""
-        states, n_tokens = self._states, self._n_tokens
-        for _ in range(MAX_COUNTED_SUFFIXES):
-            if index <= 0:
-                return
-            state = states[index]
-            state.count += 1
-            state.used = n_tokens
-            index = state.link
-
 
 class SuffixReader:
-    """The place of another text in an index: after the longest of its suffixes that the index contains.
-
-    The index may grow meanwhile; a longer suffix is then found as the text continues. O(1) amortised a token.
-    """
+    """The place of another text in an index: after the longest of its suffixes that the index contains. The index may
+    grow meanwhile; a longer suffix is then found as the text continues. O(1) amortised a token."""
 
     def __init__(self, index: SuffixIndex) -> None:
         self._index = index

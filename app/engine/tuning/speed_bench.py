@@ -54,11 +54,9 @@ _STEPS = TuningEffort(
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is timed: a step of `n_tokens`, all with logits, of a sequence that attends to at least `depth` cells.
-
-    With a depth of None the prefill of as many tokens in an empty cache, where only the last has logits; with
-    `n_answers` a step of one token of each of so many other sequences.
-    """
+    """What is timed: a step of `n_tokens`, all with logits, of a sequence that attends to at least `depth` cells. With
+    a depth of None the prefill of as many tokens in an empty cache, where only the last has logits; with `n_answers` a
+    step of one token of each of so many other sequences."""
 
     n_tokens: int
     depth: int | None
@@ -66,7 +64,6 @@ class _Case:
 
 
 def _speeds(setting: RuntimeSettings, seconds: Mapping[_Case, float]) -> SpeedMeasurement:
-    """Return the speeds of `setting`, which takes so many `seconds` for each case."""
     prefill = next(case.n_tokens / taken_s for case, taken_s in seconds.items() if case.depth is None)
     singles = {case.depth: taken_s for case, taken_s in seconds.items() if case.n_tokens == 1}
     decode = tuple((depth, 1 / taken_s) for depth, taken_s in singles.items() if depth is not None)
@@ -123,11 +120,9 @@ class SpeedBench:
         return _speeds(self._setting, self._sampled(self._begin, self._time))
 
     def compare(self, other: SpeedBench, known: SpeedMeasurement) -> SpeedMeasurement:
-        """Return the speeds of this backend by those `known` of `other`, whose cases are timed in turns with it.
-
-        A machine may grow faster or slower within a minute, by more than settings differ; that moves both times of a
-        pair, and the median of their ratios counts. Only what is known of `other` is compared.
-        """
+        """Return the speeds of this backend by those `known` of `other`, whose cases are timed in turns with it. A
+        machine may grow faster or slower within a minute, by more than settings differ; that moves both times of a
+        pair, and the median of their ratios counts. Only what is known of `other` is compared."""
 
         def begin(case: _Case) -> bool:
             return self._begin(case) and other._begin(case)
@@ -141,10 +136,8 @@ class SpeedBench:
 
     def size_change(self, known: SpeedMeasurement) -> float:
         """Return what a step of several tokens costs more between steps of one than among its like, in steps of one.
-
         The steps after it that settle are counted too: a GPU computes them without the graph that it had captured.
-        `known` are the speeds of this backend; 0 where it has too few cells.
-        """
+        `known` are the speeds of this backend; 0 where it has too few cells."""
         single, several = _Case(1, _RATIO_DEPTH), _Case(_N_DRAFTED, _RATIO_DEPTH)
         seconds = _seconds(known, (single, several))
         if len(seconds) < 2 or not self._begin(single):
@@ -243,11 +236,9 @@ class SpeedBench:
         return True
 
     def _attend_to_all(self) -> bool:
-        """Let sequence 0 be the seed, which attends to the others' cells, too. Return False without its room.
-
-        Copies of a short state, overlaid on it, cost the next step as much as a longer sequence, without computing one.
-        That they are in the same stream is not enough: fused attention skips the cells of other sequences.
-        """
+        """Let sequence 0 be the seed, which attends to the others' cells, too. Return False without its room. Copies of
+        a short state, overlaid on it, cost the next step as much as a longer sequence, without computing one. That they
+        are in the same stream is not enough: fused attention skips the cells of other sequences."""
         if not self._backend.restore_state(0, self._seed):
             return False
         self._n_computed = self._n_seed
@@ -288,10 +279,8 @@ class SpeedBench:
 def measure_step_cost(
     backend: Backend, setting: RuntimeSettings, known: Mapping[int, float], clock: Clock = time.perf_counter
 ) -> StepCost:
-    """Return what steps of an empty `backend` cost, by their size and where it changes, and leave it empty.
-
-    Takes some thirty steps, or half as many where the ratios by size are `known`.
-    """
+    """Return what steps of an empty `backend` cost, by their size and where it changes, and leave it empty. Takes some
+    thirty steps, or half as many where the ratios by size are `known`."""
     effort = replace(_STEPS, step_sizes=(_N_DRAFTED,)) if known else _STEPS
     with closing(SpeedBench(backend, setting, effort, clock)) as bench:
         measured = bench.measure()

@@ -46,10 +46,8 @@ _NO_ROOM = "too little free memory for both"
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
     """What decides speed: threads, flash attention, repacked weights (extra buffer types), tokens of a micro-batch
-    (ubatch), and the types of the KV cache, which users choose and no measurement does.
-
-    With `plain_from` repacked weights are mapped as the file has them too, for steps of at least so many tokens.
-    """
+    (ubatch), and the types of the KV cache, which users choose and no measurement does. With `plain_from` repacked
+    weights are mapped as the file has them too, for steps of at least so many tokens."""
 
     n_threads: int
     flash_attention: bool
@@ -69,10 +67,8 @@ class RuntimeSettings:
 @dataclass(frozen=True, slots=True)
 class SpeedMeasurement:
     """Speeds of one setting, in tokens a second. `decode` is by depth: (tokens in the cache, speed), ascending.
-
     `step_ratios` is the time of a step of n tokens over that of one: (n, ratio), ascending. `batched_decode` is that of
-    N_BATCHED answers at once, in all; 0 where there is no room for them.
-    """
+    N_BATCHED answers at once, in all; 0 where there is no room for them."""
 
     setting: RuntimeSettings
     prefill: float
@@ -112,11 +108,9 @@ def plain_from_of(header: Header) -> int:
 def default_setting(
     n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bool, plain_from: int = 0
 ) -> RuntimeSettings:
-    """Return the settings to use before anything is measured, with `plain_from` of the model.
-
-    On a CPU fused attention halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens, 1.24B Q4_K_M, 2 AVX-512 cores);
-    on a GPU it is the faster way.
-    """
+    """Return the settings to use before anything is measured, with `plain_from` of the model. On a CPU fused attention
+    halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens, 1.24B Q4_K_M, 2 AVX-512 cores); on a GPU it is the faster
+    way."""
     has_both = extra_buffers_are_safe and not has_gpu
     return RuntimeSettings(
         n_threads,
@@ -147,11 +141,9 @@ def decode_speed(measured: SpeedMeasurement, work: Workload) -> float:
 
 
 def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasurement:
-    """Return the measurement that does `work` in the least time. `measured` must not be empty.
-
-    Among those that are as fast, the one that decodes several answers fastest: fused attention skips the cells of the
-    others, and may take longer for one long answer.
-    """
+    """Return the measurement that does `work` in the least time. `measured` must not be empty. Among those that are as
+    fast, the one that decodes several answers fastest: fused attention skips the cells of the others, and may take
+    longer for one long answer."""
     limit_s = (1 + AS_FAST) * min(seconds(candidate, work) for candidate in measured)
     as_fast = [candidate for candidate in measured if seconds(candidate, work) <= limit_s]
     return min(as_fast, key=lambda candidate: (-candidate.batched_decode, seconds(candidate, work)))
@@ -198,7 +190,6 @@ class TuneFile:
         return {int(n_tokens): ratio for n_tokens, ratio in self._file.entry(model).get("step_ratios", {}).items()}
 
     def record_use(self, model: str, work: Workload, step_ratios: Mapping[int, float]) -> None:
-        """Replace the workload of `model` and the step costs that it showed."""
         self._file.update(model, {"work": encode(work), "step_ratios": dict(step_ratios)})
 
     def names(self) -> Mapping[str, str]:

@@ -60,11 +60,8 @@ _CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
 
 def first_settings(default: RuntimeSettings, *, extra_buffers_are_safe: bool, plain_from: int) -> list[RuntimeSettings]:
     """Return the `default` and then every other combination of attention and weight layouts, those that share loaded
-    weights one after the other.
-
-    All combinations of everything would take hours, and most differ in one thing only: `refinements` follow from the
-    best of these.
-    """
+    weights one after the other. All combinations of everything would take hours, and most differ in one thing only:
+    `refinements` follow from the best of these."""
     layouts = [(False, 0), *([(True, 0), (True, plain_from)] if extra_buffers_are_safe else [])]
     found = [
         replace(default, flash_attention=flash, extra_buffers=repacked, plain_from=n_tokens)
@@ -93,10 +90,8 @@ def _measured(
     known: SpeedMeasurement | None = None,
 ) -> Iterator[SpeedMeasurement]:
     """Yield the speeds of each candidate: of the first alone, unless they are `known`, of the others in turns with it.
-
     On a GPU there is room for one copy of the weights: a candidate that needs another layout is measured alone, and
-    those after it in turns with that.
-    """
+    those after it in turns with that."""
     models: dict[bool, LlamaModel] = {}
     reference: tuple[SpeedBench, SpeedMeasurement] | None = None
     with ExitStack() as loaded:
@@ -172,11 +167,9 @@ def undisturbed(
 
 
 def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
-    """Quickly measure the settings that lack it, if there is memory for a second copy of the model.
-
-    On GPUs there must be room for all layers: with other layers than the loaded copy has there, speeds would differ.
-    Return an exit status: DISTURBED where some are still to be measured.
-    """
+    """Quickly measure the settings that lack it, if there is memory for a second copy of the model. On GPUs there must
+    be room for all layers: with other layers than the loaded copy has there, speeds would differ. Return an exit
+    status: DISTURBED where some are still to be measured."""
     header = read_header(path)
     profile = PlannedModel(header, tensors_of(header)).profile(requested_run(_CONFIG, is_fused=False))
     # The weights in both layouts, and the two contexts that are measured in turns.
