@@ -95,12 +95,7 @@ async def serving(
         place.mkdir(parents=True)
         shutil.copy(tiny_model, place / f"{name}.gguf")
     settings = Settings(
-        engine="fake",
-        data_dir=folder / "data",
-        cache_dir=folder / "cache",
-        model=BASE,
-        ctx=ctx,
-        prefill_ahead=False,
+        engine="fake", data_dir=folder / "data", cache_dir=folder / "cache", model=BASE, ctx=ctx, prefill_ahead=False
     )
     memory = memory or FakeMemory(total_bytes, SIZES)
     models = ModelManager(settings, thread_worker(step_ms=step_ms, load_ms=load_ms), TemplateProcess(), memory)

@@ -1,9 +1,10 @@
 """The command line as tests start it, and how one process forks many of it.
 
-A service imports for two seconds of processor time, and a suite starts fifty: on Linux one process imports once and
-forks each service, elsewhere each is a Python started anew. `python -m tests.app.service_process ARGUMENTS` is the
-command line as it is, but for the measured memory bandwidth: a service that plans reads a gibibyte seven times,
-2.5 s of processor time, where 16 MiB do for a test.
+A service imports for two seconds of processor time, its engine and each of its jobs for one, and a suite starts a
+hundred: on Linux one process imports once and forks each service, which forks its engines and jobs; elsewhere each is
+a Python started anew. `python -m tests.app.service_process ARGUMENTS` is the command line as it is, but for the
+measured memory bandwidth: a service that plans reads a gibibyte seven times, 2.5 s of processor time, where 16 MiB do
+for a test.
 """
 
 from __future__ import annotations
@@ -12,21 +13,24 @@ import contextlib
 import gc
 import json
 import os
+import runpy
 import select
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from quantizer.system.process import python_command
 
 __all__ = ["CommandStarter", "ForkedProcess", "command_starter"]
 
 _FORKS = "--fork"
+_FORKED_MODULES = frozenset({"app.engine.worker", "app.cli.job_process"})
 
 
 class ForkedProcess:
@@ -113,9 +117,12 @@ def command_starter(environment: Mapping[str, str]) -> Iterator[CommandStarter]:
 
 def _fork_commands(door: socket.socket) -> None:
     """Fork a command for each that asks at `door`, and report its process id and its exit status."""
+    import app.cli.job_process
+    import app.cli.verbs.library
     import app.cli.verbs.service
+    import app.engine.worker
     import app.service.application
-    import app.service.server  # noqa: F401 - what every service imports
+    import app.service.server  # noqa: F401 - what every service, engine and job imports
 
     gc.freeze()
     asking: dict[int, socket.socket] = {}
@@ -160,7 +167,44 @@ def _run_here(environment: Mapping[str, str], arguments: list[str], reading: int
         os.close(number)
     os.environ.clear()
     os.environ.update(environment)
+    subprocess.Popen = _ForkingPopen  # type: ignore[misc]
     _main(arguments)
+
+
+class _ForkingPopen(subprocess.Popen[bytes]):
+    """Forks this process for a Python that runs one of the modules that are imported here already."""
+
+    def __init__(self, args: Sequence[str], *rest: Any, env: Mapping[str, str] | None = None, **options: Any) -> None:
+        match args:
+            case [sys.executable, "-P", "-m", module, *arguments] if module in _FORKED_MODULES:
+                options["preexec_fn"] = partial(
+                    _run_module, module, arguments, {**(os.environ if env is None else env)}
+                )
+        super().__init__(args, *rest, env=env, **options)
+
+
+def _run_module(module: str, arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
+    """Run `module` as `python -m` would, in a process that was forked for it and has its pipes."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # one of these tells Popen that the process has started
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv[1:] = arguments
+    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    status: object = 0
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as leaving:
+        status = leaving.code
+    except BaseException:
+        status = 1
+        sys.excepthook(*sys.exc_info())
+    sys.stdout.flush()
+    os._exit(status if isinstance(status, int) else int(status is not None))
 
 
 def _main(arguments: list[str]) -> NoReturn:

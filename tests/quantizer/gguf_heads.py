@@ -48,11 +48,7 @@ _LATENT_ATTENTION: Shapes = {
     "attn_v_b.weight": (N_HEADS, N_HEAD, N_RANK),
     "attn_output.weight": (N_EMBD, N_HEADS * N_HEAD),
 }
-_DENSE: Shapes = {
-    "ffn_gate.weight": (N_FF, N_EMBD),
-    "ffn_up.weight": (N_FF, N_EMBD),
-    "ffn_down.weight": (N_EMBD, N_FF),
-}
+_DENSE: Shapes = {"ffn_gate.weight": (N_FF, N_EMBD), "ffn_up.weight": (N_FF, N_EMBD), "ffn_down.weight": (N_EMBD, N_FF)}
 _NORMED_ATTENTION: Shapes = {
     **_ATTENTION,
     "attn_q_norm.weight": (N_EMBD // N_HEADS,),
@@ -86,10 +82,7 @@ _LAYERS: dict[str, tuple[Shapes, ...]] = {
     "deepseek2": ({**_LATENT_ATTENTION, **_EXPERTS, "ffn_norm.weight": (N_EMBD,)},) * 2,
     "hy_v3": ({**_NORMED_ATTENTION, **_PLAIN_EXPERTS, "ffn_norm.weight": (N_EMBD,)},) * 2,
     "qwen35": ({**_LINEAR_ATTENTION, **_DENSE}, *({**_GATED_ATTENTION, **_DENSE},) * 2),
-    "qwen3next": (
-        {**_FUSED_LINEAR_ATTENTION, **_GATED_EXPERTS},
-        *({**_GATED_ATTENTION, **_GATED_EXPERTS},) * 2,
-    ),
+    "qwen3next": ({**_FUSED_LINEAR_ATTENTION, **_GATED_EXPERTS}, *({**_GATED_ATTENTION, **_GATED_EXPERTS},) * 2),
 }
 _NOISE = 1.2
 _NOISY = ("attn_output.weight", "ffn_down.weight", "ffn_down_exps.weight", "ffn_down_shexp.weight", "ssm_out.weight")
@@ -134,11 +127,7 @@ def _cycle(rng: np.random.Generator) -> dict[str, np.ndarray]:
     order = rng.permutation(N_TOKENS)
     output = np.zeros_like(embedding)
     output[np.roll(order, -1)] = 0.3 * embedding[order]
-    return {
-        "token_embd.weight": embedding,
-        "output.weight": output,
-        "output_norm.weight": np.ones(N_EMBD, np.float32),
-    }
+    return {"token_embd.weight": embedding, "output.weight": output, "output_norm.weight": np.ones(N_EMBD, np.float32)}
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], gain: float) -> np.ndarray:

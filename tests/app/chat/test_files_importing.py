@@ -40,12 +40,7 @@ def _said(reading: ImportedChat) -> list[tuple[str, str]]:
 
 
 def _node(parent: str | None, role: str = "", content: Any = None, **metadata: object) -> dict[str, Any]:
-    message = {
-        "author": {"role": role},
-        "create_time": 1_700_000_000.5,
-        "content": content,
-        "metadata": metadata,
-    }
+    message = {"author": {"role": role}, "create_time": 1_700_000_000.5, "content": content, "metadata": metadata}
     return {"parent": parent, "children": [], "message": message if role else None}
 
 

@@ -121,8 +121,7 @@ def test_a_fifo_or_a_link_is_no_prompt_and_never_opened(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
-    [(b"x" * (MAX_PROMPT_BYTES + 1), "larger than 64 KiB"), (b"caf\xe9", "not UTF-8: byte 3")],
+    ("data", "reason"), [(b"x" * (MAX_PROMPT_BYTES + 1), "larger than 64 KiB"), (b"caf\xe9", "not UTF-8: byte 3")]
 )
 def test_a_prompt_that_is_too_large_or_no_text_is_refused(folder: Path, data: bytes, reason: str) -> None:
     (folder / "bad.md").write_bytes(data)

@@ -40,12 +40,7 @@ def test_calls_are_followed_by_their_results_and_the_next_answer():
 
 
 def test_results_come_in_the_order_of_the_calls():
-    assert _turns(ASKED, CALLED, _result(3, TWO, "B"), _result(4, ONE, "A")) == [
-        ASKED_TURN,
-        CALLED_TURN,
-        FIRST,
-        SECOND,
-    ]
+    assert _turns(ASKED, CALLED, _result(3, TWO, "B"), _result(4, ONE, "A")) == [ASKED_TURN, CALLED_TURN, FIRST, SECOND]
 
 
 def test_each_call_without_a_result_is_answered_by_a_text_that_says_so():

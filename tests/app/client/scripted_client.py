@@ -360,20 +360,14 @@ class ScriptedClient(ScriptedJobs):
         return 100 * len(tools)
 
     def chat(
-        self,
-        messages: Sequence[Message],
-        model: str = "",
-        options: GenerationOptions | None = None,
+        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the scripted answer, waiting for the model to be ready as the service does."""
         self.requests.append(tuple(messages))
         return self._answer(options)
 
     def complete(
-        self,
-        prompt: str,
-        model: str = "",
-        options: GenerationOptions | None = None,
+        self, prompt: str, model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the scripted answer as the continuation of `prompt`."""
         self.prompts.append(prompt)

@@ -3,15 +3,7 @@
 from __future__ import annotations
 
 from app.client.service_client import ServiceClient
-from app.protocol.chat import (
-    AnswerDelta,
-    Completed,
-    GenerationOptions,
-    Message,
-    Tool,
-    ToolCall,
-    with_deltas,
-)
+from app.protocol.chat import AnswerDelta, Completed, GenerationOptions, Message, Tool, ToolCall, with_deltas
 from tests.app.running import RunningService
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}

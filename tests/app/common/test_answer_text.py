@@ -53,24 +53,15 @@ def test_the_tags_of_an_unknown_model_are_those_it_begins_with(opening: str, clo
 
 
 SPECIAL = {
-    "gemma-4": (
-        "<|channel>thought",
-        "<|channel>thought\nHm.\n<channel|>Yes.<|channel>thought\n<channel|><channel|>",
-    ),
+    "gemma-4": ("<|channel>thought", "<|channel>thought\nHm.\n<channel|>Yes.<|channel>thought\n<channel|><channel|>"),
     "kimi-k3": (
         "<|open|>",
         "<|open|>think<|sep|>Hm.<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|>"
         "<|close|>message<|sep|>",
     ),
     "kimi-k3, not closed": ("<|open|>", "<|open|>think<|sep|>Hm.<|open|>response<|sep|>Yes."),
-    "command-a": (
-        "<|START_THINKING|>",
-        "<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>",
-    ),
-    "solar-open": (
-        "<|begin|>assistant<|think|>",
-        "<|think|>Hm.<|end|><|begin|>assistant<|content|>Yes.<|end|>",
-    ),
+    "command-a": ("<|START_THINKING|>", "<|START_THINKING|>Hm.<|END_THINKING|><|START_TEXT|>Yes.<|END_TEXT|>"),
+    "solar-open": ("<|begin|>assistant<|think|>", "<|think|>Hm.<|end|><|begin|>assistant<|content|>Yes.<|end|>"),
     "apertus": ("<|inner_prefix|>", "<|inner_prefix|>Hm.<|inner_suffix|>Yes."),
     "minimax-m3": ("<mm:think>", "<mm:think>Hm.</mm:think>Yes."),
     "apriel": (

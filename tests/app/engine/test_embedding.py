@@ -19,12 +19,7 @@ PARTS = np.array([[1.0, 2.0], [3.0, 6.0], [8.0, 1.0]], np.float32)
 
 @pytest.mark.parametrize(
     ("pooling", "whole"),
-    [
-        (Pooling.MEAN, PARTS.mean(axis=0)),
-        (Pooling.CLS, PARTS[0]),
-        (Pooling.LAST, PARTS[2]),
-        (Pooling.RANK, PARTS[2]),
-    ],
+    [(Pooling.MEAN, PARTS.mean(axis=0)), (Pooling.CLS, PARTS[0]), (Pooling.LAST, PARTS[2]), (Pooling.RANK, PARTS[2])],
 )
 def test_a_text_in_two_chunks_pools_like_the_whole(pooling: Pooling, whole: np.ndarray) -> None:
     first = PARTS[:2].mean(axis=0) if pooling is Pooling.MEAN else PARTS[0 if pooling is Pooling.CLS else 1]

@@ -55,11 +55,7 @@ def test_a_port_in_use_ends_the_command_before_a_model_is_read(serve: Serve) -> 
 
 
 @pytest.mark.parametrize(
-    ("flags", "status", "words"),
-    [
-        (("--model", "nope"), 1, "no model 'nope'"),
-        (("--port", "70000"), 2, "70000"),
-    ],
+    ("flags", "status", "words"), [(("--model", "nope"), 1, "no model 'nope'"), (("--port", "70000"), 2, "70000")]
 )
 def test_invalid_settings_end_with_a_sentence(serve: Serve, flags: tuple[str, ...], status: int, words: str) -> None:
     ended, errors = serve(*flags)

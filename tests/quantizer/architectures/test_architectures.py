@@ -80,10 +80,19 @@ def test_any_tensor_that_a_layer_lacks_is_noticed(name: str) -> None:
         converted(outline | {"tensors": rest})
 
 
-def test_a_missing_expert_is_named() -> None:
-    outline = OUTLINES["qwen3moe"]
-    rest = {name: shape for name, shape in outline["tensors"].items() if ".experts.2.up_proj" not in name}
-    with pytest.raises(CheckpointError, match=r"Part 2 of model\.layers\.0\.mlp\.experts\.up_proj"):
+@pytest.mark.parametrize(
+    ("name", "missing", "words"),
+    [
+        ("qwen3moe", ".experts.2.up_proj", r"Part 2 of model\.layers\.0\.mlp\.experts\.up_proj"),
+        ("qwen35-predicting", "mtp.pre_fc_norm_hidden.weight", r"lacks blk\.\d\.nextn\.hnorm\.weight"),
+    ],
+)
+def test_a_missing_expert_or_tensor_of_a_layer_that_predicts_further_is_named(
+    name: str, missing: str, words: str
+) -> None:
+    outline = OUTLINES[name]
+    rest = {tensor: shape for tensor, shape in outline["tensors"].items() if missing not in tensor}
+    with pytest.raises(CheckpointError, match=words):
         converted(outline | {"tensors": rest})
 
 
@@ -98,20 +107,21 @@ def test_absurdly_many_experts_are_refused_at_once() -> None:
         converted(OUTLINES["mixtral"] | {"config": changed("mixtral", num_local_experts=(1 << 31) - 1)})
 
 
-def test_two_tensors_for_one_place_are_noticed() -> None:
-    outline = OUTLINES["gemma3-seeing"]
-    twice = outline["tensors"] | {"model.norm.weight": [64]}
-    with pytest.raises(CheckpointError, match=r"would become model\.norm\.weight"):
-        converted(outline | {"tensors": twice})
+_EXPERTS_DIFFER = r"experts\.1\.w2\.weight and .*experts\.0\.w2\.weight differ in shape or type"
 
 
-def test_experts_of_different_shapes_are_named() -> None:
-    outline = OUTLINES["mixtral"]
-    odd = outline["tensors"] | {"model.layers.0.block_sparse_moe.experts.1.w2.weight": [64, 95]}
-    with pytest.raises(
-        CheckpointError, match=r"experts\.1\.w2\.weight and .*experts\.0\.w2\.weight differ in shape or type"
-    ):
-        converted(outline | {"tensors": odd})
+@pytest.mark.parametrize(
+    ("name", "tensor", "shape", "words"),
+    [
+        ("gemma3-seeing", "model.norm.weight", [64], r"would become model\.norm\.weight"),
+        ("mixtral", "model.layers.0.block_sparse_moe.experts.1.w2.weight", [64, 95], _EXPERTS_DIFFER),
+        ("qwen3", "model.layers.0.self_attn.q_proj.bias", [1, 1, 1, 1, 128], r"blk\.0\.attn_q\.bias has 5 dimensions"),
+    ],
+    ids=["two for one place", "experts of different shapes", "more dimensions than a GGUF has"],
+)
+def test_a_tensor_that_does_not_fit_is_named(name: str, tensor: str, shape: list[int], words: str) -> None:
+    with pytest.raises(CheckpointError, match=words):
+        converted(OUTLINES[name] | {"tensors": OUTLINES[name]["tensors"] | {tensor: shape}})
 
 
 @pytest.mark.parametrize(("name", "tower"), [("gemma3", "vision"), ("qwen35", "visual"), ("qwen35moe", "visual")])
@@ -119,13 +129,6 @@ def test_the_towers_of_a_model_that_sees_stay_behind(name: str, tower: str) -> N
     seeing = OUTLINES[f"{name}-seeing"]
     assert any(tower in tensor for tensor in seeing["tensors"])
     assert set(converted(seeing)) == set(converted(OUTLINES[name]))
-
-
-def test_a_tensor_of_more_dimensions_than_a_gguf_has_is_named() -> None:
-    outline = OUTLINES["qwen3"]
-    odd = outline["tensors"] | {"model.layers.0.self_attn.q_proj.bias": [1, 1, 1, 1, 128]}
-    with pytest.raises(CheckpointError, match=r"blk\.0\.attn_q\.bias has 5 dimensions"):
-        converted(outline | {"tensors": odd})
 
 
 @pytest.mark.parametrize(
@@ -152,13 +155,6 @@ def test_one_layer_that_predicts_further_is_the_last_of_the_file(name: str) -> N
     }
     assert f"blk.{n_layers}.attn_norm.weight" not in tensors
     assert outline["metadata"]["nextn_predict_layers"] == 1
-
-
-def test_a_layer_that_predicts_further_and_lacks_a_tensor_is_noticed() -> None:
-    outline = OUTLINES["qwen35-predicting"]
-    rest = {name: shape for name, shape in outline["tensors"].items() if name != "mtp.pre_fc_norm_hidden.weight"}
-    with pytest.raises(CheckpointError, match=r"lacks blk\.\d\.nextn\.hnorm\.weight"):
-        converted(outline | {"tensors": rest})
 
 
 def test_config_json_alone_says_whether_a_layer_predicts_further() -> None:

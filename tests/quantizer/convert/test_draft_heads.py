@@ -120,10 +120,7 @@ def test_a_head_of_another_vocabulary_is_refused(tmp_path: Path, target: Path) -
         ({}, [1, 2, 3]),
         ({"eagle_aux_hidden_state_layer_ids": None}, [2, 2, 1]),
         (
-            {
-                "eagle_aux_hidden_state_layer_ids": None,
-                "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
-            },
+            {"eagle_aux_hidden_state_layer_ids": None, "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}},
             [0, 1, 2],
         ),
         ({"architectures": ["LlamaForCausalLM"]}, [1, 2, 3]),

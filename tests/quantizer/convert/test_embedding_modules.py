@@ -166,17 +166,24 @@ def test_the_weights_of_a_module_may_be_a_link_of_the_hub_cache(tmp_path: Path) 
         read(folder, *_NAMES)
 
 
-@pytest.mark.parametrize("path", ["../1_Pooling", "/etc", "1_Pooling/..", ".."])
-def test_a_module_outside_its_folder_is_refused(path: str, tmp_path: Path) -> None:
-    (tmp_path / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.Pooling", "path": path}]))
-    with pytest.raises(CheckpointError, match="outside the checkpoint folder"):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize("modules", [{}, [1], [{"type": 5, "path": ""}], [{"type": "Pooling"}]])
-def test_modules_that_are_no_modules_are_refused(modules: object, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        *(
+            ([{"type": "sentence_transformers.models.Pooling", "path": path}], "outside the checkpoint folder")
+            for path in ("../1_Pooling", "/etc", "1_Pooling/..", "..")
+        ),
+        *(
+            (no_modules, "not a list of modules")
+            for no_modules in ({}, [1], [{"type": 5, "path": ""}], [{"type": "P"}])
+        ),
+    ],
+)
+def test_modules_outside_their_folder_and_what_is_no_module_are_refused(
+    modules: object, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(CheckpointError, match="not a list of modules"):
+    with pytest.raises(CheckpointError, match=words):
         read(tmp_path)
 
 

@@ -159,11 +159,7 @@ def test_an_importance_matrix_of_the_whole_model_follows_the_layers() -> None:
     matrix = ImportanceMatrix({f"blk.{layer}.attn_q.weight": entry for layer, entry in stats.items()}, (), 2)
     matrix = replace(matrix, entries={**matrix.entries, "output.weight": stats[0]})
     cut = matrix_without_layers(matrix, (0,))
-    assert cut.entries == {
-        "blk.0.attn_q.weight": stats[1],
-        "blk.1.attn_q.weight": stats[2],
-        "output.weight": stats[0],
-    }
+    assert cut.entries == {"blk.0.attn_q.weight": stats[1], "blk.1.attn_q.weight": stats[2], "output.weight": stats[0]}
 
 
 def test_an_adapter_has_no_layers_to_leave_out(tmp_path: Path) -> None:

@@ -110,11 +110,7 @@ def test_heads_of_a_gguf_base_come_in_turns_as_those_of_its_folder(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        ("nemotron-h-experts", "mixer"),
-        ("granitehybrid-dense", "shared_mlp"),
-        ("granitehybrid", "shared_mlp"),
-    ],
+    [("nemotron-h-experts", "mixer"), ("granitehybrid-dense", "shared_mlp"), ("granitehybrid", "shared_mlp")],
 )
 def test_a_gguf_base_whose_class_has_several_names_is_as_its_folder(tmp_path: Path, name: str, kind: str) -> None:
     """llama.cpp calls Nemotron-H with experts otherwise; Granite's hybrids without experts have other tensors."""
@@ -162,34 +158,21 @@ def test_the_base_that_an_adapter_names_is_used_where_it_is_a_folder(tmp_path: P
     assert len(plan(folder, file_type_named("F16"), tmp_path / "a.gguf").tensors) == len(PAIRS)
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"use_dora": True}, "DoRA"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"bias": "all"}, "changes biases"),
-        ({"alpha_pattern": {"q_proj": 4}}, "alpha_pattern"),
-        ({"use_rslora": True, "rank_pattern": {"q_proj": 4}}, "rank_pattern"),
-        ({"peft_type": "LOHA"}, "LOHA"),
-        ({"lora_alpha": None}, "lora_alpha"),
-    ],
-)
-def test_what_is_more_than_pairs_of_matrices_is_refused_by_name(
-    tmp_path: Path, base: Path, settings: dict[str, Any], named: str
-) -> None:
-    folder = write_peft(tmp_path / "adapter", PAIRS, **settings)
-    with pytest.raises(CheckpointError, match=named):
-        plan(folder, file_type_named("F16"), tmp_path / "a.gguf", PlanOptions(base=base))
-
-
 A, B = (f"base_model.model.{LAYER}.self_attn.q_proj.lora_{side}.weight" for side in "AB")
 
 
 @pytest.mark.parametrize(
-    ("tensors", "named"),
+    ("tensors", "settings", "named"),
     [
-        ({}, "changes nothing"),
-        ({A: np.ones((4, 64))}, "lacks one of the two matrices for .*q_proj"),
+        (PAIRS, {"use_dora": True}, "DoRA"),
+        (PAIRS, {"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        (PAIRS, {"bias": "all"}, "changes biases"),
+        (PAIRS, {"alpha_pattern": {"q_proj": 4}}, "alpha_pattern"),
+        (PAIRS, {"use_rslora": True, "rank_pattern": {"q_proj": 4}}, "rank_pattern"),
+        (PAIRS, {"peft_type": "LOHA"}, "LOHA"),
+        (PAIRS, {"lora_alpha": None}, "lora_alpha"),
+        ({}, {}, "changes nothing"),
+        ({A: np.ones((4, 64))}, {}, "lacks one of the two matrices for .*q_proj"),
         (
             {
                 name: np.ones((4, 272))
@@ -198,19 +181,20 @@ A, B = (f"base_model.model.{LAYER}.self_attn.q_proj.lora_{side}.weight" for side
                     "base_model.model.model.embed_tokens.lora_embedding_A",
                 )
             },
+            {},
             "changes .*embed_tokens.* twice",
         ),
-        ({A: np.ones((4, 32)), B: np.ones((64, 4))}, r"blk\.1\.attn_q\.weight of other shapes"),
-        ({A: np.ones((4, 64)), B: np.ones((64, 8))}, r"blk\.1\.attn_q\.weight of other shapes"),
-        (pair("model.layers.7.self_attn.q_proj", 64, 64), "no name for the tensor"),
-        (pair("vision_tower.q_proj", 64, 64), "no name for the tensor"),
-        ({"base_model.model.model.norm.weight": np.ones(64)}, "not a LoRA matrix"),
+        ({A: np.ones((4, 32)), B: np.ones((64, 4))}, {}, r"blk\.1\.attn_q\.weight of other shapes"),
+        ({A: np.ones((4, 64)), B: np.ones((64, 8))}, {}, r"blk\.1\.attn_q\.weight of other shapes"),
+        (pair("model.layers.7.self_attn.q_proj", 64, 64), {}, "no name for the tensor"),
+        (pair("vision_tower.q_proj", 64, 64), {}, "no name for the tensor"),
+        ({"base_model.model.model.norm.weight": np.ones(64)}, {}, "not a LoRA matrix"),
     ],
 )
-def test_matrices_that_fit_nothing_are_named(
-    tmp_path: Path, base: Path, tensors: dict[str, np.ndarray], named: str
+def test_matrices_that_fit_nothing_and_what_is_more_than_pairs_of_them_are_named(
+    tmp_path: Path, base: Path, tensors: dict[str, np.ndarray], settings: dict[str, Any], named: str
 ) -> None:
-    folder = write_peft(tmp_path / "adapter", tensors)
+    folder = write_peft(tmp_path / "adapter", tensors, **settings)
     with pytest.raises(CheckpointError, match=named):
         plan(folder, file_type_named("F16"), tmp_path / "a.gguf", PlanOptions(base=base))
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -51,22 +52,16 @@ async def is_gone(process_id: int) -> bool:
     return False
 
 
-async def test_a_process_that_ends_when_its_input_is_closed_gets_no_signal() -> None:
-    asked = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9));"
-    process, tree = await started(f"{asked} print(flush=True); sys.stdin.read(); sys.exit(3)")
-    await first_line(process)
-    assert process.stdin is not None
-    await tree.end(process.stdin.close)
-    assert process.returncode == 3
-
-
-async def test_one_that_goes_on_without_input_is_asked_before_it_is_killed() -> None:
+@pytest.mark.parametrize(("then", "status"), [("sys.exit(3)", 3), ("time.sleep(100)", 9)])
+async def test_a_process_that_goes_on_without_input_is_asked_before_it_is_killed_and_no_other_gets_a_signal(
+    then: str, status: int
+) -> None:
     asked = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(9));"
-    process, tree = await started(f"{asked} print(flush=True); sys.stdin.read(); time.sleep(100)")
+    process, tree = await started(f"{asked} print(flush=True); sys.stdin.read(); {then}")
     await first_line(process)
     assert process.stdin is not None
     await tree.end(process.stdin.close)
-    assert process.returncode == 9
+    assert process.returncode == status
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in the group", "in a group of its own"])
@@ -137,25 +132,25 @@ def start(children: list[subprocess.Popen[bytes]], program: str) -> subprocess.P
     return children[-1]
 
 
-def test_a_child_that_computes_too_long_is_killed(children: list[subprocess.Popen[bytes]]) -> None:
-    child = start(children, "while True: pass")
-    with ChildWatch(child, timeout_s=0.3) as watch:
+@pytest.mark.parametrize(
+    ("program", "limits", "excess"),
+    [
+        ("while True: pass", {"timeout_s": 0.3}, Excess.TIME),
+        ("import time; time.sleep(600)", {"timeout_s": 0.2}, Excess.TIME),  # waiting may last ten times as long
+        (
+            "import time; data = bytearray(b'x') * (200 << 20); time.sleep(600)",
+            {"timeout_s": 60, "max_bytes": 100 << 20},
+            Excess.MEMORY,
+        ),
+    ],
+)
+def test_a_child_that_computes_or_waits_too_long_or_takes_too_much_memory_is_killed(
+    children: list[subprocess.Popen[bytes]], program: str, limits: dict[str, Any], excess: Excess
+) -> None:
+    child = start(children, program)
+    with ChildWatch(child, **limits) as watch:
         assert child.wait() != 0
-    assert watch.excess is Excess.TIME
-
-
-def test_so_is_one_that_waits_ten_times_as_long(children: list[subprocess.Popen[bytes]]) -> None:
-    child = start(children, "import time; time.sleep(600)")
-    with ChildWatch(child, timeout_s=0.2) as watch:
-        assert child.wait() != 0
-    assert watch.excess is Excess.TIME
-
-
-def test_and_one_that_takes_too_much_memory(children: list[subprocess.Popen[bytes]]) -> None:
-    child = start(children, "import time; data = bytearray(b'x') * (200 << 20); time.sleep(600)")
-    with ChildWatch(child, timeout_s=60, max_bytes=100 << 20) as watch:
-        assert child.wait() != 0
-    assert watch.excess is Excess.MEMORY
+    assert watch.excess is excess
 
 
 def test_a_child_that_ends_by_itself_or_is_left_in_time_is_not_killed(children: list[subprocess.Popen[bytes]]) -> None:

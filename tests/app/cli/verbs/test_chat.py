@@ -100,10 +100,7 @@ def test_piped_text_is_the_question(asked: Callable[..., list[Any]]) -> None:
     ],
 )
 def test_wrong_use_is_status_2(
-    arguments: tuple[str, ...],
-    words: str,
-    asked: Callable[..., list[Any]],
-    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...], words: str, asked: Callable[..., list[Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert asked("chat", *arguments, piped="") == [2]
     assert words in capsys.readouterr().err

@@ -82,7 +82,12 @@ def test_the_text_that_ships_fills_windows_of_a_tiny_context(environment: Mappin
 
 @pytest.mark.parametrize(
     ("arguments", "cause"),
-    [(("--ctx", "200"), "trained on 128 tokens"), (("--ctx", "8"), "too short"), (("--text", "nowhere"), "be read")],
+    [
+        (("--ctx", "200"), "trained on 128 tokens"),
+        (("--ctx", "8"), "too short"),
+        (("--text", "nowhere"), "be read"),
+        (("--against", "guide", "--ctx", "64"), "different vocabularies"),
+    ],
 )
 def test_what_cannot_be_evaluated_is_wrong_use(
     environment: Mapping[str, str], tiny_model: Path, arguments: tuple[str, ...], cause: str
@@ -90,12 +95,6 @@ def test_what_cannot_be_evaluated_is_wrong_use(
     done = evaluate(environment, str(tiny_model), *arguments)
     assert done.returncode == 2
     assert cause in done.stderr
-
-
-def test_models_of_different_vocabularies_are_not_compared(environment: Mapping[str, str], tiny_model: Path) -> None:
-    done = evaluate(environment, str(tiny_model), "--against", "guide", "--ctx", "64")
-    assert done.returncode == 2
-    assert "different vocabularies" in done.stderr
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches process groups otherwise there")

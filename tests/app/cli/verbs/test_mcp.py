@@ -31,12 +31,7 @@ def test_a_command_and_a_url_are_added_and_removed(mcp: Callable[..., Any], tmp_
     assert mcp("add", "time", "--timeout", "5", "--env", "A=b=c", "--", "uvx", "mcp-server-time", "--local").status == 0
     assert mcp("add", "web", "https://h/mcp", "--header", "Authorization=Bearer ${TOKEN}").status == 0
     assert written(tmp_path) == {
-        "time": {
-            "command": "uvx",
-            "args": ["mcp-server-time", "--local"],
-            "env": {"A": "b=c"},
-            "timeout_s": 5.0,
-        },
+        "time": {"command": "uvx", "args": ["mcp-server-time", "--local"], "env": {"A": "b=c"}, "timeout_s": 5.0},
         "web": {"url": "https://h/mcp", "headers": {"Authorization": "Bearer ${TOKEN}"}},
     }
     listed = mcp("list", "--no-start").out

@@ -36,12 +36,7 @@ class Chats:
         name = str(self._n_asked)
         self._n_asked += 1
         wanted = Request(
-            request_id=name,
-            prompt=prompt,
-            sampling=GREEDY,
-            max_tokens=n_tokens,
-            ignore_eos=True,
-            branches=branches,
+            request_id=name, prompt=prompt, sampling=GREEDY, max_tokens=n_tokens, ignore_eos=True, branches=branches
         )
         self.engine.submit(wanted)
         run(self.engine)

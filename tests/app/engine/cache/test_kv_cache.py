@@ -33,17 +33,17 @@ GREEDY = SamplingParams(temperature=0.0)
         (0, {"supports_truncation": False, "has_attention": False}),
     ],
 )
-def test_tree_slots_and_cells_agree_after_each_of_1000_random_steps(
+def test_tree_slots_and_cells_agree_after_each_of_500_random_steps(
     tmp_path: Path, seed: int, kind: dict[str, Any]
 ) -> None:
     store = StateStore(tmp_path)
     backend = FakeBackend(n_ctx=160, n_cells=320, n_batch=48, **kind)
     engine = Engine(backend, lambda _event: None, store, StepCost({1: 1.0, 64: 1.01}))
-    for _ in random_steps(engine, seed, 1000):
+    for _ in random_steps(engine, seed, 500):
         # what a window forgot and what has states cannot be shared, so equal tokens may lie twice in the cells
         assert kind or engine.occupancy.n_cells_used == backend.n_cells_used
-    assert engine.counters.n_cached_tokens > (500 if kind else 1000)
-    assert backend.facts.truncation.has_states or engine.counters.n_accepted_tokens > 100
+    assert engine.counters.n_cached_tokens > (250 if kind else 500)
+    assert backend.facts.truncation.has_states or engine.counters.n_accepted_tokens > 50
     engine.close()
     engine.check_integrity()
     assert engine.occupancy.n_running == engine.occupancy.n_waiting == 0

@@ -229,12 +229,7 @@ def written(folder: Path) -> Path:
 def test_a_state_and_its_key_are_read_again(tmp_path: Path) -> None:
     path = written(tmp_path)
     ((name, key, n_bytes),) = states_in(tmp_path)
-    assert (name, key.namespace, key.tokens.tolist(), n_bytes) == (
-        "name",
-        "namespace",
-        [0, 1, 2],
-        path.stat().st_size,
-    )
+    assert (name, key.namespace, key.tokens.tolist(), n_bytes) == ("name", "namespace", [0, 1, 2], path.stat().st_size)
     assert read_state(path, key) == STATE
 
 

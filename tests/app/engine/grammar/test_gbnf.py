@@ -9,13 +9,7 @@ from app.protocol.errors import RequestError
 
 
 @pytest.mark.parametrize(
-    "grammar",
-    [
-        "root ::= " + "(" * 101 + '"a"' + ")" * 101,
-        'r ::= "a"\n' * 1001,
-        'root ::= "\0"',
-        'root ::= "\ud800"',
-    ],
+    "grammar", ["root ::= " + "(" * 101 + '"a"' + ")" * 101, 'r ::= "a"\n' * 1001, 'root ::= "\0"', 'root ::= "\ud800"']
 )
 def test_a_grammar_that_would_hurt_is_refused(grammar: str) -> None:
     with pytest.raises(RequestError):

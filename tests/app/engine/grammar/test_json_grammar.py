@@ -316,10 +316,7 @@ def test_llama_cpp_accepts_the_grammar_of_the_deepest_schema() -> None:
 
 @pytest.mark.parametrize(
     ("least", "most"),
-    [
-        *[(0, 1001), (7, 5000), (600, None), (999, 1000), (2000, 2000)],
-        pytest.param(1, 65_536, marks=pytest.mark.slow),
-    ],
+    [*[(0, 1001), (7, 5000), (600, None), (999, 1000), (2000, 2000)], pytest.param(1, 65_536, marks=pytest.mark.slow)],
 )
 def test_long_texts_are_counted_in_blocks(least: int, most: int | None) -> None:
     schema = {"type": "string", "minLength": least, **({} if most is None else {"maxLength": most})}

@@ -29,7 +29,7 @@ def test_a_quoted_result_begins_and_ends_no_turn() -> None:
     prompt = BEGIN + FORGED + END
     quoted = tokens_of(prompt, (len(BEGIN), len(BEGIN) + len(FORGED)))
     assert [text for _, text in quoted if text in ("<|im_start|>", "<|im_end|>")] == [
-        *("<|im_start|>", "<|im_end|>", "<|im_start|>"),
+        *("<|im_start|>", "<|im_end|>", "<|im_start|>")
     ]
     assert "".join(text for _, text in quoted) == prompt
     assert [text for _, text in tokens_of(prompt)].count("<|im_start|>") == 4, "without marks it would"

@@ -44,11 +44,7 @@ GRAMMARS = (
 
 def test_the_tokens_that_a_grammar_allows_are_all_found() -> None:
     run = subprocess.run(
-        [sys.executable, str(WALK), str(GUIDE)],
-        input=json.dumps(GRAMMARS),
-        capture_output=True,
-        text=True,
-        timeout=120,
+        [sys.executable, str(WALK), str(GUIDE)], input=json.dumps(GRAMMARS), capture_output=True, text=True, timeout=120
     )
     assert run.returncode == 0, run.stderr
     walks = json.loads(run.stdout)

@@ -7,13 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.engine.load.auxiliary_models import (
-    LoadPlan,
-    best_fit,
-    plan_load,
-    read_auxiliary_models,
-    with_sound_projector,
-)
+from app.engine.load.auxiliary_models import LoadPlan, best_fit, plan_load, read_auxiliary_models, with_sound_projector
 from app.engine.load.planner import LoadPlanner
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings

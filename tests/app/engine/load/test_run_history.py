@@ -182,11 +182,7 @@ def test_a_prompt_that_was_computed_in_part_is_no_sample_of_prefill() -> None:
 
 @pytest.mark.parametrize(
     "usage",
-    [
-        replace(USAGE, n_output_tokens=5),
-        replace(USAGE, n_drafted_tokens=3),
-        replace(USAGE, n_dropped_tokens=64),
-    ],
+    [replace(USAGE, n_output_tokens=5), replace(USAGE, n_drafted_tokens=3), replace(USAGE, n_dropped_tokens=64)],
 )
 def test_short_drafted_and_shifted_answers_are_no_samples(usage: Usage) -> None:
     assert samples_of(end=replace(END, usage=usage)) == []

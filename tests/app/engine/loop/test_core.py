@@ -772,18 +772,10 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
 ) -> None:
     record = Record()
     backend = FakeBackend(
-        n_ctx=100,
-        n_cells=n_cells,
-        n_sequences=n_sequences,
-        n_batch=max(n_batch, n_sequences),
-        **truncation,
+        n_ctx=100, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences), **truncation
     )
     drafting = CertainBackend(
-        n_ctx=90,
-        n_cells=n_cells,
-        n_sequences=n_sequences,
-        n_batch=max(n_batch, n_sequences),
-        **truncation,
+        n_ctx=90, n_cells=n_cells, n_sequences=n_sequences, n_batch=max(n_batch, n_sequences), **truncation
     )
     drafting.wrong_every = wrong_every or 1
     drafts = DraftModel(drafting, backend.facts, StepCost(), clock=lambda: 0.0)

@@ -3,6 +3,7 @@ from __future__ import annotations
 from base64 import b64encode
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -181,26 +182,23 @@ def test_a_causal_picture_is_computed_in_parts_beside_answers_and_any_other_as_a
     assert record.text["picture"] == answer_alone(question("picture", "<cat> what?", CAT), encoder)
 
 
-def test_a_picture_that_cannot_be_computed_at_once_is_refused() -> None:
-    record, media = Record(), Embedded(FakeEncoder(n_tokens=100, is_causal=False))
-    engine = Engine(FakeBackend(n_batch=64), record, media=media)
-    engine.submit(question("a", "<cat>", CAT), media.layouts(CAT))
-    assert "has 100 tokens" in record.failed["a"].cause
-
-
-def test_pictures_count_as_tokens_of_the_context() -> None:
-    record, media = Record(), Embedded(FakeEncoder(n_tokens=100))
-    engine = Engine(FakeBackend(n_ctx=64), record, media=media)
-    engine.submit(question("a", "<cat>", CAT), media.layouts(CAT))
-    assert record.failed["a"].kind == ContextOverflowError.__name__
-
-
-@pytest.mark.parametrize("change", [{"echo": True}, {"context_shift": True}])
-def test_what_would_cut_or_print_a_picture_is_refused(change: dict[str, bool]) -> None:
-    record, media = Record(), Embedded()
-    engine = Engine(FakeBackend(), record, media=media)
-    engine.submit(question("a", "<cat>", CAT, **change), media.layouts(CAT))
-    assert record.failed["a"].kind == RequestError.__name__
+@pytest.mark.parametrize(
+    ("backend", "encoder", "asked", "kind", "words"),
+    [
+        ({"n_batch": 64}, {"n_tokens": 100, "is_causal": False}, {}, RequestError, "has 100 tokens"),
+        ({"n_ctx": 64}, {"n_tokens": 100}, {}, ContextOverflowError, ""),
+        ({}, {}, {"echo": True}, RequestError, ""),
+        ({}, {}, {"context_shift": True}, RequestError, ""),
+    ],
+    ids=["more than is computed at once", "more than the context", "printed", "cut"],
+)
+def test_a_picture_that_the_engine_cannot_take_is_refused(
+    backend: dict[str, int], encoder: dict[str, Any], asked: dict[str, bool], kind: type[Exception], words: str
+) -> None:
+    record, media = Record(), Embedded(FakeEncoder(**encoder))
+    Engine(FakeBackend(**backend), record, media=media).submit(question("a", "<cat>", CAT, **asked), media.layouts(CAT))
+    assert record.failed["a"].kind == kind.__name__
+    assert words in record.failed["a"].cause
 
 
 def test_an_engine_that_shifts_contexts_ends_an_answer_about_a_picture_where_the_context_ends() -> None:
@@ -228,12 +226,7 @@ arrivals = st.lists(
     ),
     max_size=7,
 )
-MODELS = [
-    {},
-    {"supports_truncation": False},
-    {"supports_truncation": False, "n_rollback": 3},
-    {"n_window": 20},
-]
+MODELS = [{}, {"supports_truncation": False}, {"supports_truncation": False, "n_rollback": 3}, {"n_window": 20}]
 
 
 @settings(max_examples=60)

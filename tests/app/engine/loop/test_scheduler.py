@@ -65,10 +65,7 @@ def test_nothing_wanted_gives_an_empty_step() -> None:
     assert shares([], BUDGET) == {}
 
 
-rows = st.lists(
-    st.tuples(st.integers(1, 3000), st.booleans(), st.integers(0, 20), st.integers(-2, 2)),
-    max_size=20,
-)
+rows = st.lists(st.tuples(st.integers(1, 3000), st.booleans(), st.integers(0, 20), st.integers(-2, 2)), max_size=20)
 
 
 @given(rows, st.integers(1, 600), st.integers(1, 600))

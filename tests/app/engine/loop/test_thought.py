@@ -11,11 +11,7 @@ from app.engine.request import ReasoningBudget
 from app.protocol.errors import RequestError
 
 BUDGET = ReasoningBudget(
-    opening="<think>",
-    closings=("</think>",),
-    ending="\n</think>",
-    conclusion="\n\nEnough.",
-    max_tokens=40,
+    opening="<think>", closings=("</think>",), ending="\n</think>", conclusion="\n\nEnough.", max_tokens=40
 )
 
 

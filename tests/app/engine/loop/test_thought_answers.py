@@ -17,11 +17,7 @@ from app.engine.speculative.cost_model import StepCost
 from tests.app.engine.recording import Record, run
 
 BUDGET = ReasoningBudget(
-    opening="<think>",
-    closings=("</think>",),
-    ending="\n</think>",
-    conclusion="\n\nEnough.",
-    max_tokens=20,
+    opening="<think>", closings=("</think>",), ending="\n</think>", conclusion="\n\nEnough.", max_tokens=20
 )
 ENDED = "\n\nEnough.\n</think>"
 THOUGHT = "so and so and so and so and so and so and so"

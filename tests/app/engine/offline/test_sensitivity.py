@@ -10,11 +10,7 @@ import pytest
 from app.engine.model_task import TaskProgress
 from app.engine.offline.evaluation import EvalRequest, EvalResult, evaluate
 from app.engine.offline.imatrix import ImatrixRequest, collect
-from app.engine.offline.sensitivity import (
-    SensitivityRequest,
-    cached_sensitivities,
-    measure_sensitivities,
-)
+from app.engine.offline.sensitivity import SensitivityRequest, cached_sensitivities, measure_sensitivities
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.mix.imatrix import read_imatrix
 from quantizer.mix.search import Sensitivity

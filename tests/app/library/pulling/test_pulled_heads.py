@@ -114,11 +114,7 @@ async def test_no_head_is_fetched_if_it_is_not_wanted(library: Library) -> None:
 
 @pytest.mark.parametrize(
     ("content", "reason"),
-    [
-        ("other", "is not a draft head: it is a llama model"),
-        ("short", "truncated"),
-        ("noise", "GGUF"),
-    ],
+    [("other", "is not a draft head: it is a llama model"), ("short", "truncated"), ("noise", "GGUF")],
 )
 async def test_an_invalid_head_costs_the_head_and_not_the_model(
     library: Library, contents: dict[str, bytes], content: str, reason: str

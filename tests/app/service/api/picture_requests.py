@@ -47,7 +47,7 @@ REQUESTS: dict[str, PictureRequest] = {
                         {"type": "image_url", "image_url": {"url": URL, "detail": "high"}},
                     ],
                 }
-            ],
+            ]
         },
         "What is in this image?{}",
     ),
@@ -78,7 +78,7 @@ REQUESTS: dict[str, PictureRequest] = {
                         {"type": "input_image", "image_url": URL, "detail": "auto"},
                     ],
                 }
-            ],
+            ]
         },
         "What is in this image?{}",
     ),
@@ -113,18 +113,13 @@ REQUESTS: dict[str, PictureRequest] = {
             "messages": [
                 {"role": "user", "content": "Look at a.png"},
                 {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}]},
-                {
-                    "role": "user",
-                    "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [_BLOCK]}],
-                },
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [_BLOCK]}]},
             ],
         },
         "<tool_response>\n{}\n</tool_response>",
     ),
     "Ollama's Python client": PictureRequest(
-        "/api/chat",
-        {"messages": [{"role": "user", "content": "What is it?", "images": [FILE]}]},
-        "{}What is it?",
+        "/api/chat", {"messages": [{"role": "user", "content": "What is it?", "images": [FILE]}]}, "{}What is it?"
     ),
     "Ollama's Python client, generate": PictureRequest(
         "/api/generate", {"prompt": "What is it?", "images": [FILE]}, "{}What is it?"
@@ -168,9 +163,7 @@ REQUESTS: dict[str, PictureRequest] = {
         {
             "stream": True,
             "max_tokens": 64,
-            "messages": [
-                {"role": "user", "content": [{"type": "text", "text": "What is this?"}, _PART]},
-            ],
+            "messages": [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, _PART]}],
         },
         "What is this?{}",
     ),
@@ -231,7 +224,7 @@ REQUESTS: dict[str, PictureRequest] = {
                 {"role": "user", "content": "Look at a.png"},
                 _called("read_file"),
                 {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "a.png"}, _PART]},
-            ],
+            ]
         },
         "<tool_response>\na.png{}\n</tool_response>",
     ),

@@ -333,19 +333,19 @@ def test_what_a_key_used_matches_the_document(own: RunningService) -> None:
         holds(OF_OPEN_KEY, own.http.get(f"/api/localllm/metered-keys/{key_id}"))
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
-def test_each_refusal_of_a_web_page_matches_the_document(own: RunningService, operation: str) -> None:
+@pytest.mark.parametrize(
+    ("operation", "asked", "status"),
+    [
+        *((operation, {"headers": {"origin": "https://example.org"}}, 403) for operation in OPERATIONS),
+        *((operation, {"content": b"["}, 400) for operation in sorted(ANSWERED)),
+    ],
+)
+def test_each_refusal_of_a_web_page_and_of_invalid_json_matches_the_document(
+    own: RunningService, operation: str, asked: dict[str, Any], status: int
+) -> None:
     method, path = operation.split()
-    response = own.http.request(method, path, headers={"origin": "https://example.org"})
-    assert response.status_code == 403
-    holds(operation, response)
-
-
-@pytest.mark.parametrize("operation", sorted(ANSWERED))
-def test_each_refusal_of_invalid_json_matches_the_document(own: RunningService, operation: str) -> None:
-    method, path = operation.split()
-    response = own.http.request(method, path, content=b"[")
-    assert response.status_code == 400
+    response = own.http.request(method, path, **asked)
+    assert response.status_code == status
     holds(operation, response)
 
 

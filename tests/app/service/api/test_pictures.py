@@ -56,10 +56,7 @@ CONVERSATIONS: dict[str, tuple[str, dict[str, Any]]] = {
             "max_tokens": 32000,
             "messages": [
                 {"role": "user", "content": [{"type": "text", "text": "Look at a.png"}]},
-                {
-                    "role": "assistant",
-                    "content": [{"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}],
-                },
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}]},
                 {
                     "role": "user",
                     "content": [
@@ -76,10 +73,7 @@ CONVERSATIONS: dict[str, tuple[str, dict[str, Any]]] = {
             "max_tokens": 32000,
             "messages": [
                 {"role": "user", "content": "Look at a.pdf"},
-                {
-                    "role": "assistant",
-                    "content": [{"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}],
-                },
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "toolu_1", "name": "Read", "input": {}}]},
                 {
                     "role": "user",
                     "content": [

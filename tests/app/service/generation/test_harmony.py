@@ -78,10 +78,7 @@ WHOLE = {
         "<|start|>assistant<|channel|>final<|message|>Yes.",
         ("We should look.\n\nThen answer.", "Yes.", []),
     ),
-    "an answer of a schema": (
-        '<|channel|>final <|constrain|>json<|message|>{"a": 1}<|return|>',
-        ("", '{"a": 1}', []),
-    ),
+    "an answer of a schema": ('<|channel|>final <|constrain|>json<|message|>{"a": 1}<|return|>', ("", '{"a": 1}', [])),
     "an answer of a schema without the tag": ('<|channel|>final json<|message|>{"a": 1}', ("", '{"a": 1}', [])),
 }
 DAMAGED = {

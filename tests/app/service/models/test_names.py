@@ -15,15 +15,7 @@ from app.library.local.resolve import UnknownModelError, resolve
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import read_model_file
 from app.settings.settings import Settings
-from tests.app.service.models.managed import (
-    CODER,
-    CODER_STEM,
-    SIZES,
-    WORDS,
-    calling,
-    library_settings,
-    managing,
-)
+from tests.app.service.models.managed import CODER, CODER_STEM, SIZES, WORDS, calling, library_settings, managing
 from tests.app.service.pool.memory_fake import FakeMemory
 from tests.app.thread_worker import thread_worker
 from tests.quantizer.gguf_files import tiny_llama

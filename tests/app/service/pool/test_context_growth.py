@@ -74,10 +74,7 @@ def _asking(text: str, **more: Any) -> dict[str, Any]:
         ("/v1/messages", _asking(LONG)),
         ("/v1/completions", {"model": BASE, "prompt": LONG, "max_tokens": 3}),
         ("/v1/responses", {"model": BASE, "input": LONG, "max_output_tokens": 16}),
-        (
-            "/api/chat",
-            {"messages": _asking(LONG)["messages"], "stream": False, "options": {"num_predict": 3}},
-        ),
+        ("/api/chat", {"messages": _asking(LONG)["messages"], "stream": False, "options": {"num_predict": 3}}),
         ("/api/generate", {"model": BASE, "prompt": LONG, "stream": False, "options": {"num_predict": 3}}),
         ("/completion", {"prompt": LONG, "n_predict": 3}),
     ],

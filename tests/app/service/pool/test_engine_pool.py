@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -131,14 +131,23 @@ async def test_attachments_that_change_answers_have_their_own_engine(tmp_path: P
     assert len({plain, adapted, steered}) == 3
 
 
-@pytest.mark.parametrize(("draft", "finds_head"), [("", True), ("small", True), ("none", False)])
-async def test_the_head_beside_a_model_is_used_unless_none_is_wanted(
-    tmp_path: Path, tiny_model: Path, draft: str, finds_head: bool
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"draft": ""}, {"finds_head": True}),
+        ({"draft": "small"}, {"finds_head": True}),
+        ({"draft": "none"}, {"finds_head": False}),
+        ({"save_prefixes": True}, {"saves_prefixes": True}),
+        ({"save_prefixes": False}, {"saves_prefixes": False}),
+    ],
+)
+async def test_the_head_beside_a_model_is_used_and_prefixes_are_saved_unless_the_settings_forbid_it(
+    tmp_path: Path, tiny_model: Path, settings: dict[str, Any], expected: dict[str, bool]
 ) -> None:
-    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path, draft=draft)
-    pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
+    given = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path, **settings)
+    pool = EnginePool(given, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
     shared = pool.engine_for(tiny_model, read_model_file(tiny_model), NOTHING_ATTACHED, None)
-    assert shared.engine.config.finds_head is finds_head
+    assert {name: getattr(shared.engine.config, name) for name in expected} == expected
 
 
 async def test_a_model_is_loaded_with_its_projector_and_names_of_one_file_share_it(tmp_path: Path) -> None:
@@ -169,16 +178,6 @@ async def test_why_a_projector_was_passed_over_goes_to_the_worker(tmp_path: Path
     config = pool.engine_for(model, read_model_file(model), NOTHING_ATTACHED, None).engine.config
     assert config.projector_path == ""
     assert "its embeddings are 96 wide" in config.passed_over[0]
-
-
-@pytest.mark.parametrize("saves", [True, False])
-async def test_prefixes_are_saved_on_disk_unless_the_settings_forbid_it(
-    tmp_path: Path, tiny_model: Path, saves: bool
-) -> None:
-    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path, save_prefixes=saves)
-    pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
-    shared = pool.engine_for(tiny_model, read_model_file(tiny_model), NOTHING_ATTACHED, None)
-    assert shared.engine.config.saves_prefixes is saves
 
 
 async def test_reloading_is_refused_while_another_name_answers(service: Service) -> None:

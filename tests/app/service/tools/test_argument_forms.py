@@ -32,10 +32,7 @@ def texts(schema: dict[str, Any], tag: str, before: str = "", n: int = 60) -> li
 @pytest.mark.parametrize("before", ["", "\n"])
 @pytest.mark.parametrize(
     ("least", "most"),
-    [
-        *[(0, 5), (3, 3), (1, 40), (30, 70), (2000, None), (1500, 1600)],
-        pytest.param(0, 65_536, marks=pytest.mark.slow),
-    ],
+    [*[(0, 5), (3, 3), (1, 40), (30, 70), (2000, None), (1500, 1600)], pytest.param(0, 65_536, marks=pytest.mark.slow)],
 )
 def test_a_text_has_a_length_within_its_limits(tag: str, before: str, least: int, most: int | None) -> None:
     schema = {"type": "string", "minLength": least, **({} if most is None else {"maxLength": most})}

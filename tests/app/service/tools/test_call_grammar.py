@@ -98,7 +98,7 @@ def answers(
     free: str = "",
     tags: ReasoningTags | None = None,
     json_format: JsonFormat | None = None,
-    n: int = 10,
+    n: int = 8,
 ) -> Iterator[AnswerDelta]:
     """Yield the parts of random answers that say `free` where nothing binds them."""
     tool_format, own_tags = known(name)
@@ -195,7 +195,7 @@ def test_reasoning_may_come_before_a_call_that_must_be(name: str, is_open: bool)
 def test_an_answer_is_calls_or_json(name: str) -> None:
     kinds = set()
     tags = HARMONY if name == "gpt-oss" else THINKING
-    for answer in answers(name, OFFER, tags=tags, json_format=ANSWER, n=20):
+    for answer in answers(name, OFFER, tags=tags, json_format=ANSWER, n=12):
         if answer.calls:
             assert not answer.text.strip()
         else:

@@ -56,7 +56,7 @@ def window(tmp_path: Path) -> Window:
 async def test_each_built_in_tool_is_offered_once_switched_on(window: Window) -> None:
     names = [tool.name for tool in await window.tools.offered(window.settings)]
     assert names == [
-        *("read_file", "list_folder", "search_text", "write_file", "edit_file", "run_command", "fetch_url"),
+        *("read_file", "list_folder", "search_text", "write_file", "edit_file", "run_command", "fetch_url")
     ]
     assert await window.tools.offered(ToolSettings(folders=window.settings.folders)) == ()
     only = await window.tools.offered(replace(window.settings, enabled=("files/read_file",)))
@@ -65,11 +65,7 @@ async def test_each_built_in_tool_is_offered_once_switched_on(window: Window) ->
 
 async def test_reading_in_the_folders_asks_nobody_and_all_else_asks(window: Window) -> None:
     (window.folder / "a").write_text("a\n")
-    for name, arguments in (
-        ("read_file", {"path": "a"}),
-        ("list_folder", {}),
-        ("search_text", {"pattern": "a"}),
-    ):
+    for name, arguments in (("read_file", {"path": "a"}), ("list_folder", {}), ("search_text", {"pattern": "a"})):
         finished = await window.run(name, **arguments)
         assert (finished.result.outcome, window.approver.questions) == (ToolOutcome.DONE, [])
     for name, arguments in (
@@ -109,9 +105,7 @@ async def test_an_injection_in_a_file_is_shown_safe_and_allows_nothing(window: W
 
 
 @pytest.mark.parametrize(
-    "content",
-    [INJECTION * 200_000, "\ud800" * 1000, "a" * 50_000_000],
-    ids=["injection", "lone surrogates", "letters"],
+    "content", [INJECTION * 200_000, "\ud800" * 1000, "a" * 50_000_000], ids=["injection", "lone surrogates", "letters"]
 )
 async def test_fifty_megabytes_of_a_hostile_server_are_bounded_and_safe(tmp_path: Path, content: str) -> None:
     flood = FakeToolServer(

@@ -120,8 +120,7 @@ def test_a_variable_is_replaced(text: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "cause"),
-    [("${MISSING}", "has no MISSING"), ("${input:key}", "does not know"), ("${}", "does not know")],
+    ("text", "cause"), [("${MISSING}", "has no MISSING"), ("${input:key}", "does not know"), ("${}", "does not know")]
 )
 def test_one_that_has_no_value_is_named(text: str, cause: str) -> None:
     with pytest.raises(ToolError, match=cause):

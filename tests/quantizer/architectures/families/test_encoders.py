@@ -61,17 +61,17 @@ def test_a_converted_reranker_scores_like_its_checkpoint(tmp_path: Path) -> None
     assert share_of_range(expected, found) < LIMIT
 
 
-def test_a_reranker_with_types_for_its_two_texts_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"type_vocab_size": 2}, r"type_vocab_size = 2.*does not support"),
+        ({"id2label": {"1": "good"}}, "not numbered from 0"),
+    ],
+    ids=["types for its two texts", "labels that are not numbered"],
+)
+def test_a_reranker_unlike_those_of_llama_cpp_is_refused(tmp_path: Path, setting: dict[str, Any], words: str) -> None:
     folder = TinyRanker().write(tmp_path / "ranker")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"type_vocab_size": 2}))
-    with pytest.raises(CheckpointError, match=r"type_vocab_size = 2.*does not support"):
-        open_checkpoint(folder)
-
-
-def test_labels_that_are_not_numbered_are_refused(tmp_path: Path) -> None:
-    folder = TinyRanker().write(tmp_path / "ranker")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"id2label": {"1": "good"}}))
-    with pytest.raises(CheckpointError, match="not numbered from 0"):
+    (folder / "config.json").write_text(json.dumps(config | setting))
+    with pytest.raises(CheckpointError, match=words):
         open_checkpoint(folder)

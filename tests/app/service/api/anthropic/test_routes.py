@@ -127,10 +127,7 @@ def test_the_system_may_speak_among_the_messages() -> None:
         {"role": "system", "content": "It is late."},
         {"role": "user", "content": "b"},
     ]
-    assert _messages(system="Be kind.", messages=messages) == [
-        {"role": "system", "content": "Be kind."},
-        *messages,
-    ]
+    assert _messages(system="Be kind.", messages=messages) == [{"role": "system", "content": "Be kind."}, *messages]
 
 
 def test_tools_that_only_anthropics_servers_run_are_left_out() -> None:

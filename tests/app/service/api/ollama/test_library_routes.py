@@ -288,8 +288,7 @@ def test_an_unsupported_recipe_is_refused_with_the_reason(client: ollama.Client,
 
 
 @pytest.mark.parametrize(
-    "what",
-    [{"files": {"a.gguf": "sha256:" + "0" * 64}}, {"adapters": {"a.gguf": "sha256:" + "0" * 64}}],
+    "what", [{"files": {"a.gguf": "sha256:" + "0" * 64}}, {"adapters": {"a.gguf": "sha256:" + "0" * 64}}]
 )
 def test_a_model_of_files_that_were_sent_is_refused(client: ollama.Client, what: dict) -> None:
     with pytest.raises(ollama.ResponseError, match=next(iter(what))) as refused:
