@@ -37,7 +37,7 @@ from app.service.api.openai.models import is_anthropic
 from app.service.api.responses import routes as responses
 from app.service.api.responses.exchange import Runs
 from app.service.api.responses.store import ResponseStore, StoreLimits
-from app.service.generation.media import MediaFetcher
+from app.service.generation.media import WebFetcher
 from app.service.http.access_log import AccessLog
 from app.service.http.errors import (
     BUG,
@@ -109,7 +109,6 @@ _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (
     *((path, openai_models.error_body) for path in _MODEL_PATHS),
     *((path, llamacpp_error) for path in _LLAMACPP_PATHS),
 )
-_CODES = {404: "not_found", 405: "method_not_allowed"}
 
 
 def create_app(
@@ -119,16 +118,9 @@ def create_app(
     policy: GuardPolicy,
     log: Callable[[str], object] | None = None,
 ) -> ASGIApp:
-    """Return the service over `models` and `jobs`, which it closes at the end, behind a guard with `policy`.
-
-    `log` receives a line for each request.
-    """
+    """Return the service over `models` and `jobs`, which it closes at the end, behind a guard with `policy`; `log`
+    receives a line for each request."""
     library_service = LibraryService(models.settings)
-    media_fetcher: MediaFetcher | None = None
-    if models.settings.fetch_media_urls:
-        from app.service.generation.media import WebFetcher  # imports httpx
-
-        media_fetcher = WebFetcher()
     stored, runs = ResponseStore(models.settings.data_dir, StoreLimits.of(models.settings)), Runs()
 
     async def prune() -> None:
@@ -159,7 +151,7 @@ def create_app(
         runs=runs,
         document=cache(create_document),
         metered_keys=policy.metered,
-        media_fetcher=media_fetcher,
+        media_fetcher=WebFetcher() if models.settings.fetch_media_urls else None,
     )
     for module in _ROUTE_MODULES:
         app.include_router(module.router)
@@ -180,9 +172,8 @@ def _error_body(path: str) -> ErrorBody:
 
 
 def _error_body_for(scope: Scope) -> ErrorBody:
-    """Return the form of errors for a request; the list of models is of two dialects."""
     path = scope["path"]
-    if path.startswith(_MODEL_PATHS) and is_anthropic(Headers(scope=scope)):
+    if path.startswith(_MODEL_PATHS) and is_anthropic(Headers(scope=scope)):  # the list of models is of two dialects
         return anthropic_error
     return _error_body(path)
 
@@ -197,12 +188,12 @@ async def _user_error(request: Request, error: Exception) -> Response:
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
-    """Answer for what the router refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     cause = f"{request.method} {request.url.path} does not exist."
     allowed = (error.headers or {}).get("Allow", "")
     remedy = f"Ask with {' or '.join(allowed.split(', '))}." if allowed else "GET /docs lists every route."
-    refusal = RefusedError(error.status_code, _CODES.get(error.status_code, "invalid_request"), cause, remedy)
+    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_request")
+    refusal = RefusedError(error.status_code, code, cause, remedy)
     response = _respond(request, refusal)
     response.headers.update(error.headers or {})
     return response

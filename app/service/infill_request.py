@@ -48,10 +48,8 @@ class FimRequest:
 
 
 async def fim_generation(model: ServedModel, fim: FimRequest, requests: Sequence[Request]) -> Generation:
-    """Return the generation of `fim` on `model`: `requests`, which are variants of one, with its prompt.
-
-    Raises RefusedError (501) for a model that was not trained for it.
-    """
+    """Return the generation of `fim` on `model`: `requests`, which are variants of one, with its prompt. Raises
+    RefusedError (501) for a model that was not trained for it."""
     tokens = model.file.infill
     if tokens is None:
         cause = f"{model.ref.id} cannot fill in the middle: its vocabulary has no tokens for it."

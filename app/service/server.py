@@ -310,10 +310,8 @@ def _without_reraised_signals(run: Callable[[], None]) -> None:
 
 
 def listen(host: str, port: int, *, or_any: bool = False) -> socket.socket:
-    """Return a socket that listens on `host` and `port` (0: any free one).
-
-    With `or_any` a port in use is replaced by a free one. Raises ServiceError with a remedy.
-    """
+    """Return a socket that listens on `host` and `port` (0: any free one). With `or_any` a port in use is replaced by a
+    free one. Raises ServiceError with a remedy."""
     try:
         return _listen(host, port)
     except (OSError, OverflowError) as error:

@@ -32,7 +32,6 @@ class ShutdownPolicy:
         return "jobs-end" if self._stays else ""
 
     def stay(self) -> None:
-        """Outlive the owners until the last job has ended."""
         self._stays = self._is_owned
 
     async def attend(self) -> AsyncGenerator[int, None]:
@@ -50,7 +49,6 @@ class ShutdownPolicy:
         self._closed.set()
 
     async def closed(self) -> None:
-        """Wait until the service ends."""
         await self._closed.wait()
 
     def lose_owner(self) -> None:
@@ -59,7 +57,6 @@ class ShutdownPolicy:
         self.end_if_due()
 
     def end_if_due(self) -> None:
-        """End the service if it has nothing to stay for."""
         is_left = not (self._has_owner or self.n_attending)
         if self._is_owned and is_left and (not self._stays or self.is_idle()):
             self.end()

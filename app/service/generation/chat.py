@@ -77,12 +77,17 @@ class ChatTurn:
 
 async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     """Return the generation of `turn` on `model`. Raises RequestError where its template refuses the messages."""
+
+    async def render(messages: Sequence[Message]) -> str:
+        return (await write_prompt(model, messages, turn.tools, turn.thinking))[0]
+
     generation = await prompt_of(model, turn)
-    request = replace(
-        generation.requests[0],
-        media=await turn.media.inputs(generation.prompt),
-        branches=await _branches(model, turn, generation.prompt),
-    )
+    media = await turn.media.inputs(generation.prompt)
+    branches: tuple[int, ...] = ()
+    facts = model.engine.status.facts
+    if facts is None or not facts.truncation.is_unlimited:  # the model may be one that needs such places
+        branches = await branches_of(generation.prompt, turn.messages, render)
+    request = replace(generation.requests[0], media=media, branches=branches)
     generation, calls = replace(generation, requests=(request,)), None
     if generation.tool_calling is not None:  # a second for 200 tools that were not seen before
         calls = await asyncio.to_thread(bound_calls, generation.tool_calling, generation.tags, turn.json_format)
@@ -98,9 +103,7 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
         said = Message("assistant", answer.text, reasoning=answer.reasoning if sends_reasoning else "")
 
         async def prompt_after(text: str) -> str:
-            return (
-                await write_prompt(model, [*turn.messages, said, Message("user", text)], turn.tools, turn.thinking)
-            )[0]
+            return await render([*turn.messages, said, Message("user", text)])
 
         model.prefill_ahead(requests[0], prompt_after)
 
@@ -119,11 +122,10 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Generation:
         closing = tags.closing if tags.is_open else ""
         tags = replace(tags, is_open=False, is_past=True)
         text = f"{text}{closing}{tags.before_text}{begun}"
-    tool_calling = None
-    if turn.tools.tools:
-        tool_calling = ToolCalling(tool_format_of(file.chat_template) or GENERIC, turn.tools)
+    tool_format = tool_format_of(file.chat_template) or GENERIC
+    tool_calling = ToolCalling(tool_format, turn.tools) if turn.tools.tools else None
     # Tags of reasoning and calls may be special tokens, which are shown only where they are named.
-    visible = (*tags.visible, *(tool_calling.tool_format.tags if tool_calling else ()))
+    visible = (*tags.visible, *(tool_format.tags if tool_calling else ()))
     request = replace(
         turn.request,
         prompt=text,
@@ -141,22 +143,9 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Generation:
 
 
 async def n_prompt_tokens(model: ServedModel, turn: ChatTurn) -> int:
-    """Return how many tokens the prompt of `turn` has. Raises as `prompt_of`."""
     generation = await prompt_of(model, turn)
     media = await turn.media.inputs(generation.prompt)
     return await model.n_tokens(generation.prompt, add_special=generation.requests[0].add_special, media=media)
-
-
-async def _branches(model: ServedModel, turn: ChatTurn, prompt: str) -> tuple[int, ...]:
-    """Return where other prompts may leave this one, if the model is not known to need no such place."""
-    facts = model.engine.status.facts
-    if facts is not None and facts.truncation.is_unlimited:
-        return ()
-
-    async def render(messages: Sequence[Message]) -> str:
-        return (await write_prompt(model, messages, turn.tools, turn.thinking))[0]
-
-    return await branches_of(prompt, turn.messages, render)
 
 
 async def branches_of(
@@ -165,10 +154,10 @@ async def branches_of(
     """Return the ends, in characters of `prompt`, of what it shares with prompts that differ from a message on: a model
     with states should save them there.
 
-    These are the first message of the user, before which chats share a system prompt and tools, and the last, which is
-    edited or answered again. A template may print its last messages otherwise, or refuse fewer of them: what is shared
-    is then shorter, or the place is left out.
+    A template may print its last messages otherwise, or refuse fewer of them: what is shared is then shorter, or the
+    place is left out.
     """
+    # Chats share a system prompt and tools before the first; the last one is edited or answered again.
     of_user = [index for index, message in enumerate(messages) if message.role == "user"]
     ends: set[int] = set()
     for index in {*of_user[:1], *of_user[-1:]}:

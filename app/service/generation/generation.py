@@ -25,11 +25,9 @@ class AnswerParser(Protocol):
     @property
     def is_holding(self) -> bool:
         """Whether text was read that no part was returned of."""
-        ...
 
     def push(self, text: str, *, is_final: bool = False) -> AnswerDelta:
         """Return the parts that are certain after `text`; with `is_final`, all that was held back."""
-        ...
 
 
 def answer_parser(
@@ -95,7 +93,6 @@ class TaggedParser:
 
 
 def _calls_at_end(text: str, calling: ToolCalling) -> tuple[ToolCallDelta, ...]:
-    """Return the whole calls that `text` ends with."""
     openings = [found.start() for tag in calling.tool_format.openings for found in re.finditer(re.escape(tag), text)]
     for begin in sorted(openings)[-_MAX_OPENINGS:]:
         parsed = ToolCallParser(calling.tool_format, calling.options).push(text[begin:], is_final=True)
@@ -144,19 +141,15 @@ class Answer:
         """Take the engine's next event; return what is new, None if that is nothing."""
         if isinstance(event, Finished):
             self._finished = event
-            return self._add("")
-        self._n_tokens = event.n_tokens
-        self._held_logprobs += event.logprobs
-        self._held_tokens += event.tokens
-        return self._add(event.text)
-
-    def _add(self, new_text: str) -> Delta | None:
-        """Add new text. Probabilities and tokens wait while text is held back: they would reveal it."""
-        parsed = self._parser.push(new_text, is_final=self.is_finished)
+        else:
+            self._n_tokens = event.n_tokens
+            self._held_logprobs += event.logprobs
+            self._held_tokens += event.tokens
+        parsed = self._parser.push("" if isinstance(event, Finished) else event.text, is_final=self.is_finished)
         text, calls = parsed.text, parsed.calls
         logprobs: tuple[TokenLogprob, ...] = ()
         tokens: tuple[int, ...] = ()
-        if not self._parser.is_holding:
+        if not self._parser.is_holding:  # tokens and probabilities would reveal the text that is held back
             logprobs, self._held_logprobs = self._held_logprobs, ()
             tokens, self._held_tokens = self._held_tokens, ()
         self.reasoning += parsed.reasoning
@@ -167,7 +160,10 @@ class Answer:
             self.calls = with_deltas(self.calls, calls)
         if not (text or parsed.reasoning or calls or logprobs or tokens):
             return None
-        self._count(len(parsed.reasoning), len(text) + sum(len(call.name) + len(call.arguments) for call in calls))
+        n_new, self._n_counted = self._n_tokens - self._n_counted, self._n_tokens
+        if n_thought := len(parsed.reasoning):  # which may end within the piece: its share by length
+            n_said = len(text) + sum(len(call.name) + len(call.arguments) for call in calls)
+            self.n_reasoning_tokens += round(n_new * n_thought / (n_thought + n_said))
         return Delta(
             index=self.index,
             text=text,
@@ -178,19 +174,11 @@ class Answer:
             tokens=tokens,
         )
 
-    def _count(self, n_characters: int, n_others: int) -> None:
-        """Count the tokens of reasoning; where it ends within a piece of text, its share by length."""
-        n_new, self._n_counted = self._n_tokens - self._n_counted, self._n_tokens
-        if n_characters:
-            self.n_reasoning_tokens += round(n_new * n_characters / (n_characters + n_others))
-
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """The engine's requests, one an answer, how to parse their text, and what to do when the only answer has ended.
-
-    All else is passed to `answer_parser`.
-    """
+    """The engine's requests, one an answer, how `answer_parser` parses their text, and what to do when the only answer
+    has ended."""
 
     requests: tuple[Request, ...]
     tags: ReasoningTags = NO_REASONING
@@ -201,22 +189,18 @@ class Generation:
 
     @property
     def prompt(self) -> str:
-        """The prompt of a chat, which its requests share."""
         prompt = self.requests[0].prompt
         assert isinstance(prompt, str), "the prompt of a chat is a text"
         return prompt
 
-    def _new_parser(self) -> AnswerParser:
-        return answer_parser(
-            self.tags, self.tool_calling, separates_reasoning=self.separates_reasoning, is_verbatim=self.is_verbatim
-        )
-
     async def parts(self, model: ServedModel) -> AsyncGenerator[tuple[Answer, Delta | None], None]:
-        """Run it on `model`. Yield an answer whenever it has grown or ended, with what is new in it.
-
-        Closing the generator early aborts the requests. Raises the error of the first answer that fails.
-        """
-        answers = {request.request_id: Answer(index, self._new_parser()) for index, request in enumerate(self.requests)}
+        """Run it on `model`; yield an answer whenever it has grown or ended, with what is new in it. Closing the
+        generator early aborts the requests. Raises the error of the first answer that fails."""
+        how = {"separates_reasoning": self.separates_reasoning, "is_verbatim": self.is_verbatim}
+        answers = {
+            request.request_id: Answer(index, answer_parser(self.tags, self.tool_calling, **how))
+            for index, request in enumerate(self.requests)
+        }
         async with model.answer(*self.requests) as events:
             async for event in events:
                 answer = answers[event.request_id]
@@ -230,10 +214,8 @@ class Generation:
 
     async def answers(self, model: ServedModel) -> list[Answer]:
         """Run it on `model` to the end and return the answers in order. Raises as `parts` does."""
-        ended: dict[int, Answer] = {}
         async with aclosing(self.parts(model)) as parts:
-            async for answer, _ in parts:
-                ended[answer.index] = answer
+            ended = {answer.index: answer async for answer, _ in parts}
         return [ended[index] for index in sorted(ended)]
 
 

@@ -183,7 +183,6 @@ class HarmonyParser:
         return True
 
     def _content(self) -> bool:
-        """Read up to the end of the message."""
         if self._is_verbatim and self._part == "text" and not self._is_raw:
             self._show(self._unread)
             self._unread = ""

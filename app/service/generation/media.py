@@ -63,7 +63,6 @@ class DocumentReader:
         self._running = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def read(self, documents: Iterable[Document]) -> ReadDocuments:
-        """Return the texts of `documents`."""
         return {document: await self._read(document) for document in documents}
 
     async def _read(self, document: Document) -> str | RequestError:
@@ -87,7 +86,6 @@ class DocumentReader:
 
 @in_thread
 def _text_of(data: bytes, name: str) -> str:
-    """Return the text of a document, fenced and with its name. Raises UserError for one without text."""
     from app.chat.attachments.prompt import compose_prompt  # documents are rare, and the service starts without them
     from app.chat.attachments.reader import read_data
 
@@ -99,17 +97,11 @@ def _text_of(data: bytes, name: str) -> str:
 
 # What a type of content is called in the note that replaces it; others by their type.
 _KINDS = {
-    "image": "image",
-    "image_url": "image",
-    "input_image": "image",
-    "audio": "audio",
-    "input_audio": "audio",
-    "video": "video",
-    "video_url": "video",
-    "input_video": "video",
+    **dict.fromkeys(("image", "image_url", "input_image"), "image"),
+    **dict.fromkeys(("audio", "input_audio"), "audio"),
+    **dict.fromkeys(("video", "video_url", "input_video"), "video"),
     "document": "document",
-    "file": "file",
-    "input_file": "file",
+    **dict.fromkeys(("file", "input_file"), "file"),
 }
 _ASKED = {"image": "a picture", "audio": "a sound", "video": "a video", "document": "a document", "file": "a file"}
 _MOST_SHOWN = 100
@@ -129,12 +121,10 @@ class UnreadableError(RequestError):
 
     @property
     def kind(self) -> str:
-        """What the content is: image, audio, or another type."""
         return _KINDS.get(self.content_type, self.content_type)
 
 
 def note_of_unreadable(content_type: str, name: str = "", senses: Senses = TEXT_ONLY) -> str:
-    """Return the text that stands in a conversation for content that its model, which has `senses`, does not read."""
     return f"[{_called(content_type, name)}{_UNREAD}{senses.described}]"
 
 
@@ -159,9 +149,6 @@ def notice_of_notes(messages: Sequence[Message], senses: Senses = TEXT_ONLY) -> 
 
 
 MAX_MEDIA_BYTES = 96 << 20  # Base64 of one prompt: it has to pass the worker's pipe in one message
-_ADDRESSES = ("http://", "https://")
-_BASE64 = ";base64"
-_NONCE_BYTES = 16
 _ANY_TYPES = ("", "application/octet-stream", "text/plain")  # text/plain is what a data URL without a type has
 
 _N_BEGIN = 1024  # characters of Base64 by which a file's kind is told
@@ -185,7 +172,7 @@ class Medium:
 
     @property
     def is_address(self) -> bool:
-        return self.source[:8].lower().startswith(_ADDRESSES)
+        return self.source[:8].lower().startswith(("http://", "https://"))
 
     def base64(self) -> str:
         """Return the file in Base64. Raises RequestError for anything else, and for an empty file."""
@@ -194,7 +181,18 @@ class Medium:
         if separator and not is_data_url:
             cause = f"The address of a {self.kind} begins with {scheme[:20]}://, which is not read."
             raise RequestError(cause, "Send the file itself, as a data URL in Base64.")
-        text = self._encoded() if is_data_url else self.source
+        text = self.source
+        if is_data_url:
+            head, comma, data = text.partition(",")
+            mime_type = head[len("data:") :].partition(";")[0].lower()
+            wanted = _MIME_TYPES[self.kind]
+            if not comma or not head.lower().endswith(";base64"):
+                cause = f"The data URL of a {self.kind} has no Base64."
+                raise RequestError(cause, f"Write data:{wanted}/TYPE;base64,DATA.")
+            if not (mime_type.startswith(f"{wanted}/") or mime_type in _ANY_TYPES):
+                cause = f"A data URL of the type {mime_type[:40]!r} is no {self.kind}."
+                raise RequestError(cause, f"Send a {self.kind}.")
+            text = unquote(data) if "%" in data else data
         if any(character in text for character in " \r\n\t"):
             text = "".join(text.split())
         try:
@@ -204,18 +202,6 @@ class Medium:
         if is_empty:
             raise RequestError(f"A {self.kind} has no content.", "Send its file in Base64.")
         return text
-
-    def _encoded(self) -> str:
-        """Return what a data URL has in Base64."""
-        head, comma, data = self.source.partition(",")
-        mime_type = head[len("data:") :].partition(";")[0].lower()
-        wanted = _MIME_TYPES[self.kind]
-        if not comma or not head.lower().endswith(_BASE64):
-            cause = f"The data URL of a {self.kind} has no Base64."
-            raise RequestError(cause, f"Write data:{wanted}/TYPE;base64,DATA.")
-        if not (mime_type.startswith(f"{wanted}/") or mime_type in _ANY_TYPES):
-            raise RequestError(f"A data URL of the type {mime_type[:40]!r} is no {self.kind}.", f"Send a {self.kind}.")
-        return unquote(data) if "%" in data else data
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +217,6 @@ class MediaFetcher(Protocol):
 
     async def fetch(self, address: str) -> bytes:
         """Return the file at `address`. Raises RequestError for one that may not be read, or cannot."""
-        ...
 
 
 class PromptMedia:
@@ -249,7 +234,7 @@ class PromptMedia:
         self.unread: list[Document] = []
         self._documents = documents
         self._fetcher = fetcher
-        self._nonce = secrets.token_hex(_NONCE_BYTES)
+        self._nonce = secrets.token_hex(16)
         self._markers: dict[Medium, str] = {}
         self._files: dict[Medium, str] = {}
         self._faults: dict[Medium, RequestError | None] = {}
@@ -258,9 +243,20 @@ class PromptMedia:
         """Return why `medium` cannot be read, None where it can."""
         if not self._reads(medium.kind):
             return UnreadableError(_MIME_TYPES[medium.kind], self.senses)
-        if medium not in self._faults:
-            self._faults[medium] = self._found_fault(medium)
-        return self._faults[medium]
+        if medium in self._faults:
+            return self._faults[medium]
+        fault: RequestError | None = None
+        if not medium.is_address:
+            try:
+                self._files[medium] = medium.base64()
+            except RequestError as error:
+                fault = error
+        elif not self._fetcher:
+            cause = f"The {medium.kind} is an address on the web, and localllm fetches none."
+            allow = "or allow it: fetch_media_urls = true in the settings."
+            fault = RequestError(cause, f"Send the file itself, as a data URL in Base64, {allow}")
+        self._faults[medium] = fault
+        return fault
 
     def leave_out(self, medium: Medium) -> None:
         """Let `medium` be a note: the engine has refused it before."""
@@ -271,10 +267,8 @@ class PromptMedia:
         if self.fault(medium) is None:
             marker = f"__media_{self._nonce}_{len(self._markers)}__"
             return ContentText(self._markers.setdefault(medium, marker), is_marker=True)
-        name = _MIME_TYPES[medium.kind]
-        is_read = self._reads(medium.kind)
-        note = note_of_refused(name) if is_read else note_of_unreadable(name, senses=self.senses)
-        return ContentText(note)
+        name, is_read = _MIME_TYPES[medium.kind], self._reads(medium.kind)
+        return ContentText(note_of_refused(name) if is_read else note_of_unreadable(name, senses=self.senses))
 
     @property
     def reads_documents(self) -> bool:
@@ -288,7 +282,6 @@ class PromptMedia:
         return found if isinstance(found, RequestError) else None
 
     def document_part(self, document: Document) -> ContentText:
-        """Return the text of `document`, or the note in its place."""
         found = self._found(document)
         return ContentText(found if isinstance(found, str) else note_of_refused("document", document.shown_name))
 
@@ -298,16 +291,13 @@ class PromptMedia:
         return tuple(self._markers.values())
 
     async def inputs(self, prompt: str) -> tuple[MediaInput, ...]:
-        """Return those whose markers `prompt` has: templates may leave out earlier turns.
-
-        Raises RequestError for more than MAX_MEDIA or MAX_MEDIA_BYTES, and where one cannot be fetched.
-        """
+        """Return those whose markers `prompt` has: templates may leave out earlier turns. Raises RequestError for more
+        than MAX_MEDIA or MAX_MEDIA_BYTES, and where one cannot be fetched."""
         found = [(medium, marker) for medium, marker in self._markers.items() if marker in prompt]
         if len(found) > MAX_MEDIA:
             cause = f"The conversation has {len(found)} pictures and sounds."
             raise RequestError(cause, f"Send at most {MAX_MEDIA}: leave out the oldest.")
-        addresses = [medium for medium, _ in found if medium not in self._files]
-        await asyncio.gather(*(self._fetch(medium) for medium in addresses))
+        await asyncio.gather(*(self._fetch(medium) for medium, _ in found if medium not in self._files))
         n_bytes = sum(len(self._files[medium]) for medium, _ in found)
         if n_bytes > MAX_MEDIA_BYTES:
             cause = f"The pictures and sounds of the conversation are {n_bytes >> 20} MiB in Base64."
@@ -315,7 +305,6 @@ class PromptMedia:
         return tuple(MediaInput(marker, self._files[medium]) for medium, marker in found)
 
     async def in_request(self, request: Request) -> Request:
-        """Return `request` with those that stand in its prompt. Raises RequestError as `inputs`."""
         media = await self.inputs(request.prompt) if isinstance(request.prompt, str) else ()
         return replace(request, media=media) if media else request
 
@@ -326,7 +315,6 @@ class PromptMedia:
         return prompt
 
     def _found(self, document: Document) -> str | RequestError | None:
-        """Return what is known of a document; one of which nothing is known is `unread`."""
         known = self._documents or {}
         if document not in known and document not in self.unread:
             self.unread.append(document)
@@ -334,19 +322,6 @@ class PromptMedia:
 
     def _reads(self, kind: MediaKind) -> bool:
         return self.senses.sees if kind is MediaKind.PICTURE else self.senses.hears
-
-    def _found_fault(self, medium: Medium) -> RequestError | None:
-        if medium.is_address:
-            if self._fetcher:
-                return None
-            cause = f"The {medium.kind} is an address on the web, and localllm fetches none."
-            allow = "or allow it: fetch_media_urls = true in the settings."
-            return RequestError(cause, f"Send the file itself, as a data URL in Base64, {allow}")
-        try:
-            self._files[medium] = medium.base64()
-        except RequestError as error:
-            return error
-        return None
 
     async def _fetch(self, medium: Medium) -> None:
         assert self._fetcher is not None, "an address has a marker only where it may be read"
@@ -358,10 +333,8 @@ NO_MEDIA = PromptMedia()  # of turns of text alone: nothing is ever added to it
 
 
 def joined_content(parts: Iterable[ContentText], separator: str) -> str:
-    """Return the parts of a message as its text, with `separator` between two texts but none around a marker.
-
-    Source: llama-server's `concat_content_parts`, so that a prompt is the same as there.
-    """
+    """Return the parts of a message as its text, with `separator` between two texts but none around a marker, as
+    llama-server's `concat_content_parts` does."""
     text, follows_text = "", False
     for part in parts:
         if part.text:
@@ -371,22 +344,18 @@ def joined_content(parts: Iterable[ContentText], separator: str) -> str:
 
 
 MAX_FETCHED_BYTES = 20 << 20
-_LIMITS = FetchLimits(max_bytes=MAX_FETCHED_BYTES, accept="image/*, audio/*")
-_FETCH_REMEDY = "Send the file itself, as a data URL in Base64."
 
 
 class WebFetcher:
     """A `MediaFetcher` of the web. `resolve` and `is_allowed` decide on addresses; tests have their own."""
 
     def __init__(self, resolve: Resolve = resolve, is_allowed: Callable[[str], bool] = is_public) -> None:
-        self._web = PublicWeb(_LIMITS, _FETCH_REMEDY, resolve, is_allowed)
+        limits = FetchLimits(max_bytes=MAX_FETCHED_BYTES, accept="image/*, audio/*")
+        self._web = PublicWeb(limits, "Send the file itself, as a data URL in Base64.", resolve, is_allowed)
 
     async def fetch(self, address: str) -> bytes:
-        """Return the picture or sound at `address`.
-
-        Raises RequestError for an address that is not public, one that does not answer in time or with too much, and
-        for any other kind of file.
-        """
+        """Return the picture or sound at `address`. Raises RequestError for an address that is not public, one that
+        does not answer in time or with too much, and for any other kind of file."""
         data = (await self._web.fetch(address)).data
         format_of(data)
         return data

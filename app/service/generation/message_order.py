@@ -179,9 +179,7 @@ def with_whole_calls(messages: Sequence[Message], order: TemplateOrder) -> list[
         if not message.calls:
             mended.append(message)
             continue
-        n_results = next((index for index, other in enumerate(rest) if other.role != "tool"), len(rest))
-        results, rest = rest[:n_results], rest[n_results:]
-        pairs, others = _paired(message.calls, results)
+        pairs, results, others = _paired(message.calls, rest)
         texts, said = [], []
         kept: list[ToolCall] = []
         for call, result in pairs:
@@ -209,9 +207,12 @@ def _said_result(name: str, result: Message) -> Message:
 
 
 def _paired(
-    calls: Sequence[ToolCall], results: Sequence[Message]
-) -> tuple[list[tuple[ToolCall, Message | None]], list[Message]]:
-    """Return each call with its result, found by its id or else the next one, and the results that are left."""
+    calls: Sequence[ToolCall], following: list[Message]
+) -> tuple[list[tuple[ToolCall, Message | None]], list[Message], list[Message]]:
+    """Return each call with its result, found by its id or else the next one, all results in `following`, which loses
+    them, and those of no call."""
+    n_results = next((index for index, other in enumerate(following) if other.role != "tool"), len(following))
+    results, following[:n_results] = following[:n_results], []
     left, pairs = list(results), []
     for call in calls:
         named = [result for result in left if result.call_id and result.call_id == call.call_id]
@@ -219,7 +220,7 @@ def _paired(
         if result is not None:
             left.remove(result)
         pairs.append((call, result))
-    return pairs, left
+    return pairs, results, left
 
 
 def _with_systems(messages: Sequence[Message], order: TemplateOrder) -> list[Message]:
@@ -258,9 +259,9 @@ def _joined(messages: Sequence[Message], order: TemplateOrder) -> list[Message]:
 
 
 def _text_apart(message: Message) -> list[Message]:
-    """Return a message with calls as one of text and one of calls: Command R7B and others leave the text out."""
     if not message.calls or not message.content:
         return [message]
+    # Command R7B and others leave the text out.
     return [replace(message, calls=()), Message("assistant", calls=message.calls)]
 
 
@@ -289,9 +290,7 @@ def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
         if len(message.calls) < 2:
             ordered.append(message)
             continue
-        n_results = next((index for index, other in enumerate(rest) if other.role != "tool"), len(rest))
-        pairs, left = _paired(message.calls, rest[:n_results])
-        rest = rest[n_results:]
+        pairs, _, left = _paired(message.calls, rest)
         for number, (call, result) in enumerate(pairs):
             one = message if number == 0 else Message("assistant")
             ordered += [replace(one, calls=(call,)), *([result] if result is not None else [])]

@@ -84,10 +84,8 @@ class QuoteMarks:
         return f"{content[:place]}{begin}{text}{end}{content[place + len(text) :]}"
 
     def unmarked(self, prompt: str) -> tuple[str, Spans]:
-        """Return a rendered prompt without the marks, and the parts that they were around.
-
-        A mark whose other one a template left out is dropped. Raises ValueError where a template changed a mark.
-        """
+        """Return a rendered prompt without the marks, and the parts that they were around; a mark
+        without the other one is dropped. Raises ValueError where a template changed a mark."""
         pieces: list[str] = []
         spans: list[tuple[int, int]] = []
         place = n_characters = 0
@@ -202,8 +200,8 @@ class TemplateWriter:
         messages = self.thinking.in_messages(messages, self.template)
         if not self.tools.tools:
             return await self._render(messages, None)
+        functions = [self.marks.marked_values(tool_for_template(tool)) for tool in self.tools.tools]
         if self.knows_calls:
-            functions = [self.marks.marked_values(tool_for_template(tool)) for tool in self.tools.tools]
             try:
                 text = await self._render(messages, functions)
             except RequestError:
@@ -211,25 +209,20 @@ class TemplateWriter:
                 text = ""  # some fail with a schema, as Hermes 2 Pro with a type that may be null
             if all(tool.name in text for tool in self.tools.tools):  # some templates that write calls list no tools
                 return text
-        return await self._render(self._with_instructions(messages), None)
-
-    def _with_instructions(self, messages: Sequence[Message]) -> list[Message]:
-        """Return `messages` with the tools in the system message, or else before the first message."""
-        definitions = [self.marks.marked_values(tool_for_template(tool)["function"]) for tool in self.tools.tools]
-        functions = [json.dumps(definition, ensure_ascii=False) for definition in definitions]
+        definitions = [json.dumps(function["function"], ensure_ascii=False) for function in functions]
         form = self.tool_format.written([("NAME", {"ARGUMENT": "VALUE"})])
-        text = PARAGRAPH_BREAK.join(["\n".join((_INTRODUCTION, *functions)), f"{_FORM}\n{form}", _ELSE])
+        text = PARAGRAPH_BREAK.join(["\n".join((_INTRODUCTION, *definitions)), f"{_FORM}\n{form}", _ELSE])
         first, *others = messages
         parts = (first.content, text) if first.role == "system" else (text, first.content)
-        return [replace(first, content=PARAGRAPH_BREAK.join(filter(None, parts))), *others]
+        return await self._render([replace(first, content=PARAGRAPH_BREAK.join(filter(None, parts))), *others], None)
 
     async def _render(self, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]] | None) -> str:
         file = self.model.file
         variables: dict[str, Any] = {"bos_token": file.bos_token, "eos_token": file.eos_token, "tools": functions}
+        variables |= self.thinking.for_template(self.template)
         sent = [self._message(message) for message in messages]
         if self.takes_only_parts:
             sent = in_parts(sent)
-        variables |= self.thinking.for_template(self.template)
         try:
             return await self.model.renderer.render(self.template, sent, **variables)
         except RequestError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import TypedDict
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # a model holds one of these
 
 MAX_REMEMBERED = 96  # results, a few of each template
 _MARK, _OTHER_MARK = "localllmprobe", "localllmsecond"
-_EFFORTS = ("low", "high")
 
 Messages = Sequence[dict[str, Any]]
 
@@ -42,24 +41,11 @@ class TemplateCaps(TypedDict):
     supports_reasoning_effort: bool
 
 
-NO_TEMPLATE_CAPS: TemplateCaps = {
-    "supports_string_content": False,
-    "supports_typed_content": False,
-    "supports_system_role": False,
-    "supports_tools": False,
-    "supports_tool_calls": False,
-    "supports_parallel_tool_calls": False,
-    "supports_preserve_reasoning": False,
-    "supports_reasoning_effort": False,
-}
+NO_TEMPLATE_CAPS = cast("TemplateCaps", dict.fromkeys(TemplateCaps.__annotations__, False))
 
 
 def _user(content: object = "x") -> dict[str, Any]:
     return {"role": "user", "content": content}
-
-
-def _call(name: str) -> dict[str, Any]:
-    return {"id": "call00001", "type": "function", "function": {"name": name, "arguments": {"a": "x"}}}
 
 
 def _function(name: str) -> dict[str, Any]:
@@ -68,7 +54,9 @@ def _function(name: str) -> dict[str, Any]:
 
 
 def _called(*names: str, **more: str) -> dict[str, Any]:
-    return {"role": "assistant", "content": "", "tool_calls": [_call(name) for name in names], **more}
+    functions = [{"name": name, "arguments": {"a": "x"}} for name in names]
+    calls = [{"id": "call00001", "type": "function", "function": function} for function in functions]
+    return {"role": "assistant", "content": "", "tool_calls": calls, **more}
 
 
 _RESULT = {"role": "tool", "name": "x", "tool_call_id": "call00001", "content": "x"}
@@ -93,10 +81,9 @@ class TemplateProbe:
 
     async def caps_of(self, file: ModelFile, renderer: TemplateRenderer) -> TemplateCaps:
         """Return what the template of `file` can express; nothing for a model without one."""
-        template = file.chat_template
-        if not template:
+        if not file.chat_template:
             return NO_TEMPLATE_CAPS
-        found: TemplateCaps = await self._once(("caps", template), lambda: _caps(_Renderings(file, renderer)))
+        found: TemplateCaps = await self._once(("caps", file.chat_template), _Renderings(file, renderer).caps)
         return found
 
     async def takes_only_parts(self, file: ModelFile, renderer: TemplateRenderer) -> bool:
@@ -150,10 +137,6 @@ class _Renderings:
         self._file = file
         self._renderer = renderer
 
-    async def text_with_effort(self, effort: str) -> str:
-        template = self._file.chat_template
-        return await self.text([_user()], **Thinking(effort=effort).for_template(template))
-
     async def text(self, messages: Messages, tools: Messages | None = None, **variables: Any) -> str:
         own: dict[str, Any] = {"bos_token": self._file.bos_token, "eos_token": self._file.eos_token, "tools": tools}
         try:
@@ -169,22 +152,20 @@ class _Renderings:
     async def shows(self, messages: Messages, tools: Messages | None = None) -> bool:
         return _MARK in await self.text(messages, tools)
 
-
-async def _caps(renderings: _Renderings) -> TemplateCaps:
-    """Return the capabilities; a template that renders not even a question is not tried any further."""
-    has_string = await renderings.shows([_user(_MARK)])
-    has_typed = await renderings.shows_text(_PARTS)
-    if not (has_string or has_typed):
-        return NO_TEMPLATE_CAPS
-    has_calls = await renderings.shows(_ONE_CALL, _TOOLS)
-    efforts = [await renderings.text_with_effort(effort) for effort in _EFFORTS]
-    return {
-        "supports_string_content": has_string,
-        "supports_typed_content": has_typed,
-        "supports_system_role": await renderings.shows(_SYSTEM),
-        "supports_tools": await renderings.shows([_user()], [_function(_MARK)]),
-        "supports_tool_calls": has_calls,
-        "supports_parallel_tool_calls": has_calls and await renderings.shows(_TWO_CALLS, _TOOLS),
-        "supports_preserve_reasoning": any([await renderings.shows(messages, _TOOLS) for messages in _REASONED]),
-        "supports_reasoning_effort": efforts[0] != efforts[1],
-    }
+    async def caps(self) -> TemplateCaps:
+        has_string, has_typed = await self.shows([_user(_MARK)]), await self.shows_text(_PARTS)
+        if not (has_string or has_typed):  # a template that renders not even a question is not tried any further
+            return NO_TEMPLATE_CAPS
+        has_calls = await self.shows(_ONE_CALL, _TOOLS)
+        by_effort = [Thinking(effort=effort).for_template(self._file.chat_template) for effort in ("low", "high")]
+        low, high = [await self.text([_user()], **variables) for variables in by_effort]
+        return {
+            "supports_string_content": has_string,
+            "supports_typed_content": has_typed,
+            "supports_system_role": await self.shows(_SYSTEM),
+            "supports_tools": await self.shows([_user()], [_function(_MARK)]),
+            "supports_tool_calls": has_calls,
+            "supports_parallel_tool_calls": has_calls and await self.shows(_TWO_CALLS, _TOOLS),
+            "supports_preserve_reasoning": any([await self.shows(messages, _TOOLS) for messages in _REASONED]),
+            "supports_reasoning_effort": low != high,
+        }

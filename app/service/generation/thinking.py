@@ -74,15 +74,13 @@ class Thinking:
         """Return the variables by which `chat_template` is told."""
         values: dict[str, Any] = {}
         if self.is_wanted is not None:
-            told = ((control.name, control.value(self)) for control in _controls(chat_template))
+            told = ((control.name, _VALUES[control.name](self, control)) for control in _controls(chat_template))
             values = {name: value for name, value in told if value is not None}
         return {**values, **self.variables}
 
     def n_most_tokens(self, chat_template: str) -> int | None:
-        """Return at most how many tokens a model of `chat_template` may think, None for as many as it likes.
-
-        An effort is a budget where the template knows no levels. What is assumed limits nothing.
-        """
+        """Return at most how many tokens a model of `chat_template` may think, None for as many as it likes. An effort
+        is a budget where the template knows no levels; what is assumed limits nothing."""
         if self.is_assumed or (self.is_wanted is not False and self.n_tokens is not None and self.n_tokens < 0):
             return None
         if self.is_wanted is False:
@@ -112,10 +110,6 @@ class _Control:
     levels: tuple[str, ...]
     refuses_others: bool
 
-    def value(self, thinking: Thinking) -> Any:
-        """Return what the variable is to be, None for the template's default."""
-        return _VALUES[self.name](thinking, self)
-
 
 def _switch(thinking: Thinking, _control: _Control) -> bool:
     return bool(thinking.is_wanted)
@@ -134,12 +128,9 @@ def _effort(thinking: Thinking, control: _Control) -> str | None:
             level = "medium"  # off by default
         else:
             return None
+    rank, wanted = LEVELS.index, LEVELS.index(level)
     ranked = [word for word in LEVELS if word in control.levels and word not in _OFF]
-    return min(ranked, key=lambda word: (abs(_rank(word) - _rank(level)), -_rank(word)))
-
-
-def _rank(level: str) -> int:
-    return LEVELS.index(level)
+    return min(ranked, key=lambda word: (abs(rank(word) - wanted), -rank(word)))
 
 
 def _budget(thinking: Thinking, _control: _Control) -> int | None:
@@ -169,10 +160,8 @@ _SWITCH_WORD = re.compile(r"""['"]/no_think['"] in\b""")  # Nemotron Nano 2
 
 @lru_cache(maxsize=32)
 def _controls(template: str) -> tuple[_Control, ...]:
-    """Return the variables of `template` that say how much to think."""
     code = _code(template)
-    names = [name for name in _VALUES if _is_variable(name, code)]
-    return tuple(_Control(name, *_levels(name, template)) for name in names)
+    return tuple(_control(name, template) for name in _VALUES if _is_variable(name, code))
 
 
 @lru_cache(maxsize=32)
@@ -197,12 +186,11 @@ def _is_variable(name: str, code: str) -> bool:
     return re.search(rf"{name}(?<![.\w]{name})(?!\w|\s*=[^=])", code) is not None
 
 
-def _levels(name: str, template: str) -> tuple[tuple[str, ...], bool]:
-    """Return the words for a level that `template` takes, and whether it names them because it refuses others."""
+def _control(name: str, template: str) -> _Control:
     if listed := re.search(rf"\b{name} not in\s*[\[(]([^\])]*)", template):
-        return tuple(re.findall(r"['\"](\w+)['\"]", listed[1])), True
+        return _Control(name, tuple(re.findall(r"['\"](\w+)['\"]", listed[1])), refuses_others=True)
     named = (word for word in (*_OFF, *LEVELS) if f"'{word}'" in template or f'"{word}"' in template)
-    return ("low", "medium", "high", *named), False
+    return _Control(name, ("low", "medium", "high", *named), refuses_others=False)
 
 
 # What Qwen's models are given (source: "Thinking budget" in Qwen's documentation, and arXiv 2505.09388, 4.6).
@@ -215,10 +203,8 @@ _QWEN_MARKS = ("<|im_start|>", "<think>")
 def reasoning_budget(
     tags: ReasoningTags, chat_template: str, thinking: Thinking, *, may_call: bool = False
 ) -> ReasoningBudget | None:
-    """Return the budget of an answer with `tags`, None for a model that does not reason, or no more.
-
-    A model that `may_call` tools chooses itself between a call and text, once.
-    """
+    """Return the budget of an answer with `tags`, None for a model that does not reason, or no more. One that
+    `may_call` tools chooses itself between a call and text, once."""
     if not tags.opening or tags.is_past:
         return None
     conclusion = thinking.conclusion

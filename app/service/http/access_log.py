@@ -70,7 +70,6 @@ class RequestRecord:
 
     @property
     def took_s(self) -> float:
-        """The seconds since the request came."""
         return time.monotonic() - self.started_s
 
     @property
@@ -88,7 +87,6 @@ class RequestRecord:
 
     @property
     def ignored_text(self) -> str:
-        """The fields without effect in short."""
         names = [printable_line(name)[:_MOST_SHOWN_CHARACTERS] for name in self.ignored[:_MOST_SHOWN]]
         n_more = len(self.ignored) - len(names)
         return ", ".join(names) + (f" and {n_more} more" if n_more else "")
@@ -118,11 +116,9 @@ class AccessLog:
             nonlocal status
             if message["type"] == "websocket.accept":
                 status = _SWITCHING_PROTOCOLS
-            elif message["type"] == "websocket.http.response.start":
+            elif message["type"] in ("http.response.start", "websocket.http.response.start"):
                 status = message["status"]
-            elif message["type"] == "http.response.start":
-                status = message["status"]
-                if record.warnings:
+                if record.warnings and message["type"] == "http.response.start":
                     warning = printable_line(" ".join(record.warnings)).encode("ascii", "replace")
                     message["headers"] = [*message["headers"], (WARNING_HEADER.encode(), warning)]
             await send(message)
@@ -133,29 +129,22 @@ class AccessLog:
         finally:
             if record.meter is not None and record.model_id and status >= _ERROR_STATUS and status != _NO_STATUS:
                 record.meter.add_failure()
-            self._log_ignored(scope["path"], record)
+            ignored = (scope["path"], record.ignored_text)
+            if record.ignored and ignored not in self._logged and len(self._logged) < _MOST_LOGGED:
+                self._logged.add(ignored)  # once for each path: a client sends the same ones each time
+                log_event("service", printable_line(f"{scope['path']} ignores {record.ignored_text}"))
             if self._write is not None:
                 self._write(_line(scope, status, record))
 
-    def _log_ignored(self, path: str, record: RequestRecord) -> None:
-        """Log the ignored fields of a request once for each path: a client sends the same ones each time."""
-        if not record.ignored or len(self._logged) >= _MOST_LOGGED:
-            return
-        ignored = (path, record.ignored_text)
-        if ignored not in self._logged:
-            self._logged.add(ignored)
-            log_event("service", printable_line(f"{path} ignores {record.ignored_text}"))
-
 
 def _line(scope: Scope, status: int, record: RequestRecord) -> str:
-    took_s = record.took_s
     when = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     model = f" model={record.model_id}" if record.model_id else ""
     n_in, n_out = record.n_prompt_tokens, record.n_output_tokens
     tokens = f" prompt_tokens={n_in} output_tokens={n_out}" if n_in or n_out else ""
     ignored = f" ignored={record.ignored_text!r}" if record.ignored else ""
     method = scope.get("method", "WEBSOCKET")  # whose line comes at its end, with the tokens of all its calls
-    line = f"{when} {method} {scope['path']} {status} {took_s * 1000:.1f}ms{model}{tokens}{ignored}"
+    line = f"{when} {method} {scope['path']} {status} {record.took_s * 1000:.1f}ms{model}{tokens}{ignored}"
     return printable_line(line)
 
 

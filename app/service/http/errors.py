@@ -160,7 +160,6 @@ def code_of(error: UserError) -> str:
 
 
 def openai_error(error: UserError, *, hide_paths: bool = True) -> OpenAiError:
-    """Return OpenAI's error body, with the fields from which `app.client` restores the error."""
     return {"error": {"code": code_of(error), "param": None, **_common(error, hide_paths)}}
 
 

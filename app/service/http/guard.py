@@ -57,7 +57,7 @@ _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
     ("/api/push", _MANAGE),
     ("/api/v1/models/", _MANAGE),  # load, unload, download; the list itself is /api/v1/models
 )
-_SOCKET_KEY = "localllm.socket_key"
+_SOCKET_KEY = "localllm.socket_key"  # scopes of a handshake, and the policy's `scopes_of` for its first message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,6 @@ class GuardPolicy:
 
     @property
     def requires_key(self) -> bool:
-        """Whether a key is required: `api_key`, which has every scope, or a `stored` one."""
         return bool(self.api_key) or self.stored is not None
 
     def scopes_of(self, secret: str) -> frozenset[KeyScope]:
@@ -111,22 +110,11 @@ def policy_of(settings: Settings) -> GuardPolicy:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _SocketKey:
-    """What a websocket may do: the `scopes` of its handshake, or else those of a key in its first message."""
-
-    scopes: frozenset[KeyScope]
-    scopes_of: Callable[[str], frozenset[KeyScope]]
-
-
 def socket_scopes(scope: Scope, *secrets: str) -> frozenset[KeyScope]:
-    """Return the scopes of a websocket whose handshake the guard let pass, and whose first message has `secrets`.
-
-    Raises RefusedError (401) where a key is required and neither has one, StorageError for an unusable key file.
-    """
-    key = scope[_SOCKET_KEY]
-    assert isinstance(key, _SocketKey)
-    scopes = key.scopes or next(filter(None, map(key.scopes_of, secrets)), frozenset[KeyScope]())
+    """Return the scopes of a websocket that the guard let pass, or else of the `secrets` in its first message. Raises
+    RefusedError (401) where a key is required and neither has one, StorageError for an unusable key file."""
+    granted, scopes_of = scope[_SOCKET_KEY]
+    scopes: frozenset[KeyScope] = granted or next(filter(None, map(scopes_of, secrets)), frozenset())
     if not scopes:
         raise _missing_key()
     return scopes
@@ -169,7 +157,13 @@ class Guard:
             await response(scope, receive, send)
             return
         if origin and is_preflight(scope, headers):
-            await preflight_response(headers)(scope, receive, send)
+            # `sending_to_page` adds the rest.
+            allowed = {"access-control-allow-methods": _METHODS, "access-control-max-age": str(MAX_AGE_S)}
+            if _HEADER_NAMES.fullmatch(wanted := headers.get("access-control-request-headers", "")):
+                allowed["access-control-allow-headers"] = wanted
+            if headers.get("access-control-request-private-network") == "true":
+                allowed["access-control-allow-private-network"] = "true"
+            await Response(status_code=204, headers=allowed)(scope, receive, send)
             return
         record_of(scope).meter = self._policy.metered.of_secret(_given_key(headers))
         if scope["type"] == "http":
@@ -177,8 +171,7 @@ class Guard:
         await self._app(scope, receive, send)
 
     def _log(self, headers: Headers) -> None:
-        """Log a page that is not allowed, because its script cannot read why it is refused."""
-        for origin in headers.getlist("origin"):
+        for origin in headers.getlist("origin"):  # its script cannot read why it is refused
             entry = "" if self._policy.origins.allow(origin) else entry_for(origin)
             if entry and entry not in self._logged and len(self._logged) < _MOST_LOGGED:
                 self._logged.add(entry)
@@ -194,9 +187,13 @@ def check(scope: Scope, policy: GuardPolicy) -> None:
         _check_host(headers, policy)
     _check_origin(headers, policy)
     if scope["type"] == "websocket":
-        scope[_SOCKET_KEY] = _socket_key(headers, policy)
+        given = _given_key(headers)
+        scopes = policy.scopes_of(given) if policy.requires_key else ALL_SCOPES
+        if given and not scopes:  # without any, its first message may have one
+            raise _missing_key()
+        scope[_SOCKET_KEY] = (scopes, policy.scopes_of)
     elif policy.requires_key and not is_preflight_of_page:
-        _check_key(headers, policy, scopes_for(scope["path"]))
+        _check_key(headers, policy, scope["path"])
     length = _one(headers, "content-length")
     if length.isdecimal() and int(length[:20]) > policy.max_body_bytes:
         raise _too_large(policy.max_body_bytes)
@@ -204,19 +201,6 @@ def check(scope: Scope, policy: GuardPolicy) -> None:
 
 def is_preflight(scope: Scope, headers: Headers) -> bool:
     return scope.get("method") == "OPTIONS" and "access-control-request-method" in headers
-
-
-def preflight_response(headers: Headers) -> Response:
-    """Return the answer to a preflight of an allowed page: every method, and the headers that it asks for.
-
-    `sending_to_page` adds the rest.
-    """
-    allowed = {"access-control-allow-methods": _METHODS, "access-control-max-age": str(MAX_AGE_S)}
-    if _HEADER_NAMES.fullmatch(wanted := headers.get("access-control-request-headers", "")):
-        allowed["access-control-allow-headers"] = wanted
-    if headers.get("access-control-request-private-network") == "true":
-        allowed["access-control-allow-private-network"] = "true"
-    return Response(status_code=204, headers=allowed)
 
 
 def sending_to_page(send: Send, origin: str) -> Send:
@@ -230,14 +214,6 @@ def sending_to_page(send: Send, origin: str) -> Send:
         await send(message)
 
     return send_with_headers
-
-
-def scopes_for(path: str) -> frozenset[KeyScope]:
-    """Return the scopes of which a key needs one for `path`, empty where no key is needed."""
-    return next(
-        (scopes for prefix, scopes in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
-        _INFER,
-    )
 
 
 def _check_host(headers: Headers, policy: GuardPolicy) -> None:
@@ -268,12 +244,15 @@ def _named(entry: str) -> str:
 
 
 def _allowed_origin(headers: Headers, policy: GuardPolicy) -> str:
-    """Return the only origin of a request if the policy allows it, else ""."""
     origin = _one(headers, "origin")
     return origin if origin and policy.origins.allow(origin) else ""
 
 
-def _check_key(headers: Headers, policy: GuardPolicy, wanted: frozenset[KeyScope]) -> None:
+def _check_key(headers: Headers, policy: GuardPolicy, path: str) -> None:
+    wanted = next(
+        (scopes for prefix, scopes in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
+        _INFER,
+    )
     if not wanted:
         return
     scopes = policy.scopes_of(_given_key(headers))
@@ -283,17 +262,6 @@ def _check_key(headers: Headers, policy: GuardPolicy, wanted: frozenset[KeyScope
         (missing,) = wanted
         cause = f"This key does not have the scope {missing}."
         raise RefusedError(403, "insufficient_scope", cause, f"Create one: `localllm key new NAME --scope {missing}`.")
-
-
-def _socket_key(headers: Headers, policy: GuardPolicy) -> _SocketKey:
-    """Return the scopes of a handshake, none yet where a key is required and it has none. Raises RefusedError (401)."""
-    if not policy.requires_key:
-        return _SocketKey(ALL_SCOPES, policy.scopes_of)
-    given = _given_key(headers)
-    scopes = policy.scopes_of(given)
-    if given and not scopes:
-        raise _missing_key()
-    return _SocketKey(scopes, policy.scopes_of)
 
 
 def _given_key(headers: Headers) -> str:

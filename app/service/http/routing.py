@@ -70,7 +70,6 @@ class Router(APIRouter):
 
 
 def body_type_of(endpoint: Callable[..., Any]) -> type[BaseModel] | None:
-    """Return the type of the body that a route reads, None for one that reads none."""
     parameter = _signature(endpoint).parameters.get(_BODY)
     return None if parameter is None else parameter.annotation
 
@@ -84,7 +83,6 @@ def _signature(endpoint: Callable[..., Any]) -> inspect.Signature:
 
 
 def _with_body(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `endpoint` as FastAPI is to call it: without the body, which is read with our own bounds."""
     kind = body_type_of(endpoint)
     if kind is None:
         return endpoint
@@ -93,17 +91,15 @@ def _with_body(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     async def read_and_call(request: Request, **arguments: Any) -> Any:
         return await endpoint(request, body=await read_body(request, kind), **arguments)
 
-    signature = _signature(endpoint)
+    signature = _signature(endpoint)  # for FastAPI: the body is read with our own bounds
     parameters = [parameter for name, parameter in signature.parameters.items() if name != _BODY]
     read_and_call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return read_and_call
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
-    """Read and validate the JSON object of `request`; the record of the request learns which fields have no effect.
-
-    Raises RefusedError for one that is too large (413) or too slow (408), RequestError for an invalid one.
-    """
+    """Read and validate a JSON object; the request's record learns which fields have no effect. Raises RefusedError for
+    one that is too large (413) or too slow (408), RequestError for an invalid one."""
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             data = await request.body()
@@ -181,18 +177,14 @@ class _Answer:
 
 
 def errors(*statuses: int, kind: Any = None) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that answers with these errors, beside those that every route has.
-
-    Their body is of `kind`, None for the usual one of the path.
-    """
+    """Return the `openapi_extra` of a route that answers with these errors, beside those that every route has; their
+    body is of `kind`, None for the usual one of the path."""
     return {str(status): kind for status in statuses}
 
 
 def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of our `routes`; `error_kind` returns the type of a path's errors.
-
-    Raises pydantic's errors for a kind that has no schema.
-    """
+    """Return the OpenAPI 3.1 document of our `routes`; `error_kind` returns the type of a path's errors. Raises
+    pydantic's errors for a kind that has no schema."""
     ours = [
         (route, _answers(route, error_kind))
         for route in routes
@@ -203,7 +195,14 @@ def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
     for route, answers in ours:
         for method in sorted((route.methods or set()) - {"HEAD"}):
             path = route.path.replace(":path}", "}")  # without how its parameters are matched
-            paths.setdefault(path, {})[method.lower()] = _operation(route, answers, schemas)
+            operation = paths.setdefault(path, {})[method.lower()] = {
+                "summary": inspect.cleandoc(route.endpoint.__doc__ or "").partition("\n")[0],
+                "parameters": [_parameter("path", name) for name in route.param_convertors]
+                + [_parameter("query", field.alias) for field in route.dependant.query_params],
+                "responses": {status: _response(status, answer, schemas) for status, answer in answers.items()},
+            }
+            if (body := body_type_of(route.endpoint)) is not None:
+                operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas.body(body)}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "localllm", "version": __version__},
@@ -247,12 +246,7 @@ def _answers(route: APIRoute, error_kind: ErrorKind) -> dict[str, _Answer]:
     refusals = (*_ALWAYS, *(_WITH_BODY if body_type_of(route.endpoint) else ()))
     extra: Mapping[str, Any] = errors(*refusals) | (route.openapi_extra or {})
     answers = {status: _Answer({_JSON: kind if own is None else own}) for status, own in extra.items()}
-    return dict(sorted((answers | {str(route.status_code or 200): _success(route)}).items()))
-
-
-def _success(route: APIRoute) -> _Answer:
-    """Return the answer that the return type of a route declares; a plain Response has no content."""
-    answer = _Answer()
+    answer = answers[str(route.status_code or 200)] = _Answer()  # a plain Response has no content
     annotation = return_type_of(route.endpoint)
     members = (annotation,) if _response_type(annotation) else get_args(annotation)
     for member in members:
@@ -263,11 +257,10 @@ def _success(route: APIRoute) -> _Answer:
             answer.content[_JSON] = items[0]
         elif issubclass(response, PlainTextResponse):
             answer.content[str(response.media_type)] = str
-    return answer
+    return dict(sorted(answers.items()))
 
 
 def _response_type(annotation: Any) -> Any:
-    """Return the response class that `annotation` is, with or without a parameter, else None."""
     kind = get_origin(annotation) or annotation
     return kind if isinstance(kind, type) and issubclass(kind, Response) else None
 
@@ -280,25 +273,12 @@ def _kinds(route: APIRoute, answers: Mapping[str, _Answer]) -> Iterable[tuple[An
             yield kind, "serialization"
 
 
-def _operation(route: APIRoute, answers: Mapping[str, _Answer], schemas: _Schemas) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "summary": inspect.cleandoc(route.endpoint.__doc__ or "").partition("\n")[0],
-        "parameters": [_parameter("path", name) for name in route.param_convertors]
-        + [_parameter("query", field.alias) for field in route.dependant.query_params],
-        "responses": {status: _response(status, answer, schemas) for status, answer in answers.items()},
-    }
-    if (body := body_type_of(route.endpoint)) is not None:
-        operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas.body(body)}}}
-    return operation
-
-
 def _response(status: str, answer: _Answer, schemas: _Schemas) -> dict[str, Any]:
     content: dict[str, Any] = {
         **{media_type: {"schema": schemas.answer(kind)} for media_type, kind in answer.content.items()},
         **{media_type: {_ITEM_SCHEMA: schemas.answer(kind)} for media_type, kind in answer.streams.items()},
     }
-    description = {"description": f"{HTTPStatus(int(status)).phrase}."}
-    return {**description, "content": content} if content else description
+    return {"description": f"{HTTPStatus(int(status)).phrase}."} | ({"content": content} if content else {})
 
 
 def _parameter(place: str, name: str) -> dict[str, Any]:

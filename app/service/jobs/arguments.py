@@ -51,7 +51,6 @@ def options_of(kind: JobKind, data: Any) -> JobOptions:
 
 
 def resources_of(options: JobOptions) -> frozenset[Resource]:
-    """Return what the job needs for itself."""
     if isinstance(options, PullOptions):
         return frozenset({"network", "machine"} if options.quantize else {"network"})
     return frozenset({"machine"})
@@ -82,17 +81,6 @@ def _target(options: QuantizeOptions) -> str:
 
 def command_of(options: JobOptions, settings: Settings) -> JobCommand:
     """Return the command for `options`, reading the disk. Raises RequestError, ModelFileError."""
-    _check_values(options)
-    try:
-        if isinstance(options, QuantizeOptions):
-            return _quantize_command(options, settings)
-    except UsageError as error:
-        raise RequestError(error.cause, error.remedy) from error
-    return JobCommand(command_words(options))
-
-
-def _check_values(options: JobOptions) -> None:
-    """Raise RequestError for a value beyond its limits, and for a path relative to the current folder."""
     for name, row in job_rows(options.kind).items():
         value = getattr(options, name)
         if error := row.range_error(value):
@@ -104,6 +92,12 @@ def _check_values(options: JobOptions) -> None:
             raise RequestError(f"{value} is not an absolute path.", _NEEDS_ROOT)
         if name == "text" and value and not Path(value).is_absolute():
             raise RequestError(f"{value} is not an absolute path.", _NEEDS_ROOT)
+    try:
+        if isinstance(options, QuantizeOptions):
+            return _quantize_command(options, settings)
+    except UsageError as error:
+        raise RequestError(error.cause, error.remedy) from error
+    return JobCommand(command_words(options))
 
 
 def _short(name: str) -> str:

@@ -38,10 +38,8 @@ def startable(
     running: Iterable[frozenset[Resource]],
     limits: Mapping[Resource, int] = LIMITS,
 ) -> list[str]:
-    """Return which of `waiting`, in order and with the resources they need, can start beside those `running`.
-
-    A job keeps its place: one that needs a resource for which an earlier one waits, waits behind it.
-    """
+    """Return which of `waiting`, in order and with the resources they need, can start beside those `running`. A job
+    keeps its place: one that needs a resource for which an earlier one waits, waits behind it."""
     taken = Counter(resource for resources in running for resource in resources)
     found: list[str] = []
     for job_id, resources in waiting:
@@ -52,10 +50,8 @@ def startable(
 
 
 class JobManager:
-    """Runs jobs, a few at a time, by `command` (see `JobRun`).
-
-    `on_work` is called when one starts, `on_idle` when none runs or waits any more and nobody is subscribed.
-    """
+    """Runs jobs, a few at a time, by `command` (see `JobRun`). `on_work` is called when one starts, `on_idle` when none
+    runs or waits any more and nobody is subscribed."""
 
     def __init__(
         self,
@@ -89,7 +85,6 @@ class JobManager:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no job runs or waits, and nobody is subscribed."""
         return not (self._runs or self._waiting or len(self._subscriptions))
 
     def find(self, job_id: str) -> Job:
@@ -136,13 +131,11 @@ class JobManager:
         return self._jobs[job_id]
 
     def forget(self, job_id: str) -> Job:
-        """Remove a job that has ended. Raises RefusedError, StorageError."""
         job = self.find(job_id)
         self._check_has_ended(job)
         return self._remove(job)
 
     def log(self, job_id: str) -> str:
-        """Return the log of a job. Raises RefusedError, StorageError."""
         with explained("The job's log cannot be read", "Check the disk."):
             return self._store.log(self.find(job_id).id).read()
 
@@ -160,7 +153,6 @@ class JobManager:
                     return
 
     def close_subscriptions(self) -> None:
-        """End all subscriptions: the service takes no more requests."""
         self._subscriptions.close()
 
     async def close(self) -> None:
@@ -256,17 +248,10 @@ class _Subscriber:
         self.has_news = asyncio.Event()
         self.has_news.set()
 
-    def take(self) -> list[Job]:
-        self.has_news.clear()
-        jobs, self.unsent = list(self.unsent.values()), {}
-        return jobs
-
 
 class Subscriptions:
-    """All subscribers, of which a slow one, or one that leaves, delays nobody.
-
-    `on_empty` is called when the last one has left.
-    """
+    """All subscribers, of which a slow one, or one that leaves, delays nobody; `on_empty` is called when the last has
+    left."""
 
     def __init__(self, on_empty: Callable[[], None]) -> None:
         self._subscribers: set[_Subscriber] = set()
@@ -291,7 +276,9 @@ class Subscriptions:
         try:
             while True:
                 await subscriber.has_news.wait()
-                for job in subscriber.take():
+                subscriber.has_news.clear()
+                news, subscriber.unsent = subscriber.unsent, {}
+                for job in news.values():
                     yield job
                 if self._is_closed and not subscriber.unsent:
                     return
@@ -302,7 +289,6 @@ class Subscriptions:
                 self._on_empty()
 
     def close(self) -> None:
-        """End all subscriptions: the service ends."""
         self._is_closed = True
         for subscriber in self._subscribers:
             subscriber.has_news.set()

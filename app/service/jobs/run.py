@@ -69,7 +69,6 @@ class RunningJob:
 
     @classmethod
     def begun(cls, job: Job, now_s: float) -> RunningJob:
-        """Return `job` started, for the first time or again."""
         fresh: dict[str, Any] = {"message": "", "digest": "", "error": None, "result": None, "ended_s": None}
         return cls(replace(job, state="running", started_s=now_s, **fresh, **_NO_PROGRESS))
 
@@ -161,10 +160,8 @@ def _fraction(n_done: int, n_total: int | None) -> float | None:
 
 
 class JobRun:
-    """Runs `job` with its `options` by `command`, which runs verbs as `python -m app.cli.job_process` does.
-
-    `on_change` receives the job whenever it changes.
-    """
+    """Runs `job` with its `options` by `command`, which runs verbs as `python -m app.cli.job_process` does; `on_change`
+    receives the job whenever it changes."""
 
     def __init__(
         self,
@@ -287,14 +284,10 @@ class JobLog:
             write_atomically(self._path, (_DROPPED, kept), sync=False, mode=PRIVATE_FILE)
 
     def read(self) -> str:
-        """Return the text, empty for a missing log. Raises OSError."""
         try:
             return self._path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return ""
-
-    def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
 
 
 class JobStore:
@@ -338,13 +331,11 @@ class JobStore:
         return JobLog(self.folder / f"{job_id}.log")
 
     def remove(self, job_id: str) -> None:
-        """Remove a job and its log. Raises StorageError."""
         with explained(f"The job {job_id} cannot be removed", "Check its folder."):
-            (self.folder / f"{job_id}.json").unlink(missing_ok=True)
-            self.log(job_id).remove()
+            for name in (f"{job_id}.json", f"{job_id}.log"):
+                (self.folder / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Release the lock of this service."""
         if self._lock is not None:
             remove_lock(self._lock)
             self._lock = None

@@ -42,7 +42,6 @@ from app.settings.settings import Settings
 from quantizer.system.errors import EngineError
 
 if TYPE_CHECKING:
-    from app.library.machine_fit.planning import PlanningContext
     from offload.devices.machine import Device, Machine
     from offload.footprint.model import PlannedModel
 
@@ -72,10 +71,8 @@ class LibraryService:
         self._is_closing = threading.Event()
 
     async def listing(self, *, has_external: bool, is_fresh: bool = False) -> Listing:
-        """Return what is known now, and read the rest in the background for a later call. Raises StorageError.
-
-        `has_external` adds models of other programs, `is_fresh` surveys the machine again.
-        """
+        """Return what is known now, and read the rest in the background for a later call; with `has_external` also of
+        other programs' models. `is_fresh` surveys the machine again. Raises StorageError."""
         if is_fresh:
             self._is_unknown_machine = False
             await asyncio.to_thread(self._fit_cache.forget)
@@ -99,10 +96,8 @@ class LibraryService:
         return Listing(models, is_complete, str(self._settings.models_dir))
 
     async def search(self, words: str, limit: int) -> list[HubRepository]:
-        """Return the hub's repositories for `words`, each quant with its verdict.
-
-        Cancelling ends the search. Raises HubError where the hub cannot be reached.
-        """
+        """Return the hub's repositories for `words`, each quant with its verdict. Cancelling ends the search. Raises
+        HubError where the hub cannot be reached."""
         from app.library.hub.access import hub_access_from_environment
         from app.library.hub.search import inspect_repos, list_repos
 
@@ -113,7 +108,6 @@ class LibraryService:
         return await run_in_thread(found)
 
     async def close(self) -> None:
-        """Stop reading, after the current file."""
         self._is_closing.set()
         if tasks := {task for task in (self._reading, self._fitting) if task is not None}:
             await asyncio.wait(tasks)
@@ -141,7 +135,6 @@ class LibraryService:
 
     @in_thread
     def types(self, name: str) -> list[TypeChoice]:
-        """Return a model's figures in each type, with verdicts. Raises UserError as planning does."""
         from app.library.machine_fit.planning import quantize_source, type_choices
 
         context, source = self._fit_cache.here(), quantize_source(resolve(name, self._settings))
@@ -162,7 +155,6 @@ class LibraryService:
 
     @in_thread
     def find(self, name: str) -> ModelRef:
-        """Return the model `name` (or path). Raises ModelFileError as `resolve` does."""
         return resolve(name, self._settings)
 
     @in_thread
@@ -178,7 +170,6 @@ class LibraryService:
 
     @in_thread
     def diagnose(self) -> MachineReport:
-        """Return the machine and its problems. Raises EngineError."""
         from app.library.machine_fit.diagnostics import collect_findings, describe_machine
 
         return describe_machine(collect_findings(self._settings, self._fit_cache.machine()))
@@ -198,7 +189,6 @@ class LibraryService:
 
     @in_thread
     def _fit(self, entries: Sequence[LibraryEntry]) -> None:
-        """Compute the verdicts of `entries`, which a machine that cannot be surveyed does not have."""
         try:
             for entry in self._until_closing(entries):
                 self._fit_cache.compute(entry)
@@ -218,10 +208,8 @@ _MAX_MEASURED_RUNS = 64
 
 
 class MachineCache:
-    """Caches `survey`, which takes about a second; `free_bytes`, the free host memory, is called every time.
-
-    Methods may be called in several threads.
-    """
+    """Caches `survey`, which takes about a second, for several threads; `free_bytes`, the free host memory, is called
+    every time."""
 
     def __init__(self, survey: Callable[[], Machine], free_bytes: Callable[[], int]) -> None:
         self._survey = survey
@@ -288,7 +276,7 @@ class PlanService:
         Raises UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid
         request, EngineError where the machine cannot be surveyed.
         """
-        from app.library.machine_fit.planning import plan_of, plan_of_absent
+        from app.library.machine_fit import planning
         from offload.footprint.kv_cache import KV_TYPES, KvTypes, supports_kv_types
 
         settings = replace(
@@ -298,14 +286,19 @@ class PlanService:
             parallel=request.n_sequences or self._settings.parallel,
             threads=request.n_threads or self._settings.threads,
         )
-        known = self._model(request, settings)
-        context = self._context(request, settings, known, loaded)
+        known, machine = self._model(request, settings), self._machine(request, loaded)
+        if request.is_here:
+            remaining = machine_for_reload(machine, known.model.header.path, loaded)
+            context = planning.local_planning_context(settings, remaining)
+        else:
+            context = planning.planning_context(settings, machine)
+        context = replace(context, requested=replace(context.requested, gpu_layers=request.gpu_layers))
         if not request.is_full:
             found = context.plan(known.model, wants_remedies=False)
         elif known.notice:
-            found = plan_of_absent(known.model, known.notice, context)
+            found = planning.plan_of_absent(known.model, known.notice, context)
         else:
-            found = plan_of(known.model, settings, context, is_here=request.is_here)
+            found = planning.plan_of(known.model, settings, context, is_here=request.is_here)
         has_records = request.is_here and not known.notice
         return PlanReport.of(
             describe_plan(found),
@@ -334,11 +327,9 @@ class PlanService:
         with self._lock:
             known = self._known.get(request.model)
         if known is None or not known.is_current:
-
-            def here() -> PlanningContext:
-                return planning_context(settings, self._machine(request, ()))
-
-            model, notice = find_model(request.model, settings, here)
+            model, notice = find_model(
+                request.model, settings, lambda: planning_context(settings, self._machine(request, ()))
+            )
             stamp = "" if notice else _stamp(model)
             model = model if notice else with_projector(model, settings.projector)
             known = _CachedModel(model, notice, stamp, time.monotonic())
@@ -357,18 +348,6 @@ class PlanService:
 
         return here() if request.is_here else parse_machine(here, request.vram, request.ram or None)
 
-    def _context(
-        self, request: PlanRequest, settings: Settings, known: _CachedModel, loaded: Sequence[LoadedModel]
-    ) -> PlanningContext:
-        from app.library.machine_fit.planning import local_planning_context, planning_context
-
-        machine = self._machine(request, loaded)
-        if request.is_here:
-            context = local_planning_context(settings, machine_for_reload(machine, known.model.header.path, loaded))
-        else:
-            context = planning_context(settings, machine)
-        return replace(context, requested=replace(context.requested, gpu_layers=request.gpu_layers))
-
     def _measured(self, model: PlannedModel, machine: Machine) -> tuple[MeasuredRun, ...]:
         """Return the speeds of the newest answers and prompts of the model on this machine, oldest first."""
         from app.engine.load.machine_file import model_key
@@ -376,7 +355,7 @@ class PlanService:
 
         key = model_key(model.header.path)
         records = RunHistory(self._settings.cache_dir).records(machine_key(machine))
-        return tuple(
+        runs = [
             MeasuredRun(
                 kind=record.kind,
                 depth=record.depth,
@@ -384,8 +363,10 @@ class PlanService:
                 gpu_layers=record.gpu_layers,
                 at_s=record.at_s,
             )
-            for record in [record for record in records if record.model == key][-_MAX_MEASURED_RUNS:]
-        )
+            for record in records
+            if record.model == key
+        ]
+        return tuple(runs[-_MAX_MEASURED_RUNS:])
 
 
 def _stamp(model: PlannedModel) -> str:

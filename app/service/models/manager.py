@@ -43,7 +43,8 @@ class ModelManager:
     """Holds one engine per file, in a worker that `start_worker` starts; `renderer` renders chat templates.
 
     A model is loaded by its first use, and evicts others where `memory` (this machine's by default) is too small for
-    all. Nothing is tuned while `is_occupied` says that the machine is busy with other work.
+    all. Nothing is tuned while `is_occupied` says that the machine is busy with other work. Raises UsageError for
+    settings that make no sense.
     """
 
     def __init__(
@@ -54,7 +55,6 @@ class ModelManager:
         memory: Memory | None = None,
         is_occupied: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Raises UsageError for settings that make no sense."""
         self.settings = settings
         self.catalog = ModelCatalog(settings, lambda: [model.ref for model in self.opened])
         self._renderer = renderer
@@ -87,7 +87,6 @@ class ModelManager:
         return any(found)
 
     def sharing(self, model: ServedModel) -> tuple[ServedModel, ...]:
-        """Return the other models that have the engine of `model`."""
         return tuple(other for other in self.opened if other.shared is model.shared and other.ref != model.ref)
 
     @property
@@ -102,10 +101,7 @@ class ModelManager:
         attached: Attachments = NOTHING_ATTACHED,
         when_unfit: UnfitPolicy | None = None,
     ) -> ServedModel:
-        """Give the model at `ref` an engine, which its first use loads. The first model added is the default.
-
-        `when_unfit` None is the policy of the settings.
-        """
+        """Give the model at `ref` an engine, which its first use loads. The first model added is the default."""
         # Numbered when another file has that id already.
         free_ids = (ref.id, *(f"{ref.id}-{number}" for number in range(2, len(self._models) + 3)))
         ref = replace(ref, id=next(name for name in free_ids if name not in self._models))
@@ -123,10 +119,8 @@ class ModelManager:
         return model
 
     async def load(self, name: str, when_unfit: UnfitPolicy | None = None) -> ServedModel:
-        """Begin to load the model `name` (or path) without waiting for it. An empty name is the default.
-
-        Raises UnknownModelError, and ModelFileError for an invalid file.
-        """
+        """Begin to load the model `name` (or path), "" for the default. Raises UnknownModelError, and ModelFileError
+        for an invalid file."""
         model = await self._known_or_opened(name, when_unfit)
         model.load(when_unfit)
         return model
@@ -147,17 +141,13 @@ class ModelManager:
         return model
 
     async def named(self, name: str) -> ServedModel:
-        """Return the model that clients call `name`, not loaded yet; an empty name is the default.
-
-        Only names are accepted, no paths. Raises UnknownModelError that lists the models.
-        """
+        """Return the model that clients call `name` (no path), not loaded yet; an empty name is the default.
+        Raises UnknownModelError that lists the models."""
         return await self._known_if_current(name) or await self._open(await self.find(name))
 
     async def answering(self, name: str, task: ModelTask = "text") -> ServedModel:
         """Return the model that answers a request for `name`: that one, or the one that is meant by a placeholder.
-
-        Raises UnknownModelError as `named` does.
-        """
+        Raises UnknownModelError as `named` does."""
         try:
             return await self.named(name)
         except UnknownModelError:
@@ -170,16 +160,13 @@ class ModelManager:
         return meant
 
     async def find(self, name: str) -> ModelRef:
-        """Return the model that `named` would open. Raises UnknownModelError that lists the models."""
         known = self._known(name)
         return known.ref if known else await self.catalog.find(name)
 
     def serving(self, ref: ModelRef) -> ServedModel | None:
-        """Return the model of `ref` with its engine, None where it has none."""
         return next((model for model in self.opened if model.ref.path == ref.path), None)
 
     def senses(self, ref: ModelRef, facts: FileFacts) -> Senses:
-        """Return what the model of `ref` reads besides text: as it is loaded, or else as its files say."""
         model = self.serving(ref)
         return facts.senses if model is None else model.senses
 
@@ -199,7 +186,6 @@ class ModelManager:
         return await self._renderer.render(template, messages, bos_token="", eos_token="", tools=None)
 
     def interrupt_tuning(self) -> None:
-        """Stop measuring at once: other work begins."""
         self._tuning.interrupt()
 
     async def warm_up(self) -> None:
@@ -212,10 +198,8 @@ class ModelManager:
         await self._renderer.close()
 
     def _meant(self, task: ModelTask) -> ServedModel | None:
-        """Return the one model for `task` that a request means which names none of this machine; None for several.
-
-        It is the only one that is loaded, or was; else the default. The guide is meant only where nothing else is.
-        """
+        """Return the one model for `task` that a request means which names none of this machine, None for several: the
+        only one that is loaded, or was; else the default. The guide is meant only where nothing else is."""
         fitting = [model for model in self.opened if model.file.task == task and model.ref.place != BUILT_IN]
         used = [model for model in fitting if model.is_loaded] or fitting
         if len(used) == 1:
@@ -227,10 +211,8 @@ class ModelManager:
         return self._models.get(name) if name else self.default
 
     async def _known_if_current(self, name: str) -> ServedModel | None:
-        """Return the model known as `name`, unless its file or its projector has been removed, added or replaced.
-
-        A loaded model is not checked, and the default is always kept.
-        """
+        """Return the model known as `name`, unless its file or its projector has been removed, added or replaced. A
+        loaded model is not checked, and the default is always kept."""
         model = self._known(name)
         if model is None or model is self.default or model.keep_alive.is_holding:
             return model

@@ -71,9 +71,7 @@ TEXT_ONLY = Senses()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A valid model. `chat_template` is empty for a model without one.
-
-    `recipe` is how it was made of another model, if it was; its template becomes the `chat_template`.
+    """A valid model. `chat_template` is that of its `recipe` if it was made of another model, or its own, or empty.
 
     `infill` are the tokens for filling in the middle, None for a model that cannot. `identity` is the same for all
     names of the file. With its `projector`, if it has one, it `sees` pictures or `hears` sounds.
@@ -93,7 +91,6 @@ class ModelFile:
 
     @property
     def projector_path(self) -> str:
-        """The file of its projector; empty without one."""
         return self.projector.path
 
     @property
@@ -112,10 +109,8 @@ class ModelFile:
 
 
 def read_model_file(path: Path, projector: str = "") -> ModelFile:
-    """Read the header of the GGUF at `path`; `projector` is how to choose the one that belongs to it.
-
-    Raises ModelFileError for a file without a text model, and for a chosen projector that does not belong to it.
-    """
+    """Read the header of the GGUF at `path`; `projector` is how to choose the one that belongs to it. Raises
+    ModelFileError for a file without a text model, and for a chosen projector that does not belong to it."""
     projectors = projector_stamp(path)  # before reading: a change in between is detected next time
     header, recipe = validate_gguf(path), read_recipe(path)
     check_answers(header, needs_tokenizer=True)
@@ -135,7 +130,6 @@ def read_model_file(path: Path, projector: str = "") -> ModelFile:
 
 
 def is_current(path: Path, file: ModelFile) -> bool:
-    """Return whether the model at `path` is still `file`, with the same files that may be its projector."""
     return identity_of(path) == file.identity and projector_stamp(path) == file.projectors
 
 
@@ -150,7 +144,6 @@ def _task(header: Header) -> ModelTask:
 
 
 def _token(header: Header, key: str) -> str:
-    """Return the text of the token whose id is at `key`, empty for none or an invalid id."""
     token_id = header.integer(key)
     if token_id is None or _TOKENS not in header.fields:
         return ""
@@ -168,25 +161,14 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "separator": ("fim_sep_token_id",),
 }
 _SPELLINGS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>"),
-        "prefix",
-    ),
-    **dict.fromkeys(
-        ("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>"),
-        "suffix",
-    ),
-    **dict.fromkeys(
-        ("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>"),
-        "middle",
-    ),
+    **dict.fromkeys(("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>"), "prefix"),
+    **dict.fromkeys(("<|code_prefix|>", "<|prefix|>", "[PREFIX]"), "prefix"),
+    **dict.fromkeys(("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>"), "suffix"),
+    **dict.fromkeys(("<|code_suffix|>", "<|suffix|>", "[SUFFIX]"), "suffix"),
+    **dict.fromkeys(("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>"), "middle"),
+    **dict.fromkeys(("<|code_middle|>", "<|middle|>"), "middle"),
     **dict.fromkeys(("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"), "repository"),
     "<|file_sep|>": "separator",
-    "<|prefix|>": "prefix",
-    "<|suffix|>": "suffix",
-    "<|middle|>": "middle",
-    "[PREFIX]": "prefix",
-    "[SUFFIX]": "suffix",
 }
 
 
@@ -230,10 +212,7 @@ def infill_tokens_of(header: Header) -> InfillTokens | None:
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """Valid files: (path, name) of each adapter, (path, scale) of each control vector.
-
-    `draft_path` is the path of the draft model, or empty.
-    """
+    """Valid files: (path, name) of each adapter, (path, scale) of each control vector; the draft model's or ""."""
 
     lora: tuple[tuple[str, str], ...] = ()
     control_vectors: tuple[tuple[str, float], ...] = ()
@@ -282,12 +261,8 @@ def _scale(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """A valid file: its model info, its metadata without lists and the chat template, and that template.
-
-    `senses` are what the model reads besides text.
-
-    `identity` are 64 hexadecimal digits that change with the file's name, size or time.
-    """
+    """A valid file: its model info, its metadata without lists and the chat template, and that template. `identity` are
+    64 hexadecimal digits that change with the file's name, size or time."""
 
     info: ModelInfo
     metadata: Mapping[str, Scalar | str]
@@ -298,22 +273,18 @@ class FileFacts:
 
     @property
     def only_embeds(self) -> bool:
-        """Whether the model is an encoder, which cannot write."""
         return self.metadata.get(f"{self.info.architecture}.attention.causal") is False
 
 
 def read_facts(path: Path, projector: str = "") -> FileFacts:
-    """Return the facts of the GGUF at `path`; `projector` is how to choose the one that belongs to it.
-
-    Raises ModelFileError for an invalid file.
-    """
+    """Return the facts of the GGUF at `path`; `projector` is as in `read_model_file`. Raises ModelFileError."""
     stat = path.stat()
     header = validate_gguf(path)
     found = choose_projector(header, projector)
-    metadata = {key: value for key, value in header.metadata.items() if not isinstance(value, ArrayRef)}
+    metadata = header.metadata.items()
     return FileFacts(
         info=read_model_info(header),
-        metadata={key: value for key, value in metadata.items() if key != _TEMPLATE},
+        metadata={key: value for key, value in metadata if not isinstance(value, ArrayRef) and key != _TEMPLATE},
         chat_template=header.text(_TEMPLATE),
         modified_s=stat.st_mtime,
         identity=hashlib.sha256(repr((header.path.name, stat.st_size, stat.st_mtime_ns)).encode()).hexdigest(),
@@ -337,15 +308,12 @@ class ModelCatalog:
         return (*opened, *(ref for ref in installed if ref.path not in paths))
 
     async def find(self, name: str) -> ModelRef:
-        """Return the model that clients call `name`. Raises UnknownModelError that lists the models."""
         return find_by_name(name, await self.list_models())
 
     async def resolve(self, name: str) -> ModelRef:
-        """Return the model `name` (or path). Raises ModelFileError as `app.library.local.resolve` does."""
         return await asyncio.to_thread(resolve, name, self._settings)
 
     async def list_with_facts(self) -> list[tuple[ModelRef, FileFacts]]:
-        """Return every model of `list_models` with its facts; skip invalid files."""
         return await self.with_facts(await self.list_models())
 
     async def with_facts(self, refs: Sequence[ModelRef]) -> list[tuple[ModelRef, FileFacts]]:

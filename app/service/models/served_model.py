@@ -85,7 +85,6 @@ class ServedModel:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the engine loads or is used under this name."""
         return self.keep_alive.is_used or self.status.state == "loading"
 
     @contextmanager
@@ -111,7 +110,6 @@ class ServedModel:
             self.shared.prefill_ahead.begin(request, prompt_after)
 
     async def ready(self) -> BackendFacts:
-        """Return the facts of the model once it is loaded; see `EngineClient.ready`."""
         with self.in_use() as engine:
             return await engine.ready()
 
@@ -156,14 +154,12 @@ class ServedModel:
                 yield event
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]], *, cuts: bool = False) -> Embedded:
-        """Return the vectors of `inputs`; see `EngineClient.embed`."""
         with self.in_use() as engine:
             embedded = await engine.embed(inputs, cuts=cuts)
         self.record.add(embedded.n_tokens)
         return embedded
 
     async def rerank(self, query: str, documents: Sequence[str]) -> Reranked:
-        """Return how well `documents` match `query`; see `EngineClient.rerank`."""
         with self.in_use() as engine:
             return await engine.rerank(query, documents)
 

@@ -61,13 +61,11 @@ class PrefillAhead:
 
 
 def common_prefix(one: str, other: str) -> str:
-    """Return what two texts begin with."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return "".join(character for character, _ in same)
 
 
 def _prefill_request(request: Request, text: str) -> Request:
-    """Return a request like `request` that computes `text` and generates nothing."""
     return replace(
         request,
         request_id=uuid4().hex,
@@ -115,7 +113,6 @@ class IdleTuning:
             self._child.kill()
 
     async def close(self) -> None:
-        """End the running command and forget the others."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

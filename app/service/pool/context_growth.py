@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from app.common.event_log import log_event
 from app.engine.messages import EngineConfig
@@ -23,31 +23,18 @@ _NO_LIMIT = 1 << 40
 _N_LENGTHS = 8  # of a context that is wanted before a prompt needs it: all of it, seven eighths …
 
 
-@dataclass(frozen=True, slots=True)
-class RoomWanted:
-    """What a prompt of `n_prompt` tokens needs: `n_answer` more of them, and no more than `n_ctx_train` together."""
-
-    n_prompt: int
-    n_answer: int
-    n_ctx_train: int
-
-
-def context_sizes(wanted: RoomWanted) -> Sequence[int]:
-    """Return the contexts to try, the best first: one that the conversation can go on in, then just enough.
-
-    Each holds the prompt and leaves at least one token for the answer; none is longer than the model was trained for.
-    """
-    n_wanted = wanted.n_prompt + wanted.n_answer
+def context_sizes(n_prompt: int, n_answer: int, n_ctx_train: int) -> Sequence[int]:
+    """Return the contexts to try, a roomy one first, then just enough: each holds the prompt and at least one token of
+    the answer, and none is longer than the model was trained for."""
+    n_wanted = n_prompt + n_answer
     roomy, narrow = 1 << (n_wanted - 1).bit_length(), -(-n_wanted // _STEP) * _STEP
-    sizes = [min(n_ctx, roomy, wanted.n_ctx_train) for n_ctx in (roomy, narrow)]
-    return [n_ctx for n_ctx in dict.fromkeys(sizes) if n_ctx > wanted.n_prompt]
+    sizes = [min(n_ctx, roomy, n_ctx_train) for n_ctx in (roomy, narrow)]
+    return [n_ctx for n_ctx in dict.fromkeys(sizes) if n_ctx > n_prompt]
 
 
 def lengths_to_try(n_ctx: int, n_ctx_now: int, n_ctx_train: int) -> Sequence[int]:
-    """Return the contexts to try where `n_ctx` tokens are wanted, the longest first, each longer than the present one.
-
-    None is longer than the model was trained for, if that is known.
-    """
+    """Return the contexts to try where `n_ctx` tokens are wanted, the longest first, each longer than the present one
+    and none longer than the model was trained for, if that is known."""
     n_most = min(n_ctx, n_ctx_train) if n_ctx_train else n_ctx
     lengths = [n_most, *(n_ctx * eighths // _N_LENGTHS // _STEP * _STEP for eighths in range(_N_LENGTHS - 1, 0, -1))]
     return [length for length in lengths if n_ctx_now < length <= n_most]
@@ -78,16 +65,13 @@ class ContextGrowth:
         self._is_refused = False  # since the engine was loaded
 
     def on_idle(self) -> None:
-        """Note that no answer runs now."""
         self._became_idle.set()
 
     def on_unloaded(self) -> None:
-        """Note that the next load may find more memory."""
-        self._is_refused = False
+        self._is_refused = False  # the next load may find more memory
 
     @property
     def is_possible(self) -> bool:
-        """Whether an answer that lacks room is worth a try."""
         return self._is_chosen_here and not self._is_refused
 
     @property
@@ -100,37 +84,41 @@ class ContextGrowth:
         Return what to tell about it; "" where nothing was done, because another request has made room, or there is
         none and the prompt alone fits. Raises the overflow with what the user can do where the prompt cannot fit.
         """
-        wanted = RoomWanted(overflow.n_prompt_tokens, n_answer, n_ctx_train)
+        n_prompt = overflow.n_prompt_tokens
+        n_wanted, sizes, remedy = n_prompt + n_answer, context_sizes(n_prompt, n_answer, n_ctx_train), ""
         async with self._turn:
-            if self._has(wanted.n_prompt + wanted.n_answer):
+            if self._has(n_wanted):
                 return ""
-            remedy = self._refusal(wanted)
-            n_ctx = 0 if remedy else await self._fitting(context_sizes(wanted), more_than=overflow.n_ctx)
+            # Where no memory would help:
+            if n_ctx_train and not sizes:
+                remedy = f"Shorten it, or use another model: this one was trained on {n_ctx_train:,} tokens of context."
+            elif not self._is_chosen_here or not n_ctx_train:
+                n_ctx = sizes[0] if sizes else 1 << (n_wanted - 1).bit_length()
+                remedy = f"Shorten it, start a new chat, or load the model with --ctx {n_ctx}."
+            n_ctx = 0 if remedy else await self._fitting(sizes, more_than=overflow.n_ctx)
             if n_ctx:
-                cause = f"a prompt has {wanted.n_prompt:,} tokens"
-                remedy = await self._load_with(n_ctx, wanted.n_prompt + wanted.n_answer, overflow.n_ctx, cause)
+                cause = f"a prompt has {n_prompt:,} tokens"
+                remedy = await self._load_with(n_ctx, n_wanted, overflow.n_ctx, cause)
             if n_ctx and not remedy:
                 self._is_refused = False
                 if self._engine.config.n_ctx != n_ctx:  # another request has made room meanwhile
                     return ""
                 return (
                     f"The model was loaded again with {n_ctx:,} tokens of context instead of {overflow.n_ctx:,}, "
-                    f"because this prompt has {overflow.n_prompt_tokens:,}; --ctx {n_ctx} does so from the start."
+                    f"because this prompt has {n_prompt:,}; --ctx {n_ctx} does so from the start."
                 )
         self._is_refused = True
-        if overflow.n_prompt_tokens < overflow.n_ctx:
+        if n_prompt < overflow.n_ctx:
             return ""
         remedy = remedy or (
-            f"A context of {context_sizes(wanted)[-1]:,} tokens does not fit into the free memory: shorten it, start a "
+            f"A context of {sizes[-1]:,} tokens does not fit into the free memory: shorten it, start a "
             "new chat, or use --kv-type q8_0 or a smaller model."
         )
-        raise ContextOverflowError(overflow.n_prompt_tokens, overflow.n_ctx, remedy)
+        raise ContextOverflowError(n_prompt, overflow.n_ctx, remedy)
 
     async def lengthen(self, n_ctx: int, n_ctx_train: int) -> str:
-        """Load the engine again with `n_ctx` tokens, or as many of them as fit, before a prompt needs them.
-
-        Return why the context stays shorter than that; "" where it is as long.
-        """
+        """Load the engine again with `n_ctx` tokens, or as many as fit, before a prompt needs them. Return why the
+        context stays shorter than that, "" where it is as long."""
         async with self._turn:
             facts = self._engine.status.facts
             n_now = facts.n_ctx if facts is not None else 0
@@ -156,20 +144,7 @@ class ContextGrowth:
             self._engine.config = replace(self._engine.config, n_ctx=0)
             self._n_ctx = 0
 
-    def _refusal(self, wanted: RoomWanted) -> str:
-        """Return what the user can do where no memory would help, "" where it might."""
-        sizes = context_sizes(wanted)
-        if wanted.n_ctx_train and not sizes:
-            return (
-                f"Shorten it, or use another model: this one was trained on {wanted.n_ctx_train:,} tokens of context."
-            )
-        if not self._is_chosen_here or not wanted.n_ctx_train:
-            n_ctx = sizes[0] if sizes else 1 << (wanted.n_prompt + wanted.n_answer - 1).bit_length()
-            return f"Shorten it, start a new chat, or load the model with --ctx {n_ctx}."
-        return ""
-
     async def _fitting(self, sizes: Sequence[int], *, more_than: int) -> int:
-        """Return the first of `sizes` that there is memory for, 0 where there is none for any."""
         for n_ctx in sizes:
             config = replace(self._engine.config, n_ctx=n_ctx, n_cells=0)
             if more_than < n_ctx < self._n_ctx_failed and await self._queue.fits(self._engine, config):
@@ -177,10 +152,8 @@ class ContextGrowth:
         return 0
 
     async def _load_with(self, n_ctx: int, n_wanted: int, n_before: int, cause: str) -> str:
-        """Load the engine with `n_ctx` once its answers have ended, unless `n_wanted` are there by then.
-
-        Return what helps where that fails. `cause` is logged.
-        """
+        """Load the engine with `n_ctx` once its answers have ended, unless `n_wanted` are there by then. Return what
+        helps where that fails. `cause` is logged."""
         engine = self._engine
         with engine.closed():
             while engine.is_busy:
@@ -198,7 +171,6 @@ class ContextGrowth:
         return await asyncio.shield(self._loading)
 
     async def _loaded(self, n_ctx: int, before: EngineConfig) -> str:
-        """Wait until the engine is loaded with `n_ctx`; undo it and return what helps where that fails."""
         try:
             await self._engine.ready()
         except UserError as error:

@@ -178,7 +178,6 @@ class EngineClient:
 
     @property
     def is_available(self) -> bool:
-        """Whether a request would start at once."""
         return self.status.state == "ready" and self._accepts_uses.is_set()
 
     @property
@@ -205,19 +204,14 @@ class EngineClient:
     # Loading and unloading
 
     def start(self, when_unfit: UnfitPolicy | None = None) -> None:
-        """Begin to load, whether or not a use waits for it; `when_unfit` holds from then on.
-
-        Does nothing while a worker runs, or after too many failures.
-        """
+        """Begin to load, whether or not a use waits for it; `when_unfit` holds from then on. Does nothing while a
+        worker runs, or after too many failures."""
         self._is_wanted = True
         self._start(when_unfit)
 
     def reload(self, change: Callable[[EngineConfig], EngineConfig], *, until_unloaded: bool = False) -> None:
-        """Load the model again with a changed config, once its worker has ended; running requests fail.
-
-        With `until_unloaded` the config is the present one again once the model is unloaded. An engine that was stopped
-        stays so.
-        """
+        """Load the model again with a changed config, once its worker has ended; running requests fail. With
+        `until_unloaded` the config is the present one again once the model is unloaded. A stopped engine stays so."""
         if self._is_stopped:
             return
         self._config_when_unloaded = (self._config_when_unloaded or self.config) if until_unloaded else None
@@ -250,7 +244,6 @@ class EngineClient:
             await asyncio.wait(self._ending)
 
     async def ready(self) -> BackendFacts:
-        """Load the model if necessary and return its facts. Raises the error of loading."""
         async with self.in_use() as facts:
             return facts
 
@@ -298,10 +291,8 @@ class EngineClient:
 
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
-        """Run `requests` and give their events as they come, each request ending with a Finished.
-
-        Leaving the context early aborts them. Raises the error of the first request that fails.
-        """
+        """Run `requests` and give their events as they come, each request ending with a Finished. Leaving the context
+        early aborts them. Raises the error of the first request that fails."""
         async with self.in_use():
             if self._worker is not None and not self._pending.n_answers:
                 self._worker.forget_output()  # warnings of loading or of former requests explain nothing
@@ -326,39 +317,29 @@ class EngineClient:
     async def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, media: tuple[MediaInput, ...] = ()
     ) -> tuple[int, ...]:
-        """Return the tokens of `text`, negative ones for its `media`.
-
-        With `parse_special`, special tokens written in it count as such.
-        """
+        """Return the tokens of `text`, negative ones for `media`; `parse_special` counts special tokens as such."""
         message = Tokenize(uuid4().hex, text, add_special, parse_special, media=media)
         return cast("Tokenized", await self._call(message)).tokens
 
     async def pieces(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[tuple[int, bytes], ...]:
-        """Return the tokens of `text` as `tokenize` does, each with its bytes."""
         message = Tokenize(uuid4().hex, text, add_special, parse_special, with_pieces=True)
         tokenized: Tokenized = await self._call(message)
         return tuple(zip(tokenized.tokens, tokenized.pieces, strict=True))
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """Return the text of `tokens`, which must be ids of the vocabulary."""
         return cast("Detokenized", await self._call(Detokenize(uuid4().hex, tuple(tokens)))).text
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]], *, cuts: bool = False) -> Embedded:
-        """Return the vectors of `inputs`, texts or token ids. Raises RequestError for a model that only reranks.
-
-        An input that is longer than the context is cut with `cuts`; without it that raises ContextOverflowError.
-        """
+        """Return the vectors of `inputs`. Raises RequestError for a model that only reranks, and without `cuts`
+        ContextOverflowError for an input that is longer than the context."""
         return cast("Embedded", await self._call(Embed(uuid4().hex, tuple(inputs), cuts)))
 
     async def rerank(self, query: str, documents: Sequence[str]) -> Reranked:
-        """Return how well `documents` match `query`. Raises RequestError for a model that cannot rerank."""
         return cast("Reranked", await self._call(Rerank(uuid4().hex, query, tuple(documents))))
 
     async def forget(self, conversations: Sequence[str]) -> None:
-        """Drop what a loaded engine has cached and saved of `conversations`. This does not count as a use.
-
-        One that is just unloading may save some of it afterwards: the app removes that at its next start.
-        """
+        """Drop what a loaded engine has cached and saved of `conversations`. This does not count as a use."""
+        # An engine that is just unloading may save some of it afterwards: the app removes that at its next start.
         if self.status.state == "ready":
             with suppress(EngineError):  # it has died meanwhile, with what was cached
                 await self._result(ForgetConversations(uuid4().hex, tuple(conversations)))
@@ -388,8 +369,7 @@ class EngineClient:
                 self._send(Abort(message.call_id))
 
     def _send(self, message: WorkerMessage) -> None:
-        """Send to the worker; without one the message is dropped, as its death has failed the request."""
-        if self._worker is not None:
+        if self._worker is not None:  # else its death has failed the request
             self._worker.send(message)
 
     # The task that keeps a worker alive
@@ -405,9 +385,8 @@ class EngineClient:
         self._task = asyncio.create_task(self._keep_running(frozenset(self._ending)))
 
     def _end_task(self) -> None:
-        """Cancel the task; its worker goes on saving for a moment."""
         if self._task is not None:
-            self._task.cancel()
+            self._task.cancel()  # the worker goes on saving for a moment
             self._ending.add(self._task)
             self._task.add_done_callback(self._ending.discard)
             self._task = None
@@ -479,10 +458,8 @@ class EngineClient:
         return was_ready and not self._limit.is_reached
 
     async def _run_worker(self) -> UserError:
-        """Run one worker and return the error it ended with. Raises EngineError where none can be started.
-
-        Cancelled, it gives the worker time to save its state; one that still loads has none.
-        """
+        """Run one worker and return the error it ended with. Raises EngineError where none can be started. Cancelled,
+        it gives the worker time to save its state, if it has loaded."""
         worker = self._worker = await self._start_worker()
         grace_s, has_loaded = _GRACE_AFTER_DEATH_S, False
         until_ended: AbstractContextManager[None] = self._uses_blocked()  # else they would fail with it
@@ -504,7 +481,6 @@ class EngineClient:
         return death
 
     def _handle(self, message: WorkerMessage) -> None:
-        """Route a message of the worker. Raises EngineError for one that no worker sends."""
         match message:
             case LoadProgress():
                 self.status = replace(self.status, progress=message.fraction)

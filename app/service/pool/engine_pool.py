@@ -137,7 +137,6 @@ class KeepAlive:
         self._awaits_use = False
 
     def set_usual_limit(self, idle_s: float | None) -> None:
-        """Begin each hold with that limit, the present one too."""
         self._usual_idle_s = idle_s
         self.set_idle_limit(idle_s)
 
@@ -155,12 +154,10 @@ class KeepAlive:
             self._timer = self._clock.call_later(self._idle_time_s, self._end_idle_time)
 
     def ensure_timer(self) -> None:
-        """Count idle seconds unless they are being counted: the engine is idle."""
         if self._timer is None:
             self.restart_timer()
 
     def release(self) -> None:
-        """Stop holding the engine, unless it is in use."""
         self.clear()
         self._on_release()
 
@@ -220,7 +217,6 @@ class SharedEngine(EngineOwner):
         return bool(self._holds)
 
     def add_name(self, path: Path, idle_s: float | None) -> KeepAlive:
-        """Answer under the name that the file has at `path`, too, and return its hold."""
         hold = self._holds[path] = KeepAlive(self.engine, idle_s, self._unload_unheld)
         return hold
 
@@ -229,13 +225,16 @@ class SharedEngine(EngineOwner):
         self._holds.pop(path).release()
 
     async def stop(self) -> None:
-        """End the engine for good."""
         self.prefill_ahead.cancel()
         self.on_unloaded()
         await self.engine.stop()
 
     async def admit(self, engine: EngineClient) -> None:
-        engine.model_path = await asyncio.to_thread(self._current_path)
+        # Names are removed and replaced: a path that is still the file's, else the last one.
+        paths, last = tuple(self._holds), engine.model_path
+        engine.model_path = await asyncio.to_thread(
+            lambda: next((path for path in paths if identity_of(path) == self.identity), last)
+        )
         await self.growth.settle()
         await self._queue.admit(engine)
 
@@ -256,11 +255,6 @@ class SharedEngine(EngineOwner):
 
     def on_eviction(self) -> None:
         self.prefill_ahead.cancel()
-
-    def _current_path(self) -> Path:
-        """Return a path that is still the file's, else the last one: names are removed and replaced. Reads the disk."""
-        here = (path for path in tuple(self._holds) if identity_of(path) == self.identity)
-        return next(here, self.engine.model_path)
 
     def _unload_unheld(self) -> None:
         if not any(hold.is_holding for hold in self._holds.values()):
@@ -285,10 +279,8 @@ class EnginePool:
     def engine_for(
         self, path: Path, file: ModelFile, attached: Attachments, when_unfit: UnfitPolicy | None
     ) -> SharedEngine:
-        """Return the engine of `file`, a new one at `path` if none is loaded alike.
-
-        `when_unfit` is for a new one, None is the policy of the settings. Raises UsageError.
-        """
+        """Return the engine of `file`, a new one at `path` if none is loaded alike: with `when_unfit`, None is the
+        policy of the settings. Raises UsageError."""
         projector = identity_of(Path(file.projector_path)) if file.projector_path else ()
         # A longer context than a recipe asks for changes no answer, and no shorter one is made for all names of a file.
         usual_n_ctx = self._settings.ctx or min(file.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
@@ -305,7 +297,6 @@ class EnginePool:
         return self._shared[key]
 
     async def remove_name(self, shared: SharedEngine, path: Path) -> None:
-        """Remove the name at `path` from `shared`, which ends with its last name."""
         shared.remove_name(path)
         if not shared.has_names:
             self._shared = {key: other for key, other in self._shared.items() if other is not shared}

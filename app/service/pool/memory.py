@@ -74,10 +74,9 @@ class Memory(Protocol):
 
 
 class MachineMemory:
-    """The memory of this machine, of which models may take the setting `max_memory`."""
+    """The memory of this machine, of which models may take `max_memory`. Raises UsageError for an invalid size."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises UsageError for an invalid size."""
         self._settings = settings
         self._max_bytes = parse_byte_size(settings.max_memory) if settings.max_memory else None
         self._has_gpu = settings.gpu and settings.engine == "llama"  # until a survey finds none
@@ -87,11 +86,7 @@ class MachineMemory:
         return self._max_bytes is not None
 
     def machine(self, loaded: Sequence[LoadedModel]) -> Machine:
-        """Survey memory, and GPUs, which takes a second. Raises EngineError.
-
-        Systems count the pages of mapped files as free though a model reads them for every token. They are subtracted
-        from what the plan of each worker says it holds.
-        """
+        """Survey memory, and GPUs, which takes a second. Raises EngineError."""
         from app.engine.load.machine import detect_machine, list_gpus
 
         gpus: list[ListedGpu] = []
@@ -99,6 +94,7 @@ class MachineMemory:
             gpus = list_gpus(parse_rpc_endpoints(self._settings.rpc), self._settings.cache_dir)
             self._has_gpu = bool(gpus)
         machine = detect_machine(gpus, self._settings.cache_dir)
+        # Systems count the pages of mapped files as free though a model reads them for every token.
         uncounted = sum(
             max(0, model.held_bytes.get(HOST_NAME, 0) - private_bytes(model.worker_pid)) for model in loaded
         )
@@ -112,7 +108,6 @@ class MachineMemory:
         return replace(machine, host=replace(machine.host, free_bytes=free_bytes))
 
     def held_bytes(self, path: Path, plan: Plan | None) -> Mapping[str, int]:
-        """Return the bytes of the plan, or the size of the file without a plan that places anything."""
         if plan is None or not plan.devices:
             return {HOST_NAME: stat_model(path).n_bytes}
         return {device.name: device.n_bytes for device in plan.devices}
@@ -314,10 +309,8 @@ class LoadQueue:
 
 
 def plan_eviction(demand: ModelDemand, loaded: Sequence[LoadedModel], machine: Machine) -> list[LoadedModel] | None:
-    """Return which of `loaded` to unload for `demand`, on a `machine` as free as it is with all of them loaded.
-
-    As many are unloaded as it takes to run as well as alone, idle ones first; None where it would not run even alone.
-    """
+    """Return which of `loaded` to unload for `demand` to run as well as alone on `machine`, idle ones first; `machine`
+    is as free as it is with all of them loaded. None where it would not run even alone."""
     alone = demand(machine_without(machine, loaded))
     if alone <= 0:
         return None
@@ -337,5 +330,4 @@ def plan_eviction(demand: ModelDemand, loaded: Sequence[LoadedModel], machine: M
 
 
 def _by_use(models: Iterable[LoadedModel]) -> list[LoadedModel]:
-    """Return idle models before busy ones, the least recently used first."""
     return sorted(models, key=lambda model: (model.is_busy, model.last_used_s))

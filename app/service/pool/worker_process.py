@@ -110,7 +110,6 @@ class PendingRequests:
         return request_id in self._answers
 
     def forget(self, any_id: str) -> None:
-        """Drop what still comes for a request or a call."""
         self._answers.pop(any_id, None)
         self._requests.pop(any_id, None)
         self._calls.pop(any_id, None)
@@ -130,7 +129,6 @@ class PendingRequests:
             result.set_result(value)
 
     def fail(self, any_id: str, error: UserError) -> None:
-        """End the request or call of that id with `error`."""
         self.add_event(any_id, error)
         result = self._calls.get(any_id)
         if result is not None and not result.done():

@@ -49,19 +49,13 @@ class ArgumentForm(Protocol):
     @property
     def tags(self) -> tuple[str, ...]:
         """Texts that may be special tokens of these models."""
-        ...
 
-    def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader:
-        """Return a reader of the arguments of one call."""
-        ...
+    def reader(self, schema: Mapping[str, Any]) -> ArgumentsReader: ...
 
     def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
         """Return a rule of `rules` for the arguments. Raises RequestError for a schema that is not supported."""
-        ...
 
-    def written(self, arguments: Mapping[str, Any]) -> str:
-        """Return `arguments` as models write them."""
-        ...
+    def written(self, arguments: Mapping[str, Any]) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +82,9 @@ class ArgumentsReader(Protocol):
 
     def push(self, text: str) -> str:
         """Return the JSON text that is certain after `text`."""
-        ...
 
     def finish(self) -> str:
         """Return the remaining JSON text at the end of the answer."""
-        ...
 
 
 class JsonArguments:
@@ -145,10 +137,7 @@ def _refuse(name: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True)
 class ObjectHead:
-    """The first `n_characters` of a call of `name`, which is empty for no call.
-
-    `arguments` are JSON text, None if they follow.
-    """
+    """The first `n_characters` of a call of `name`, "" for no call; `arguments` are JSON text, None if they follow."""
 
     n_characters: int
     name: str = ""
@@ -174,15 +163,12 @@ class ObjectReader:
         if self._object.rest is not None:
             return _head_of(window[: len(window) - len(self._object.rest)])
         self._n_scanned = len(window)
-        is_over = is_final or len(window) == MAX_OBJECT_CHARACTERS
-        return ObjectHead(len(window)) if is_over else None
+        return ObjectHead(len(window)) if is_final or len(window) == MAX_OBJECT_CHARACTERS else None
 
 
 def n_after_arguments(text: str, *, is_final: bool) -> int | None:
-    """Return how many characters of `text` after the arguments end their object, None if more is needed.
-
-    0 if other text follows: models forget the brace.
-    """
+    """Return how many characters of `text` after the arguments end their object, None if more is needed, and 0 if
+    other text follows: models forget the brace."""
     window = text[:_WINDOW_CHARACTERS]
     if found := _END.match(window):
         return found.end()
@@ -211,10 +197,8 @@ def is_undescribed(schema: Mapping[str, Any]) -> bool:
 
 
 def plain_properties(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool]]:
-    """Return the properties of an object by name, and whether each is required.
-
-    Raises RequestError where the schema says more of the object, which only JSON could follow.
-    """
+    """Return the properties of an object by name, and whether each is required. Raises RequestError where the schema
+    says more of the object, which only JSON could follow."""
     foreign = constraints(schema) - {"type", "properties", "required", "additionalProperties"}
     properties = schema.get("properties", {})
     required = required_names(schema)
@@ -287,10 +271,8 @@ def _choices(schema: Mapping[str, Any], tag: str) -> str:
 
 
 class _Counted:
-    """Rules for texts of a certain length without the first two characters of `tag` in a row.
-
-    They go by blocks, the last character of which is not the first one of the tag.
-    """
+    """Rules for texts of a certain length without the first two characters of `tag` in a row, by blocks, the last
+    character of which is not the first one of the tag."""
 
     def __init__(self, tag: str, rules: GbnfRules) -> None:
         self._rules = rules
@@ -309,7 +291,11 @@ class _Counted:
 
     def _up_to(self, n: int) -> str:
         if n < _BLOCK:
-            return self._at_most(n)
+            free = behind = '""'
+            for _ in range(n):
+                ways = self._longer(free, behind, is_last=False)
+                free, behind = (self._rules.add(f'"" | {way}') for way in ways)
+            return free
         size, block = (_LARGE_BLOCK, self._large_block()) if n >= _LARGE_BLOCK else (_BLOCK, self._block(_BLOCK))
         n_blocks, n_rest = divmod(n, size)
         return f"({block}{{0,{n_blocks - 1}}} {self._up_to(size - 1)} | {block}{{{n_blocks}}} {self._up_to(n_rest)})"
@@ -318,17 +304,9 @@ class _Counted:
         return self._rules.add(f"{self._block(_BLOCK)}{{{_LARGE_BLOCK // _BLOCK}}}")
 
     def _block(self, n: int) -> str:
-        """Return a rule for `n` characters, the last of which is not the first one of the tag."""
         free = behind = ""
         for number in range(n):
             free, behind = self._longer(free, behind, is_last=number == 0)
-        return free
-
-    def _at_most(self, n: int) -> str:
-        free = behind = '""'
-        for _ in range(n):
-            ways = self._longer(free, behind, is_last=False)
-            free, behind = (self._rules.add(f'"" | {way}') for way in ways)
         return free
 
     def _longer(self, free: str, behind: str, *, is_last: bool) -> tuple[str, str]:

@@ -26,8 +26,6 @@ from app.service.tools.parser import ToolCalling
 
 _MAX_REMEMBERED = 1024  # an agent sends the same tools with each request
 _DEFINITIONS = ("$defs", "definitions")
-
-
 _OBJECT = ('{"name": "', '", "parameters": ')  # how a format with bare calls writes them as objects, too
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 _MAX_SHOWN = 5  # names in a notice
@@ -78,14 +76,16 @@ def bound_calls(calling: ToolCalling, tags: ReasoningTags, json_format: JsonForm
     for head in heads if not syntax.before_arguments else ():
         begin = head.text.removeprefix(syntax.before_name)
         causes |= {name: parts[head.part].cause for name in causes if name.startswith(begin) and parts[head.part].cause}
-    return BoundCalls(_with_new_id(rules), tuple(_notices(causes)))
+    if any(EXAMPLE_ID in head.text for head in rules.heads):  # an id that no other answer has
+        new = "".join(secrets.choice(_ID_ALPHABET) for _ in EXAMPLE_ID)
+        made = tuple(replace(head, text=head.text.replace(EXAMPLE_ID, new)) for head in rules.heads)
+        rules = replace(rules, heads=made, begin=rules.begin.replace(EXAMPLE_ID, new))
+    return BoundCalls(rules, tuple(_notices(causes)))
 
 
 def answer_grammar(json_format: JsonFormat, tags: ReasoningTags) -> str:
-    """Return the grammar of an answer that is JSON of `json_format`, after reasoning with `tags`.
-
-    Raises RequestError where it is too large.
-    """
+    """Return the grammar of an answer that is JSON of `json_format`, after reasoning with `tags`. Raises RequestError
+    where it is too large."""
     rules = GbnfRules()
     return rules.text(f"{_reasoning(tags, rules)}{BLANKS} {_json(json_format, tags, rules)}")
 
@@ -121,8 +121,7 @@ def _openings(tool_format: ToolFormat) -> Iterator[tuple[str, str]]:
     """Yield each opening with what of the syntax it stands for: up to itself, or to the one that it is another for."""
     syntax = tool_format.syntax
     begins = [
-        syntax.before_first + syntax.before_name,
-        *(syntax.before_first + before for before, _ in syntax.other_heads),
+        syntax.before_first + before for before in (syntax.before_name, *(head[0] for head in syntax.other_heads))
     ]
     stand_for = {
         opening: begin[: begin.index(opening) + len(opening)]
@@ -133,15 +132,6 @@ def _openings(tool_format: ToolFormat) -> Iterator[tuple[str, str]]:
     usual = next((stand_for[opening] for opening in tool_format.openings if opening in stand_for), "")
     for opening in tool_format.openings:
         yield opening, stand_for.get(opening, "" if tool_format.bare else usual)
-
-
-def _with_new_id(rules: CallRules) -> CallRules:
-    """Return `rules` with an id of calls that no other answer has."""
-    if not any(EXAMPLE_ID in head.text for head in rules.heads):
-        return rules
-    new = "".join(secrets.choice(_ID_ALPHABET) for _ in EXAMPLE_ID)
-    heads = tuple(replace(head, text=head.text.replace(EXAMPLE_ID, new)) for head in rules.heads)
-    return replace(rules, heads=heads, begin=rules.begin.replace(EXAMPLE_ID, new))
 
 
 # The whole answer
@@ -164,7 +154,6 @@ def _reasoning(tags: ReasoningTags, rules: GbnfRules) -> str:
 
 
 def _json(json_format: JsonFormat, tags: ReasoningTags, rules: GbnfRules) -> str:
-    """Return the JSON, after the tag that a model may write before text."""
     is_tagged = tags.before_text and not tags.is_past
     return rules.add(f"{literal(tags.before_text)} {json_format.rule(rules)}") if is_tagged else json_format.rule(rules)
 
@@ -200,10 +189,8 @@ class CallEnd:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentGrammar:
-    """The GBNF `text` of what follows a head, without the rules of plain JSON values.
-
-    `schema` is the JSON text of what it follows; `cause` says why that is not the whole schema.
-    """
+    """The GBNF `text` of what follows a head, without the rules of plain JSON values. `schema` is the JSON text of what
+    it follows; `cause` says why that is not the whole schema."""
 
     text: str
     schema: str

@@ -34,7 +34,7 @@ class CallSyntax:
     before_first: str = ""
     before_name: str
     before_arguments: str
-    after_arguments: str
+    after_arguments: str = ""
     between: str | None = None
     after_last: str = ""
     other_heads: tuple[tuple[str, str], ...] = ()
@@ -90,14 +90,23 @@ def tool_format_of(chat_template: str) -> ToolFormat | None:
     return next((known for known in _FORMATS if all(mark in chat_template for mark in known.marks)), None)
 
 
-def _objects(opening: str, closing: str, name: str = "name", arguments: str = "arguments") -> CallSyntax:
-    return CallSyntax(
-        before_first=f"{opening}[",
-        before_name=f'{{"{name}": "',
-        before_arguments=f'", "{arguments}": ',
-        after_arguments="}",
-        between=", ",
-        after_last=f"]{closing}",
+def _objects(
+    name: str, opening: str, closing: str, *marks: str, keys: tuple[str, str] = ("name", "arguments")
+) -> ToolFormat:
+    """Return a format with a list of objects between `opening` and `closing`."""
+    return ToolFormat(
+        name=name,
+        marks=marks,
+        openings=(opening,),
+        fillers=(closing,) if closing else (),
+        syntax=CallSyntax(
+            before_first=f"{opening}[",
+            before_name=f'{{"{keys[0]}": "',
+            before_arguments=f'", "{keys[1]}": ',
+            after_arguments="}",
+            between=", ",
+            after_last=f"]{closing}",
+        ),
     )
 
 
@@ -124,10 +133,8 @@ def _functions(name: str, opening: str, closing: str, *marks: str, has_lines: bo
 
 
 def _invocations(name: str, block: str, dsml: str, *marks: str) -> ToolFormat:
-    """Return a format with <invoke name="…"> and a tag for each parameter inside a `block`, tags beginning with `dsml`.
-
-    With `dsml` an attribute of each parameter says whether it is a text.
-    """
+    """Return a format with <invoke name="…"> and a tag for each parameter inside a `block`, tags beginning with `dsml`;
+    with that, an attribute of each parameter says whether it is a text."""
     opening, invoke = f"<{dsml}{block}>", f'<{dsml}invoke name="'
     return ToolFormat(
         name=name,
@@ -168,7 +175,6 @@ def _python_calls(name: str, opening: str, closing: str, *marks: str, is_list: b
             before_first=f"{opening}[" if is_list else opening,
             before_name="",
             before_arguments="(",
-            after_arguments="",
             between=", " if is_list else "\n",
             after_last=f"]{closing}" if is_list else closing,
         ),
@@ -188,7 +194,7 @@ def _keyed(name: str, line: str, *marks: str) -> ToolFormat:
         arguments=ParameterTags(
             key[0], (key[1],), value[1], "</tool_call>", between=line, forgotten=f"{line}{value[0]}"
         ),
-        syntax=CallSyntax(before_name="<tool_call>", before_arguments=line, after_arguments="", between=line),
+        syntax=CallSyntax(before_name="<tool_call>", before_arguments=line, between=line),
     )
 
 
@@ -218,7 +224,6 @@ _FORMATS = (
         syntax=CallSyntax(
             before_name="<|channel|>commentary to=functions.",
             before_arguments=" <|constrain|>json<|message|>",
-            after_arguments="",
             other_heads=(
                 ("<|channel|>analysis to=functions.", " <|constrain|>json<|message|>"),
                 ("<|start|>assistant to=functions.", "<|channel|>commentary <|constrain|>json<|message|>"),
@@ -289,7 +294,6 @@ _FORMATS = (
             before_first="<|open|>tools<|sep|>",
             before_name='<|open|>call tool="',
             before_arguments=f'" index="{CALL_ORDINAL}"<|sep|>',
-            after_arguments="",
             between="",
             after_last="<|close|>tools<|sep|>",
         ),
@@ -305,7 +309,7 @@ _FORMATS = (
         arguments=ParameterTags(
             '<param name="', ('"', ">"), "</param>", "</function>", between="", raw=("<![CDATA[", "]]>")
         ),
-        syntax=CallSyntax(before_name='<function name="', before_arguments='">', after_arguments="", between="\n"),
+        syntax=CallSyntax(before_name='<function name="', before_arguments='">', between="\n"),
     ),
     ToolFormat(
         name="solar-open",
@@ -397,34 +401,18 @@ _FORMATS = (
             after_last="<|tool_calls_section_end|>",
         ),
     ),
-    ToolFormat(
-        name="command-r7b",
-        marks=("<|START_ACTION|>",),
-        openings=("<|START_ACTION|>",),
-        fillers=("<|END_ACTION|>",),
-        syntax=_objects("<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),
-    ),
+    _objects("command-r7b", "<|START_ACTION|>", "<|END_ACTION|>", "<|START_ACTION|>", keys=("tool_name", "parameters")),
     ToolFormat(
         name="mistral",
         marks=("[TOOL_CALLS]", "[ARGS]"),
         openings=("[TOOL_CALLS]",),
         header=re.compile(rf"{OBJECT_AHEAD}|\s*{_NAME}(?:\[CALL_ID\](?P<id>[A-Za-z0-9]{{1,64}}))?\[ARGS\]\s*(?=\{{)"),
         separators=("[CALL_ID]", "[ARGS]"),
-        syntax=CallSyntax(before_name="[TOOL_CALLS]", before_arguments="[ARGS]", after_arguments="", between=""),
+        syntax=CallSyntax(before_name="[TOOL_CALLS]", before_arguments="[ARGS]", between=""),
     ),
-    ToolFormat(
-        name="mistral-list", marks=("[TOOL_CALLS]",), openings=("[TOOL_CALLS]",), syntax=_objects("[TOOL_CALLS]", "")
-    ),
-    ToolFormat(
-        name="granite-3", marks=("<|tool_call|>",), openings=("<|tool_call|>",), syntax=_objects("<|tool_call|>", "")
-    ),
-    ToolFormat(
-        name="nemotron-nano",
-        marks=("<TOOLCALL>",),
-        openings=("<TOOLCALL>",),
-        fillers=("</TOOLCALL>",),
-        syntax=_objects("<TOOLCALL>", "</TOOLCALL>"),
-    ),
+    _objects("mistral-list", "[TOOL_CALLS]", "", "[TOOL_CALLS]"),
+    _objects("granite-3", "<|tool_call|>", "", "<|tool_call|>"),
+    _objects("nemotron-nano", "<TOOLCALL>", "</TOOLCALL>", "<TOOLCALL>"),
     _keyed("glm-4.7", "", "</arg_key><arg_value>", "<tool_call>"),
     _keyed("glm", "\n", "<arg_key>", "<tool_call>"),
     ToolFormat(
@@ -459,21 +447,9 @@ _FORMATS = (
         fillers=("</function>",),
         syntax=CallSyntax(before_name="<function=", before_arguments=">", after_arguments="</function>", between=""),
     ),
-    ToolFormat(
-        name="tool-calls-list",
-        marks=("<tool_calls>", '"arguments'),
-        openings=("<tool_calls>",),
-        fillers=("</tool_calls>",),
-        syntax=_objects("<tool_calls>", "</tool_calls>"),
-    ),
+    _objects("tool-calls-list", "<tool_calls>", "</tool_calls>", "<tool_calls>", '"arguments'),
     _HERMES,
-    ToolFormat(
-        name="phi-4-mini",
-        marks=("<|tool|>", "<|/tool|>"),
-        openings=("<|tool_call|>",),
-        fillers=("<|/tool_call|>",),
-        syntax=_objects("<|tool_call|>", "<|/tool_call|>"),
-    ),
+    _objects("phi-4-mini", "<|tool_call|>", "<|/tool_call|>", "<|tool|>", "<|/tool|>"),
     ToolFormat(
         name="llama-4",
         marks=("<|header_start|>", '{"name": ', '"parameters": '),
@@ -483,9 +459,7 @@ _FORMATS = (
         bare="[{",
         listed=re.compile(r"\{|[A-Za-z_]"),
         arguments=PYTHON,
-        syntax=CallSyntax(
-            before_first="[", before_name="", before_arguments="(", after_arguments="", between=", ", after_last="]"
-        ),
+        syntax=CallSyntax(before_first="[", before_name="", before_arguments="(", between=", ", after_last="]"),
     ),
     ToolFormat(
         name="llama-3",

@@ -44,10 +44,8 @@ _NEXT_KEY = re.compile(r",\s*(?:[A-Za-z_-][\w.$-]*\s*(?:=(?!=)|\Z)|\Z)")
 
 @dataclass(frozen=True, slots=True)
 class LiteralForm:
-    """A notation: keys before `sign`, `separator` between arguments, `end` behind them.
-
-    Texts are in one of `quotes`, of which models write the first. `as_json` turns any value into JSON text.
-    """
+    """A notation: keys before `sign`, `separator` between arguments, `end` behind them. Texts are in one of `quotes`,
+    of which models write the first. `as_json` turns any value into JSON text."""
 
     quotes: tuple[str, ...]
     sign: str
@@ -61,7 +59,6 @@ class LiteralForm:
 
     @property
     def key(self) -> re.Pattern[str]:
-        """A key with its sign, in quotes or not."""
         quote = "|".join(map(re.escape, self.quotes))
         return re.compile(
             rf"(?P<quote>{quote})?(?P<key>[^\s,:=(){{}}\[\]'\"<|]{{1,200}})(?(quote)(?:{quote}))\s*{self.sign}"
@@ -164,7 +161,6 @@ class LiteralArguments:
         return "".join(parts)
 
     def _between(self) -> str | None:
-        """Begin the next argument, or end them all."""
         held = self._held = self._held.lstrip(" \t\r\n,")
         if held.startswith(self._form.end):
             self.rest = held.removeprefix(self._form.end)
@@ -354,8 +350,6 @@ def gemma_json(text: str, quote: str = '<|"|>') -> str:
 
 
 class _GemmaReader:
-    """Reads values from tokens."""
-
     def __init__(self, tokens: list[re.Match[str]]) -> None:
         self.tokens = tokens[::-1]
 
@@ -364,27 +358,19 @@ class _GemmaReader:
         if (token["bare"] or "x").isspace() and self.tokens and self.tokens[-1]["sign"] not in (",", "}", "]", ":"):
             token = self.tokens.pop()  # blanks before a value, as JSON may have them
         if token["sign"] == "{":
-            return self._object()
+            members: dict[str, Any] = {}
+            while not self._ends("}"):
+                key = self._plain(self.tokens.pop(), is_key=True)
+                if self.tokens.pop()["sign"] != ":":
+                    raise ValueError("a key without a colon")
+                members[key] = self.value()
+            return members
         if token["sign"] == "[":
-            return self._array()
-        if token["sign"]:
-            raise ValueError(token[0])
+            items = []
+            while not self._ends("]"):
+                items.append(self.value())
+            return items
         return self._plain(token)
-
-    def _object(self) -> dict[str, Any]:
-        members: dict[str, Any] = {}
-        while not self._ends("}"):
-            key = self._plain(self.tokens.pop(), is_key=True)
-            if self.tokens.pop()["sign"] != ":":
-                raise ValueError("a key without a colon")
-            members[key] = self.value()
-        return members
-
-    def _array(self) -> list[Any]:
-        items = []
-        while not self._ends("]"):
-            items.append(self.value())
-        return items
 
     def _ends(self, bracket: str) -> bool:
         """Skip blanks and commas, and the end of the list if that follows."""

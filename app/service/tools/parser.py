@@ -60,7 +60,6 @@ class ToolOptions:
 
     @property
     def callable_tools(self) -> tuple[Tool, ...]:
-        """The tools that an answer may call."""
         return tuple(tool for tool in self.tools if not self.only or tool.name == self.only)
 
 
@@ -128,7 +127,6 @@ class ToolCallParser:
     # Text, and where a call may begin
 
     def _bare(self) -> bool:
-        """Read the start of an answer that may be a call without a tag."""
         begun = self._unread.lstrip()
         if not begun and not self._is_final:
             return False
@@ -162,7 +160,6 @@ class ToolCallParser:
         return False
 
     def _header(self) -> bool:
-        """Read up to the arguments, or up to the object with name and arguments."""
         found = self._format.header.match(self._unread[:MAX_HEADER_CHARACTERS])
         if found is None:
             return (len(self._unread) >= MAX_HEADER_CHARACTERS or self._is_final) and self._give_up(0)
@@ -240,7 +237,6 @@ class ToolCallParser:
         return True
 
     def _after_call(self) -> bool:
-        """Read the text between and after calls."""
         unread = self._unread = self._unread.lstrip(_BLANKS)
         fillers, openings = self._format.fillers, self._format.openings
         if tag := next((tag for tag in fillers if unread.startswith(tag)), ""):

@@ -96,15 +96,13 @@ class ParameterTags:
 
     def written(self, arguments: Mapping[str, Any]) -> str:
         line = "\n" if self.has_lines else ""
-        return (
-            "".join(
-                f"{self._opened(key, json_type(value))}{line}"
-                f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
-                f"{line}{self.closing}{self.between}"
-                for key, value in arguments.items()
-            )
-            + self.end
-        )
+        parts = [
+            f"{self._opened(key, json_type(value))}{line}"
+            f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+            f"{line}{self.closing}{self.between}"
+            for key, value in arguments.items()
+        ]
+        return "".join((*parts, self.end))
 
     def _opened(self, key: str, kind: str) -> str:
         first, *others = self.before_value
@@ -161,15 +159,14 @@ class TaggedArguments:
 
     def finish(self) -> str:
         self._is_final = True
-        return self.push("") + (self._cut_off() if self.rest is None else "")
-
-    def _cut_off(self) -> str:
-        """Return the rest of arguments that do not end."""
-        held, self._held = self._held, ""
+        read = self.push("")
+        if self.rest is not None:
+            return read
+        held, self._held = self._held, ""  # of arguments that do not end
         if self._step == self._value:
-            return ("" if self._is_text else '"') + inside_string(held)
+            return read + ("" if self._is_text else '"') + inside_string(held)
         self.rest = held
-        return self._closed()
+        return read + self._closed()
 
     def _between(self) -> str | None:
         """Begin the next parameter, or end the arguments, also at any other text."""
@@ -204,8 +201,14 @@ class TaggedArguments:
         unclosed = self._held.find(self._tags.unclosed) if self._tags.unclosed else -1
         if unclosed >= 0 and not 0 <= end < unclosed:
             end, rest = unclosed, 0
+        if end < 0 and not self._is_text:
+            return None
         if end < 0:
-            return self._part_of_value()
+            closing = self._closing
+            closings = (closing, "\n" + closing, self._tags.unclosed) if self._tags.has_lines else (closing,)
+            n_shown = len(self._held) - partial_match_length(self._held, closings)
+            shown, self._held = self._held[:n_shown], self._held[n_shown:]
+            return inside_string(shown) if shown else None
         value, self._held, self._step = self._held[:end], self._held[end + rest :], self._between
         self._n_scanned = 0
         value = value.removesuffix("\n") if self._tags.has_lines else value
@@ -230,7 +233,6 @@ class TaggedArguments:
         return as_one_of(value, self._kinds)
 
     def _closing_of(self, key: str) -> str:
-        """Return the tag behind the value of `key`."""
         del key
         return self._tags.closing
 
@@ -248,15 +250,6 @@ class TaggedArguments:
             self._held, self._closing = self._held.removeprefix(tags.raw[0]), f"{tags.raw[1]}{tags.closing}"
         self._is_first_of_value = False
         return True
-
-    def _part_of_value(self) -> str | None:
-        if not self._is_text:
-            return None
-        closing = self._closing
-        closings = (closing, "\n" + closing, self._tags.unclosed) if self._tags.has_lines else (closing,)
-        n_shown = len(self._held) - partial_match_length(self._held, closings)
-        shown, self._held = self._held[:n_shown], self._held[n_shown:]
-        return inside_string(shown) if shown else None
 
     def _closed(self) -> str:
         return "}" if self._n_parameters else "{}"

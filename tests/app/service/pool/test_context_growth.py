@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from app.engine.messages import EngineConfig
 from app.engine.request import Request
 from app.service.http.access_log import WARNING_HEADER
-from app.service.pool.context_growth import RoomWanted, context_sizes, lengths_to_try, room_for_answer
+from app.service.pool.context_growth import context_sizes, lengths_to_try, room_for_answer
 from app.service.pool.memory import ModelDemand
 from offload.devices.machine import Machine
 from tests.app.conftest import CHAT_TEMPLATE
@@ -239,7 +239,7 @@ async def test_a_client_that_goes_away_leaves_the_longer_context(start: Started)
 def test_each_context_holds_the_prompt_and_a_token_and_is_no_longer_than_trained(
     n_prompt: int, n_answer: int, n_ctx_train: int
 ) -> None:
-    sizes = context_sizes(RoomWanted(n_prompt, n_answer, n_ctx_train))
+    sizes = context_sizes(n_prompt, n_answer, n_ctx_train)
     assert all(n_prompt < n_ctx <= n_ctx_train for n_ctx in sizes)
     assert bool(sizes) == (n_prompt < n_ctx_train)
     assert [*sizes] == sorted(sizes, reverse=True)
