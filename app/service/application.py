@@ -25,12 +25,9 @@ from app.service.api.lmstudio import routes as lmstudio
 from app.service.api.lmstudio import sdk_routes as lmstudio_sdk
 from app.service.api.native import jobs as native_jobs
 from app.service.api.native import library as native_library
-from app.service.api.native import metrics as native_metrics
-from app.service.api.native import plan as native_plan
 from app.service.api.native import status as native_status
 from app.service.api.ollama import library_routes as ollama_library
 from app.service.api.ollama import routes as ollama
-from app.service.api.openai import embeddings as openai_embeddings
 from app.service.api.openai import models as openai_models
 from app.service.api.openai import routes as openai
 from app.service.api.openai.models import is_anthropic
@@ -66,7 +63,6 @@ if TYPE_CHECKING:  # which imports this module when its model loads already
 _ROUTE_MODULES = (
     openai,
     openai_models,
-    openai_embeddings,
     responses,
     anthropic,
     ollama,
@@ -78,10 +74,8 @@ _ROUTE_MODULES = (
     llamacpp,
     llamacpp_server,
     native_status,
-    native_plan,
     native_library,
     native_jobs,
-    native_metrics,
     docs,
 )
 _MODEL_PATHS = ("/v1/models", "/models")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import HTTPConnection, Request
 
+from app.protocol.errors import RequestError
 from app.service.api.fields import WithWarnings
 from app.service.api.lmstudio.sdk_requests import UploadedFiles
 from app.service.api.text_request import PromptField
@@ -37,10 +38,9 @@ MAX_REMEMBERED = 256  # digests of refused content
 
 
 class RefusedContent:
-    """The digests of content that was refused, the latest last.
+    """The digests of content that was refused, the latest last: it is not refused again.
 
-    Some clients leave a refused picture in the conversation and put the next question into the same message: to refuse
-    it again would end the conversation for good.
+    Some clients leave a refused picture in the conversation, and put the next question into its message.
     """
 
     def __init__(self) -> None:
@@ -112,6 +112,13 @@ async def model_of(
     return model.for_request(record, idle_limit)
 
 
+def unload(model: ServedModel) -> None:
+    """Unload an idle model until its next use. Raises RequestError for one that is busy."""
+    if model.is_busy:
+        raise RequestError(f"{model.ref.id} is in use.", "Stop its answers, or wait for them.")
+    model.keep_alive.release()
+
+
 def planner_warnings(model: ServedModel) -> WithWarnings:
     """Return the field of an answer with the planner's warnings of `model` and the notices of the request, if any."""
     return {"warnings": list(warnings)} if (warnings := model.record.warnings) else {}
@@ -141,7 +148,6 @@ async def prompt_with_media(
 
 
 async def _remedy(models: ModelManager, kind: str) -> str:
-    """Return what to do with content of a kind that the model does not read."""
     if kind not in _WORDS:
         return "Ask again in words, or send its text."
     does, do = _WORDS[kind]
@@ -149,16 +155,14 @@ async def _remedy(models: ModelManager, kind: str) -> str:
     able = [ref.id for ref, facts in described if kind in models.senses(ref, facts).modalities]
     if able:
         return f"Ask {able[0]}, which {does}."
-    return await _to_get(does, do) if kind == "image" else f"No model here can {do}; get one with its mmproj file."
+    if kind == "image" and (name := await _smallest_that_sees()):
+        return f"No model here can {do}. Get one that {does}: `localllm pull {name}`."
+    return f"No model here can {do}; get one with its mmproj file."
 
 
 @in_thread
-def _to_get(does: str, do: str) -> str:
-    """Return which model of the catalogue to get: the smallest that sees."""
+def _smallest_that_sees() -> str | None:
     from app.library.hub.catalogue import Role, read_catalogue  # it plans models: numpy would come with the service
 
-    seeing = (model for model in read_catalogue().models if Role.VISION in model.roles)
-    smallest = min(seeing, key=lambda model: model.parameters, default=None)
-    if smallest is None:
-        return f"No model here can {do}; get one with its mmproj file."
-    return f"No model here can {do}. Get one that {does}: `localllm pull {smallest.name}`."
+    seeing = [model for model in read_catalogue().models if Role.VISION in model.roles]
+    return min(seeing, key=lambda model: model.parameters).name if seeing else None

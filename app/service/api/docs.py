@@ -25,13 +25,11 @@ _HEADERS = {"content-security-policy": "default-src 'none'; style-src 'unsafe-in
 
 @router.get("/openapi.json")
 async def openapi(request: Request) -> Response:
-    """The document for programs."""
     return JsonResponse(await asyncio.to_thread(app_state(request).document))
 
 
 @router.get("/docs")
 async def docs(request: Request) -> Response:
-    """The page for a browser."""
     return HTMLResponse(page(await asyncio.to_thread(app_state(request).document)), headers=_HEADERS)
 
 
@@ -48,7 +46,6 @@ def page(document: Mapping[str, Any]) -> str:
 
 
 def _fields(document: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
-    """Return the field names of the body and of the answer."""
     body = operation.get("requestBody", {}).get("content", {})
     answers: Mapping[str, Any] = operation.get("responses", {})
     answer: Mapping[str, Any] = next(

@@ -115,7 +115,6 @@ def _inside(parsed: object, value: Any, prefix: str) -> Iterator[str]:
 
 @cache  # of some fifty types; long conversations have thousands of objects
 def _known_fields(kind: type[BaseModel]) -> Mapping[str, str]:
-    """Return the names of fields in a request, with those in the body."""
     return {field.alias or name: name for name, field in kind.model_fields.items()}
 
 

@@ -91,7 +91,6 @@ class ChatThinkingBody(TemplateVariablesBody):
 
 
 def _options(value: ThinkingOptions | bool | str | None) -> ThinkingOptions:
-    """Return what one word says as options: a switch, or an effort."""
     if isinstance(value, ThinkingOptions):
         return value
     if isinstance(value, str):
@@ -166,7 +165,6 @@ class ToolCallBody(Body):
     function: _CalledFunction
 
     def call(self) -> ToolCall:
-        """Return the call; arguments that are no JSON object were cut off."""
         arguments = self.function.arguments or "{}"
         text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
         return ToolCall(self.id, self.function.name, text)
@@ -263,7 +261,6 @@ class ContentPart(Body):
 
     @property
     def document(self) -> Document | None:
-        """The document, None for anything else and for one that is only named (`file_id`)."""
         data = self.file_data or (self.file.file_data if self.file else "")
         return Document(self._name or "document", data) if data and self.type in _FILE_TYPES else None
 
@@ -328,12 +325,10 @@ class ChatMessage(Body):
         return self.name
 
     def faults(self, media: PromptMedia) -> tuple[RequestError, ...]:
-        """Return why the model cannot be given parts of the content."""
         parts = self.content if isinstance(self.content, list) else ()
         return tuple(fault for part in parts if (fault := part.fault(media)))
 
     def _reasoning(self) -> str:
-        """Return the reasoning before an earlier answer, under whichever name it comes back."""
         fields = (self.reasoning_content, self.reasoning, self.thinking)
         named = next((field for field in fields if isinstance(field, str) and field), "")
         parts = self.content if isinstance(self.content, list) else ()

@@ -50,10 +50,7 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
     grammar: StrictStr | None = None
 
     def sampling(self, json_format: JsonFormat | None = None) -> SamplingParams:
-        """Return the engine's parameters, for an answer that is nothing but JSON of `json_format`, if that is given.
-
-        Raises RequestError for values out of range, and for a grammar beside a format.
-        """
+        """Return the engine's parameters, with the grammar of `json_format` if that is given. Raises RequestError."""
         numbers = {name: getattr(self, HTTP_NAMES.get(name, name)) for name in NUMBER_TYPES}
         options: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
         if options.get("top_k", 0) < 0:  # llama.cpp's "all of them"
@@ -114,7 +111,6 @@ class LoraScale(Body):
     scale: float
 
     def as_pair(self) -> tuple[int | str, float]:
-        """Return the adapter and its scale. Raises RequestError unless it has either an id or a name."""
         name = self.id if self.name is None else self.name
         if name is None or (self.id is not None and self.name is not None):
             raise RequestError("An entry of lora needs an id or a name.", 'Use {"id": 0, "scale": 0.5}.')
@@ -156,17 +152,13 @@ class GenerationBody(SamplingBody):
             conversation=conversation_of(self.prompt_cache_key, self.prompt_cache_retention),
         )
 
+    # Every route has its own fields for these.
     @abstractmethod
-    def _limit(self) -> int | None:
-        """Return the maximum number of output tokens; -1 and None mean no limit."""
-
+    def _limit(self) -> int | None: ...  # of output tokens; -1 and None mean none
     @abstractmethod
-    def _n_logprobs(self) -> int | None:
-        """Return the number of alternatives to report for each token; every route has its own field for it."""
-
+    def _n_logprobs(self) -> int | None: ...  # the number of alternatives to report for each token
     @abstractmethod
-    def _text_format(self) -> JsonFormat | None:
-        """Return the JSON format of a completion, None for free text."""
+    def _text_format(self) -> JsonFormat | None: ...  # of a completion
 
 
 class OptionsBody(SamplingBody):
@@ -221,10 +213,7 @@ class PromptObject(Body):
     multimodal_data: list[StrictStr] | None = None
 
     def text(self, media: PromptMedia, marker: str) -> str:
-        """Return the prompt with the markers of `media` in place of `marker`.
-
-        Raises RequestError for what the model cannot be given, and for another number of markers than of files.
-        """
+        """Return the prompt with the markers of `media` in place of `marker`. Raises RequestError as `fault` does."""
         files = [Medium.of(item) for item in self.multimodal_data or ()]
         if not files:
             return self.prompt_string
@@ -263,36 +252,28 @@ class PromptField(Body):
         return self.model_copy(update={"prompt": texts})
 
     def prompts(self) -> tuple[str | tuple[int, ...], ...]:
-        """Return all prompts, of which none is mixed or an object any more; there may be none."""
         prompts = self.mixed_prompts()
-        is_mixed = any(_is_mixed(prompt) for prompt in prompts)
-        assert not is_mixed, "mixed prompts become token ids before requests are made of them"
+        assert not any(map(_is_mixed, prompts)), "mixed prompts become token ids before requests are made of them"
         return cast("tuple[str | tuple[int, ...], ...]", prompts)
 
     def mixed_prompts(self) -> tuple[Prompt, ...]:
         """Return all prompts. Raises RequestError for a list of token ids and of prompts."""
         prompt: Any = self.prompt
         if not isinstance(prompt, list):
-            return (_prompt(prompt),)
+            prompt = [prompt]
         if not any(isinstance(item, int) for item in prompt):
-            return tuple(map(_prompt, prompt))
+            return tuple(item if isinstance(item, str) else tuple(item) for item in prompt)
         if not all(isinstance(item, int | str) for item in prompt):
             raise RequestError("The prompt is a list of both token ids and prompts.", "Send one kind.")
         return (tuple(prompt),)
 
-    def one_prompt(self) -> str | tuple[int, ...]:
-        """Return the prompt. Raises RequestError unless there is exactly one."""
+    def text_prompt(self) -> str:
         prompts = self.prompts()
         if len(prompts) != 1:
             raise RequestError(f"There are {len(prompts)} prompts.", "Send one prompt a request.")
-        return prompts[0]
-
-    def text_prompt(self) -> str:
-        """Return the prompt as text. Raises RequestError for token ids."""
-        prompt = self.one_prompt()
-        if not isinstance(prompt, str):
+        if not isinstance(prompts[0], str):
             raise RequestError("The prompt before a suffix is token ids.", "Give text.")
-        return prompt
+        return prompts[0]
 
 
 AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)
@@ -301,26 +282,19 @@ AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)
 async def with_token_ids(body: AnyPromptBody, model: ServedModel) -> AnyPromptBody:
     """Return `body` with the token ids of `model` in place of mixed prompts. Raises RequestError as `mixed_prompts`."""
     prompts = body.mixed_prompts()
-    if not any(_is_mixed(prompt) for prompt in prompts):
+    if not any(map(_is_mixed, prompts)):
         return body
-    resolved = [await _tokenized(prompt, model) if _is_mixed(prompt) else prompt for prompt in prompts]
-    return body.model_copy(update={"prompt": [item if isinstance(item, str) else list(item) for item in resolved]})
-
-
-async def _tokenized(prompt: Prompt, model: ServedModel) -> tuple[int, ...]:
-    """Return the ids of a mixed prompt; the model's first token is added where it begins with text."""
-    tokens: list[int] = []
+    resolved: list[Any] = [prompt if isinstance(prompt, str) else list(prompt) for prompt in prompts]
     with model.in_use() as engine:
-        for index, part in enumerate(prompt):
-            if isinstance(part, str):
-                tokens += await engine.tokenize(part, add_special=index == 0, parse_special=True)
-            else:
-                tokens.append(part)
-    return tuple(tokens)
-
-
-def _prompt(item: str | list[int | str]) -> Prompt:
-    return item if isinstance(item, str) else tuple(item)
+        for number in [number for number, prompt in enumerate(prompts) if _is_mixed(prompt)]:
+            tokens: list[int] = []
+            for index, part in enumerate(resolved[number]):
+                if isinstance(part, str):  # the model's first token is added where the prompt begins with text
+                    tokens += await engine.tokenize(part, add_special=index == 0, parse_special=True)
+                else:
+                    tokens.append(part)
+            resolved[number] = tokens
+    return body.model_copy(update={"prompt": resolved})
 
 
 def _is_mixed(prompt: Prompt) -> bool:

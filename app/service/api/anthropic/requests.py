@@ -101,10 +101,7 @@ class ContentBlock(Body):
         return media.fault(self.medium) if self.medium else UnreadableError(self.type, media.senses)
 
     def content_text(self, media: PromptMedia) -> ContentText:
-        """Return the text of a block, or the marker of a picture.
-
-        In place of a file or a result of Anthropic's servers there is a note.
-        """
+        """Return the text, the marker of a picture, or the note in place of a file or a result of their servers."""
         if self.type in _TYPES_WITHOUT_TEXT:
             return ContentText("")
         if self.type in _TEXTS:
@@ -119,7 +116,6 @@ class ContentBlock(Body):
         return ContentText(f"{title}{document}" if document else note)
 
     def _document_text(self, media: PromptMedia) -> str:
-        """Return the text of a document that is given as text."""
         source = self.source
         if self.type != "document" or not isinstance(source, DocumentSource):
             return ""
@@ -153,31 +149,31 @@ class AnthropicMessage(Body):
     role: Literal["user", "assistant", "system"]
     content: StrictStr | list[ContentBlock]
 
+    @property
+    def blocks(self) -> list[ContentBlock]:
+        return [] if isinstance(self.content, str) else self.content
+
     def pictures(self) -> list[tuple[ContentBlock, Medium]]:
         """Return the pictures, those in results of tools too."""
-        blocks = [] if isinstance(self.content, str) else self.content
+        blocks = self.blocks
         inner = [block.content for block in blocks if isinstance(block.content, list)]
         every = [*blocks, *(block for content in inner for block in content)]
         return [(block, medium) for block in every if (medium := block.medium)]
 
     def faults(self, media: PromptMedia) -> list[tuple[ContentBlock, RequestError]]:
-        """Return the blocks that the model cannot be given, and why."""
-        blocks = [] if isinstance(self.content, str) else self.content
-        return [(block, fault) for block in blocks if (fault := block.fault(media))]
+        return [(block, fault) for block in self.blocks if (fault := block.fault(media))]
 
     def turn(self, media: PromptMedia, refused: RefusedContent) -> tuple[str, tuple[RequestError, ...]]:
         """Return the role, "tool" for results of tools, and the faults of its blocks but those in `refused`."""
-        blocks = [] if isinstance(self.content, str) else self.content
-        is_result = any(block.type == "tool_result" for block in blocks)
+        is_result = any(block.type == "tool_result" for block in self.blocks)
         faults = (fault for block, fault in self.faults(media) if not refused.is_known(block.model_dump_json()))
         return "tool" if is_result else self.role, tuple(faults)
 
     def messages(self, media: PromptMedia) -> list[Message]:
         """Return the message; results of calls are messages before it."""
-        blocks = [] if isinstance(self.content, str) else self.content
-        results = [block.result(media) for block in blocks if block.type == "tool_result"]
-        calls = tuple(block.call() for block in blocks if block.type == "tool_use")
-        thoughts = joined_reasoning(block.thinking for block in blocks) if self.role == "assistant" else ""
+        results = [block.result(media) for block in self.blocks if block.type == "tool_result"]
+        calls = tuple(block.call() for block in self.blocks if block.type == "tool_use")
+        thoughts = joined_reasoning(block.thinking for block in self.blocks) if self.role == "assistant" else ""
         own = Message(self.role, _text(self.content, media), calls=calls, reasoning=thoughts)
         if calls:
             return [own]
@@ -204,15 +200,10 @@ class AnthropicToolChoiceBody(Body):
     disable_parallel_tool_use: bool = False
 
 
-class TypeBody(Body):
-    """An object with a type."""
-
-    type: StrictStr
-
-
-class OutputFormatBody(TypeBody):
+class OutputFormatBody(Body):
     """The schema of the answer."""
 
+    type: StrictStr
     schema_: Any = Field(None, alias="schema")
 
 
@@ -223,7 +214,6 @@ class OutputConfigBody(Body):
     effort: StrictStr | None = None
 
     def json_format(self) -> JsonFormat | None:
-        """Return the form of the answer, None for text. Raises RequestError for an unsupported one."""
         if self.format is None:
             return None
         if self.format.type != "json_schema":
@@ -246,14 +236,12 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
     output_config: OutputConfigBody | None = None
 
     def refuse_unreadable_question(self, media: PromptMedia, refused: RefusedContent) -> None:
-        """Raise RequestError for what the user has just sent and the model cannot be given.
-
-        It is put in `refused`, from which nothing is refused again: Claude Code (2.1) keeps a refused picture and adds
-        the next question to its message.
-        """
+        """Raise RequestError for what the user has just sent and the model cannot be given, and put it in `refused`."""
         try:
             refuse_unreadable_question([item.turn(media, refused) for item in self.messages])
-        except RequestError:
+        except (
+            RequestError
+        ):  # once: Claude Code (2.1) keeps a refused picture and adds the next question to its message
             for block, _ in (found for item in self.messages for found in item.faults(media)):
                 refused.add(block.model_dump_json())
             raise
@@ -266,7 +254,6 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
                 media.leave_out(medium)
 
     def remember_refused(self, refused: RefusedContent) -> None:
-        """Put the pictures of the question, which the engine could not read, in `refused`."""
         for block, _ in self.messages[-1].pictures():
             refused.add(block.model_dump_json())
 

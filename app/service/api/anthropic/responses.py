@@ -90,7 +90,6 @@ class MessageFormatter:
     warnings: WithWarnings
 
     def whole(self, answer: Answer) -> MessageResponse:
-        """Return the answer in one object."""
         message = self.empty(_usage(answer.end))
         message["content"] = _blocks(answer)
         message["stop_reason"] = _stop_reason(answer)
@@ -98,7 +97,6 @@ class MessageFormatter:
         return message
 
     def empty(self, usage: MessageUsage) -> MessageResponse:
-        """Return a message without content."""
         return {
             "id": f"msg_{self.request_id}",
             "type": "message",
@@ -125,7 +123,6 @@ class MessageStreamEvents:
         return {"type": "message_start", "message": self._formatter.empty(_counts(n_prompt_tokens, 0, 0))}
 
     def of_delta(self, delta: Delta) -> Iterator[Event]:
-        """Return the events of new text."""
         if delta.reasoning:
             yield from self._add("thinking", delta.reasoning)
         if delta.text:
@@ -137,7 +134,6 @@ class MessageStreamEvents:
                 yield self._delta("tool_use", call.arguments)
 
     def ending(self, answer: Answer) -> Iterator[Event]:
-        """Return the last events: the reason why `answer` ended and its cost."""
         yield from self._end_block()
         delta = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.end.stopped_by or None}
         yield {"type": "message_delta", "delta": delta, "usage": _usage(answer.end)}

@@ -86,10 +86,7 @@ SeveralCompletions: TypeAlias = Annotated[list[Completion | SelectedFields], Min
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppFormatter:
-    """The objects made of the answers to `requests` by the model `model_id`, of which only the fields `selected`.
-
-    "a/b" is the field b of a; None selects all.
-    """
+    """The objects made of the answers to `requests`; only the fields `selected` ("a/b" is b of a), None for all."""
 
     requests: Sequence[Request]
     model_id: str
@@ -130,7 +127,10 @@ class LlamaCppFormatter:
         return {path: value for path, value in values.items() if value is not None}
 
     def _completion(self, answer: Answer, prompt: str, warnings: WithWarnings) -> Completion:
-        end, stop_type = answer.end, _stop_type(answer)
+        end = answer.end
+        stop_type: StopType = "word" if end.stopped_by else "eos"
+        if end.reason is FinishReason.LENGTH:
+            stop_type = "limit"
         # The last token was sampled but not computed, unless the model ended its turn after it (source: `tokens_cached`
         # of llama-server).
         n_computed = max(0, end.usage.n_output_tokens - (stop_type != "eos"))
@@ -174,12 +174,6 @@ def token_probabilities(entries: Sequence[TokenLogprob]) -> list[TokenProbabilit
 
 def _probability(token: int, piece: bytes, logprob: float) -> RivalProbability:
     return {"id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": logprob}
-
-
-def _stop_type(answer: Answer) -> StopType:
-    if answer.end.reason is FinishReason.LENGTH:
-        return "limit"
-    return "word" if answer.end.stopped_by else "eos"
 
 
 def _value_at(data: Any, path: str) -> Any:

@@ -6,7 +6,7 @@ A body of OpenAI's at /embeddings gets OpenAI's answer: clients that were given 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
@@ -27,8 +27,8 @@ from app.service.api.llamacpp.responses import (
     SelectedFields,
     SeveralCompletions,
 )
-from app.service.api.openai.embeddings import MAX_INPUTS, EmbeddingList, EmbeddingsBody, as_floats, embeddings
 from app.service.api.openai.requests import ChatCompletionBody
+from app.service.api.openai.routes import MAX_INPUTS, EmbeddingList, EmbeddingsBody, TokenIds, as_floats, embeddings
 from app.service.api.text_request import GenerationBody, PromptField, with_recipe_defaults, with_token_ids
 from app.service.generation.chat import prompt_of
 from app.service.generation.generation import Answer, Generation, Prepare
@@ -186,35 +186,30 @@ async def control(request: Request, body: ControlBody) -> JsonResponse[ControlRe
 
 async def _respond(request: Request, body: LlamaCppTextBody, model: ServedModel, prepare: Prepare) -> TextResponse:
     marker = app_state(request).media_marker
-    if body.stream:
-        return EventStream(_chunks(body, model, prepare, marker), llamacpp_error)
-    return await while_connected(request, _whole(body, model, prepare, marker))
 
+    async def begin() -> tuple[Generation, LlamaCppFormatter]:
+        generation = await prepare()
+        return generation, LlamaCppFormatter(generation.requests, model.ref.id, body.response_fields)
 
-async def _chunks(
-    body: LlamaCppTextBody, model: ServedModel, prepare: Prepare, marker: str
-) -> AsyncGenerator[CompletionChunk | Completion | SelectedFields, None]:
-    generation = await prepare()
-    formatter = LlamaCppFormatter(generation.requests, model.ref.id, body.response_fields)
-    async with aclosing(generation.parts(model)) as parts:
-        async for answer, delta in parts:
-            if delta:
-                yield formatter.chunk(delta)
-            if answer.is_finished:
-                prompt = await _prompt_text(formatter, answer, model, marker)
-                yield formatter.final_chunk(answer, prompt, planner_warnings(model))
+    async def chunks() -> AsyncGenerator[CompletionChunk | Completion | SelectedFields, None]:
+        generation, formatter = await begin()
+        async with aclosing(generation.parts(model)) as parts:
+            async for answer, delta in parts:
+                if delta:
+                    yield formatter.chunk(delta)
+                if answer.is_finished:
+                    prompt = await _prompt_text(formatter, answer, model, marker)
+                    yield formatter.final_chunk(answer, prompt, planner_warnings(model))
 
+    async def whole() -> JsonResponse[Completion | SelectedFields | SeveralCompletions]:
+        generation, formatter = await begin()
+        completions = [
+            formatter.whole(answer, await _prompt_text(formatter, answer, model, marker), planner_warnings(model))
+            for answer in await generation.answers(model)
+        ]
+        return JsonResponse(completions if len(completions) > 1 else completions[0])
 
-async def _whole(
-    body: LlamaCppTextBody, model: ServedModel, prepare: Prepare, marker: str
-) -> JsonResponse[Completion | SelectedFields | SeveralCompletions]:
-    generation = await prepare()
-    formatter = LlamaCppFormatter(generation.requests, model.ref.id, body.response_fields)
-    completions = [
-        formatter.whole(answer, await _prompt_text(formatter, answer, model, marker), planner_warnings(model))
-        for answer in await generation.answers(model)
-    ]
-    return JsonResponse(completions if len(completions) > 1 else completions[0])
+    return EventStream(chunks(), llamacpp_error) if body.stream else await while_connected(request, whole())
 
 
 async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: ServedModel, marker: str) -> str:
@@ -231,7 +226,6 @@ async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: Serv
         return await engine.detokenize(prompt)
 
 
-TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
 Contents = StrictStr | TokenIds | Annotated[list[StrictStr | TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
@@ -247,7 +241,6 @@ class EmbeddingBody(Body):
     embd_normalize: Annotated[StrictInt, Field(ge=-1, le=_MOST_NORM)] = _EUCLIDEAN
 
     def inputs(self) -> list[str | tuple[int, ...]]:
-        """Return the texts. Raises RequestError where there are none."""
         value: Any = self.input if self.content is None else self.content
         if value is None:
             raise RequestError("There is no content.", "Send the text as `content`.")
@@ -298,15 +291,12 @@ async def embeddings_of_either(
     return cast("JsonResponse[EmbeddingList | list[LlamaCppEmbedding]]", answer)
 
 
-_NORMS: Mapping[int, Callable[[Sequence[float]], float]] = {
-    0: lambda vector: max(map(abs, vector)) / _INT16_SCALE,
-    1: lambda vector: math.fsum(map(abs, vector)),
-}
-
-
 def _normalized(vector: list[float], norm: int) -> list[float]:
     """Return `vector`, whose length is 1, divided by another norm (source: llama-server's README, `embd_normalize`)."""
     if norm == _EUCLIDEAN:
         return vector
-    size = _NORMS[norm](vector) if norm in _NORMS else math.fsum(abs(value) ** norm for value in vector) ** (1 / norm)
+    if norm == 0:
+        size = max(map(abs, vector)) / _INT16_SCALE
+    else:
+        size = math.fsum(abs(value) ** norm for value in vector) ** (1 / norm)
     return [value / size if size else 0.0 for value in vector]

@@ -7,7 +7,6 @@ stop strings, which are other users'.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, NoReturn
 
@@ -17,7 +16,7 @@ from typing_extensions import TypedDict
 
 from app import __version__
 from app.engine import request as engine_request
-from app.engine.messages import AnswerProgress, BackendFacts
+from app.engine.messages import AnswerProgress
 from app.engine.request import SamplingParams
 from app.protocol.errors import ServiceError
 from app.service.api.app_state import app_state, model_of
@@ -218,10 +217,9 @@ async def detokenize(request: Request, body: DetokenizeBody) -> JsonResponse[Det
 
 
 def _piece(piece: bytes) -> str | list[int]:
-    """Return the text of a token, its bytes where they are part of a character (source: llama-server's README)."""
     try:
         return piece.decode()
-    except UnicodeDecodeError:
+    except UnicodeDecodeError:  # a part of a character (source: llama-server's README)
         return list(piece)
 
 
@@ -262,15 +260,8 @@ class NoSlotError(TypedDict):
 
 
 _NO_SLOT: NoSlotError = {"error": {"code": 503, "message": "no slot available", "type": "unavailable_error"}}
-_IDLE = AnswerProgress(
-    request_id="",
-    arrival=_NONE,
-    n_prompt_tokens=0,
-    n_cached_tokens=0,
-    n_computed_tokens=0,
-    n_output_tokens=0,
-    has_new_line=False,
-)
+_NOTHING = dict.fromkeys(("n_prompt_tokens", "n_cached_tokens", "n_computed_tokens", "n_output_tokens"), 0)
+_IDLE = AnswerProgress(request_id="", arrival=_NONE, has_new_line=False, **_NOTHING)
 _DEFAULTS = engine_request.Request(request_id="", prompt="")
 
 
@@ -285,7 +276,9 @@ async def slots(
     if fail_on_no_slot and len(running) >= ready.n_sequences:
         return JsonResponse(_NO_SLOT, 503)
     requests = [served.engine.running_request(answer.request_id) or _DEFAULTS for answer in running]
-    return JsonResponse(slot_states(ready, running, requests))
+    busy = sorted(zip(running, requests, strict=True), key=lambda pair: pair[0].arrival)
+    idle = [(_IDLE, _DEFAULTS)] * (ready.n_sequences - len(busy))
+    return JsonResponse([_state(slot, ready.n_ctx, *pair) for slot, pair in enumerate([*busy, *idle])])
 
 
 @router.post("/slots/{slot_id}", openapi_extra=errors(501))
@@ -295,20 +288,17 @@ async def change_slot(slot_id: str) -> NoReturn:
     raise RefusedError(501, "not_implemented", cause, "Send the prompt again: what was computed is reused.")
 
 
-def slot_states(
-    facts: BackendFacts, running: Sequence[AnswerProgress], requests: Sequence[engine_request.Request]
-) -> list[SlotState]:
-    """Return the slots of an engine with `facts`, whose `running` answers are those to `requests`."""
-    busy = sorted(zip(running, requests, strict=True), key=lambda pair: pair[0].arrival)
-    idle = [(_IDLE, _DEFAULTS)] * (facts.n_sequences - len(busy))
-    return [_state(slot, facts.n_ctx, *pair) for slot, pair in enumerate([*busy, *idle])]
-
-
 def _state(slot: int, n_ctx: int, answer: AnswerProgress, request: engine_request.Request) -> SlotState:
     is_processing = answer is not _IDLE
     n_processed = min(answer.n_computed_tokens, answer.n_prompt_tokens) - answer.n_cached_tokens
     n_remain = _NONE if request.max_tokens is None else max(0, request.max_tokens - answer.n_output_tokens)
     shown = replace(request, stop=(), sampling=replace(request.sampling, grammar="", calls=None))
+    next_token: NextToken = {
+        "has_next_token": is_processing,
+        "has_new_line": answer.has_new_line,
+        "n_remain": n_remain,
+        "n_decoded": answer.n_output_tokens,
+    }
     return {
         "id": slot,
         "id_task": answer.arrival,
@@ -319,12 +309,5 @@ def _state(slot: int, n_ctx: int, answer: AnswerProgress, request: engine_reques
         "n_prompt_tokens_processed": max(0, n_processed),
         "n_prompt_tokens_cache": answer.n_cached_tokens,
         "params": generation_settings(shown),
-        "next_token": [
-            {
-                "has_next_token": is_processing,
-                "has_new_line": answer.has_new_line,
-                "n_remain": n_remain,
-                "n_decoded": answer.n_output_tokens,
-            }
-        ],
+        "next_token": [next_token],
     }

@@ -24,7 +24,7 @@ from app.library.local.resolve import UnknownModelError
 from app.options.jobs import PullOptions
 from app.protocol.errors import RequestError
 from app.protocol.job import Job
-from app.service.api.app_state import app_state, model_of
+from app.service.api.app_state import app_state, model_of, unload
 from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.sdk_requests import change_of_loading
 from app.service.generation.thinking import Thinking
@@ -91,12 +91,10 @@ class SdkInstanceInfo(SdkModelInfo):
 
 
 def domain_of(facts: FileFacts) -> Domain:
-    """Return what a model is for: those that write can embed too."""
     return "embedding" if facts.only_embeds else "llm"
 
 
 def publisher_of(ref: ModelRef) -> str:
-    """Return who published a model, as far as its folder says."""
     return ref.repo.partition("/")[0] or "localllm"
 
 
@@ -155,12 +153,9 @@ def instance_info(model: ServedModel, facts: FileFacts, domain: Domain, identifi
 async def begin_loading(
     models: ModelManager, model: ServedModel, change: Callable[[EngineConfig], EngineConfig] | None
 ) -> None:
-    """Begin to load `model`, with its options changed; one that is loaded so already stays as it is.
-
-    Raises RequestError where loading it anew would end running answers.
-    """
+    """Begin to load `model`, with its options changed. Raises RequestError where that would end running answers."""
     config = model.engine.config
-    if change is None or change(config) == config:
+    if change is None or change(config) == config:  # then one that is loaded stays as it is
         model.load()
         return
     if model.engine.n_running or model.keep_alive.is_used:
@@ -183,13 +178,6 @@ async def loading(model: ServedModel) -> AsyncGenerator[float, None]:
         ready.cancel()
 
 
-def unload(model: ServedModel) -> None:
-    """Unload an idle model until its next use. Raises RequestError for one that is busy."""
-    if model.is_busy:
-        raise RequestError(f"{model.ref.id} is in use.", "Stop its answers, or wait for them.")
-    model.keep_alive.release()
-
-
 class LoadBody(Body):
     """A model, and options that hold until it is unloaded."""
 
@@ -202,7 +190,6 @@ class LoadBody(Body):
     echo_load_config: StrictBool = False
 
     def options(self) -> dict[str, Any]:
-        """Return the options that are given, as the SDK names them."""
         given = {key: getattr(self, name) for name, key in _OPTIONS.items()}
         return {key: value for key, value in given.items() if value is not None}
 
@@ -221,7 +208,6 @@ class DownloadBody(Body):
 
     @property
     def reference(self) -> str:
-        """What `localllm pull` takes."""
         repo = self.model.removeprefix(_HUB).strip("/")
         return f"{repo}:{self.quantization}" if self.quantization else repo
 
@@ -418,7 +404,7 @@ def load_config(model: ServedModel, domain: Domain) -> LoadConfig:
 
 
 def _reasoning(template: str) -> Reasoning:
-    """Any model can be asked not to think; how much to think only where its template knows levels."""
+    # any model can be asked not to think; how much to think only where its template knows levels
     low, high = (Thinking(effort=effort).for_template(template) for effort in ("low", "high"))
     if low != high:
         return {"allowed_options": ["off", "low", "medium", "high"], "default": "medium"}
@@ -434,17 +420,17 @@ _STATUSES: Mapping[str, Literal["downloading", "paused", "completed", "failed"]]
 
 
 def _download(job: Job) -> Download:
-    found: Download = {"job_id": f"{_JOB_PREFIX}{job.id}", "status": _STATUSES.get(job.state, "failed")}
-    found["started_at"] = _iso_time(job.started_s or job.created_s)
+    status, started_s = _STATUSES.get(job.state, "failed"), job.started_s or job.created_s
+    found: Download = {"job_id": f"{_JOB_PREFIX}{job.id}", "status": status, "started_at": _iso_time(started_s)}
     if job.n_bytes is not None:
         found["total_size_bytes"] = job.n_bytes
     if job.n_done_bytes is not None:
         found["downloaded_bytes"] = job.n_done_bytes
-    if found["status"] == "downloading" and job.bytes_per_s is not None:
+    if status == "downloading" and job.bytes_per_s is not None:
         found["bytes_per_second"] = job.bytes_per_s
-    if found["status"] == "downloading" and job.remaining_s is not None:
+    if status == "downloading" and job.remaining_s is not None:
         found["estimated_completion"] = _iso_time(time.time() + job.remaining_s)
-    if found["status"] == "completed" and job.ended_s is not None:
+    if status == "completed" and job.ended_s is not None:
         found["completed_at"] = _iso_time(job.ended_s)
     return found
 

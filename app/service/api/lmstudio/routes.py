@@ -16,7 +16,6 @@ from app import __version__
 from app.library.local.model_files import ModelRef
 from app.service.api.app_state import app_state
 from app.service.api.lmstudio.model_routes import publisher_of
-from app.service.api.openai import embeddings
 from app.service.api.openai import routes as openai
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.openai.responses import ChatChoice, ChatChunk, Completion, TextChoice, TextChunk
@@ -122,7 +121,7 @@ async def completions(
     return JsonResponse({**response.content, **await _studio_fields(request, response.content)})
 
 
-router.post("/embeddings", openapi_extra=errors(404))(embeddings.embeddings)
+router.post("/embeddings", openapi_extra=errors(404))(openai.embeddings)
 
 
 @router.get("/models")

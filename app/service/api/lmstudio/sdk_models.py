@@ -14,15 +14,16 @@ from app.common.keys import KeyScope
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
+from app.service.api.app_state import unload
 from app.service.api.fields import Body
 from app.service.api.lmstudio.model_routes import (
     Domain,
+    SdkModelInfo,
     begin_loading,
     domain_of,
     instance_info,
     loading,
     model_info,
-    unload,
 )
 from app.service.api.lmstudio.sdk_requests import ConfigStack, change_of_loading, load_fields, sdk_config
 from app.service.api.lmstudio.sdk_session import (
@@ -33,7 +34,6 @@ from app.service.api.lmstudio.sdk_session import (
     no_model_for,
     no_model_with_path,
 )
-from app.service.models.model_file import FileFacts
 from app.service.models.served_model import ServedModel
 
 _MAX_INSTANCES = 256
@@ -62,7 +62,6 @@ class SpecifierBody(Body):
 
     @property
     def wanted(self) -> _Specifier:
-        """The specifier. Raises RequestError without one."""
         specifier = self.specifier or self.modelSpecifier
         if specifier is None:
             raise RequestError("No model is specified.", "Send a specifier.")
@@ -96,34 +95,24 @@ async def model_for(context: Context, specifier: _Specifier) -> ServedModel:
     name = specifier.instanceReference or query.identifier or query.path
     if not name and not query.vision:
         return _used(context, await _any_model(context))
+    wanted = query.model_dump(exclude_unset=True)
     try:
         named = await _named(context, name) if name else None
-        return _seeing(context, named) if query.vision or named is None else named
     except UnknownModelError as error:
-        raise no_model_for(query.model_dump(exclude_unset=True), error, _loaded_names(context)) from error
-
-
-def _seeing(context: Context, named: ServedModel | None) -> ServedModel:
-    """Return the named model if it sees; if none is named, a loaded one that does. Raises UnknownModelError."""
+        raise no_model_for(wanted, error, _loaded_names(context)) from error
+    if named and not query.vision:
+        return named
     loaded = [model for model in context.state.models.opened if model.is_loaded]
-    model = next((model for model in ([named] if named else loaded) if model.senses.sees), None)
-    if model is None:
+    seeing = next((model for model in ([named] if named else loaded) if model.senses.sees), None)
+    if seeing is None:
         which = f"{named.ref.id} does not see" if named else "No loaded model sees"
-        raise UnknownModelError(f"{which} pictures.", "Leave `vision` out, or load a model that does.")
-    return _used(context, model)
+        blind = UnknownModelError(f"{which} pictures.", "Leave `vision` out, or load a model that does.")
+        raise no_model_for(wanted, blind, _loaded_names(context))
+    return _used(context, seeing)
 
 
 async def _named(context: Context, name: str) -> ServedModel:
     return _used(context, await context.state.models.answering(context.state.instances.get(name, name)))
-
-
-async def _at_path(context: Context, path: str) -> ServedModel:
-    """Return the model that a client loads by `path`. Raises NotFoundError, which lists what is here."""
-    try:
-        return await _named(context, path)
-    except UnknownModelError as error:
-        present = [ref.id for ref in await context.state.models.catalog.list_models()]
-        raise no_model_with_path(path, error, present) from error
 
 
 def _used(context: Context, model: ServedModel) -> ServedModel:
@@ -154,23 +143,25 @@ def _identifier(context: Context, ref: ModelRef) -> str:
 
 
 async def described(context: Context, model: ServedModel) -> Any:
-    """Return the description of a loaded model in the domain of the connection."""
     facts = await context.state.models.catalog.facts(model.ref)
     return instance_info(model, facts, cast("Domain", context.domain), _identifier(context, model.ref))
 
 
-async def _facts(context: Context, model: ServedModel) -> FileFacts:
-    """Return the facts of the file. Raises RequestError for one that cannot do what the domain is for."""
+async def _resolved(context: Context, path: str) -> tuple[ServedModel, SdkModelInfo]:
+    """Return the model that a client loads by `path`, and its description. Raises NotFoundError, RequestError."""
+    try:
+        model = await _named(context, path)
+    except UnknownModelError as error:
+        present = [ref.id for ref in await context.state.models.catalog.list_models()]
+        raise no_model_with_path(path, error, present) from error
     facts = await context.state.models.catalog.facts(model.ref)
     if context.domain == "llm" and facts.only_embeds:
         raise RequestError(f"{model.ref.id} cannot write: it is an embedding model.", "Use it for embeddings.")
-    return facts
+    return model, model_info(model.ref, facts, cast("Domain", context.domain), model.senses)
 
 
 async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> None:
-    model = await _at_path(context, body.modelKey)
-    facts = await _facts(context, model)
-    info = model_info(model.ref, facts, cast("Domain", context.domain), model.senses)
+    model, info = await _resolved(context, body.modelKey)
     await channel.send({"type": "resolved", "info": info})
     if not await _load(context, model, body.loadConfigStack, body.ttlMs, channel, "progress"):
         return
@@ -184,12 +175,10 @@ async def _load_model(context: Context, body: _LoadBody, channel: Channel) -> No
 
 
 async def _get_or_load(context: Context, body: _GetOrLoadBody, channel: Channel) -> None:
-    model = await _at_path(context, body.identifier)
-    facts = await _facts(context, model)
+    model, info = await _resolved(context, body.identifier)
     if model.status.state == "ready":
         await channel.send({"type": "alreadyLoaded", "info": await described(context, model)})
         return
-    info = model_info(model.ref, facts, cast("Domain", context.domain), model.senses)
     await channel.send({"type": "startLoading", "identifier": model.ref.id, "info": info})
     if await _load(context, model, body.loadConfigStack, body.loadTtlMs, channel, "loadProgress"):
         await channel.send({"type": "loadSuccess", "info": await described(context, model)})

@@ -90,20 +90,15 @@ class _Message(Body):
         """Yield the message in OpenAI's form; the results of several calls are a message each."""
         if self.role == "tool":
             for part in self.content:
-                yield {
-                    "role": "tool",
-                    "content": part.content,
-                    "tool_call_id": part.toolCallId,
-                    "name": part.name or None,
-                }
+                ids = {"tool_call_id": part.toolCallId, "name": part.name or None}
+                yield {"role": "tool", "content": part.content, **ids}
             return
         parts = [part for part in self.content if part.type != "toolCallRequest"]
-        is_text = all(part.type == "text" for part in parts)
-        content = "".join(part.text for part in parts) if is_text else [part.content_part(files) for part in parts]
+        text = "".join(part.text for part in parts)
+        is_text = self.role == "assistant" or all(part.type == "text" for part in parts)
+        content = text if is_text else [part.content_part(files) for part in parts]
         message: Message = {"role": self.role, "content": content}
         if self.role == "assistant":
-            text = "".join(part.text for part in parts)
-            message["content"] = text
             if text.startswith(OPENING_TAG) and CLOSING_TAG in text:  # reasoning comes first
                 reasoning, _, answer = text.removeprefix(OPENING_TAG).partition(CLOSING_TAG)
                 message |= {"content": answer.lstrip("\n"), "reasoning_content": reasoning.strip("\n")}
@@ -113,8 +108,6 @@ class _Message(Body):
 
 
 class ChatHistory(Body):
-    """A conversation."""
-
     messages: list[_Message]
 
     def openai_messages(self, system_prompt: str = "", files: UploadedFiles = NO_FILES) -> list[Message]:
@@ -183,15 +176,11 @@ class ConfigStack(Body):
 
 
 class SdkField(TypedDict):
-    """A key with its value."""
-
     key: str
     value: Any
 
 
 class SdkConfig(TypedDict):
-    """A configuration as clients read it."""
-
     fields: list[SdkField]
 
 
@@ -218,8 +207,7 @@ def _max_tokens(value: Any) -> dict[str, Any]:
     return {} if limit in (None, -1) else {"max_tokens": int(limit)}
 
 
-def _structured(value: Any) -> dict[str, Any]:
-    """Return the form of the answer (source: `LLMStructuredPredictionSetting`)."""
+def _structured(value: Any) -> dict[str, Any]:  # source: `LLMStructuredPredictionSetting`
     kind = value.get("type", "none")
     if kind == "gbnf":
         return {"grammar": value["gbnfGrammar"]}
@@ -285,10 +273,7 @@ _HARMLESS = frozenset(
 
 
 def prediction_fields(fields: ConfigFields) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return OpenAI's fields (and ours) for a prediction, and the keys that are ignored.
-
-    Raises RequestError for a value of another form.
-    """
+    """Return OpenAI's and our fields for a prediction, and ignored keys. Raises RequestError for an invalid value."""
     converted: dict[str, Any] = {}
     ignored = []
     for key, value in fields.items():
@@ -308,10 +293,7 @@ def _converted(key: str, convert: Callable[[Any], dict[str, Any]], value: Any) -
 
 
 def change_of_loading(fields: ConfigFields) -> tuple[Change | None, tuple[str, ...]]:
-    """Return how `fields` change the options of loading, None for not at all, and the keys that are ignored.
-
-    Raises RequestError for a value of another form.
-    """
+    """Return how `fields` change the options of loading, if at all, and ignored keys. Raises as `prediction_fields`."""
     changes: dict[str, Any] = {}
     ignored = []
     for key, value in fields.items():

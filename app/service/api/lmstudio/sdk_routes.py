@@ -100,7 +100,6 @@ async def _list_downloaded(context: Context, _: NoParameter) -> list[Any]:
 
 
 async def _list_variants(context: Context, body: _VariantsBody) -> list[Any]:
-    """Return the one variant of a model: each quantization is a separate model here."""
     models = context.state.models
     try:
         ref = await models.find(body.modelKey)
@@ -108,12 +107,11 @@ async def _list_variants(context: Context, body: _VariantsBody) -> list[Any]:
         present = [other.id for other in await models.catalog.list_models()]
         raise no_model_with_path(body.modelKey, error, present) from error
     facts = await models.catalog.facts(ref)
+    # each quantization is a separate model here
     return [model_info(ref, facts, domain_of(facts), models.senses(ref, facts))]
 
 
 def _constant(value: object) -> Answer:
-    """Return an endpoint that answers `value`."""
-
     async def answer(_context: Context, _: NoParameter) -> object:
         return value
 
@@ -121,8 +119,7 @@ def _constant(value: object) -> Answer:
 
 
 async def _alive(_context: Context, _: NoParameter, _channel: Channel) -> None:
-    """Stay open until the connection ends, which is all that it is for."""
-    await asyncio.Event().wait()
+    await asyncio.Event().wait()  # open until the connection ends, which is all that it is for
 
 
 async def _notify(context: Context, _: _NotifyBody) -> None:
@@ -218,7 +215,6 @@ def downloaded_model(reference: str, before: frozenset[ModelRef], after: tuple[M
 
 
 async def _upload(context: Context, body: _UploadBody) -> dict[str, Any]:
-    """Hold a picture for the messages that name it. Raises RequestError for any other file."""
     base64 = Medium(MediaKind.PICTURE, body.contentBase64).base64()
     data = b64decode(base64)
     if format_of(data).kind is not MediaKind.PICTURE:
@@ -240,9 +236,6 @@ REPOSITORY_ENDPOINTS = {
     "getModelDownloadOptions": Endpoint(_OptionsBody, _download_options, scope=KeyScope.MANAGE),
     "downloadModel": Endpoint(_DownloadBody, stream=_download, scope=KeyScope.MANAGE),
 }
-FILES_ENDPOINTS = {"uploadFileBase64": Endpoint(_UploadBody, _upload)}
-
-
 router = Router()
 
 # Those that are empty say of each call that it is not here, instead of failing to connect.
@@ -251,7 +244,7 @@ _NAMESPACES: Mapping[str, Namespace] = {
     "embedding": {**MODEL_ENDPOINTS, **EMBEDDING_ENDPOINTS},
     "system": SYSTEM_ENDPOINTS,
     "repository": REPOSITORY_ENDPOINTS,
-    "files": FILES_ENDPOINTS,
+    "files": {"uploadFileBase64": Endpoint(_UploadBody, _upload)},
     "diagnostics": {},
     "plugins": {},
     "runtime": {},

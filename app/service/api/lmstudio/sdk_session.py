@@ -142,8 +142,6 @@ async def serve_namespace(websocket: WebSocket, domain: str, namespace: Namespac
 
 
 class _Session:
-    """An authenticated connection."""
-
     def __init__(
         self,
         socket: JsonSocket,
@@ -220,33 +218,34 @@ class _Session:
             task.get_loop().call_exception_handler(context)
 
     async def _call(self, frame: _Frame) -> None:
-        ids = {"callId": frame.callId}
-        try:
+        async with self._reporting("rpcError", callId=frame.callId):
             endpoint = self._endpoint(frame.endpoint)
             async with self._recorded() as context:
                 result = await endpoint.answer(context, _parsed(endpoint.parameter, frame.parameter))
-        except Exception as error:
-            await self._socket.send({"type": "rpcError", **ids, "error": sdk_error(_shown(error))})
-            if not isinstance(error, UserError):
-                raise
-            return
-        # Without a result the field is absent: for the JavaScript SDK null is one, and a wrong one.
-        await self._socket.send({"type": "rpcResult", **ids} | ({} if result is None else {"result": result}))
+            # Without a result the field is absent: for the JavaScript SDK null is one, and a wrong one.
+            given = {} if result is None else {"result": result}
+            await self._socket.send({"type": "rpcResult", "callId": frame.callId, **given})
 
     async def _stream(self, frame: _Frame, channel: Channel) -> None:
-        ids = {"channelId": frame.channelId}
         try:
-            endpoint = self._endpoint(frame.endpoint)
-            async with self._recorded() as context:
-                await endpoint.stream(context, _parsed(endpoint.parameter, frame.creationParameter), channel)
-        except Exception as error:
-            await self._socket.send({"type": "channelError", **ids, "error": sdk_error(_shown(error))})
-            if not isinstance(error, UserError):
-                raise
-        else:
-            await self._socket.send({"type": "channelClose", **ids})
+            async with self._reporting("channelError", channelId=frame.channelId):
+                endpoint = self._endpoint(frame.endpoint)
+                async with self._recorded() as context:
+                    await endpoint.stream(context, _parsed(endpoint.parameter, frame.creationParameter), channel)
+                await self._socket.send({"type": "channelClose", "channelId": frame.channelId})
         finally:
             del self._channels[frame.channelId]
+
+    @asynccontextmanager
+    async def _reporting(self, kind: str, **ids: int) -> AsyncIterator[None]:
+        """Send an error to the client; raise it again if it is a bug."""
+        try:
+            yield
+        except Exception as error:
+            shown = error if isinstance(error, UserError) else BUG
+            await self._socket.send({"type": kind, **ids, "error": sdk_error(shown)})
+            if not isinstance(error, UserError):
+                raise
 
     @asynccontextmanager
     async def _recorded(self) -> AsyncIterator[Context]:
@@ -265,8 +264,7 @@ class _Session:
         """Return the endpoint called `name`. Raises RequestError for an unknown one, RefusedError without its scope."""
         endpoint = self._namespace.get(name)
         if endpoint is None:
-            cause = f"localllm does not have {self._context.domain}.{name[:80]} of LM Studio."
-            raise RequestError(cause)
+            raise RequestError(f"localllm does not have {self._context.domain}.{name[:80]} of LM Studio.")
         if endpoint.scope not in self._scopes:
             cause = f"This key does not have the scope {endpoint.scope}."
             remedy = f"Create one: `localllm key new NAME --scope {endpoint.scope}`."
@@ -297,15 +295,10 @@ class _Session:
 
 
 def _parsed(kind: type[Any], value: object) -> Any:
-    """Return `value` as a `kind`. Raises RequestError for an invalid one."""
     try:
         return kind.model_validate({} if value is None else value)
     except ValidationError as error:
         raise invalid_fields(error) from None
-
-
-def _shown(error: Exception) -> UserError:
-    return error if isinstance(error, UserError) else BUG
 
 
 class BadMessageError(RequestError):
@@ -350,7 +343,6 @@ class JsonSocket:
             await self._websocket.send({"type": "websocket.send", "text": compact_json(message).decode()})
 
     async def close(self, reason: str) -> None:
-        """Close the websocket for a client that does not keep to its protocol."""
         with contextlib.suppress(WebSocketDisconnect, WebSocketDisconnected):
             await self._websocket.close(_POLICY_VIOLATION, reason)
 
@@ -374,24 +366,19 @@ class NotFoundError(UnknownModelError):
 
 
 def no_model_for(query: Mapping[str, Any], error: UserError, loaded: Sequence[str]) -> NotFoundError:
-    """Return the error for a model that was asked for by its properties.
-
-    For this code the Python SDK 1.5.0 raises LMStudioModelNotFoundError (source: `errorDisplayDataSchema`).
-    """
     sample = {"loadedModelsSample": list(loaded[:_N_SAMPLES]), "totalLoadedModels": len(loaded)}
+    # for this code the Python SDK 1.5.0 raises LMStudioModelNotFoundError (source: `errorDisplayDataSchema`)
     display = {"code": "generic.noModelMatchingQuery", "query": dict(query), **sample}
     return NotFoundError(error.cause, error.remedy, display)
 
 
 def no_model_with_path(path: str, error: UserError, present: Sequence[str]) -> NotFoundError:
-    """Return the error for a model that was to be loaded."""
     sample = {"availablePathsSample": list(present[:_N_SAMPLES]), "totalModels": len(present)}
     return NotFoundError(error.cause, error.remedy, {"code": "generic.pathNotFound", "path": path, **sample})
 
 
 def sdk_error(error: UserError) -> SdkError:
-    """Return `error` without folders of this machine."""
-    fields = openai_error(error)["error"]
+    fields = openai_error(error)["error"]  # without folders of this machine
     sent: SdkError = {"title": fields["cause"], "rootTitle": fields["cause"], "errorData": {"code": fields["code"]}}
     if fields["remedy"]:
         sent["suggestion"] = fields["remedy"]

@@ -18,7 +18,7 @@ from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
 
 from app.engine.messages import AnswerProgress, Finished
 from app.engine.request import FinishReason, TokenLogprob
-from app.protocol.chat import ToolCall, ToolCallDelta, with_deltas
+from app.protocol.chat import ToolCall, with_deltas
 from app.protocol.errors import RequestError
 from app.service.api.app_state import turn_of
 from app.service.api.lmstudio.sdk_models import SpecifierBody, described, model_for
@@ -28,16 +28,15 @@ from app.service.api.lmstudio.sdk_requests import (
     ChatHistory,
     ConfigStack,
     PromptTemplate,
-    UploadedFiles,
     load_fields,
     prediction_fields,
     sdk_config,
 )
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, sdk_error
-from app.service.api.openai.embeddings import as_floats
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
+from app.service.api.openai.routes import as_floats
 from app.service.api.text_request import with_recipe_defaults
-from app.service.generation.chat import chat_generation, prompt_of
+from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
 from app.service.generation.generation import Answer, Delta, Generation
 from app.service.http.routing import invalid_fields
 from app.service.models.served_model import ServedModel
@@ -52,16 +51,17 @@ _OF_CHATS = ("logprobs", "tool_choice", "reasoning_format", "enable_thinking", "
 _TEMPLATE, _SYSTEM_PROMPT = "llm.prediction.promptTemplate", "llm.prediction.systemPrompt"
 
 
-class _PredictBody(SpecifierBody):
+class _ConfiguredBody(SpecifierBody):
+    predictionConfigStack: ConfigStack = ConfigStack()  # noqa: N815
+    fuzzyPresetIdentifier: StrictStr | None = None  # noqa: N815
+
+
+class _PredictBody(_ConfiguredBody):
     history: ChatHistory
-    predictionConfigStack: ConfigStack = ConfigStack()  # noqa: N815
-    fuzzyPresetIdentifier: StrictStr | None = None  # noqa: N815
 
 
-class _RawBody(SpecifierBody):
+class _RawBody(_ConfiguredBody):
     rawPrompt: StrictStr  # noqa: N815
-    predictionConfigStack: ConfigStack = ConfigStack()  # noqa: N815
-    fuzzyPresetIdentifier: StrictStr | None = None  # noqa: N815
 
 
 class _TemplateOptions(SpecifierBody):
@@ -85,14 +85,10 @@ class _DraftBody(SpecifierBody):
 
 
 async def _predict(context: Context, body: _PredictBody, channel: Channel) -> None:
-    fields = body.predictionConfigStack.fields_of()
-    _note_ignored(context, fields, body.fuzzyPresetIdentifier)
-    model = await model_for(context, body.wanted)
+    model, fields = await _begun(context, body)
     template = _template(fields)
     if template is None:
-        chat = _chat_body(body.history, fields, context.state.uploads)
-        asked = with_recipe_defaults(chat, model.file.recipe)
-        turn = await turn_of(context.state, model, asked.turn)
+        turn = await _turn(context, model, body.history, fields)
         await _answer(context, model, fields, channel, chat_generation(model, turn))
         return
     prompt = await _rendered(model, template, body.history)
@@ -100,22 +96,18 @@ async def _predict(context: Context, body: _PredictBody, channel: Channel) -> No
 
 
 async def _complete(context: Context, body: _RawBody, channel: Channel) -> None:
-    fields = body.predictionConfigStack.fields_of()
-    _note_ignored(context, fields, body.fuzzyPresetIdentifier)
-    model = await model_for(context, body.wanted)
+    model, fields = await _begun(context, body)
     await _answer(context, model, fields, channel, _raw_generation(model, fields, body.rawPrompt))
 
 
 async def _raw_generation(
     model: ServedModel, fields: Mapping[str, Any], prompt: str, stops: tuple[str, ...] = ()
 ) -> Generation:
-    """Return the generation that continues `prompt`. Raises RequestError for fields of chats."""
     options, _ = prediction_fields(fields)
     if options.pop("tools", None):
         raise RequestError("Tools are given for the completion of a text.", "Use them in a chat.")
     n_logprobs = options.pop("top_logprobs", None)
-    for name in _OF_CHATS:
-        options.pop(name, None)
+    options = {name: value for name, value in options.items() if name not in _OF_CHATS}
     if n_logprobs is not None:
         options["logprobs"] = n_logprobs
     if stops:
@@ -150,10 +142,11 @@ async def _answer(
     finally:
         cancelled.cancel()
     facts = await model.ready()
+    stopped = {"stopReason": "userStopped", "predictedTokensCount": maker.n_tokens}
     await channel.send(
         {
             "type": "success",
-            "stats": stats_of(ended[0], facts.n_ctx) if ended else user_stopped(maker.n_tokens),
+            "stats": stats_of(ended[0], facts.n_ctx) if ended else stopped,
             "modelInfo": await described(context, model),
             "loadModelConfig": sdk_config(load_fields(context.domain, model.engine.config, facts)),
             "predictionConfig": sdk_config(fields),
@@ -173,12 +166,13 @@ async def _next(parts: AsyncGenerator[Part, None], cancelled: asyncio.Future[Any
             await asyncio.gather(coming, return_exceptions=True)
 
 
-def _chat_body(history: ChatHistory, fields: Mapping[str, Any], files: UploadedFiles) -> ChatCompletionBody:
+async def _turn(context: Context, model: ServedModel, history: ChatHistory, fields: Mapping[str, Any]) -> ChatTurn:
     options, _ = prediction_fields(fields)
     if "tools" not in options:  # JavaScript's act sends a choice without tools in its last round
         options.pop("tool_choice", None)
-    messages = history.openai_messages(str(fields.get(_SYSTEM_PROMPT) or ""), files)
-    return _body(ChatCompletionBody, {"messages": messages, **options})
+    messages = history.openai_messages(str(fields.get(_SYSTEM_PROMPT) or ""), context.state.uploads)
+    chat = _body(ChatCompletionBody, {"messages": messages, **options})
+    return await turn_of(context.state, model, with_recipe_defaults(chat, model.file.recipe).turn)
 
 
 def _body(kind: type[AnyBody], fields: Mapping[str, Any]) -> AnyBody:
@@ -189,13 +183,11 @@ def _body(kind: type[AnyBody], fields: Mapping[str, Any]) -> AnyBody:
 
 
 def _template(fields: Mapping[str, Any]) -> PromptTemplate | None:
-    """Return the template that the client sends in place of the model's."""
     value = fields.get(_TEMPLATE)
     return None if value is None else _body(PromptTemplate, value)
 
 
 async def _rendered(model: ServedModel, template: PromptTemplate, history: ChatHistory) -> str:
-    """Return the prompt of `history` by `template`. Raises RequestError as that does."""
     messages = history.openai_messages()
     if any(isinstance(message["content"], list) for message in messages):
         raise RequestError("Files need the chat template of the model.", "Leave promptTemplate out.")
@@ -210,9 +202,11 @@ async def _rendered(model: ServedModel, template: PromptTemplate, history: ChatH
     return await render(jinja.template, messages, bos_token=jinja.bosToken, eos_token=jinja.eosToken, tools=None)
 
 
-def _note_ignored(context: Context, fields: Mapping[str, Any], preset: str | None) -> None:
+async def _begun(context: Context, body: _ConfiguredBody) -> tuple[ServedModel, dict[str, Any]]:
+    fields = body.predictionConfigStack.fields_of()
     _, ignored = prediction_fields(fields)
-    context.record.ignored = (*ignored, "fuzzyPresetIdentifier") if preset else ignored
+    context.record.ignored = (*ignored, "fuzzyPresetIdentifier") if body.fuzzyPresetIdentifier else ignored
+    return await model_for(context, body.wanted), fields
 
 
 async def _apply_template(context: Context, body: _ApplyBody) -> dict[str, str]:
@@ -222,9 +216,7 @@ async def _apply_template(context: Context, body: _ApplyBody) -> dict[str, str]:
         return {"formatted": await _rendered(model, template, body.history)}
     if body.opts.toolDefinitions:
         fields = {**fields, "llm.prediction.tools": {"type": "toolArray", "tools": body.opts.toolDefinitions}}
-    chat = _chat_body(body.history, fields, context.state.uploads)
-    asked = with_recipe_defaults(chat, model.file.recipe)
-    turn = await turn_of(context.state, model, asked.turn)
+    turn = await _turn(context, model, body.history, fields)
     prompt = (await prompt_of(model, turn)).prompt
     text = turn.media.with_public_markers(prompt, context.state.media_marker)
     if body.opts.omitBosToken:
@@ -249,7 +241,6 @@ async def _embed(context: Context, body: _TextBody) -> dict[str, list[float]]:
 
 
 async def _preload_draft(context: Context, body: _DraftBody) -> None:
-    """Do nothing: a draft model is given when the service is started."""
     await context.tell(f"localllm ignores the draft model {body.draftModelKey[:80]}: start it with `serve --draft`.")
 
 
@@ -276,11 +267,17 @@ class PacketMaker:
         if delta.text:
             yield from self._end_reasoning()
             yield _fragment(delta.text, n_new, "none", delta.logprobs)
-        for call in delta.calls:
-            yield from self._of_call(call)
+        for part in delta.calls:
+            yield from self._end_reasoning()
+            if part.index == len(self._calls):
+                yield from self._end_call()
+                yield {"type": "toolCallGenerationStart", "toolCallId": part.call_id}
+                yield {"type": "toolCallGenerationNameReceived", "name": part.name}
+            self._calls = with_deltas(self._calls, [part])
+            if part.arguments:
+                yield {"type": "toolCallGenerationArgumentFragmentGenerated", "content": part.arguments}
 
     def of_end(self) -> Iterator[Packet]:
-        """Yield the packets that are due when the answer has ended, but for the last one."""
         yield from self._end_reasoning()
         yield from self._end_call()
 
@@ -288,16 +285,6 @@ class PacketMaker:
         if self._is_reasoning:
             self._is_reasoning = False
             yield _fragment(f"{CLOSING_TAG}\n\n", 0, "reasoningEndTag")
-
-    def _of_call(self, part: ToolCallDelta) -> Iterator[Packet]:
-        yield from self._end_reasoning()
-        if part.index == len(self._calls):
-            yield from self._end_call()
-            yield {"type": "toolCallGenerationStart", "toolCallId": part.call_id}
-            yield {"type": "toolCallGenerationNameReceived", "name": part.name}
-        self._calls = with_deltas(self._calls, [part])
-        if part.arguments:
-            yield {"type": "toolCallGenerationArgumentFragmentGenerated", "content": part.arguments}
 
     def _end_call(self) -> Iterator[Packet]:
         """Yield the end of the last call; one that was cut off has failed."""
@@ -390,11 +377,6 @@ def stats_of(answer: Answer, n_ctx: int) -> Packet:
         stats["acceptedDraftTokensCount"] = usage.n_accepted_tokens
         stats["rejectedDraftTokensCount"] = usage.n_drafted_tokens - usage.n_accepted_tokens
     return stats
-
-
-def user_stopped(n_tokens: int) -> Packet:
-    """Return the statistics of an answer that its client has cancelled."""
-    return {"stopReason": "userStopped", "predictedTokensCount": n_tokens}
 
 
 async def prompt_progress(model: ServedModel, request_id: str) -> AnswerProgress | None:

@@ -1,4 +1,4 @@
-"""Routes of the library: lists with verdicts, searches, facts of a model, import, removal, unloading.
+"""Routes of models: lists with verdicts, searches, facts, import, removal, plans, loading by a plan, unloading.
 
 The answers are the objects that the verbs of the command line print with `--json`. Errors may contain paths of this
 machine: the caller gave them.
@@ -6,13 +6,16 @@ machine: the caller gave them.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Annotated
 
 from fastapi import Request
-from pydantic import Field, StrictStr
+from pydantic import AfterValidator, Field, StrictStr
 from typing_extensions import TypedDict
 
+from app.engine.messages import EngineConfig
 from app.library.local.model_record import ModelDescription
 from app.protocol.errors import RequestError
 from app.protocol.library import (
@@ -25,18 +28,28 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
-from app.service.api.app_state import app_state
+from app.protocol.plan import PlanReport, PlanRequest
+from app.protocol.status import ContextLength
+from app.service.api.app_state import app_state, model_of
+from app.service.api.app_state import unload as unload_idle
 from app.service.api.fields import Body
+from app.service.api.native.status import ModelId
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
+from app.service.pool.memory import LoadedModel
 from app.settings.parsing import parse_duration
+from app.settings.settings import SETTINGS
+from offload.footprint.kv_cache import parse_kv_types
+from quantizer.system.errors import UsageError
 
 router = Router(prefix="/api/localllm")
 
 _N_MOST = 100  # repositories in one search
 _N_USUAL = 10
 _MAX_WORDS = 200  # characters
+_LEAST_CELLS = 64  # with fewer llama.cpp 0.3.36 aborts while it sizes its buffers
+_MOST_GPUS = 64
 
 Name = Annotated[StrictStr, Field(min_length=1)]
 
@@ -107,9 +120,8 @@ async def search(request: Request, words: str = "", limit: str = "") -> JsonResp
     n_most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 4 else _N_USUAL
 
     async def find() -> JsonResponse[Repositories]:
-        return JsonResponse(
-            {"repositories": await app_state(request).library.search(words, min(max(1, n_most), _N_MOST))}
-        )
+        found = await app_state(request).library.search(words, min(max(1, n_most), _N_MOST))
+        return JsonResponse({"repositories": found})
 
     return await while_connected(request, find())
 
@@ -159,9 +171,7 @@ async def unload(request: Request, body: UnloadBody) -> JsonResponse[LoadState]:
     """Unload an idle model until its next use; its memory is freed with the last name that holds it."""
     model = await _serving(request, body.model)
     if model is not None:
-        if model.is_busy:
-            raise RequestError(f"{model.ref.id} is in use.", "Stop its answers, or wait for them.")
-        model.keep_alive.release()
+        unload_idle(model)
     return JsonResponse(_load_state(model))
 
 
@@ -195,7 +205,95 @@ async def _serving(request: Request, name: str) -> ServedModel | None:
 
 
 def _load_state(model: ServedModel | None) -> LoadState:
-    """Return the state of a model's engine, "unloaded" for none, and when it is unloaded (seconds since 1970)."""
-    if model is None:
-        return LoadState()
-    return LoadState(model.status.state, model.ref.id, model.keep_alive.expires_s)
+    return LoadState(model.status.state, model.ref.id, model.keep_alive.expires_s) if model else LoadState()
+
+
+def _check_n_ctx(n_ctx: int) -> int:
+    if 0 < n_ctx < _LEAST_CELLS:
+        raise ValueError(f"must be at least {_LEAST_CELLS}, or 0 to let the planner choose")
+    return n_ctx
+
+
+class PlanBody(Body):
+    """See `app.protocol.plan.PlanRequest`."""
+
+    model: StrictStr = ""
+    n_ctx: Annotated[int, Field(ge=0, le=SETTINGS["ctx"].most), AfterValidator(_check_n_ctx)] = 0
+    kv_type: StrictStr = ""
+    n_sequences: Annotated[int, Field(ge=0, le=SETTINGS["parallel"].most)] = 0
+    n_threads: Annotated[int, Field(ge=0, le=SETTINGS["threads"].most)] = 0
+    context_shift: bool | None = None
+    gpu_layers: Annotated[dict[str, int], Field(max_length=_MOST_GPUS)] | None = None
+    vram: Annotated[tuple[StrictStr, ...], Field(max_length=_MOST_GPUS)] = ()
+    ram: StrictStr = ""
+    is_full: bool = False
+    is_fresh: bool = False
+
+    def plan_request(self) -> PlanRequest:
+        return PlanRequest(**self.model_dump())
+
+
+class ContextBody(Body):
+    """The context that a model should have, in tokens."""
+
+    model: StrictStr = ""
+    n_ctx: Annotated[int, Field(ge=_LEAST_CELLS, le=SETTINGS["ctx"].most)]
+
+
+@router.post("/plan", openapi_extra=errors(404, 502))
+async def plan(request: Request, body: PlanBody) -> JsonResponse[PlanReport]:
+    """The plan of a model before it is loaded: verdict, bytes by device, speeds, remedies."""
+    wanted, models = body.plan_request(), app_state(request).models
+    served = next((model for model in models.opened if wanted.model in ("", model.ref.id)), None)
+    resolved = wanted if served is None else replace(wanted, model=str(served.ref.path))
+    loaded = [
+        LoadedModel(
+            path=model.ref.path,
+            worker_pid=model.engine.worker_pid,
+            held_bytes={device.name: device.n_bytes - device.extras_bytes for device in known.devices if device.is_gpu},
+        )
+        for model in models.opened
+        if model.engine.worker_pid is not None and (known := model.engine.status.plan) is not None
+    ]
+    report = await asyncio.to_thread(app_state(request).plan_service.plan, resolved, loaded)
+    return JsonResponse(replace(report, model=served.ref.id if served else wanted.model))
+
+
+@router.post("/reload", openapi_extra=errors(404))
+async def reload(request: Request, body: PlanBody) -> JsonResponse[ModelId]:
+    """Load a model with new settings; /status reports the progress. Its running answers fail."""
+    wanted = body.plan_request()
+    if not wanted.is_here:
+        raise UsageError("This plan is for another machine.", "Plan for this one, without vram and ram.")
+    parse_kv_types(wanted.kv_type)
+    model = await app_state(request).models.reload(wanted.model, partial(apply_plan_request, wanted))
+    return JsonResponse({"id": model.ref.id})
+
+
+@router.post("/context", openapi_extra=errors(404))
+async def lengthen_context(request: Request, body: ContextBody) -> JsonResponse[ContextLength]:
+    """Load a model, or load it again, with a longer context before a prompt needs it.
+
+    It has as many of the tokens as training and memory allow. Running answers end first. Returns when the model is
+    loaded. A context of the user's choice stays.
+    """
+    model = await model_of(request, body.model)
+
+    async def lengthened() -> JsonResponse[ContextLength]:
+        return JsonResponse(await model.lengthen_context(body.n_ctx))
+
+    return await while_connected(request, lengthened())
+
+
+def apply_plan_request(request: PlanRequest, config: EngineConfig) -> EngineConfig:
+    """Return `config` with the values that `request` gives; without layers on GPUs the planner places them anew."""
+    return replace(
+        config,
+        n_ctx=request.n_ctx or config.n_ctx,
+        n_cells=0,
+        kv_type=request.kv_type or config.kv_type,
+        n_sequences=request.n_sequences or config.n_sequences,
+        n_threads=request.n_threads or config.n_threads,
+        context_shift=config.context_shift if request.context_shift is None else request.context_shift,
+        gpu_layers=request.gpu_layers,
+    )

@@ -1,5 +1,6 @@
-"""Routes of the service itself: /api/localllm/status, load, attend, stay, forget-prefixes, end-thought and schema.
+"""Routes of the service itself: its status and metrics, loading, who attends it, prefixes, schemas, temporary keys.
 
+A program that starts another one, such as `localllm launch`, gives it such a key and learns what it used.
 Only our own routes have paths of this machine in their errors: the caller gave them.
 """
 
@@ -7,21 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
 from fastapi import Request
 from pydantic import Field, StrictStr
+from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
 from app import __version__
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.loop.counters import Counters, Histogram
-from app.engine.messages import UnfitPolicy
+from app.engine.messages import EngineMetrics, UnfitPolicy
 from app.protocol.sampling import SamplingOptions
-from app.protocol.status import EngineCounters, LatencySummary, ModelStatus, ServiceStatus
+from app.protocol.status import (
+    EngineCounters,
+    LatencySummary,
+    MeteredKey,
+    MeteredUsage,
+    ModelStatus,
+    ServiceStatus,
+)
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.http.errors import RefusedError, openai_error
@@ -33,7 +43,7 @@ from app.service.pool.memory import resident_bytes
 from app.settings.private_files import conversation_name, remove_prefixes
 from quantizer.system.errors import ErrorInfo
 
-router = Router(prefix="/api/localllm")
+router = Router()
 _MAX_KEYS = 10_000
 error_body = partial(openai_error, hide_paths=False)
 
@@ -100,7 +110,7 @@ class Attendance(TypedDict):
     n_attending: int
 
 
-@router.get("/status")
+@router.get("/api/localllm/status")
 async def status(request: Request) -> JsonResponse[ServiceStatus]:
     """The service's version and its models, each with the occupancy and the counters of its engine.
 
@@ -118,14 +128,14 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
     )
 
 
-@router.post("/load", openapi_extra=errors(404))
+@router.post("/api/localllm/load", openapi_extra=errors(404))
 async def load(request: Request, body: LoadBody) -> JsonResponse[ModelId]:
     """Begin to load a model; /status reports the progress."""
     model = await app_state(request).models.load(body.model, body.when_unfit)
     return JsonResponse({"id": model.ref.id})
 
 
-@router.get("/attend")
+@router.get("/api/localllm/attend")
 async def attend(request: Request) -> EventStream[Attendance]:
     """Keep a service that the TUI or CLI started alive until this stream is closed, also without that program."""
 
@@ -137,7 +147,7 @@ async def attend(request: Request) -> EventStream[Attendance]:
     return EventStream(events(), error_body, DONE_EVENTS)
 
 
-@router.post("/stay")
+@router.post("/api/localllm/stay")
 async def stay(request: Request, body: StayBody) -> JsonResponse[StaysUntil]:  # noqa: ARG001  # checked is enough
     """Keep a service that the TUI or CLI started alive until its last job has ended and no stream is open."""
     policy = app_state(request).shutdown_policy
@@ -145,7 +155,7 @@ async def stay(request: Request, body: StayBody) -> JsonResponse[StaysUntil]:  #
     return JsonResponse({"stays_until": policy.stays_until})
 
 
-@router.post("/forget-prefixes")
+@router.post("/api/localllm/forget-prefixes")
 async def forget_prefixes(request: Request, body: ForgetPrefixesBody) -> JsonResponse[ForgottenPrefixes]:
     """Remove the computed prefixes of conversations from the caches of all loaded models and from the disk."""
     models, keys = app_state(request).models, body.prompt_cache_keys
@@ -155,7 +165,7 @@ async def forget_prefixes(request: Request, body: ForgetPrefixesBody) -> JsonRes
     return JsonResponse({"n_files": len(files.paths), "n_bytes": files.n_bytes})
 
 
-@router.post("/requests/{response_id}/end-thought", openapi_extra=errors(404))
+@router.post("/api/localllm/requests/{response_id}/end-thought", openapi_extra=errors(404))
 async def end_thought(request: Request, response_id: str) -> JsonResponse[EndedThought]:
     """End the reasoning in a running response of any dialect, by its id, so that its text begins.
 
@@ -166,7 +176,7 @@ async def end_thought(request: Request, response_id: str) -> JsonResponse[EndedT
     return JsonResponse({"id": response_id})
 
 
-@router.post("/schema")
+@router.post("/api/localllm/schema")
 async def check_schema(request: Request, body: SchemaBody) -> JsonResponse[SchemaSize]:  # noqa: ARG001
     """Check whether answers can follow a JSON schema, before a question is asked."""
     grammar = SamplingOptions(grammar=schema_grammar(body.json_schema)).grammar
@@ -227,3 +237,127 @@ def _latency(histogram: Histogram) -> LatencySummary:
         total_s=histogram.total,
         buckets=tuple((None if math.isinf(bound) else bound, count) for bound, count in histogram.buckets()),
     )
+
+
+_MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+# llama-server's names of our metrics: its README @ the llama.cpp vendored in llama-cpp-python 0.3.36.
+_THEIR_NAMES = {
+    "localllm_prompt_tokens_computed_total": "llamacpp:prompt_tokens_total",
+    "localllm_prefill_seconds_total": "llamacpp:prompt_seconds_total",
+    "localllm_prefill_tokens_per_second": "llamacpp:prompt_tokens_seconds",
+    "localllm_output_tokens_total": "llamacpp:tokens_predicted_total",
+    "localllm_decode_seconds_total": "llamacpp:tokens_predicted_seconds_total",
+    "localllm_decode_tokens_per_second": "llamacpp:predicted_tokens_seconds",
+    "localllm_requests_running": "llamacpp:requests_processing",
+    "localllm_requests_waiting": "llamacpp:requests_deferred",
+    "localllm_steps_total": "llamacpp:n_decode_total",
+    "localllm_draft_tokens_total": "llamacpp:spec_decode_num_draft_tokens_total",
+    "localllm_draft_tokens_accepted_total": "llamacpp:spec_decode_num_accepted_tokens_total",
+}
+# A counter where the name ends in `_total`, else a gauge.
+_METRICS: Mapping[str, tuple[str, Callable[[EngineMetrics], float]]] = {
+    "localllm_prompt_tokens_computed_total": (
+        "Prompt tokens that were computed.",
+        lambda of: of.counters.n_prompt_tokens - of.counters.n_cached_tokens,
+    ),
+    "localllm_prompt_tokens_cached_total": (
+        "Prompt tokens that were in the cache.",
+        lambda of: of.counters.n_cached_tokens,
+    ),
+    "localllm_prefill_seconds_total": (
+        "Seconds from a slot to the first token, over all answers.",
+        lambda of: of.counters.prefill_s,
+    ),
+    "localllm_prefill_tokens_per_second": ("Mean rate of prompts.", lambda of: of.counters.prefill_rate),
+    "localllm_output_tokens_total": ("Output tokens.", lambda of: of.counters.n_decode_tokens),
+    "localllm_decode_seconds_total": (
+        "Seconds between outputs, over all answers.",
+        lambda of: of.counters.inter_token_s.total,
+    ),
+    "localllm_decode_tokens_per_second": ("Mean rate that an answer got.", lambda of: of.counters.decode_rate),
+    "localllm_requests_running": ("Answers in progress.", lambda of: of.occupancy.n_running),
+    "localllm_requests_waiting": ("Requests that wait for a slot.", lambda of: of.occupancy.n_waiting),
+    "localllm_steps_total": ("Batches that were computed.", lambda of: of.counters.n_steps),
+    "localllm_draft_tokens_total": ("Draft tokens that were verified.", lambda of: of.counters.n_drafted_tokens),
+    "localllm_draft_tokens_accepted_total": (
+        "Draft tokens that were accepted.",
+        lambda of: of.counters.n_accepted_tokens,
+    ),
+    "localllm_answers_total": ("Answers that have ended.", lambda of: of.counters.n_finished),
+    "localllm_cache_cells": ("Cells of the cache.", lambda of: of.occupancy.n_cells),
+    "localllm_cache_cells_used": ("Cells that hold a token.", lambda of: of.occupancy.n_cells_used),
+}
+_HISTOGRAMS: Mapping[str, tuple[str, Callable[[EngineMetrics], Histogram]]] = {
+    "localllm_first_token_seconds": (
+        "Waits for the first token, queue included.",
+        lambda of: of.counters.first_token_s,
+    ),
+    "localllm_inter_token_seconds": ("Waits from one output to the next.", lambda of: of.counters.inter_token_s),
+}
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> PlainTextResponse:
+    """The metrics of every engine, by the label `model`: of several names of one file, the one that was used first."""
+    found = {model_id: await engine.metrics() for model_id, engine in app_state(request).models.engines.items()}
+    text = prometheus_text({model_id: each for model_id, each in found.items() if each})
+    return PlainTextResponse(text, media_type=_MEDIA_TYPE)
+
+
+def prometheus_text(by_model: Mapping[str, EngineMetrics]) -> str:
+    """Return the metrics of each model (by id) in Prometheus' text format, version 0.0.4."""
+    lines: list[str] = []
+    for own_name, (description, value_of) in _METRICS.items():
+        kind = "counter" if own_name.endswith("_total") else "gauge"
+        for name in filter(None, (own_name, _THEIR_NAMES.get(own_name))):
+            lines += _head(name, kind, description)
+            lines += (f"{name}{{{_label(model)}}} {value_of(engine)}" for model, engine in by_model.items())
+    for name, (description, histogram_of) in _HISTOGRAMS.items():
+        lines += _head(name, "histogram", description)
+        for model, engine in by_model.items():
+            lines += _histogram_lines(name, _label(model), histogram_of(engine))
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _head(name: str, kind: str, description: str) -> Iterable[str]:
+    return (f"# HELP {name} {description}", f"# TYPE {name} {kind}")
+
+
+def _histogram_lines(name: str, label: str, histogram: Histogram) -> Iterator[str]:
+    """Yield the buckets that are not empty, cumulated, and the one without a bound."""
+    buckets = [(bound, count) for bound, count in histogram.buckets() if not math.isinf(bound)]
+    n_so_far = accumulate(count for _, count in buckets)
+    for (bound, _), count in zip(buckets, n_so_far, strict=True):
+        yield f'{name}_bucket{{{label},le="{bound:.9g}"}} {count}'
+    yield f'{name}_bucket{{{label},le="+Inf"}} {histogram.n_samples}'
+    yield f"{name}_sum{{{label}}} {histogram.total}"
+    yield f"{name}_count{{{label}}} {histogram.n_samples}"
+
+
+def _label(model: str) -> str:
+    escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'model="{escaped}"'
+
+
+@router.post("/api/localllm/metered-keys")
+async def open_key(request: Request) -> EventStream[MeteredKey]:
+    """Create a key that may ask models until this stream is closed; its one event has it."""
+
+    async def events() -> AsyncGenerator[MeteredKey, None]:
+        state = app_state(request)
+        with state.metered_keys.open() as key:
+            yield key
+            await state.shutdown_policy.closed()
+
+    return EventStream(events(), error_body, DONE_EVENTS)
+
+
+@router.get("/api/localllm/metered-keys/{key_id}", openapi_extra=errors(404))
+async def key_usage(request: Request, key_id: str) -> JsonResponse[MeteredUsage]:
+    """What the requests with a key used so far."""
+    meter = app_state(request).metered_keys.of_id(key_id)
+    if meter is None:
+        raise RefusedError(404, "not_found", "There is no such key.", "It ends with the stream that created it.")
+    return JsonResponse(meter.usage)

@@ -72,7 +72,7 @@ StatusAnswer: TypeAlias = JsonResponse[Status] | LineStream[Status]
 
 
 async def find_model(models: ModelManager, name: str) -> ModelRef:
-    """Return the model that is called `name`. Raises RefusedError in Ollama's words."""
+    """Return the model called `name`. Raises RefusedError in Ollama's words."""
     try:
         return await models.find(name)
     except UnknownModelError as error:
@@ -80,7 +80,6 @@ async def find_model(models: ModelManager, name: str) -> ModelRef:
 
 
 def model_not_found(name: str, error: UserError) -> RefusedError:
-    """Return the error for a missing model, with the models that are present."""
     return RefusedError(404, "model_not_found", f"model '{name[:80]}' not found.", error.remedy)
 
 
@@ -173,7 +172,6 @@ async def _link(source: ModelRef, name: str, settings: Settings, recipe: Recipe)
 
 
 def _store_recipe(path: Path, recipe: Recipe) -> None:
-    """Store `recipe` for the model at `path`, in place of any other."""
     if recipe != NO_RECIPE:
         write_recipe(path, recipe)
     else:
@@ -189,13 +187,11 @@ async def _with_recipe(statuses: Statuses, path: Path, recipe: Recipe) -> Status
             yield status
 
 
-def _place_name(name: str) -> str:
-    """Return the name in the library for NAME:TAG; a file name has no colon."""
+def _place_name(name: str) -> str:  # a file name has no colon
     return name.removesuffix(_LATEST).replace(":", "-")
 
 
 async def _respond(request: Request, body: PullBody, statuses: Statuses) -> StatusAnswer:
-    """Answer with all of `statuses`, or with the last one only."""
     if body.stream is not False:
         return LineStream(statuses, ollama_error)
 
@@ -246,7 +242,6 @@ def _with_bytes(status: ProgressResponse, job: Job) -> ProgressResponse:
 
 
 def _check_wanted(name: str) -> None:
-    """Raise UsageError unless `name` can be fetched."""
     from app.library.hub.catalogue import resolve_reference  # imports numbers, which the service starts without
 
     resolve_reference(name, hub_access_from_environment().endpoint)

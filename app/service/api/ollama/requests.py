@@ -119,12 +119,10 @@ class KeepAliveBody(ModelBody):
 
     @property
     def idle_limit(self) -> IdleLimit | None:
-        """The idle time after which the model is unloaded, None where it is not given. Raises RequestError."""
         return None if self.keep_alive is None else IdleLimit(parse_duration(self.keep_alive))
 
     @property
     def unloads(self) -> bool:
-        """True where the model is to be unloaded at once."""
         return self.idle_limit == IdleLimit(0)
 
 
@@ -142,19 +140,12 @@ class OllamaTextBody(KeepAliveBody):
         """Return the body with the parameters of `recipe` in options that are not given."""
         return self.model_copy(update={"options": with_recipe_defaults(self.options or OptionsBody(), recipe)})
 
-    @property
-    def is_streamed(self) -> bool:
-        return self.stream is not False
-
     def how_to_think(self) -> Thinking:
         """Return what `think` says: whether at all, or a level. Raises RequestError for an unknown one."""
         return asked_thinking(self.think) if isinstance(self.think, str) else asked_thinking(is_on=self.think)
 
     def request(self, prompt: str = "", json_format: JsonFormat | None = None) -> Request:
-        """Return the engine's request, for an answer that is nothing but JSON of `json_format`, if that is given.
-
-        Raises RequestError for values out of range or not supported.
-        """
+        """Return the engine's request; the answer is JSON of `json_format`, if that is given. Raises RequestError."""
         options = self.options or OptionsBody()
         return options.new_request(
             prompt,
@@ -165,7 +156,6 @@ class OllamaTextBody(KeepAliveBody):
         )
 
     def json_format(self) -> JsonFormat | None:
-        """Return the form of the answer, None for text. Raises RequestError for an unsupported one."""
         if not self.format:
             return None
         if isinstance(self.format, dict):
@@ -241,7 +231,6 @@ class OllamaGenerateBody(OllamaTextBody):
 
     @property
     def fim_request(self) -> FimRequest | None:
-        """The request to fill in the middle, where there is a suffix."""
         return FimRequest(prefix=self.prompt or "", suffix=self.suffix) if self.suffix else None
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
@@ -260,7 +249,6 @@ class OllamaGenerateBody(OllamaTextBody):
         return self.request(self._prompt(media), self.json_format()), media
 
     def _prompt(self, media: PromptMedia) -> str:
-        """Return the prompt with its pictures. Raises RequestError for those that the model cannot be given."""
         for medium in _media(self.images):
             if fault := media.fault(medium):
                 raise fault
@@ -268,7 +256,6 @@ class OllamaGenerateBody(OllamaTextBody):
 
 
 def _media(images: Sequence[str] | None) -> list[Medium]:
-    """Return what a field `images` has: sounds too, which are told by their first bytes."""
     return [Medium.of(image) for image in images or ()]
 
 

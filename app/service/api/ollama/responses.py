@@ -127,22 +127,18 @@ class OllamaFormatter(ABC, Generic[Object]):
         return line
 
     def calls_line(self, answer: Answer) -> Object | None:
-        """Return the object of a finished answer's calls, None where it has none."""
         return self.new(calls=answer.calls) if self._tool_calls(answer.calls) else None
 
     def last_line(self, answer: Answer, warnings: WithWarnings) -> Object:
-        """Return the last object: the reason why `answer` ended and its cost."""
         return self._finish(self.new(), answer, warnings)
 
     def whole(self, answer: Answer, warnings: WithWarnings) -> Object:
-        """Return the answer in one object."""
         whole = self._finish(self.new(answer.text, answer.reasoning, answer.calls), answer, warnings)
         if answer.logprobs:
             whole["logprobs"] = chat_logprobs(answer.logprobs)
         return whole
 
     def without_text(self, reason: DoneReason, warnings: WithWarnings) -> Object:
-        """Return the answer to a request that only loads or unloads the model."""
         return {**self.new(), "done": True, "done_reason": reason, **warnings}
 
     @abstractmethod
@@ -199,7 +195,6 @@ def _now() -> str:
 
 
 def embedding_usage(embedded: Embedded, record: RequestRecord) -> EmbeddingUsage:
-    """Return the cost of vectors."""
     return {**_durations(record), "prompt_eval_count": embedded.n_tokens}
 
 
@@ -286,7 +281,6 @@ def list_entry(ref: ModelRef, facts: FileFacts, recipe: Recipe, senses: Senses) 
 
 
 def running_entry(model: ServedModel, facts: FileFacts) -> RunningEntry:
-    """Return the entry of a loaded model."""
     loaded, plan, expires_s = model.status.facts, model.status.plan, model.keep_alive.expires_s
     devices = plan.devices if plan is not None else ()
     return {
@@ -328,7 +322,6 @@ def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: Served
 
 
 def _with_recipe(facts: FileFacts, recipe: Recipe) -> FileFacts:
-    """Return the facts of a model that was made with `recipe`."""
     return replace(facts, chat_template=recipe.template or facts.chat_template)
 
 
@@ -357,7 +350,6 @@ def _details(facts: FileFacts, parent: str = "") -> ModelDetails:
 
 
 def _length(facts: FileFacts, name: str) -> int:
-    """Return a length of the architecture, 0 for one that the file does not give."""
     value = facts.metadata.get(f"{facts.info.architecture}.{name}")
     return value if isinstance(value, int) and value > 0 else 0
 
@@ -376,7 +368,6 @@ def _capabilities(facts: FileFacts, senses: Senses) -> list[Capability]:
 
 
 def _modelfile(name: str, recipe: Recipe) -> str:
-    """Return the Modelfile that would make the model `name` again."""
     texts = {"TEMPLATE": recipe.template, "SYSTEM": recipe.system, "LICENSE": recipe.license}
     lines = [
         f"FROM {recipe.base or name}",

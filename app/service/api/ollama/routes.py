@@ -43,7 +43,7 @@ from app.service.api.ollama.responses import (
     running_entry,
     show_response,
 )
-from app.service.api.openai.embeddings import as_floats
+from app.service.api.openai.routes import as_floats
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.errors import RefusedError, ollama_error
@@ -211,10 +211,8 @@ def _shortened(vector: list[float], n_dimensions: int | None) -> list[float]:
 
 
 async def _model(request: Request, body: KeepAliveBody, *, task: ModelTask = "text") -> ServedModel:
-    """Return the model that `body` names, with its keep-alive. Raises RefusedError in Ollama's words."""
-    idle_limit = body.idle_limit
     try:
-        return await model_of(request, body.model_name, idle_limit, task=task)
+        return await model_of(request, body.model_name, body.idle_limit, task=task)
     except UnknownModelError as error:
         raise model_not_found(body.model_name, error) from error
 
@@ -238,26 +236,23 @@ async def _respond(
 ) -> JsonResponse[Object] | LineStream[Object]:
     if body.how_to_think().is_wanted and reasoning_tags_of(model.file.chat_template, "") == NO_REASONING:
         raise RefusedError(400, "invalid_request", f'"{model.ref.id}" does not support thinking.', "Leave think out.")
-    if body.is_streamed:
-        return LineStream(_lines(formatter, model, prepare), ollama_error)
-    return await while_connected(request, _whole(formatter, model, prepare))
 
+    async def lines() -> AsyncGenerator[Object, None]:
+        generation = await prepare()
+        async with aclosing(generation.parts(model)) as parts:
+            async for answer, delta in parts:
+                if delta and (line := formatter.line(delta)):
+                    yield line
+                if answer.is_finished:
+                    if calls := formatter.calls_line(answer):
+                        yield calls
+                    yield formatter.last_line(answer, planner_warnings(model))
 
-async def _lines(
-    formatter: OllamaFormatter[Object], model: ServedModel, prepare: Prepare
-) -> AsyncGenerator[Object, None]:
-    generation = await prepare()
-    async with aclosing(generation.parts(model)) as parts:
-        async for answer, delta in parts:
-            if delta and (line := formatter.line(delta)):
-                yield line
-            if answer.is_finished:
-                if calls := formatter.calls_line(answer):
-                    yield calls
-                yield formatter.last_line(answer, planner_warnings(model))
+    async def whole() -> JsonResponse[Object]:
+        generation = await prepare()
+        (answer,) = await generation.answers(model)
+        return JsonResponse(formatter.whole(answer, planner_warnings(model)))
 
-
-async def _whole(formatter: OllamaFormatter[Object], model: ServedModel, prepare: Prepare) -> JsonResponse[Object]:
-    generation = await prepare()
-    (answer,) = await generation.answers(model)
-    return JsonResponse(formatter.whole(answer, planner_warnings(model)))
+    if body.stream is not False:
+        return LineStream(lines(), ollama_error)
+    return await while_connected(request, whole())

@@ -134,7 +134,6 @@ class Page:
 
 
 def is_anthropic(headers: Mapping[str, str]) -> bool:
-    """Return whether a request comes from a client of Anthropic's API."""
     return VERSION_HEADER in headers
 
 
@@ -164,7 +163,6 @@ def capabilities(chat_template: str, *, sees: bool) -> Capabilities:
 def anthropic_model(
     model_id: str, created_s: int, n_ctx: int | None, able: Capabilities | None = None
 ) -> AnthropicModel:
-    """Return the object of one model."""
     return {
         "type": "model",
         "id": model_id,
@@ -286,11 +284,10 @@ class _Listed:
 
 async def _listed(models: ModelManager, refs: Sequence[ModelRef]) -> list[_Listed]:
     def created_s(ref: ModelRef) -> int:
-        """Return the time at which a model's file was written; 0 for a missing one."""
         try:
             return int(ref.path.stat().st_mtime)
         except OSError:
-            return 0
+            return 0  # the file is missing
 
     times_s = await asyncio.to_thread(lambda: [created_s(ref) for ref in refs])
     facts = dict(await models.catalog.with_facts(refs))
@@ -309,7 +306,6 @@ def _model_entry(listed: _Listed) -> Model:
 
 
 def _meta(model: ServedModel) -> ModelMeta:
-    """Return the facts that llama.cpp's clients read (source: llama-server's /v1/models)."""
     meta: ModelMeta = {"n_ctx_train": model.file.n_ctx_train, "size": model.file.n_bytes}
     if (ready := model.status.facts) is not None:
         meta |= {"n_vocab": ready.n_vocab, "n_params": ready.n_parameters, "n_ctx": ready.n_ctx}

@@ -84,7 +84,6 @@ class OpenAiBody(GenerationBody, TtlBody):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def json_format(self) -> JsonFormat | None:
-        """Return the form of the answer, None for text. Raises RequestError for an unsupported one."""
         return self.response_format.json_format() if self.response_format else None
 
     def _text_format(self) -> JsonFormat | None:
@@ -153,12 +152,10 @@ class CompletionBody(OpenAiBody, PromptField):
         return FimRequest(prefix=self.text_prompt(), suffix=self.suffix) if self.suffix else None
 
     def echoed(self) -> tuple[str, ...]:
-        """Return the prompt before each answer, if it is echoed and not by the engine. Raises RequestError for a suffix
-        with logprobs: the model reads another prompt.
-        """
+        """Return the prompt before each answer, if it is echoed and not by the engine."""
         if not self.echo or self._engine_echoes:
             return ()
-        if self._n_logprobs() is not None:
+        if self._n_logprobs() is not None:  # with a suffix the model reads another prompt
             raise RequestError("echo with logprobs and a suffix is not supported.", "Leave one of the three out.")
         return tuple(self.text_prompt() for _ in range(self.n_answers()))
 

@@ -165,9 +165,9 @@ TextChunk: TypeAlias = Chunk[TextChunkChoice]
 
 @dataclass(frozen=True, slots=True)
 class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
-    """The identity of one call's response, and the objects made of the answers to its `requests`.
+    """The objects made of the answers to `requests`, of which `n_each` in turn continue one prompt.
 
-    Of these `n_each` in turn continue one prompt. Each text begins with the `echoed` part of its prompt, if any.
+    Each text begins with the `echoed` part of its prompt, if any.
     """
 
     id_prefix: ClassVar[str]
@@ -185,7 +185,6 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
         return self.requests[0].n_logprobs is not None
 
     def opening_chunks(self) -> list[Chunk[ChunkChoice]]:
-        """Return the chunks before the first text."""
         return [self._chunk([choice]) for choice in self._opening_choices()]
 
     def chunk(self, delta: Delta, *, counts_tokens: bool) -> Chunk[ChunkChoice]:
@@ -196,7 +195,6 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
         return chunk
 
     def final_chunk(self, answer: Answer, warnings: WithWarnings) -> Chunk[ChunkChoice]:
-        """Return the chunk with the reason why `answer` ended and its cost."""
         return {**self._chunk([self._final_choice(answer)]), "timings": timings_of(answer.end), **warnings}
 
     def usage_chunk(self, answers: Sequence[Answer]) -> Chunk[ChunkChoice]:
@@ -204,7 +202,6 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
         return {**self._chunk([]), "usage": usage_of(self._total(answers), _n_reasoning_tokens(answers))}
 
     def whole(self, answers: Sequence[Answer], warnings: WithWarnings) -> Completion[Choice]:
-        """Return the answers in one object."""
         total = self._total(answers)
         return {
             "id": f"{self.id_prefix}{self.requests[0].request_id}",
@@ -219,13 +216,10 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
 
     @abstractmethod
     def _choice(self, answer: Answer) -> Choice: ...
-
     @abstractmethod
     def _opening_choices(self) -> list[ChunkChoice]: ...
-
     @abstractmethod
     def _chunk_choice(self, delta: Delta) -> ChunkChoice: ...
-
     @abstractmethod
     def _final_choice(self, answer: Answer) -> ChunkChoice: ...
 
@@ -339,8 +333,7 @@ def _call(call: ToolCall | ToolCallDelta) -> CalledTool:
 
 
 def _call_chunk(call: ToolCallDelta) -> ToolCallChunk:
-    """Return the new part of a call; only its first part has the name."""
-    if call.name:
+    if call.name:  # which only its first part has
         return {"index": call.index, **_call(call)}
     return {"index": call.index, "function": {"arguments": call.arguments}}
 

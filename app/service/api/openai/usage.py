@@ -85,7 +85,6 @@ class TextLogprobs(TypedDict):
 
 
 def chat_logprobs(entries: Sequence[request.TokenLogprob]) -> list[ChatTokenLogprob]:
-    """Return tokens with their alternatives, as chat has them."""
     told: list[ChatTokenLogprob] = []
     for entry in entries:
         assert entry.logprob is not None, "only a prompt's first token has none, and chats do not report prompts"
@@ -95,12 +94,10 @@ def chat_logprobs(entries: Sequence[request.TokenLogprob]) -> list[ChatTokenLogp
 
 
 def _token(piece: bytes, logprob: float) -> TokenLogprob:
-    """Return one token; `bytes` has what `token` cannot where a character is split over several."""
     return {"token": _text(piece), "logprob": logprob, "bytes": list(piece)}
 
 
 def text_logprobs(entries: Sequence[request.TokenLogprob]) -> TextLogprobs:
-    """Return tokens with their alternatives, as text completions have them."""
     return {
         "tokens": [_text(entry.piece) for entry in entries],
         "token_logprobs": [entry.logprob for entry in entries],
@@ -110,9 +107,8 @@ def text_logprobs(entries: Sequence[request.TokenLogprob]) -> TextLogprobs:
 
 
 def _alternatives(entry: request.TokenLogprob) -> dict[str, float]:
-    """Return alternatives by text, best first; of parts of characters, which read the same, only the best."""
     alternatives: dict[str, float] = {}
-    for _, piece, logprob in entry.top:
+    for _, piece, logprob in entry.top:  # best first; parts of characters read the same
         alternatives.setdefault(_text(piece), logprob)
     return alternatives
 
@@ -147,7 +143,6 @@ def total_of(by_prompt: Sequence[Sequence[Finished]]) -> Finished:
 
 
 def usage_of(finished: Finished, n_reasoning_tokens: int = 0) -> Usage:
-    """Return `usage` as OpenAI has it."""
     usage = finished.usage
     details: CompletionTokensDetails = {"reasoning_tokens": n_reasoning_tokens}
     told: Usage = {
@@ -160,10 +155,7 @@ def usage_of(finished: Finished, n_reasoning_tokens: int = 0) -> Usage:
 
 
 def timings_of(finished: Finished) -> Timings:
-    """Return `timings` with llama-server's names, and more. The decode rate leaves out the first token.
-
-    `draft_saved_ms` is an estimate: one step saved for each accepted draft token, less the cost of verification.
-    """
+    """Return `timings` with llama-server's names, and more. The decode rate leaves out the first token."""
     usage, timings = finished.usage, finished.timings
     n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
     told: Timings = {
@@ -179,7 +171,7 @@ def timings_of(finished: Finished) -> Timings:
         "dropped_n": usage.n_dropped_tokens,
         "draft_n": usage.n_drafted_tokens,
         "draft_n_accepted": usage.n_accepted_tokens,
-        "draft_saved_ms": timings.saved_s * 1000,
+        "draft_saved_ms": timings.saved_s * 1000,  # a step for each accepted token, less the cost of verification
         "tokens_per_pass": usage.n_output_tokens / usage.n_passes if usage.n_passes else 0.0,
         "queue_ms": timings.queue_s * 1000,
         "time_to_first_token_ms": timings.time_to_first_token_s * 1000,

@@ -19,18 +19,16 @@ from app.common.event_log import log_event
 from app.protocol.chat import Message
 from app.protocol.errors import ContextOverflowError, RequestError, ServiceError
 from app.service.api.app_state import planner_warnings
-from app.service.api.responses.items import InputItem, Item, parse_item
-from app.service.api.responses.requests import InputTokensBody, ResponsesBody
+from app.service.api.responses.requests import InputItem, InputTokensBody, Item, ResponsesBody, parse_item
 from app.service.api.responses.responses import (
     UNFINISHED,
     Event,
-    OutputForm,
     ResponseFormatter,
     ResponseObject,
     ResponseStatus,
     ResponseStreamEvents,
 )
-from app.service.api.responses.store import Kind, Record, ResponseStore
+from app.service.api.responses.store import Kind, ResponseStore
 from app.service.generation.chat import ChatTurn, chat_generation
 from app.service.generation.generation import Answer, Delta
 from app.service.generation.media import PromptMedia
@@ -53,7 +51,6 @@ class Context:
 
     @property
     def items(self) -> list[InputItem]:
-        """All items in order. Raises RequestError for a stored one of another version."""
         return [*(parse_item(item) for item in self.earlier), *self.new]
 
     def for_store(self, *, by_position: bool) -> list[Item]:
@@ -68,7 +65,10 @@ async def context_of(store: ResponseStore, body: ResponsesBody | InputTokensBody
     present = {item["id"]: item for item in earlier}
     items = [item for item in body.items() if not _is_present(item, present)]
     referenced = await store.referenced(name for item in items if (name := item.reference))
-    return Context(earlier, [_resolved(item, referenced) for item in items])
+    for item in items:
+        if item.reference and item.reference not in referenced:
+            raise RefusedError(404, "not_found", f"Item with id {item.reference[:80]!r} not found.", _STORED)
+    return Context(earlier, [parse_item(referenced[item.reference]) if item.reference else item for item in items])
 
 
 def _is_present(item: InputItem, present: Mapping[str, Item]) -> bool:
@@ -100,17 +100,7 @@ async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody) 
     return found
 
 
-def _resolved(item: InputItem, referenced: dict[str, Item]) -> InputItem:
-    name = item.reference
-    if name is None:
-        return item
-    if name not in referenced:
-        raise RefusedError(404, "not_found", f"Item with id {name[:80]!r} not found.", _STORED)
-    return parse_item(referenced[name])
-
-
 def not_found(kind: Kind, name: str) -> RefusedError:
-    """Return the error for a response or conversation that is not stored."""
     return RefusedError(404, "not_found", f"{kind.title()} with id {name[:80]!r} not found.", _STORED)
 
 
@@ -138,11 +128,6 @@ async def keep(
         log_event("service", f"A response is not stored: {error}")
         return _unstored(response, message_of(error, hide_paths=True))
     return response
-
-
-def response_of(record: Record) -> ResponseObject:
-    """Return a stored response."""
-    return cast("ResponseObject", {**record.object, "output": record.outputs})
 
 
 def _unstored(response: ResponseObject, cause: str) -> ResponseObject:
@@ -186,18 +171,16 @@ def page_of(items: Sequence[Item], page: Page) -> ItemList:
     """Return the page of `items`, which are in the order of the conversation. Raises RequestError for no such item."""
     ordered = list(items) if page.is_ascending else list(reversed(items))
     if page.after:
-        positions = [index for index, item in enumerate(ordered) if item["id"] == page.after]
-        if not positions:
-            raise RequestError(
-                f"`after` must be the id of an item in this list (got {page.after[:80]!r}).", "Give the id of an item."
-            )
-        ordered = ordered[positions[0] + 1 :]
+        ids = [item["id"] for item in ordered]
+        if page.after not in ids:
+            cause = f"`after` must be the id of an item in this list (got {page.after[:80]!r})."
+            raise RequestError(cause, "Give the id of an item.")
+        ordered = ordered[ids.index(page.after) + 1 :]
     shown = ordered[: page.limit]
     return list_of(shown, has_more=len(shown) < len(ordered))
 
 
 def list_of(items: Sequence[Item], *, has_more: bool = False) -> ItemList:
-    """Return `items` as a list."""
     return {
         "object": "list",
         "data": list(items),
@@ -224,33 +207,24 @@ class Exchange:
             model.ref.id,
             body.echo(turn.request.sampling),
             stores=body.stores and store.is_enabled,
-            form=OutputForm(body.wants_summary, body.wants_encrypted_reasoning, body.custom_tools),
+            form=body.output_form(),
         )
-        self._events = ResponseStreamEvents(formatter)
+        self.events = ResponseStreamEvents(formatter)
 
     @property
     def response_id(self) -> str:
-        return self._events.formatter.response_id
-
-    def so_far(self, status: ResponseStatus = "in_progress") -> ResponseObject:
-        """Return the response as it is now."""
-        return self._events.so_far(status)
-
-    def failed(self, error: UserError) -> ResponseObject:
-        """Return the response that ended with `error`."""
-        return self._events.failed(error)
+        return self.events.formatter.response_id
 
     async def queue(self) -> list[Event]:
         """Store the response as one that waits in the background, and return its first events."""
-        await keep(self._store, self._context, self.so_far("queued"), process=os.getpid(), extends=False)
-        return list(self._events.opening("queued"))
+        await keep(self._store, self._context, self.events.so_far("queued"), process=os.getpid(), extends=False)
+        return list(self.events.opening("queued"))
 
     async def end(self, response: ResponseObject) -> Event:
         """Store `response`, which ended without its whole answer, and return its event."""
-        return self._events.last(await keep(self._store, self._context, response, extends=False))
+        return self.events.last(await keep(self._store, self._context, response, extends=False))
 
     async def whole(self) -> ResponseObject:
-        """Return the response in one piece. Raises the error of its answer."""
         async with aclosing(self.answer()) as events:
             last = [event async for event in events][-1]
         return cast("ResponseObject", last["response"])
@@ -266,11 +240,11 @@ class Exchange:
         except UserError as error:
             if not is_begun:
                 raise
-            yield self._events.last({**self.failed(error), "store": False})
+            yield self.events.last({**self.events.failed(error), "store": False})
 
     async def answer(self, *, was_queued: bool = False) -> AsyncGenerator[Event, None]:
         """Yield the events, but for those of queuing. Raises the error of the answer."""
-        events, is_begun = self._events, False
+        events, is_begun = self.events, False
         async with aclosing(self._parts()) as parts:
             async for answer, delta in parts:
                 if not is_begun:  # only now the model is loaded and there may be warnings
@@ -291,7 +265,7 @@ class Exchange:
         """Yield the parts of the answer, to the newest turns where all are too long and `truncation` is auto."""
         turn = self._turn
         while True:
-            overflow, has_begun = None, False
+            has_begun = False
             generation = await chat_generation(self._model, turn)
             try:
                 async with aclosing(generation.parts(self._model)) as parts:
@@ -301,14 +275,13 @@ class Exchange:
             except ContextOverflowError as error:
                 if has_begun or not self._truncates:
                     raise
-                overflow = error
-            if overflow is None:
+                turn = replace(turn, messages=without_oldest(turn.messages, error))
+                n_left_out = len(self._turn.messages) - len(turn.messages)
+                self._left_out = (
+                    f"The context holds {error.n_ctx} tokens; the oldest {n_left_out} messages were left out."
+                )
+            else:
                 return
-            turn = replace(turn, messages=without_oldest(turn.messages, overflow))
-            n_left_out = len(self._turn.messages) - len(turn.messages)
-            self._left_out = (
-                f"The context holds {overflow.n_ctx} tokens; the oldest {n_left_out} messages were left out."
-            )
 
 
 _SHARE = 0.75  # of the context, so that the answer has room and the next turns do not cut again
@@ -316,10 +289,9 @@ _MESSAGE_CHARACTERS = 48  # what a template adds to a message, at least
 
 
 def without_oldest(messages: Sequence[Message], overflow: ContextOverflowError) -> list[Message]:
-    """Return `messages` with the system's and the newest turns of the others, each of which begins with the user.
+    """Return the system's and the newest turns of `messages`. Raises `overflow` where no turn can leave.
 
     The number of tokens is estimated by length, so the result may be too long again, but it is shorter.
-    Raises `overflow` where no turn can leave.
     """
     n_system = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
     starts = [index for index in range(n_system + 1, len(messages)) if messages[index].role == "user"]
@@ -355,7 +327,7 @@ class Run:
     @property
     def response(self) -> ResponseObject:
         if not self.has_ended:
-            return self._exchange.so_far(self._status)
+            return self._exchange.events.so_far(self._status)
         return cast("ResponseObject", self._events[-1]["response"])
 
     @property
@@ -374,21 +346,13 @@ class Run:
                 return
             await changed.wait()
 
-    async def cancel(self) -> None:
-        """End it; what there is of the answer stays."""
-        await self._stop()
-        if not self.has_ended:
-            self._add(await self._exchange.end(self._exchange.so_far("cancelled")))
-
-    async def close(self) -> None:
-        """End it with the service."""
-        await self._stop()
-        if not self.has_ended:
-            self._add(await self._exchange.end(self._exchange.failed(_ENDED)))
-
-    async def _stop(self) -> None:
+    async def cancel(self, error: UserError | None = None) -> None:
+        """End it, with `error` if one is given; what there is of the answer stays."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if not self.has_ended:
+            events = self._exchange.events
+            self._add(await self._exchange.end(events.failed(error) if error else events.so_far("cancelled")))
 
     async def _run(self) -> None:
         try:
@@ -396,10 +360,10 @@ class Run:
                 async for event in events:
                     self._add(event)
         except UserError as error:
-            self._add(await self._exchange.end(self._exchange.failed(error)))
+            self._add(await self._exchange.end(self._exchange.events.failed(error)))
         except Exception as error:
             log_event("service", f"A response in the background failed: {error!r}")
-            self._add(await self._exchange.end(self._exchange.failed(BUG)))
+            self._add(await self._exchange.end(self._exchange.events.failed(BUG)))
 
     def _add(self, event: Event) -> None:
         self._events.append(event)
@@ -427,14 +391,11 @@ class Runs:
         return run
 
     def find(self, response_id: str) -> Run | None:
-        """Return the run of a response, None if it is none of this service or ended long ago."""
-        return self._runs.get(response_id)
+        return self._runs.get(response_id)  # none of other services, and none that ended long ago
 
     async def remove(self, response_id: str) -> None:
-        """End the run of a response that is to be deleted."""
         if run := self._runs.pop(response_id, None):
             await run.cancel()
 
     async def close(self) -> None:
-        """End all."""
-        await asyncio.gather(*(run.close() for run in self._runs.values()))
+        await asyncio.gather(*(run.cancel(_ENDED) for run in self._runs.values()))

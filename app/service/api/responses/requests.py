@@ -1,21 +1,36 @@
-"""The bodies of OpenAI's /v1/responses, and the chat turn made of them.
+"""The bodies of OpenAI's /v1/responses, the items of its conversations, and the chat turn made of them.
 
-Fields are refused where ignoring them would give a wrong answer. Items are in `items`.
+Fields are refused where ignoring them would give a wrong answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, TypeAlias
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+from uuid import uuid4
 
-from pydantic import Field, StrictStr
+from pydantic import (
+    Field,
+    PrivateAttr,
+    StrictStr,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
 
 from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.request import SamplingParams
-from app.protocol.chat import Message
+from app.protocol.chat import Message, ToolCall
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
 from app.service.api.messages import (
+    ChatMessage,
+    ContentPart,
     FunctionToolBody,
     TemplateVariablesBody,
     ToolChoiceBody,
@@ -24,10 +39,182 @@ from app.service.api.messages import (
     tool_options_of,
 )
 from app.service.api.openai.requests import ResponseFormat
-from app.service.api.responses.items import CUSTOM_PARAMETERS, InputItem, RawBody, messages_of
 from app.service.api.text_request import SamplingBody, conversation_of
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, PromptMedia
+from app.service.generation.message_order import can_join, join
+
+Item: TypeAlias = dict[str, Any]
+
+_REFERENCE = "item_reference"
+_INPUT = "input"
+# A custom tool as a function; what it is given is a text.
+CUSTOM_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {_INPUT: {"type": "string"}},
+    "required": [_INPUT],
+    "additionalProperties": False,
+}
+_ENCODED = "localllm:"  # before reasoning that a client keeps for us
+
+
+class RawBody(Body):
+    """An object of a request that is answered with, or stored, as it was sent."""
+
+    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        parsed = parse(value)
+        if isinstance(value, dict):
+            parsed._raw = value  # noqa: SLF001  (its own)
+        return parsed
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        return self._raw
+
+
+class ReasoningPart(Body):
+    """A part of a thought or of its summary."""
+
+    text: StrictStr = ""
+
+
+class InputItem(RawBody):
+    """A part of the conversation so far; its type decides which fields count."""
+
+    type: StrictStr | None = None
+    id: StrictStr | None = None
+    role: Literal["system", "developer", "user", "assistant"] | None = None
+    content: StrictStr | list[ContentPart] | None = None
+    summary: list[ReasoningPart] | None = None
+    encrypted_content: StrictStr | None = None
+    call_id: StrictStr | None = None
+    name: StrictStr | None = None
+    arguments: StrictStr = ""
+    input: StrictStr = ""
+    output: StrictStr | list[ContentPart] = ""
+
+    @property
+    def kind(self) -> str:
+        """The type. One with an id alone is a reference (source: the type `ItemReference` of openai 3.54)."""
+        return self.type or ("message" if self.role or self.content is not None else _REFERENCE)
+
+    @property
+    def reference(self) -> str | None:
+        """The id of the stored item that this one stands for, None where it stands for itself."""
+        if self.kind != _REFERENCE:
+            return None
+        if not self.id:
+            raise RequestError("An item of the input is a reference without an id.", "Send the id of a stored item.")
+        return self.id
+
+    def _new_id(self, position: int | None) -> str:
+        text = json.dumps([position, self.raw]).encode()
+        name = uuid4().hex if position is None else hashlib.blake2b(text, digest_size=16).hexdigest()
+        return f"{_PREFIXES.get(self.kind, 'item')}_{name}"
+
+    def turn(self, media: PromptMedia) -> tuple[str, tuple[RequestError, ...]]:
+        """Return the role of the item, and why the model cannot be given parts of its content."""
+        if self.kind != "message":
+            return ("tool" if self.kind.endswith("_output") else "assistant"), ()
+        role = self.role or "user"
+        return role, ChatMessage.model_construct(role=role, content=self.content).faults(media)
+
+    def messages(self, media: PromptMedia = NO_MEDIA) -> list[Message]:
+        """Return the item as a message, if it says anything, with pictures and sounds as markers of `media`.
+
+        Raises RequestError for an unsupported item.
+        """
+        if self.kind == "message":
+            return [ChatMessage.model_construct(role=self.role or "user", content=self.content).message(media)]
+        if self.kind in ("function_call", "custom_tool_call"):
+            is_custom = self.kind == "custom_tool_call"
+            arguments = json.dumps({_INPUT: self.input}) if is_custom else self.arguments or "{}"
+            return [Message("assistant", calls=(ToolCall(self.call_id or "", self.name or "", arguments),))]
+        if self.kind in ("function_call_output", "custom_tool_call_output"):
+            result = ChatMessage.model_construct(role="tool", content=self.output, tool_call_id=self.call_id or "")
+            return [result.message(media)]
+        if self.kind == "reasoning":  # before an answer or a call; the template decides whether the model reads it
+            content = self.content if isinstance(self.content, list) else []
+            text = "".join(part.text or "" for part in content) or "\n\n".join(part.text for part in self.summary or ())
+            text = text or _decode_reasoning(self.encrypted_content or "")
+            return [Message("assistant", reasoning=text)] if text else []
+        raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", "Send messages and calls.")
+
+    def for_store(self, position: int | None = None) -> Item:
+        """Return the item as it is stored and listed: with an id, a status, and parts of content.
+
+        Clients that send the whole conversation each time leave ids out: by its `position` in it, an item has the same
+        id each time, and is stored once.
+        """
+        item: Item = {**self.raw, "type": self.kind, "id": self.id or self._new_id(position)}
+        if self.kind == "message":
+            item["role"] = role = self.role or "user"
+            content = self.raw.get("content")
+            if not isinstance(content, list):
+                text = content or ""
+                answered: Item = {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+                item["content"] = [answered if role == "assistant" else {"type": "input_text", "text": text}]
+        if self.kind != "reasoning":
+            item.setdefault("status", "completed")
+        return item
+
+
+def parse_item(value: Item) -> InputItem:
+    """Return a stored item. Raises RequestError for one of another version."""
+    try:
+        return InputItem.model_validate(value)
+    except ValidationError:
+        raise RequestError(f"The stored item {str(value.get('id'))[:80]!r} is invalid.", "Send it whole.") from None
+
+
+def messages_of(items: Iterable[InputItem], media: PromptMedia) -> list[Message]:
+    """Return the messages of `items`: reasoning, text and calls that follow each other are one answer."""
+    messages: list[Message] = []
+    for message in (message for item in items for message in item.messages(media)):
+        if messages and message.role == "assistant" and can_join(messages[-1], message):
+            messages[-1] = join(messages[-1], message)
+        else:
+            messages.append(message)
+    return messages
+
+
+def encode_reasoning(text: str) -> str:
+    """Return a thought in the form that clients keep as `encrypted_content`, where a service stores nothing."""
+    return _ENCODED + base64.b64encode(text.encode("utf-8", "replace")).decode()
+
+
+def _decode_reasoning(text: str) -> str:
+    """Return the thought in `encrypted_content`, empty for one of another service."""
+    if not text.startswith(_ENCODED):
+        return ""
+    try:
+        return base64.b64decode(text.removeprefix(_ENCODED), validate=True).decode("utf-8", "replace")
+    except (binascii.Error, ValueError):
+        return ""
+
+
+def custom_input(arguments: str) -> str:
+    """Return the input of a custom tool in the arguments of its call; those that were cut as they are."""
+    try:
+        value = json.loads(arguments)[_INPUT]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return arguments
+    return value if isinstance(value, str) else arguments
+
+
+_PREFIXES: Mapping[str, str] = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call": "fc",
+    "function_call_output": "fco",
+    "custom_tool_call": "ctc",
+    "custom_tool_call_output": "ctco",
+}
+
 
 Metadata: TypeAlias = Annotated[
     dict[Annotated[StrictStr, Field(max_length=64)], Annotated[StrictStr, Field(max_length=512)]], Field(max_length=16)
@@ -37,6 +224,8 @@ _ENCRYPTED = "reasoning.encrypted_content"
 _ALLOWED = "allowed_tools"
 _CUSTOM = "custom"
 _OFFERED = ("function", _CUSTOM)
+# Fields that a response has as they were sent.
+_ECHOED = ("max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key", "safety_identifier")
 _OF_FUNCTIONS = {"description": None, "parameters": None, "strict": None}  # which clients of this type expect
 
 
@@ -67,15 +256,12 @@ class ResponsesToolBody(RawBody):
 
     def tool(self) -> FunctionToolBody:
         function: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        if self.type == _CUSTOM:
-            function |= {"description": self._custom_description(), "parameters": CUSTOM_PARAMETERS}
+        if self.type == _CUSTOM:  # the grammar of its input is in the description: the model has to keep it by itself
+            form = self.format
+            grammar = f"The input has this form ({form.syntax}):\n{form.definition}" if form and form.definition else ""
+            description = "\n\n".join(filter(None, (self.description, grammar)))
+            function |= {"description": description, "parameters": CUSTOM_PARAMETERS}
         return FunctionToolBody.model_validate({"function": function})
-
-    def _custom_description(self) -> str:
-        """Return the description with the grammar of the input, which the model has to keep by itself."""
-        form = self.format
-        grammar = f"The input has this form ({form.syntax}):\n{form.definition}" if form and form.definition else ""
-        return "\n\n".join(filter(None, (self.description, grammar)))
 
 
 class NamedTool(Body):
@@ -140,7 +326,6 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
     reasoning: ReasoningOptions | None = None
 
     def items(self) -> list[InputItem]:
-        """Return what is new in the conversation, references included."""
         if isinstance(self.input, str):
             return [InputItem.model_validate({"type": "message", "role": "user", "content": self.input})]
         return self.input or []
@@ -208,14 +393,18 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
         function = {"name": choice.name} if choice.type in _OFFERED else None
         return ToolChoiceBody.model_validate({"type": choice.type, "function": function})
 
-    @property
-    def custom_tools(self) -> frozenset[str]:
-        """The names of the tools whose input is a text."""
-        return frozenset(tool.name for tool in self.tools or () if tool.type == _CUSTOM)
-
 
 class InputTokensBody(_TurnBody):
     """The body of /v1/responses/input_tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForm:
+    """How a client wants reasoning, as its summary or with a copy to send back, and which tools are custom ones."""
+
+    has_summary: bool = False
+    has_encrypted: bool = False
+    custom_tools: frozenset[str] = frozenset()
 
 
 class ResponsesBody(_TurnBody):
@@ -235,15 +424,13 @@ class ResponsesBody(_TurnBody):
     prompt_cache_retention: StrictStr | None = None
     safety_identifier: StrictStr | None = None
 
-    @property
-    def wants_encrypted_reasoning(self) -> bool:
-        return _ENCRYPTED in (self.include or ())
-
-    @property
-    def wants_summary(self) -> bool:
-        """Whether reasoning is wanted as its summary, which is then the whole of it."""
+    def output_form(self) -> OutputForm:
         options = self.reasoning
-        return options is not None and bool(options.summary or options.generate_summary)
+        return OutputForm(
+            has_summary=options is not None and bool(options.summary or options.generate_summary),
+            has_encrypted=_ENCRYPTED in (self.include or ()),
+            custom_tools=frozenset(tool.name for tool in self.tools or () if tool.type == _CUSTOM),
+        )
 
     @property
     def truncates(self) -> bool:
@@ -273,17 +460,13 @@ class ResponsesBody(_TurnBody):
         reasoning = self.reasoning.raw if self.reasoning else {}
         instructions = self.instructions
         return {
+            **{name: getattr(self, name) for name in _ECHOED},
             "background": bool(self.background),
             "conversation": {"id": self.conversation_id} if self.conversation_id else None,
             "instructions": [item.raw for item in instructions] if isinstance(instructions, list) else instructions,
-            "max_output_tokens": self.max_output_tokens,
-            "max_tool_calls": self.max_tool_calls,
             "metadata": dict(self.metadata or {}),
             "parallel_tool_calls": self.parallel_tool_calls is not False,
-            "previous_response_id": self.previous_response_id,
-            "prompt_cache_key": self.prompt_cache_key,
             "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-            "safety_identifier": self.safety_identifier,
             "service_tier": "default",
             "temperature": sampling.temperature,
             "text": {"format": {"type": "text"}, **{name: value for name, value in text.items() if value is not None}},

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NotRequired, TypeAlias
+from typing import Any, Literal, NotRequired, TypeAlias, cast
 
 from pydantic import NonNegativeFloat, NonNegativeInt
 from typing_extensions import TypedDict
@@ -19,7 +19,7 @@ from app.engine.request import FinishReason
 from app.protocol.chat import ToolCallDelta
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
-from app.service.api.responses.items import Item, custom_input, encode_reasoning
+from app.service.api.responses.requests import Item, OutputForm, custom_input, encode_reasoning
 from app.service.generation.generation import Answer, Delta
 from app.service.http.errors import code_of, message_of
 from quantizer.system.errors import UserError
@@ -105,15 +105,6 @@ AnyPart: TypeAlias = ReasoningText | OutputText
 
 
 @dataclass(frozen=True, slots=True)
-class OutputForm:
-    """How a client wants reasoning, as its summary or with a copy to send back, and which tools are custom ones."""
-
-    has_summary: bool = False
-    has_encrypted: bool = False
-    custom_tools: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
 class OutputItem:
     """Item `index` of the output. The text of a call is the arguments of `call`."""
 
@@ -135,29 +126,14 @@ class OutputItem:
 
     @property
     def is_summary(self) -> bool:
-        """Whether the text is a summary of reasoning."""
         return self.kind == "reasoning" and self.form.has_summary
 
     def as_object(self, status: ItemStatus) -> AnyItem:
-        """Return the item as it is now."""
-        if self.kind == "function_call":
-            return {
-                "id": self.item_id,
-                "type": "function_call",
-                "status": status,
-                "call_id": self.call.call_id,
-                "name": self.call.name,
-                "arguments": self.text,
-            }
-        if self.kind == "custom_tool_call":
-            return {
-                "id": self.item_id,
-                "type": "custom_tool_call",
-                "status": status,
-                "call_id": self.call.call_id,
-                "name": self.call.name,
-                "input": custom_input(self.text) if self.text else "",
-            }
+        if self.is_call:
+            called = {"id": self.item_id, "type": self.kind, "status": status, "call_id": self.call.call_id}
+            given = custom_input(self.text) if self.text else ""
+            text = {"arguments": self.text} if self.kind == "function_call" else {"input": given}
+            return cast("AnyItem", {**called, "name": self.call.name, **text})
         if self.kind == "reasoning":
             return self._reasoning(status)
         texts = [self._output_text()] if self.text else []
@@ -168,7 +144,6 @@ class OutputItem:
         return self._reasoning_text() if self.kind == "reasoning" else self._output_text()
 
     def summary(self) -> SummaryText:
-        """Return the text as the only part of the summary."""
         return {"type": "summary_text", "text": self.text}
 
     def _reasoning(self, status: ItemStatus) -> ReasoningItem:
@@ -319,26 +294,21 @@ class ResponseFormatter:
     def response_id(self) -> str:
         return f"resp_{self.request_id}"
 
-    def unfinished(self, status: ResponseStatus, output: list[AnyItem]) -> ResponseObject:
-        """Return the response without an end, or ended otherwise than by its answer."""
-        return self._response(status, output)
-
     def ended(self, answer: Answer, output: list[AnyItem]) -> ResponseObject:
-        """Return the response with its whole output."""
         is_cut = answer.end.reason is FinishReason.LENGTH
-        response = self._response("incomplete" if is_cut else "completed", output)
+        response = self.unfinished("incomplete" if is_cut else "completed", output)
         response["completed_at"] = None if is_cut else int(time.time())
         response["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
         response["usage"] = _usage(answer.end, answer.n_reasoning_tokens)
         return response
 
     def failed(self, error: UserError, output: list[AnyItem]) -> ResponseObject:
-        """Return the response that ended with `error`."""
-        response = self._response("failed", output)
+        response = self.unfinished("failed", output)
         response["error"] = {"code": code_of(error), "message": message_of(error, hide_paths=True)}
         return response
 
-    def _response(self, status: ResponseStatus, output: list[AnyItem]) -> ResponseObject:
+    def unfinished(self, status: ResponseStatus, output: list[AnyItem]) -> ResponseObject:
+        """Return the response without an end, or ended otherwise than by its answer."""
         return {
             "id": self.response_id,
             "object": "response",
@@ -366,22 +336,18 @@ class ResponseStreamEvents:
         self._n_events = 0
 
     def opening(self, status: ResponseStatus = "in_progress") -> Iterator[Event]:
-        """Return the first events."""
         yield self._event("response.created", response=self.so_far(status))
         yield self._event(f"response.{status}", response=self.so_far(status))
 
     def begun(self) -> Event:
-        """Return the event that a queued response is in progress."""
         return self._event("response.in_progress", response=self.so_far())
 
     def so_far(self, status: ResponseStatus = "in_progress") -> ResponseObject:
-        """Return the response as it is now."""
         is_over = status not in UNFINISHED
         opened = [self._open.as_object("incomplete" if is_over else "in_progress")] if self._open else []
         return self.formatter.unfinished(status, [*self._ended, *opened])
 
     def of_delta(self, delta: Delta) -> Iterator[Event]:
-        """Return the events of new text."""
         if delta.reasoning:
             yield from self._add("reasoning", delta.reasoning)
         if delta.text:
@@ -398,15 +364,12 @@ class ResponseStreamEvents:
         yield from self._end_item("incomplete" if answer.end.reason is FinishReason.LENGTH else "completed")
 
     def ended(self, answer: Answer) -> ResponseObject:
-        """Return the whole response."""
         return self.formatter.ended(answer, self._ended)
 
     def failed(self, error: UserError) -> ResponseObject:
-        """Return the response that cannot go on."""
         return self.formatter.failed(error, self.so_far("failed")["output"])
 
     def last(self, response: ResponseObject) -> Event:
-        """Return the last event, with the response as it has ended."""
         return self._event(f"response.{response['status']}", response=response)
 
     def _add(self, kind: Kind, text: str, delta: Delta | None = None) -> Iterator[Event]:
@@ -427,11 +390,11 @@ class ResponseStreamEvents:
 
     def _begin(self, kind: Kind, call: ToolCallDelta | None = None) -> Iterator[Event]:
         yield from self._end_item("completed")
-        item = OutputItem(
-            kind, len(self._ended), self.formatter.request_id, self.formatter.form, call=call or ToolCallDelta(0)
-        )
+        made_by = self.formatter
+        item = OutputItem(kind, len(self._ended), made_by.request_id, made_by.form, call=call or ToolCallDelta(0))
         self._open = item
-        yield self._of_item("response.output_item.added", item.as_object("in_progress"))
+        added = item.as_object("in_progress")
+        yield self._event("response.output_item.added", output_index=item.index, item=added)
         if not item.is_call:
             yield self._of_part("added", item)
 
@@ -450,16 +413,11 @@ class ResponseStreamEvents:
             extra: Event = {"logprobs": chat_logprobs(item.logprobs)} if item.kind == "message" else {}
             yield self._of_text(item, "done", text=item.text, **extra)
             yield self._of_part("done", item)
-        yield self._of_item("response.output_item.done", self._ended[-1])
-
-    def _of_item(self, name: str, item: AnyItem) -> Event:
-        index = len(self._ended) - (1 if name.endswith("done") else 0)
-        return self._event(name, output_index=index, item=item)
+        yield self._event("response.output_item.done", output_index=item.index, item=self._ended[-1])
 
     def _of_part(self, suffix: str, item: OutputItem) -> Event:
-        if item.is_summary:
-            return self._event(f"{_SUMMARY_PART}.{suffix}", **_place(item), part=item.summary())
-        return self._event(f"{_CONTENT_PART}.{suffix}", **_place(item), part=item.part())
+        name, part = (_SUMMARY_PART, item.summary()) if item.is_summary else (_CONTENT_PART, item.part())
+        return self._event(f"{name}.{suffix}", **_place(item), part=part)
 
     def _of_text(self, item: OutputItem, suffix: str, **fields: Any) -> Event:
         name = _SUMMARY_TEXT if item.is_summary else _TEXT[item.kind]

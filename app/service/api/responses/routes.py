@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.fields import Body
+from app.service.api.openai.routes import InputTokens, input_tokens_of
 from app.service.api.responses.exchange import (
     Exchange,
     ItemList,
@@ -24,14 +25,11 @@ from app.service.api.responses.exchange import (
     list_of,
     not_found,
     page_of,
-    response_of,
 )
-from app.service.api.responses.items import InputItem, Item
-from app.service.api.responses.requests import InputTokensBody, Metadata, ResponsesBody
+from app.service.api.responses.requests import InputItem, InputTokensBody, Item, Metadata, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind, ResponseStore
 from app.service.api.text_request import with_recipe_defaults
-from app.service.generation.chat import n_prompt_tokens
 from app.service.http.errors import RefusedError, openai_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
@@ -39,13 +37,6 @@ from quantizer.system.process import is_process_alive
 
 router = Router()
 _NEVER = RequestError("Only responses with background can be streamed again or cancelled.", "Set background.")
-
-
-class InputTokens(TypedDict):
-    """The number of tokens of a prompt."""
-
-    object: Literal["response.input_tokens"]
-    input_tokens: NonNegativeInt
 
 
 class DeletedResponse(TypedDict):
@@ -69,7 +60,7 @@ async def responses(
     turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))
     exchange = Exchange(model, turn, body, context, state.responses)
     if body.background:
-        if not exchange.so_far()["store"]:
+        if not exchange.events.so_far()["store"]:
             raise RequestError("A response with background has to be stored.", "Leave out store, or background.")
         run = await state.runs.start(exchange)
         if body.stream:
@@ -92,12 +83,7 @@ async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[
     context = await context_of(state.responses, body)
     model = await model_of(request, body.model or "")
     turn = await turn_of(state, model, lambda media: body.turn(context.items, media))
-
-    async def count() -> JsonResponse[InputTokens]:
-        n_tokens = await n_prompt_tokens(model, turn)
-        return JsonResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
-
-    return await while_connected(request, count())
+    return await input_tokens_of(request, model, turn)
 
 
 @router.get("/v1/responses/{response_id}", openapi_extra=errors(400, 404))
@@ -143,18 +129,14 @@ async def input_items(
 ) -> JsonResponse[ItemList]:
     """What a stored response answered: the whole conversation before it, the newest first unless `order` is asc."""
     page = Page.of(limit, order, after)
-    items = await app_state(request).responses.items(Kind.RESPONSE, response_id, with_outputs=False)
-    if items is None:
-        raise not_found(Kind.RESPONSE, response_id)
-    return JsonResponse(page_of(items, page))
+    return JsonResponse(page_of(await _items_of(request, Kind.RESPONSE, response_id), page))
 
 
 async def _stored(request: Request, response_id: str) -> ResponseObject:
-    """Return a stored response. Raises RefusedError for one that is not stored."""
     record = await app_state(request).responses.record(Kind.RESPONSE, response_id)
     if record is None:
         raise not_found(Kind.RESPONSE, response_id)
-    found = response_of(record)
+    found = cast("ResponseObject", {**record.object, "output": record.outputs})
     if found["status"] in UNFINISHED and not is_process_alive(str(record.process)):
         lost = {"code": "server_error", "message": "The service ended before the answer was whole. Ask again."}
         return {**found, "status": "failed", "error": lost}  # type: ignore[typeddict-item]
@@ -253,7 +235,7 @@ async def conversation_items(
 ) -> JsonResponse[ItemList]:
     """The items of a conversation, the newest first unless `order` is asc."""
     page = Page.of(limit, order, after)
-    return JsonResponse(page_of(await _items_of(request, conversation_id), page))
+    return JsonResponse(page_of(await _items_of(request, Kind.CONVERSATION, conversation_id), page))
 
 
 @router.post("/v1/conversations/{conversation_id}/items", openapi_extra=errors(404))
@@ -269,7 +251,7 @@ async def add_items(request: Request, conversation_id: str, body: NewItemsBody) 
 @router.get("/v1/conversations/{conversation_id}/items/{item_id}", openapi_extra=errors(404))
 async def conversation_item(request: Request, conversation_id: str, item_id: str) -> JsonResponse[dict[str, Any]]:
     """One item of a conversation."""
-    for item in await _items_of(request, conversation_id):
+    for item in await _items_of(request, Kind.CONVERSATION, conversation_id):
         if item["id"] == item_id:
             return JsonResponse(item)
     raise _no_item(item_id)
@@ -291,10 +273,10 @@ async def _conversation_of(request: Request, conversation_id: str) -> Conversati
     return cast("Conversation", record.object)
 
 
-async def _items_of(request: Request, conversation_id: str) -> list[Item]:
-    items = await app_state(request).responses.items(Kind.CONVERSATION, conversation_id)
+async def _items_of(request: Request, kind: Kind, name: str) -> list[Item]:
+    items = await app_state(request).responses.items(kind, name, with_outputs=False)  # conversations have none
     if items is None:
-        raise not_found(Kind.CONVERSATION, conversation_id)
+        raise not_found(kind, name)
     return items
 
 

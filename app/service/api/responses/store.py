@@ -80,8 +80,6 @@ _SCHEMA = Schema(
 
 
 class Kind(StrEnum):
-    """What a record is."""
-
     RESPONSE = "response"
     CONVERSATION = "conversation"
 
@@ -128,7 +126,6 @@ class ResponseStore:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether responses are stored at all."""
         return self._limits.max_bytes > 0
 
     async def add(
@@ -139,7 +136,8 @@ class ResponseStore:
         def run() -> bool:
             with self._database.writing() as connection:
                 row_id = _put(connection, kind, value, self._used_s(), process)
-                _add_items(connection, row_id, [_shared(value)], _SHARED)
+                shared = {name: value[name] for name in _REPEATED if name in value}
+                _add_items(connection, row_id, [{"id": "", **shared}], _SHARED)  # no reference has this id
                 _add_items(connection, row_id, items, _INPUT)
                 _add_items(connection, row_id, outputs, _OUTPUT)
                 self._shrink(connection)
@@ -223,24 +221,18 @@ class ResponseStore:
 
     async def remove(self, kind: Kind, name: str) -> bool:
         """Remove a record and the items that no other has. Return whether there was one."""
-
-        def run() -> bool:
-            with self._database.writing() as connection:
-                sql = "DELETE FROM records WHERE name = ? AND kind = ?"
-                is_removed = bool(connection.execute(sql, (name, kind)).rowcount)
-            self._overwrite()
-            return is_removed
-
-        return await self._run(run) if self._exists else False
+        return await self._delete("DELETE FROM records WHERE name = ? AND kind = ?", name, kind)
 
     async def remove_item(self, name: str, item_id: str) -> bool:
         """Remove an item from a conversation. Return whether it had one."""
+        sql = """DELETE FROM items WHERE record_id = (SELECT id FROM records WHERE name = ? AND kind = ?)
+            AND content_id IN (SELECT id FROM contents WHERE item_id = ?)"""
+        return await self._delete(sql, name, Kind.CONVERSATION, item_id)
 
+    async def _delete(self, sql: str, *values: str) -> bool:
         def run() -> bool:
             with self._database.writing() as connection:
-                sql = """DELETE FROM items WHERE record_id = (SELECT id FROM records WHERE name = ? AND kind = ?)
-                    AND content_id IN (SELECT id FROM contents WHERE item_id = ?)"""
-                is_removed = bool(connection.execute(sql, (name, Kind.CONVERSATION, item_id)).rowcount)
+                is_removed = bool(connection.execute(sql, values).rowcount)
             self._overwrite()
             return is_removed
 
@@ -259,14 +251,12 @@ class ResponseStore:
             await self._run(run)
 
     async def close(self) -> None:
-        """Close the file."""
         await self._run(self._database.close)
         self._thread.shutdown()
 
     @property
     def _exists(self) -> bool:
-        """Whether there is a file: reading makes none."""
-        return self._path.exists()
+        return self._path.exists()  # reading makes no file
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -284,8 +274,10 @@ class ResponseStore:
             connection.execute("DELETE FROM records WHERE used_s < ?", (oldest_s,))
         n_removed = 1
         while n_removed and _n_bytes(connection) > self._limits.max_bytes:
+            n_records = int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
+            n_most = max(1, min(_MOST_AT_ONCE, n_records // 20))  # one of few at once, more of many
             sql = "DELETE FROM records WHERE id IN (SELECT id FROM records ORDER BY used_s, id LIMIT ?)"
-            n_removed = connection.execute(sql, (_n_to_remove(connection),)).rowcount
+            n_removed = connection.execute(sql, (n_most,)).rowcount
 
     def _overwrite(self) -> None:
         """Let nothing of what was removed stay in the journal beside the file."""
@@ -299,12 +291,6 @@ class ResponseStore:
                 connection.executescript("PRAGMA incremental_vacuum")  # `execute` stops after one page
 
 
-def _n_to_remove(connection: sqlite3.Connection) -> int:
-    """Return how many records to remove at once: one of few, more of many."""
-    n_records = int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
-    return max(1, min(_MOST_AT_ONCE, n_records // 20))
-
-
 def _put(connection: sqlite3.Connection, kind: Kind, value: dict[str, Any], now_s: float, process: int) -> int:
     """Insert a record without items in place of one of the same id, and return its row."""
     connection.execute("DELETE FROM records WHERE name = ?", (value["id"],))
@@ -314,11 +300,6 @@ def _put(connection: sqlite3.Connection, kind: Kind, value: dict[str, Any], now_
     assert row_id is not None
     _use(connection, row_id, now_s)
     return row_id
-
-
-def _shared(value: dict[str, Any]) -> Item:
-    """Return the fields of an object that many have alike, in the form of an item, whose id no reference has."""
-    return {"id": "", **{name: value[name] for name in _REPEATED if name in value}}
 
 
 def _add_items(connection: sqlite3.Connection, row_id: int, items: Sequence[Item], part: int) -> None:
@@ -359,12 +340,10 @@ def _items(connection: sqlite3.Connection, row_id: int, first: int, last: int) -
 
 
 def _n_bytes(connection: sqlite3.Connection) -> int:
-    """Return the bytes of the file that are in use."""
     sql = """SELECT (page_count - freelist_count) * page_size
         FROM pragma_page_count, pragma_freelist_count, pragma_page_size"""
     return int(connection.execute(sql).fetchone()[0])
 
 
 def _json(value: object) -> str:
-    """Return JSON in ASCII, which SQLite stores whatever characters a client sends."""
-    return json.dumps(value, separators=(",", ":"))
+    return json.dumps(value, separators=(",", ":"))  # ASCII: SQLite stores it whatever characters a client sends

@@ -21,8 +21,7 @@ from app.service.api.lmstudio.chat_routes import StudioChatBody
 from app.service.api.ollama.requests import OllamaChatBody, OllamaGenerateBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.exchange import Context, _is_present
-from app.service.api.responses.items import parse_item
-from app.service.api.responses.requests import ResponsesBody
+from app.service.api.responses.requests import ResponsesBody, parse_item
 from app.service.api.text_request import PromptField
 from app.service.generation.chat import ChatTurn, branches_of, prompt_of
 from app.service.generation.media import PromptMedia

@@ -16,7 +16,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from app.engine.messages import Reranked
-from app.service.api.openai.embeddings import RerankBody, _ranking, _text_ranks
+from app.service.api.openai.routes import RerankBody, _ranking, _text_ranks
 from app.service.application import create_document
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer

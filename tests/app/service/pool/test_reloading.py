@@ -13,7 +13,7 @@ from app.client.service_client import ServiceClient
 from app.engine.messages import EngineConfig, Load, decode, encode
 from app.protocol.chat import GenerationOptions, Message
 from app.protocol.plan import PlanRequest
-from app.service.api.native.plan import apply_plan_request
+from app.service.api.native.library import apply_plan_request
 from quantizer.system.errors import UsageError
 from tests.app.running import RunningService
 

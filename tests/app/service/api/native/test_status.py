@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+import asyncio
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
+import httpx
 import pytest
 
 from app.client.service_client import ServiceClient
+from app.engine.loop.counters import Counters, Histogram
+from app.engine.messages import EngineMetrics
 from app.protocol.chat import AnswerDelta, Completed, GenerationOptions, Message
 from app.protocol.errors import RequestError
+from app.protocol.status import MeteredKey, Occupancy
+from app.service.api.native.status import prometheus_text
 from app.settings.private_files import conversation_name
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.running import RunningService
@@ -118,3 +126,114 @@ async def test_the_prefixes_of_a_conversation_go_from_the_cache_and_the_disk(
         await client.forget_prefixes(["hers"])
         assert await n_cached(client, None) < 100
     assert [path.exists() for path in files] == [False, True]
+
+
+LINE = re.compile(r'[a-z_:]+(_bucket|_sum|_count)?\{model="[^"]*"(,le="[^"]+")?\} [0-9.e+-]+')
+
+
+def test_every_metric_has_our_name_and_llama_servers() -> None:
+    counters = Counters(n_prompt_tokens=10, n_cached_tokens=4)
+    lines = prometheus_text({"m": EngineMetrics("", counters, Occupancy(1, 2, 3, 4))}).splitlines()
+    assert 'localllm_prompt_tokens_computed_total{model="m"} 6' in lines
+    assert 'llamacpp:prompt_tokens_total{model="m"} 6' in lines
+    assert "# TYPE llamacpp:requests_processing gauge" in lines
+
+
+def test_histograms_are_cumulated_and_end_with_a_bucket_for_all() -> None:
+    waits = Histogram()
+    for seconds in (0.5, 0.5, 2.0, 1e9):
+        waits.record(seconds)
+    seen = EngineMetrics("", Counters(first_token_s=waits), Occupancy(0, 0, 0, 0))
+    lines = [
+        line for line in prometheus_text({"m": seen}).splitlines() if line.startswith("localllm_first_token_seconds")
+    ]
+    counts = [int(line.rpartition(" ")[2]) for line in lines if "_bucket" in line]
+    assert counts == [2, 3, 4]
+    assert 'localllm_first_token_seconds_count{model="m"} 4' in lines
+
+
+def test_a_name_cannot_break_out_of_its_label() -> None:
+    seen = EngineMetrics("", Counters(), Occupancy(0, 0, 0, 0))
+    assert '{model="a\\"b\\\\c"}' in prometheus_text({'a"b\\c': seen})
+
+
+def test_the_route_serves_prometheus_text(service: RunningService) -> None:
+    response = service.http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    samples = [line for line in response.text.splitlines() if not line.startswith("#")]
+    assert samples
+    assert all(LINE.fullmatch(line) for line in samples)
+
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+
+
+@asynccontextmanager
+async def _key(client: ServiceClient) -> AsyncIterator[MeteredKey]:
+    async with aclosing(client.metered_key()) as keys:
+        yield await anext(keys)
+
+
+def _ask(service: RunningService, secret: str, text: str, header: str = "authorization", **more: object) -> int:
+    value = f"Bearer {secret}" if header == "authorization" else secret
+    body = {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": text}], **more}
+    return httpx.post(f"{service.url}/v1/chat/completions", json=body, headers={header: value}).status_code
+
+
+async def test_only_the_requests_with_a_key_are_counted_in_it(service: RunningService) -> None:
+    async with ServiceClient(service.url) as client, _key(client) as mine, _key(client) as other:
+        assert _ask(service, mine.secret, "a question of mine") == 200
+        assert _ask(service, mine.secret, "a question of mine, longer", "x-api-key") == 200
+        assert _ask(service, "sk-anything", "a question of somebody") == 200
+        [_ async for _ in client.chat([Message("user", "and another")])]
+        usage = await client.metered_usage(mine.id)
+        assert (await client.metered_usage(other.id)).n_answers == 0
+    assert (usage.n_answers, usage.n_failed, usage.n_output_tokens) == (2, 0, 8)
+    assert 0 < usage.n_cached_tokens < usage.n_prompt_tokens
+    assert usage.first_token_s is not None
+
+
+async def test_the_first_prompt_is_the_one_with_tools_and_refused_requests_are_counted(service: RunningService) -> None:
+    async with ServiceClient(service.url) as client, _key(client) as key:
+        assert _ask(service, key.secret, "a title") == 200
+        n_title = (await client.metered_usage(key.id)).n_first_prompt_tokens
+        assert _ask(service, key.secret, "a task", tools=[TOOL]) == 200
+        assert (await client.metered_usage(key.id)).n_first_prompt_tokens > n_title > 0
+        assert _ask(service, key.secret, "x" * 9000) == 400
+        usage = await client.metered_usage(key.id)
+    assert (usage.n_answers, usage.n_failed) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/messages", {"model": "tiny", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"model": "tiny", "max_output_tokens": 16, "input": "hi"}),
+        ("/api/chat", {"model": "tiny", "stream": False, "messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/completions", {"model": "tiny", "max_tokens": 4, "prompt": "hi"}),
+    ],
+)
+async def test_every_dialect_is_counted(service: RunningService, path: str, body: dict[str, object]) -> None:
+    async with ServiceClient(service.url) as client, _key(client) as key:
+        async with ServiceClient(service.url, key.secret) as agent:
+            await agent.call("POST", path, body)
+        assert (await client.metered_usage(key.id)).n_answers == 1
+
+
+async def test_a_key_asks_models_and_does_nothing_else_and_ends_with_its_stream(
+    start_service: Callable[..., RunningService],
+) -> None:
+    service = start_service(api_key="sesame")
+    async with ServiceClient(service.url, "sesame") as client:
+        async with _key(client) as key:
+            assert _ask(service, key.secret, "hello") == 200
+            assert _ask(service, "llm-run-of-somebody", "hello") == 401
+            async with ServiceClient(service.url, key.secret) as agent:
+                with pytest.raises(RequestError, match="scope manage"):
+                    await agent.load("tiny")
+                with pytest.raises(RequestError, match="scope manage"):
+                    await anext(agent.metered_key())
+            assert (await client.metered_usage(key.id)).n_answers == 1
+        await asyncio.to_thread(service.wait_until, lambda _: _ask(service, key.secret, "hello") == 401)
+        with pytest.raises(RequestError, match="no such key"):
+            await client.metered_usage(key.id)

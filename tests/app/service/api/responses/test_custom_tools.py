@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from app.service.api.responses.items import InputItem
-from app.service.api.responses.requests import ResponsesBody
+from app.service.api.responses.requests import InputItem, ResponsesBody
 from tests.app.running import RunningService
 from tests.app.service.api.responses.test_responses import both, of_kind
 from tests.app.service.api.responses.test_routes import TOOL

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.service.api.responses.items import InputItem, encode_reasoning
-from app.service.api.responses.requests import ResponsesBody
+from app.service.api.responses.requests import InputItem, ResponsesBody, encode_reasoning
 from tests.app.running import RunningService
 from tests.app.service.api import sdk
 from tests.app.service.api.responses.test_routes import CALL, TOOL, _events
