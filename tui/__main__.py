@@ -1,7 +1,5 @@
 """The command `localllm`: the terminal app in a terminal, plain text in a pipe, and the verbs of the command line.
-
-Imports `app.cli` or the app only when it is chosen: `localllm --help` must not wait for a user interface.
-"""
+Imports `app.cli` or the app only when it is chosen: `localllm --help` must not wait for a user interface."""
 
 from __future__ import annotations
 
@@ -36,16 +34,26 @@ def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
 
 
 def main() -> None:
-    """Dispatch the command line."""
     arguments = sys.argv[1:]
     for_the_app = arguments[1:] if arguments[:1] == [_VERB] else arguments
     options = app_options(for_the_app)
     if options is None:
         _command_line(arguments)
-    elif _is_terminal(sys.stdin) and _is_terminal(sys.stdout):
-        _terminal_app(options)
-    else:
+    elif not (_is_terminal(sys.stdin) and _is_terminal(sys.stdout)):
         _command_line(["run", *for_the_app])
+    else:
+        save_address_space()
+        try:
+            check_memory_limit("app", ProcessBytes.COMMAND)
+            with reported_shortage("app"):
+                from app.settings.settings import load_settings
+
+                sys.exit(_run_app(load_settings(options), options))
+        except KeyboardInterrupt:  # of the chat in the scrollback
+            sys.exit(130)
+        except UserError as error:
+            sys.stderr.write(f"Error: {printable(str(error))}\n")
+            sys.exit(error.exit_status)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
@@ -58,21 +66,6 @@ def _command_line(arguments: list[str]) -> None:
     from app.cli.prompts import UserInterface
 
     command_line(arguments, interface=UserInterface(_run_app, _run_inline))
-
-
-def _terminal_app(options: Mapping[str, object]) -> None:
-    save_address_space()
-    try:
-        check_memory_limit("app", ProcessBytes.COMMAND)
-        with reported_shortage("app"):
-            from app.settings.settings import load_settings
-
-            sys.exit(_run_app(load_settings(options), options))
-    except KeyboardInterrupt:  # of the chat in the scrollback
-        sys.exit(130)
-    except UserError as error:
-        sys.stderr.write(f"Error: {printable(str(error))}\n")
-        sys.exit(error.exit_status)
 
 
 def _run_app(settings: Settings, options: Mapping[str, object]) -> int:

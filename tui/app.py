@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from app.protocol.job import Job
 
 
-_THEME_HINT = "Saved to the settings file. NO_COLOR in the environment turns colours off."
-_PALETTE_HINT = "Search commands, models, chats and settings"
 _NOTICE_S = 30.0  # long enough while reading something else
 _LOSS = "Lost the service: reconnecting. Your messages are saved; F8 lists interrupted jobs."
 _ENGINE_LOSS = "Lost the connection to {url}: reconnecting. Your messages are saved."
@@ -154,7 +152,7 @@ class LocalllmApp(BaseApp):
         from textual.command import CommandPalette
 
         if not isinstance(self.screen, CommandPalette):
-            self.push_screen(CommandPalette(placeholder=_PALETTE_HINT))
+            self.push_screen(CommandPalette(placeholder="Search commands, models, chats and settings"))
 
     # Bindings of the app itself call the same methods in a dialog, which has no command table.
     action_show_notifications = show_notifications
@@ -200,7 +198,6 @@ class LocalllmApp(BaseApp):
         await self.screen.open_chat(chat_id, message_id)
 
     async def chat_with_newest(self) -> None:
-        """Chat with the latest downloaded model."""
         if self.app_context.downloads.newest:
             await self.app_context.connection.use_model(self.app_context.downloads.newest)
             await self.go_to(HOME)
@@ -222,7 +219,6 @@ class LocalllmApp(BaseApp):
         await self.go_to(HOME)
 
     def show_help(self, topic: str = "") -> None:
-        """Show the keys and commands of the current screen, or the page of the guide about `topic`."""
         if topic:
             try:
                 self.push_screen(GuidePage(read_topic(topic)))
@@ -233,7 +229,8 @@ class LocalllmApp(BaseApp):
 
     @work
     async def change_theme(self) -> None:
-        chosen = await self.push_screen_wait(ChoiceDialog("Theme", _THEME_HINT, theme_choices(self.available_themes)))
+        hint = "Saved to the settings file. NO_COLOR in the environment turns colours off."
+        chosen = await self.push_screen_wait(ChoiceDialog("Theme", hint, theme_choices(self.available_themes)))
         if chosen is None:
             return
         try:
@@ -251,7 +248,6 @@ class LocalllmApp(BaseApp):
             self._warn(f"Unknown theme in the settings: {theme}. F10 lists the themes.")
 
     def _apply_keys(self) -> None:
-        """Bind the keys of the settings; if they are invalid, warn and use the defaults."""
         from tui.settings.controller import check_keys  # imports every screen, after the first frame
 
         try:
@@ -265,7 +261,6 @@ class LocalllmApp(BaseApp):
         self.notify(printable(text), severity="warning", timeout=_NOTICE_S, markup=False)
 
     async def interrupt(self) -> None:
-        """Copy the selected text; else stop the answer; else say how to quit."""
         screen = self.screen
         text = getattr(screen.focused, "selected_text", "") or screen.get_selected_text()
         if text:
@@ -311,7 +306,6 @@ class LocalllmApp(BaseApp):
         self._quit_flow.quit_without_asking()
 
     def _notify_job_end(self, job: Job) -> None:
-        """Notify that a job ended; ring if the user may be away."""
         if not self.app_context.downloads.note_end(job):
             self.notify(ending(job), severity="error" if job.error else "information", markup=False)
         else:

@@ -76,7 +76,6 @@ class Command:
 
     @property
     def help_text(self) -> str:
-        """The tooltip, and the other slash words."""
         return f"{self.tooltip} (also /{', /'.join(self.also)})" if self.also else self.tooltip
 
     def bound_keys(self, custom: Mapping[str, str]) -> str:
@@ -84,7 +83,6 @@ class Command:
         return custom.get(self.id, self.keys) if self.keys else ""
 
     def run(self, target: object, argument: str = "") -> Awaitable[None] | None:
-        """Call the method of `target`, a screen or the app."""
         arguments = (*self.values, argument) if self.argument else self.values
         outcome: Awaitable[None] | None = getattr(target, self.method)(*arguments)
         return outcome
@@ -111,7 +109,6 @@ class CommandTable:
         return self._by_id.get(command_id)
 
     def of_word(self, word: str) -> Command | None:
-        """Return the command with this slash word, or another program's word for it."""
         return next((command for command in self if word and word in (command.slash, *command.also)), None)
 
     def bindings(self) -> list[BindingType]:

@@ -1,7 +1,5 @@
-"""The connection to the service: opened in the background, reopened after a loss; screens watch its state.
-
-Imports nothing heavy: a thread loads httpx and the launcher after the first frame.
-"""
+"""The connection to the service: opened in the background, reopened after a loss; screens watch its state. Imports
+nothing heavy: a thread loads httpx and the launcher after the first frame."""
 
 from __future__ import annotations
 
@@ -62,7 +60,7 @@ class ServiceConnection:
         self._task: asyncio.Task[None] | None = None
         self._is_settled = asyncio.Event()
         self._must_reload = asyncio.Event()
-        self._change_callbacks: list[Callable[[], None]] = []
+        self._change_callbacks: list[Callable[[], object]] = []
         self._disconnect_callbacks: list[Callable[[], None]] = []
         self._is_model_known = asyncio.Event()
         self._is_reached = asyncio.Event()  # the service is open, or it could not be opened
@@ -73,7 +71,7 @@ class ServiceConnection:
     async def __aexit__(self, *_error: object) -> None:
         await self._close()
 
-    def watch(self, callback: Callable[[], None]) -> None:
+    def watch(self, callback: Callable[[], object]) -> None:
         """Call `callback` after every change of `state`."""
         self._change_callbacks.append(callback)
 
@@ -112,7 +110,6 @@ class ServiceConnection:
         return name in {self.state.model, self._requested_model}
 
     def accept_unfit(self) -> None:
-        """Load the model even if it fits only partly, or not at all."""
         self._when_unfit = "load"
 
     async def service(self) -> ChatBackend:
@@ -202,10 +199,8 @@ class ServiceConnection:
         """Load the model, and return when it, or another one, must be reloaded."""
         from app.client.launcher import load_model
 
-        client = cast("ServiceClient", backend)
-        loading = asyncio.create_task(
-            load_model(client, self._requested_model, self._note, when_unfit=self._when_unfit)
-        )
+        client, model = cast("ServiceClient", backend), self._requested_model
+        loading = asyncio.create_task(load_model(client, model, self._note, when_unfit=self._when_unfit))
         reloading = asyncio.create_task(self._must_reload.wait())
         try:
             await asyncio.wait({loading, reloading}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,5 @@
-"""What every screen shares: the parts of the app, and what a screen may ask of the app itself.
-
-Below the screens and above the features' data, so that nobody imports `tui.app` back.
-"""
+"""What every screen shares: the parts of the app, and what a screen may ask of the app itself. Below the screens and
+above the features' data, so that nobody imports `tui.app` back."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from app.tools.backend import ToolBackend
 from tui.chat.session import ChatSession
 from tui.connection import ServiceConnection
 from tui.jobs.monitor import Downloads, JobMonitor
-from tui.pictures.preview import Previews
+from tui.pictures.picture_view import Previews
 from tui.settings.controller import SettingsController
 from tui.widgets.notifications import NotificationCenter
 

@@ -71,7 +71,6 @@ class PaletteProvider(Provider):
     """Everything that the palette finds from a `CommandScreen`; nothing in a dialog."""
 
     async def startup(self) -> None:
-        """Import every screen, and ask for the models."""
         self._entries: list[PaletteEntry] = []
         self._models: asyncio.Task[tuple[LocalModel, ...]] | None = None
         self._chats: StoreThread | None = None

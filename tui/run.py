@@ -1,8 +1,5 @@
-"""The app's process: opening and closing its parts, signals, and crash reports.
-
-A crash report has the types of errors and their positions in the code, never messages or variables: those may contain
-chats or control sequences.
-"""
+"""The app's process: opening and closing its parts, signals, and crash reports. A crash report has the types of errors
+and their positions in the code, never messages or variables: those may contain chats or control sequences."""
 
 from __future__ import annotations
 
@@ -62,10 +59,8 @@ def _save_report(errors: Sequence[BaseException], folder: Path) -> str:
 
 def report_of(errors: Sequence[BaseException]) -> str:
     """Return the types and positions of the errors and their causes, oldest first, without messages and variables."""
-    made_with = (
-        f"localllm {__version__}, Textual {version('textual')}, Python {platform.python_version()}, "
-        f"{platform.platform()}\n"
-    )
+    python = f"Python {platform.python_version()}, {platform.platform()}"
+    made_with = f"localllm {__version__}, Textual {version('textual')}, {python}\n"
     parts = (
         f"\n{_summarize(each)}\n{''.join(traceback.format_list(_frames(each)))}"
         for error in errors

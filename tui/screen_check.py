@@ -1,8 +1,5 @@
-"""What prevents the full screen in this terminal: no cursor movement, or no UTF-8.
-
-Owns the question to the terminal and the encoding of the standard streams. Imports nothing heavy: it runs before the
-app.
-"""
+"""What prevents the full screen in this terminal: no cursor movement, or no UTF-8. Owns the question to the terminal
+and the encoding of the standard streams. Imports nothing heavy: it runs before the app."""
 
 from __future__ import annotations
 
@@ -25,11 +22,8 @@ _INLINE = "This is the chat without a screen; /help lists its commands."
 
 def prepare_screen(ask: Callable[[], int | None] | None = None) -> str:
     """Make standard output and error write what the terminal shows; return why there can be no full screen, "" if there
-    can.
-
-    A locale without UTF-8 does not say what the terminal shows: `ask` returns the column of the cursor after a letter
-    of two bytes, None for a terminal that does not answer.
-    """
+    can. A locale without UTF-8 does not say what the terminal shows: `ask` returns the column of the cursor after a
+    letter of two bytes, None for a terminal that does not answer."""
     if os.environ.get("TERM") == "dumb":
         _set_encodings(None)
         return f"TERM is dumb: this terminal cannot show the full screen. {_INLINE}"
@@ -49,7 +43,6 @@ def prepare_screen(ask: Callable[[], int | None] | None = None) -> str:
 
 
 def column_in(answer: bytes) -> int | None:
-    """Return the column that a terminal reports in `answer`, None before it is whole."""
     found = _CURSOR.search(answer)
     return int(found[1]) if found else None
 

@@ -1,7 +1,5 @@
-"""The open chat on its screen, and the commands for its messages, its settings and its tools.
-
-`ChatView` has the widgets that show the chat and take its text; the classes after it have a method for each command.
-"""
+"""The open chat on its screen, and the commands for its messages, its settings and its tools. `ChatView` has the
+widgets that show the chat and take its text; the classes after it have a method for each command."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ from tui.chat.tools.editor import ToolsEditor
 from tui.chat.transcript.transcript import Transcript
 from tui.connection import ServiceConnection
 from tui.context import BaseApp
-from tui.markdown.document import CodeBlock, code_blocks
+from tui.markdown.document import code_blocks
 from tui.widgets.screens import CommandScreen
 
 
@@ -75,8 +73,17 @@ class ChatView:
             waiting = partial(self._answer_when_open, begin)
         self.run(waiting, "answer")
 
+    def choose(self, title: str, labels: Mapping[str, str], take: Callable[[str], None], hint: str = "") -> None:
+        """Call `take` with the key of the label that is chosen from a numbered list, unless that is left with Esc."""
+        from tui.widgets.dialogs import ChoiceDialog
+
+        def chosen(key: str | None) -> None:
+            if key is not None:
+                take(key)
+
+        self.screen.app.push_screen(ChoiceDialog(title, hint, labels, is_numbered=True), chosen)
+
     def run(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None:
-        """Run `work` as a worker of the screen; if `exclusive` it ends the others of its group."""
         _: Worker[None] = self.screen.run_worker(work, group=group, exclusive=exclusive)
 
     async def _answer_when_open(self, begin: Callable[[OpenChat], object]) -> None:
@@ -85,13 +92,11 @@ class ChatView:
         await self.chat.wait()
 
     def refuses_while_answering(self) -> bool:
-        """Return whether an answer is running, and say so."""
         if self.chat.is_answering:
             self.screen.inform("An answer is running: Esc stops it.")
         return self.chat.is_answering
 
     def end_edit(self) -> None:
-        """Let the prompt's text be a new question again."""
         if self.edited_id is not None:
             self.edited_id = None
             self.prompt.border_title = None
@@ -102,7 +107,6 @@ class ChatView:
         self.screen.set_focus(self.prompt)
 
     def give_to_prompt(self, text: str) -> None:
-        """Let the prompt have what was typed elsewhere."""
         self.focus_prompt()
         self.prompt.post_message(Paste(text))
 
@@ -129,7 +133,6 @@ class MessageActions:
         self._screen = view.screen
 
     def take_back(self) -> None:
-        """Put the last waiting question back into the prompt."""
         if not self._view.put_back(self._view.chat.take_back()):
             self._screen.inform("No question is waiting.")
 
@@ -147,7 +150,6 @@ class MessageActions:
             self._view.focus_prompt()
 
     async def step_to_version(self, n_steps: int) -> None:
-        """Show another version of the selected message."""
         if (selected := self._editable_selection()) is None:
             return
         with self._screen.inform_on_error(StorageError):
@@ -171,7 +173,6 @@ class MessageActions:
         self._view.focus_prompt()  # at once: the next key edits the question
 
     async def continue_answer(self) -> None:
-        """Continue the last answer if it was stopped or cut off."""
         await self._view.is_open.wait()
         answer = None if self._view.chat.is_answering else self._view.session.conversation.unfinished_answer
         if answer is None:
@@ -201,7 +202,6 @@ class MessageActions:
             await self._view.show_all(at=removed.messages[0].id)
 
     def toggle_thoughts(self) -> None:
-        """Expand or collapse the reasoning of the selected answer, or of the last one."""
         if not self._view.transcript.toggle_thoughts():
             self._screen.inform("There are no thoughts here.")
 
@@ -213,12 +213,10 @@ class MessageActions:
             self._screen.inform("There is no call of a tool here.")
 
     def copy_message(self) -> None:
-        """Copy the selected message to the clipboard."""
         if selected := self._view.transcript.selected:
             self._copy(selected.entry.message.content)
 
     def copy_answer(self) -> None:
-        """Copy the last answer to the clipboard."""
         if text := self._view.session.conversation.last_answer:
             self._copy(text)
         else:
@@ -234,40 +232,26 @@ class MessageActions:
         if not blocks:
             self._screen.inform("There is no code block to copy.")
         elif not wanted:
-            self._view.run(partial(self._choose_code, blocks), "code")
+            titles = {number: block.title for number, block in blocks.items()}
+            self._view.choose("Copy a code block", titles, lambda number: self._copy(blocks[number].text))
         elif block := blocks.get(wanted):
             self._copy(block.text)
         else:
             self._screen.inform(f"There are {len(blocks)} code blocks.")
 
-    async def _choose_code(self, blocks: Mapping[str, CodeBlock]) -> None:
-        from tui.widgets.dialogs import ChoiceDialog
-
-        titles = {number: block.title for number, block in blocks.items()}
-        chosen = await self._screen.app.push_screen_wait(
-            ChoiceDialog("Copy a code block", "", titles, is_numbered=True)
-        )
-        if chosen is not None:
-            self._copy(blocks[chosen].text)
-
     async def go_to_start(self) -> None:
-        """Show the first message."""
         await self._view.transcript.go_to_start()
 
     async def go_to_end(self) -> None:
-        """Show the last message and follow new text."""
         await self._view.transcript.go_to_end()
 
     def _editable_selection(self) -> TranscriptEntry | None:
-        """Return the selected message if it may change now; otherwise notify why not."""
         selected = self._view.transcript.selected
         if self._view.refuses_while_answering():
             return None
         if selected is None:
             self._screen.inform("Select a message first: Ctrl+Up.")
-        else:
-            return selected.entry
-        return None
+        return selected.entry if selected else None
 
     def _answer_again(self, message_id: int | None, chat: OpenChat) -> None:
         if not chat.answer_again(message_id):
@@ -276,9 +260,6 @@ class MessageActions:
     def _copy(self, text: str) -> None:
         self._screen.app.copy_to_clipboard(text)
         self._screen.inform(f"Copied {len(text)} characters.")
-
-
-_TEMPLATE_HINT = "For a base model, which has no template of its own. It is stored with the chat."
 
 
 class SettingsActions:
@@ -291,7 +272,6 @@ class SettingsActions:
         self._show_status = show_status
 
     async def set_system_prompt(self, text: str) -> None:
-        """Set the system prompt of this chat, or show it."""
         await self._view.is_open.wait()
         await self._view.transcript.add_notice(self._editor.set_system_prompt(text))
 
@@ -310,14 +290,12 @@ class SettingsActions:
         await self._view.transcript.add_notice(await self._editor.set_options(texts, preset))
 
     async def set_thinking(self, text: str) -> None:
-        """Set how much the model thinks before an answer, or show it."""
         await self._view.is_open.wait()
         with self._screen.warn_on_error():
             await self._view.transcript.add_notice(self._editor.set_thinking(text))
         self._show_status()
 
     async def use_preset(self, name: str) -> None:
-        """Apply a preset, or list the presets."""
         await self._view.is_open.wait()
         with self._screen.warn_on_error():
             await self._view.transcript.add_notice(await self._editor.use_preset(name))
@@ -329,9 +307,8 @@ class SettingsActions:
         await self._view.is_open.wait()
         if not name:
             choices = {slash: f"{slash}: {note}" for slash, note in self._editor.templates()}
-            self._screen.app.push_screen(
-                ChoiceDialog("Prompt template", _TEMPLATE_HINT, choices), self._template_chosen
-            )
+            hint = "For a base model, which has no template of its own. It is stored with the chat."
+            self._screen.app.push_screen(ChoiceDialog("Prompt template", hint, choices), self._template_chosen)
             return
         with self._screen.warn_on_error():
             await self._view.transcript.add_notice(self._editor.use_template(name))
@@ -343,7 +320,6 @@ class SettingsActions:
             await self.use_template(name)
 
     async def use_prompt(self, name: str) -> None:
-        """Put a prompt of the library into the composer, or list the prompts."""
         with self._screen.warn_on_error():
             if name:
                 self._view.composer.put(await self._editor.prompt(name), self._view.composer.attachments)
@@ -367,7 +343,6 @@ class ToolActions:
         self._asking: tuple[OpenChat, ...] = ()  # chats that are not shown, as the person knows it
 
     async def answer_approval(self) -> None:
-        """Go to the question of this chat, or to the chat that has one."""
         panel = self._screen.query_one(ApprovalPanel)
         asking = [chat for chat in self._view.session.asking if chat.stored.id is not None]
         if panel.display:
@@ -410,14 +385,12 @@ class ToolActions:
                     self._view.put_back(step.question)
 
     async def redo_step(self) -> None:
-        """Do again what was taken back last."""
         await self._view.is_open.wait()
         with self._screen.inform_on_error(StorageError):
             step = await self._view.chat.redo_step()
             await self._view.transcript.add_notice("It is done again." if step else "There is nothing to do again.")
 
     def show_questions(self) -> None:
-        """Show the question that waits, and that of another chat."""
         for panel in self._screen.query(ApprovalPanel):  # none is left while the app closes
             had_focus = panel.has_focus
             is_other = panel.show(self._view.chat.approvals.questions)

@@ -1,7 +1,5 @@
 """What sending the draft means: its tokens, what the model does not see or hear of it, and parts of what is too long.
-
-`tui.chat.composer` owns the draft itself.
-"""
+`tui.chat.composer` owns the draft itself."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from functools import partial
 from textual.content import Content
 from textual.timer import Timer
 
-from app.chat.attachments.prompt import TextPart, part_of, split_text
+from app.chat.attachments.prompt import part_of, split_text
 from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment
 from app.common.terminal import printable_line
@@ -26,7 +24,6 @@ from tui.connection import localllm_service
 
 _PAUSE_S = 0.3
 _PART_SHARE = 0.75  # of what is free in the context
-_PARTS_HINT = "The part takes the place of the whole text. @FILE.pdf#3-5 attaches pages."
 _BEGINNING_CHARACTERS = 40
 _MAX_NAMED = 3
 
@@ -43,14 +40,12 @@ class DraftActions:
         self._measured_for = ""  # the model that counted the attachments
 
     def attach_file(self, name: str) -> None:
-        """Attach the file with this name or path."""
         if name:
             self._view.composer.attach(name.strip("'\""))
         else:
             self._view.prompt.put("/attach ")
 
     async def switch_reader(self) -> None:
-        """Chat with a model that reads what is attached."""
         if self._reader_model:
             await self._view.connection.use_model(self._reader_model)
         else:
@@ -67,20 +62,7 @@ class DraftActions:
             self._view.run(partial(self._choose_part, chosen), "parts", exclusive=True)
 
     async def _choose_part(self, attachment: Attachment) -> None:
-        from tui.widgets.dialogs import ChoiceDialog
-
-        parts = await self._parts(attachment)
-        if len(parts) == 1:
-            self._screen.inform(f"{printable_line(attachment.name)} fits as it is.")
-            return
-        labels = {str(part.number): f"{part.label}: {_beginning(part.text)}" for part in parts}
-        title = f"Parts of {Content(printable_line(attachment.name)).markup}"
-        chosen = await self._screen.app.push_screen_wait(ChoiceDialog(title, _PARTS_HINT, labels, is_numbered=True))
-        if chosen is not None:
-            self._view.composer.replace(part_of(attachment, parts[int(chosen) - 1]))
-
-    async def _parts(self, attachment: Attachment) -> Sequence[TextPart]:
-        """Return parts of which each leaves a quarter of the context for the question and its answer."""
+        # each part leaves a quarter of the context for the question and its answer
         state, n_characters = self._view.connection.state, len(attachment.content)
         with self._screen.inform_on_error():
             client = await self._view.connection.client()
@@ -88,7 +70,16 @@ class DraftActions:
             n_free = (state.n_ctx - self._n_tokens_before()) * _PART_SHARE
             if count is not None and 0 < n_free < count.n_tokens:
                 n_characters = max(1, int(n_characters * n_free / count.n_tokens))
-        return split_text(attachment.content, n_characters)
+        parts, name = split_text(attachment.content, n_characters), printable_line(attachment.name)
+        if len(parts) == 1:
+            self._screen.inform(f"{name} fits as it is.")
+            return
+        self._view.choose(
+            f"Parts of {Content(name).markup}",
+            {str(part.number): f"{part.label}: {_beginning(part.text)}" for part in parts},
+            lambda number: self._view.composer.replace(part_of(attachment, parts[int(number) - 1])),
+            "The part takes the place of the whole text. @FILE.pdf#3-5 attaches pages.",
+        )
 
     def open_attachment(self, name: str = "") -> None:
         """Open the attachment with this name, the only one, or one chosen from a list."""
@@ -98,22 +89,12 @@ class DraftActions:
         elif name in names or len(names) == 1:
             self._view.composer.open_attachment(name if name in names else names[0])
         else:
-            self._view.run(partial(self._choose_attachment, names), "attachments")
-
-    async def _choose_attachment(self, names: Sequence[str]) -> None:
-        from tui.widgets.dialogs import ChoiceDialog
-
-        titles = {name: printable_line(name) for name in names}
-        chosen = await self._screen.app.push_screen_wait(
-            ChoiceDialog("Open an attachment", "", titles, is_numbered=True)
-        )
-        if chosen is not None:
-            self._view.composer.open_attachment(chosen)
+            titles = {name: printable_line(name) for name in names}
+            self._view.choose("Open an attachment", titles, self._view.composer.open_attachment)
 
     # What is said about a draft
 
     def may_read_otherwise(self) -> None:
-        """Count and check the draft again: the model may be another one."""
         self.forecast_later()
         self.check_senses()
         state = self._view.connection.state
@@ -127,9 +108,8 @@ class DraftActions:
         if self._forecast_timer is not None:
             self._forecast_timer.stop()
         draft = self._view.composer.draft
-        if (
-            draft.is_empty or draft.content == "/" or slash_line(draft.content) is not None
-        ):  # a command, maybe unfinished
+        is_command = draft.content == "/" or slash_line(draft.content) is not None  # maybe unfinished
+        if draft.is_empty or is_command:
             self._screen.workers.cancel_group(self._screen, "forecast")
             self._view.prompt.show_forecast()
         else:
@@ -152,7 +132,6 @@ class DraftActions:
         return conversation.context_size(edited.parent_id if edited else conversation.leaf_id).n_tokens
 
     def attached(self, attachment: Attachment) -> None:
-        """Count the tokens of an attachment."""
         self._view.run(partial(self._measure, attachment), "measure")
 
     async def _measure(self, attachment: Attachment) -> None:
@@ -184,9 +163,8 @@ class DraftActions:
             service = await localllm_service(self._view.connection)
             found = models_that_read(unread, (await service.library.models()).models)
             self._reader_model = found[0].path if found else ""
-            self._view.composer.warn(
-                unread.text(state.model, [model.id for model in found], self._key_of("switch-reader"))
-            )
+            text = unread.text(state.model, [model.id for model in found], self._key_of("switch-reader"))
+            self._view.composer.warn(text)
 
     def _key_of(self, command_id: str) -> str:
         command = self._screen.TABLE.find(command_id)
@@ -235,7 +213,6 @@ def models_that_read(unread: UnreadMedia, models: Iterable[LocalModel]) -> list[
 
 
 def _beginning(text: str) -> str:
-    """Return how a part begins, without the mark of its page, in a line."""
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("[Page ")]
     words = printable_line(lines[0]) if lines else ""
     return words if len(words) <= _BEGINNING_CHARACTERS else f"{words[: _BEGINNING_CHARACTERS - 1]}…"

@@ -37,7 +37,6 @@ _LABELS = {
     "summarising": "summarising the chat",
     "failed": "not available",
 }
-_WAITING = "waiting for the answer"
 _ENDINGS = {
     Ending.COMPLETE: "",
     Ending.CUT: "token limit reached",
@@ -53,30 +52,25 @@ _MODEL_END_CELLS = 10  # of those, for the size and the type
 
 def settings_line(settings: ChatSettings) -> str:
     """Return one line: the sampling options that are set, and the system prompt if there is one."""
-    set_here = [f"{name} {_cut(printable_line(str(value)))}" for name, value in valid_options(settings.options).items()]
+    texts = {name: printable_line(str(value)) for name, value in valid_options(settings.options).items()}
+    most = _OPTION_CHARACTERS
+    set_here = [f"{name} {text if len(text) <= most else f'{text[: most - 1]}…'}" for name, text in texts.items()]
     sampler = ", ".join(set_here) or "the model's default sampling"
     return f"{sampler}; system prompt: {settings.system}" if settings.system else sampler
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _OPTION_CHARACTERS else f"{text[: _OPTION_CHARACTERS - 1]}…"
-
-
 def presets_text(presets: Mapping[str, ChatSettings]) -> str:
-    """Return the presets, one per line."""
     if not presets:
         return "No presets yet: save one with /options in the full screen."
     return "\n".join(["/preset NAME, one of:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
 
 
 def templates_text(templates: Iterable[tuple[str, str]], chosen: str) -> str:
-    """Return the prompt templates, one per line; a dot marks the chosen one."""
     lines = [f"{'•' if name == chosen else ' '} {name}: {meaning}" for name, meaning in templates]
     return "\n".join(["/template NAME, one of:", *lines])
 
 
 def prompts_text(names: Sequence[str], folder: Path) -> str:
-    """Return the prompts of the library in `folder`, one per line."""
     if not names:
         return f"No prompts yet: save a text as NAME.md or NAME.txt in {folder}."
     return "\n".join(["/prompt NAME, one of:", *map(printable_line, names)])
@@ -86,7 +80,7 @@ def answer_line(entry: TranscriptEntry) -> str:
     """Return the line below an answer: the model that wrote it, its figures if shown, and how it ended."""
     message = entry.message
     if entry.is_running:
-        ending = "" if message.content or message.reasoning else _WAITING
+        ending = "" if message.content or message.reasoning else "waiting for the answer"
     else:
         ending = empty_answer_text(entry) or _ENDINGS[entry.ending]
     figures = figures_text(message.stats) if entry.has_figures and not entry.is_running else ""
@@ -94,7 +88,6 @@ def answer_line(entry: TranscriptEntry) -> str:
 
 
 def figures_text(stats: Mapping[str, Scalar]) -> str:
-    """Return the figures of an answer, as far as they were measured."""
     rate, first_s, n_prompt, n_output = (_number(stats.get(name)) for name in _FIGURES)
     parts = (
         f"{rate:.1f} tok/s" if rate > 0 else "",
@@ -133,34 +126,29 @@ class Status:
     def text(self, n_cells: int | None = None) -> str:
         """Return the line: model, activity, then what fits into `n_cells` in order of importance."""
         first, *others = [part for part in self._parts() if part]
-        line = first
-        for number, part in enumerate(others):
-            longer = f"{line}{_SEPARATOR}{part}"
-            if number and n_cells is not None and cell_len(longer) > n_cells:
-                break
-            line = longer
-        return line
+        n_shown = len(others)
+        while n_cells and n_shown > 1 and cell_len(_SEPARATOR.join((first, *others[:n_shown]))) > n_cells:
+            n_shown -= 1
+        return _SEPARATOR.join((first, *others[:n_shown]))
 
     def _parts(self) -> tuple[str, ...]:
+        last, rate = self.last, self.tokens_per_s or 0.0  # an answer of one token has no rate
+        is_unfit = self.plan is not None and self.plan.verdict in _UNFIT
         return (
             _shortened(self.model),
             _LABELS[self.activity] + (_bar(self.progress) if self.activity == "loading" else ""),
-            f"! {self._devices() or 'too large'}: F7 helps" if self._is_unfit else "",
+            f"! {self._devices() or 'too large'}: F7 helps" if is_unfit else "",
             f"tools {self.tools}" if self.tools else "",
             f"think {self.think}" if self.think else "",
-            self._rate(),
+            f"{'≈' if self.is_rate_estimated else ''}{rate:.1f} tok/s" if rate > 0 else "",
             "" if self.time_to_first_token_s is None else f"first token {self.time_to_first_token_s:.2f} s",
             f"context {'≈' if self.is_context_estimated else ''}{self.n_context_tokens}/{self.n_ctx}"
             if self.n_ctx
             else "",
-            "" if self._is_unfit else self._devices(),
-            self._reused(),
-            self._drafts(),
+            "" if is_unfit else self._devices(),
+            f"cached {last.n_cached_tokens / last.n_prompt_tokens:.0%}" if last and last.n_cached_tokens else "",
+            f"drafts {last.n_accepted_tokens} of {last.n_drafted_tokens}" if last and last.n_drafted_tokens else "",
         )
-
-    @property
-    def _is_unfit(self) -> bool:
-        return self.plan is not None and self.plan.verdict in _UNFIT
 
     def _devices(self) -> str:
         """Return which part of the model is on which kind of device."""
@@ -170,20 +158,6 @@ class Status:
         if not plan.n_on_gpus:
             return "CPU"
         return "GPU" if plan.n_on_gpus == plan.n_layers else f"GPU {plan.n_on_gpus} of {plan.n_layers}"
-
-    def _reused(self) -> str:
-        """Return the share of the last prompt that came from the cache."""
-        last = self.last
-        return f"cached {last.n_cached_tokens / last.n_prompt_tokens:.0%}" if last and last.n_cached_tokens else ""
-
-    def _drafts(self) -> str:
-        last = self.last
-        return f"drafts {last.n_accepted_tokens} of {last.n_drafted_tokens}" if last and last.n_drafted_tokens else ""
-
-    def _rate(self) -> str:
-        if not self.tokens_per_s or self.tokens_per_s < 0:
-            return ""  # an answer of one token has no rate
-        return f"{'≈' if self.is_rate_estimated else ''}{self.tokens_per_s:.1f} tok/s"
 
 
 def status_of(

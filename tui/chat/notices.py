@@ -20,8 +20,6 @@ _KEYS: dict[type[UserError], str] = {
     RoundLimitError: "Ctrl+G lets it go on; /tools rounds NUMBER changes how often it may call tools.",
     UnfitError: "F6 lists other models; Ctrl+R retries.",
 }
-_OTHER_KEYS = "Ctrl+R retries."
-_TITLES: dict[type[UserError], str] = {RoundLimitError: "The model waits for you"}
 _MAX_WAITING = 3  # lines
 _WAITING_HINT = "sent after this answer; Up in the empty prompt takes the last one back"
 
@@ -31,10 +29,6 @@ class Notice(Static):
 
     def __init__(self, text: str, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name
         super().__init__(f"· {printable(text)}", markup=False, id=id)
-
-    def set_text(self, text: str) -> None:
-        """Replace the text."""
-        self.update(f"· {printable(text)}")
 
 
 class DeletionNotice(Notice):
@@ -54,9 +48,10 @@ class ErrorPanel(Static):
     """Cause, remedy and the key to continue, one per line."""
 
     def __init__(self, error: UserError, *, has_text: bool = False) -> None:
-        lines = (error.cause, error.remedy, _KEYS.get(type(error), _OTHER_KEYS))
+        lines = (error.cause, error.remedy, _KEYS.get(type(error), "Ctrl+R retries."))
         super().__init__("\n".join(printable(line) for line in lines if line), markup=False)
-        self.border_title = _TITLES.get(type(error), "The answer is incomplete" if has_text else "No answer")
+        title = "The answer is incomplete" if has_text else "No answer"
+        self.border_title = "The model waits for you" if isinstance(error, RoundLimitError) else title
 
 
 class Greeting(Static):
@@ -92,7 +87,6 @@ class WaitingQuestions(Static):
         self._questions: list[str] = []
 
     def show(self, questions: list[str]) -> None:
-        """Show `questions`, the first one next to be sent."""
         if questions == self._questions:
             return
         self._questions = questions
@@ -104,7 +98,6 @@ class WaitingQuestions(Static):
         self.display = bool(lines)
 
     async def on_click(self) -> None:
-        """Take the last question back."""
         await self.run_action("screen.command('take-back')")
 
 
@@ -116,14 +109,12 @@ class OtherQuestions(Static):
         self.display = False
 
     def show(self, titles: list[str]) -> None:
-        """Show the titles of the chats that wait; without any, take no row."""
         others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
         first = printable_line(titles[0]) if titles else ""
         self.update(f"! “{first}”{others} asks whether a tool may run: Alt+A goes there" if titles else "")
         self.display = bool(titles)
 
     async def on_click(self) -> None:
-        """Go to the first."""
         await self.run_action("screen.command('answer-approval')")
 
 
@@ -136,11 +127,9 @@ class StatusLine(Static):
         self._status: Status | None = None
 
     def show(self, status: Status) -> None:
-        """Draw `status`."""
         self._status = status
         self.update(printable(status.text(self.content_size.width or None)), layout=False)
 
     def on_resize(self) -> None:
-        """Redraw for the new width."""
         if self._status is not None:
             self.show(self._status)

@@ -16,14 +16,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
 from app.chat.conversation import Scalar
-from app.chat.sampling_options import CHAT_OPTIONS, FILE_OPTIONS, ChatOption
+from app.chat.sampling_options import CHAT_OPTIONS, FILE_OPTIONS
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 
 _PRESET = "preset"
 _ABOUT_PRESET = "save these and the system prompt as a preset"
-
-Take = Callable[[Mapping[str, str], str], Awaitable[None]]
 
 
 class TextField(TextArea):
@@ -68,7 +66,9 @@ class OptionsScreen(ModalScreen[None]):
         Binding("down", "app.focus_next", "Field below", id="options-down", tooltip="Go to the field below"),
     ]
 
-    def __init__(self, options: Mapping[str, Scalar], take: Take) -> None:
+    def __init__(
+        self, options: Mapping[str, Scalar], take: Callable[[Mapping[str, str], str], Awaitable[None]]
+    ) -> None:
         super().__init__()
         self._values = {name: str(value) for name, value in options.items()}
         self._take = take
@@ -79,16 +79,12 @@ class OptionsScreen(ModalScreen[None]):
             panel.border_subtitle = "Enter applies · Esc cancels"
             with _Fields(id="fields", can_focus=False):
                 for option in CHAT_OPTIONS:
-                    yield from self._row(option.name, option.meaning, self._field(option))
+                    new_field = TextField if option.name in FILE_OPTIONS else _line
+                    field = new_field(self._values.get(option.name, ""), option.name, option.meaning)
+                    yield from self._row(option.name, option.meaning, field)
             yield from self._row(_PRESET, _ABOUT_PRESET, _line("", _PRESET, _ABOUT_PRESET))
             yield Static("Empty fields use the model's defaults.", markup=False, id="about")
             yield Static("", markup=False, id="fault")
-
-    def _field(self, option: ChatOption) -> Input | TextField:
-        value = self._values.get(option.name, "")
-        if option.name in FILE_OPTIONS:
-            return TextField(value, option.name, option.meaning)
-        return _line(value, option.name, option.meaning)
 
     def _row(self, name: str, meaning: str, field: Input | TextField) -> ComposeResult:
         with Horizontal():

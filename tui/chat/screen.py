@@ -1,7 +1,5 @@
-"""The chat screen: questions in, answers streamed, figures at the bottom.
-
-Owns the way from typed text to a question, and which chat is open. Messages and answers belong to `tui.chat.session`.
-"""
+"""The chat screen: questions in, answers streamed, figures at the bottom. Owns the way from typed text to a question,
+and which chat is open. Messages and answers belong to `tui.chat.session`."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ class ChatScreen(CommandScreen):
         self._session.attach(partial(self._draw, self.transcript), self._chat_changed)
         self._session.watch(self._answers_changed)
         self._show_status()
-        self._connection.watch(self._post_connection_changed)
+        self._connection.watch(lambda: self.post_message(self.ConnectionChanged()))
         self.call_after_refresh(self._connection.connect)
         self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
 
@@ -115,13 +113,12 @@ class ChatScreen(CommandScreen):
         await self._session.close()
 
     async def _draw(self, transcript: Transcript, event: ChatEvent) -> None:
-        """Draw what happened in the shown chat."""
         if isinstance(event, Written):
             await transcript.write(event.message, event.text)
         elif not isinstance(event, Added) or event.message.role != "user":  # a question is drawn with its answer
             await transcript.show(self._session.conversation.entries())
         if isinstance(event, Note):
-            await transcript.note(event.text)
+            await transcript.add_notice(event.text)
 
     # From keys and words to commands
 
@@ -175,7 +172,6 @@ class ChatScreen(CommandScreen):
 
     @on(PromptInput.Passed)
     def _passed(self, event: PromptInput.Passed) -> None:
-        """Go to the question with Tab, where it has nothing to complete."""
         event.stop()
         panel = self.query_one(ApprovalPanel)
         if panel.display:
@@ -211,7 +207,6 @@ class ChatScreen(CommandScreen):
             line.show(self._session.status)
 
     def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
-        """Notify of answers that ended while another chat was shown."""
         for chat in ended:
             self.inform(f"“{printable_line(chat.title)}” has its answer: F5 opens it.")
 
@@ -246,7 +241,6 @@ class ChatScreen(CommandScreen):
             self._view.focus_prompt()
 
     async def end_thought(self) -> None:
-        """End the thought of the running answer, whose text then begins."""
         with self.inform_on_error():
             if not await self._session.chat.end_thought():
                 self.inform("No thought is running.")
@@ -284,7 +278,6 @@ class ChatScreen(CommandScreen):
             self.inform("The examples are for an empty chat: Ctrl+N.")
 
     async def new_chat(self) -> None:
-        """Start an empty chat; the answer of this one goes on."""
         await self._view.is_open.wait()
         await self._leave_draft()
         defaults = await self._defaults()
@@ -323,7 +316,6 @@ class ChatScreen(CommandScreen):
             self._view.answer(lambda chat: chat.compact(focus))
 
     async def toggle_figures(self) -> None:
-        """Show the figures below each answer, or hide them."""
         await self._view.is_open.wait()
         await self._session.chat.toggle_figures()
 
@@ -341,7 +333,6 @@ class ChatScreen(CommandScreen):
     # Events of the store, the service and the model
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
-        """Open a stored chat, at one of its messages or at its end; the answer of the present one goes on."""
         await self._view.is_open.wait()
         await self._leave_draft()
         await self._open_stored(chat_id, message_id)
@@ -351,7 +342,6 @@ class ChatScreen(CommandScreen):
         await self._open_draft()
 
     async def _open_last(self) -> None:
-        """Open the latest chat and load the recent questions."""
         try:
             await self._open_stored(keeps_model=self.app_context.settings_controller.is_flag("model"))
             with self.inform_on_error(StorageError):
@@ -382,7 +372,6 @@ class ChatScreen(CommandScreen):
         await self._drafts.close()
 
     async def _clear(self) -> None:
-        """Empty prompt and transcript after another chat was opened."""
         self._view.removed.clear()
         self.composer.put("")
         await self.transcript.clear()
@@ -390,7 +379,6 @@ class ChatScreen(CommandScreen):
     async def _open_stored(
         self, chat_id: int | None = None, message_id: int | None = None, *, keeps_model: bool = False
     ) -> None:
-        """Open a stored chat, without an id the latest one."""
         try:
             defaults = await self._defaults()
             await self._session.open(chat_id, message_id, keeps_model=keeps_model)
@@ -403,16 +391,12 @@ class ChatScreen(CommandScreen):
             await self.transcript.add_error(error)
 
     async def _defaults(self) -> ChatSettings:
-        """Return the settings of a new chat; report a default preset that cannot be used."""
         settings = self.app_context.settings_controller.settings
         try:
             return await self._settings_editor.defaults(settings)
         except UserError as error:
             self.warn(str(error))
             return ChatSettings(settings.system)
-
-    def _post_connection_changed(self) -> None:
-        self.post_message(self.ConnectionChanged())
 
     @on(ConnectionChanged)
     async def _connection_changed(self) -> None:

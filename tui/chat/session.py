@@ -1,7 +1,5 @@
-"""The open chats of one window: the one on the screen, and those whose answers run on.
-
-Owns which chat is shown, and which model a chat goes on with. An answer belongs to its `OpenChat`.
-"""
+"""The open chats of one window: the one on the screen, and those whose answers run on. Owns which chat is shown, and
+which model a chat goes on with. An answer belongs to its `OpenChat`."""
 
 from __future__ import annotations
 
@@ -51,12 +49,10 @@ class ChatSession:
 
     @property
     def conversation(self) -> Conversation:
-        """The messages of the shown chat."""
         return self.chat.conversation
 
     @property
     def status(self) -> Status:
-        """The current content of the status line."""
         settings = self.conversation.settings
         status = status_of(
             self.connection.state,
@@ -101,11 +97,14 @@ class ChatSession:
         self._show(known)
         if message_id in self.conversation.messages:
             self.conversation.show(message_id)
+        model = self.chat.pinned_model or self.chat.model_of_last_answer
         if not keeps_model:
-            await self._use_model_of_chat()
+            self.chat.pinned_model = self._remembered_model = ""
+            if model and not self.connection.is_using(model):
+                self._remembered_model = model
+                await self.connection.use_model(model)
 
     def new_chat(self) -> None:
-        """Show an empty chat."""
         self._show(self._opened(OpenedChat(self._repository.new(), Conversation())))
 
     async def keep_files(self, contents: Mapping[str, bytes]) -> None:
@@ -113,7 +112,6 @@ class ChatSession:
         await self._repository.keep_files(contents)
 
     async def stop_chat(self, chat_id: int) -> None:
-        """Stop the answer of a chat, shown or not."""
         for chat in self._all():
             if chat.stored.id == chat_id:
                 await chat.stop()
@@ -142,14 +140,6 @@ class ChatSession:
         )
 
     # Which chat is shown
-
-    async def _use_model_of_chat(self) -> None:
-        chat, connection = self.chat, self.connection
-        model = chat.pinned_model or chat.model_of_last_answer
-        chat.pinned_model = self._remembered_model = ""
-        if model and not connection.is_using(model):
-            self._remembered_model = model
-            await connection.use_model(model)
 
     def _opened(self, opened: OpenedChat) -> OpenChat:
         return OpenChat(opened, self.connection, self._clock, self._changed, self._tools, self._compaction)

@@ -1,7 +1,5 @@
-"""Changes of a chat's settings by command: system prompt, options, template, presets; and the prompt library.
-
-Each method returns the line to show. The next question stores the settings.
-"""
+"""Changes of a chat's settings by command: system prompt, options, template, presets; and the prompt library. Each
+method returns the line to show. The next question stores the settings."""
 
 from __future__ import annotations
 
@@ -46,7 +44,6 @@ class SettingsEditor:
 
     @property
     def settings(self) -> ChatSettings:
-        """The settings of the open chat."""
         return self._session.conversation.settings
 
     @settings.setter
@@ -61,7 +58,6 @@ class SettingsEditor:
         return replace(preset, system=preset.system or settings.system)
 
     def begin(self, defaults: ChatSettings) -> None:
-        """Give the open chat the `defaults` if it is new."""
         if not self._session.conversation.messages and self.settings == ChatSettings():
             self.settings = defaults
 
@@ -124,11 +120,9 @@ class SettingsEditor:
         return f"Template: {name.lower()}, {TEMPLATE_MEANINGS[name.lower()]}.{note}"
 
     async def prompt(self, name: str) -> str:
-        """Return the text of a prompt in the library. Raises UserError."""
         return await asyncio.to_thread(self._prompts.get, name)
 
     async def list_prompts(self) -> str:
-        """Return the names of the prompts in the library as text. Raises StorageError."""
         return prompts_text(await asyncio.to_thread(self._prompts.names), self._prompts.folder)
 
     async def arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
@@ -149,7 +143,6 @@ class SettingsEditor:
         return self.templates() if slash == "template" else ()
 
     def templates(self) -> Sequence[tuple[str, str]]:
-        """Return the names that /template takes, each with its meaning."""
         return [*TEMPLATE_MEANINGS.items(), (OWN_TEMPLATE, "the model's own template")]
 
     async def _changed(self, options: Mapping[str, Scalar], texts: Mapping[str, str]) -> dict[str, Scalar]:

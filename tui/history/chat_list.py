@@ -52,7 +52,6 @@ class HistoryRow:
 
     @property
     def found_in_message(self) -> Snippet | None:
-        """The match if it is in a message, not in the title."""
         return self.snippet if self.message_id is not None else None
 
 
@@ -71,7 +70,6 @@ class ChatQuery:
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether the list may omit stored chats."""
         return self.is_search or self.is_archived or self.model is not None or self.n_days > 0
 
     def filter(self, now: datetime) -> ChatFilter:
@@ -163,7 +161,6 @@ class ChatFilters(Container):
         return ChatQuery(typed=self.search.value, model=model, n_days=age or 0, is_archived=bool(archived))
 
     def offer(self, models: Iterable[str]) -> None:
-        """Set the models to choose from; keep the chosen one."""
         chosen = self._chosen("model")
         names = list(models)
         select = self.query_one("#model", Select)
@@ -200,7 +197,6 @@ class ChatRowVisual(Visual):
 
 
 def row_text(row: HistoryRow) -> Table:
-    """Return a row: title, model and time, then the match in a message."""
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(width=1)
     grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
@@ -290,11 +286,9 @@ class ChatList(OptionList):
         self._request_rows()
 
     def action_last(self) -> None:
-        """Go to the last row of all, loaded or not."""
         self._go_towards(math.inf)
 
     def action_page_down(self) -> None:
-        """Go down a page, loaded or not."""
         before = self._position
         super().action_page_down()  # type: ignore[no-untyped-call]
         if not self.is_complete and self.highlighted == len(self.rows) - 1:
@@ -310,7 +304,6 @@ class ChatList(OptionList):
             self._go_towards(self._position + 1)
 
     def action_cursor_up(self) -> None:
-        """Go up a row, and from the first one to the last one of all."""
         if self.highlighted == 0:
             self.action_last()
         else:
@@ -329,7 +322,6 @@ class ChatList(OptionList):
 
     @property
     def _position(self) -> float:
-        """The current or pending position of the highlight."""
         return self._goal if self._goal is not None else self.highlighted or 0
 
     def _go_towards(self, goal: float) -> None:

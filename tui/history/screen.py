@@ -197,9 +197,8 @@ class HistoryScreen(FeatureScreen):
 
     async def _export(self, chat_id: int, line: str) -> None:
         path = _path(line)
-        await self._thread.do(
-            lambda store: export_to(path, export_of(path)([store.transcripts.read(chat_id)], store.files.read))
-        )
+        export = export_of(path)
+        await self._thread.do(lambda each: export_to(path, export([each.transcripts.read(chat_id)], each.files.read)))
         self.inform(f"Exported to {path}.")
 
     def import_chats(self) -> None:
@@ -220,7 +219,6 @@ class HistoryScreen(FeatureScreen):
     # The store
 
     def _chosen(self) -> Chat | None:
-        """Return the selected chat; notify if there is none."""
         row = self.chat_list.row
         if row is None:
             self.inform("No chat is selected.")

@@ -1,13 +1,10 @@
-"""A chat in the scrollback: its questions, which of the app's commands it has, and what they do.
-
-Words, aliases and meanings of commands are the app's. `tui.chat.session` runs the answers, `tui.inline.scrollback`
-reads the input.
-"""
+"""A chat in the scrollback: its questions, which of the app's commands it has, and what they do. Words, aliases and
+meanings of commands are the app's. `tui.chat.session` runs the answers, `tui.inline.scrollback` reads the input."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -67,7 +64,6 @@ def parse_command(text: str) -> tuple[Command | None, str, str] | None:
 
 
 def needs_full_screen(word: str) -> bool:
-    """Return whether only the full screen has the command."""
     return any(table.of_word(word) for table in _TABLES)
 
 
@@ -133,7 +129,6 @@ class InlineChat:
 
     @property
     def branch(self) -> Sequence[Message]:
-        """The shown messages."""
         return self._session.conversation.branch
 
     async def open(
@@ -150,7 +145,12 @@ class InlineChat:
         if not is_new:
             await self._session.open(chat_id, keeps_model=keeps_model)
         if settings is not None:
-            self._settings_editor.begin(await self._defaults(settings))
+            try:
+                defaults = await self._settings_editor.defaults(settings)
+            except UserError as error:
+                self._scrollback.print_line(str(error))
+                defaults = ChatSettings(settings.system)
+            self._settings_editor.begin(defaults)
         conversation = self._session.conversation
         conversation.settings = replace(
             conversation.settings,
@@ -167,8 +167,14 @@ class InlineChat:
     async def submit(self, text: str) -> None:
         """Run a command, attach the file whose full path is all of `text`, or ask a question."""
         self.held_back = ""
-        if paths := await asyncio.to_thread(pasted_paths, text):
-            await self._drop(paths)
+        paths = await asyncio.to_thread(pasted_paths, text)
+        for path in paths:
+            with self._print_errors():
+                attachment = await self._reader.read_file(path, path.name)
+                others = (each for each in self.dropped if each.name != attachment.name)
+                self.dropped = (*others, attachment)
+                self._scrollback.print_line(f"Attached {attachment.label}: it goes with your next question.")
+        if paths:
             return
         line = parse_command(text)
         if line is None:
@@ -183,14 +189,12 @@ class InlineChat:
             if isawaitable(outcome):
                 await outcome
         elif needs_full_screen(word):
-            self._scrollback.print_line(
-                f"/{word} needs the full screen: localllm chat. /help lists the commands available here."
-            )
+            remedy = "localllm chat. /help lists the commands available here."
+            self._scrollback.print_line(f"/{word} needs the full screen: {remedy}")
         else:
             self._scrollback.print_line(unknown_command(word, COMMANDS, "/help lists the commands."))
 
     async def ask(self, question: str, attachments: tuple[Attachment, ...] = ()) -> None:
-        """Ask, and print the answer as it streams."""
         content = MessageContent(role="user", content=question, attachments=attachments)
         edited, self.edited = self.edited, None
         if edited is None:
@@ -200,11 +204,9 @@ class InlineChat:
 
     @property
     def begun(self) -> str:
-        """The text that the prompt begins with."""
         return self.held_back or (self.edited.content if self.edited else "")
 
     def cancel_edit(self) -> None:
-        """Begin with an empty prompt."""
         self.edited, self.held_back = None, ""
 
     async def wait_for(self, work: Coroutine[Any, Any, object]) -> None:
@@ -224,20 +226,17 @@ class InlineChat:
         return bool(text)
 
     async def close(self) -> None:
-        """Stop the answer and generating a title."""
         await self._session.close()
 
     # Commands, see `COMMANDS`
 
     async def answer_again(self) -> None:
-        """Answer the last question again."""
         if self._session.conversation.leaf_id is None:
             self._scrollback.print_line("There is no question yet.")
         else:
             await self._answer(self._session.chat.answer_again)
 
     async def continue_answer(self) -> None:
-        """Continue the last answer if it was stopped or cut off."""
         answer = self._session.conversation.unfinished_answer
         if answer is None:
             self._scrollback.print_line("There is no unfinished answer.")
@@ -245,7 +244,6 @@ class InlineChat:
             await self._answer(partial(self._session.chat.continue_answer, answer))
 
     def edit(self) -> None:
-        """Edit the last question."""
         leaf_id = self._session.conversation.leaf_id
         self.edited = None if leaf_id is None else self._session.conversation.question_of(leaf_id)
         if self.edited is None:
@@ -254,12 +252,10 @@ class InlineChat:
             self._scrollback.print_line("Edit the question; Ctrl+C cancels.")
 
     async def edit_in_editor(self, text: str) -> None:
-        """Edit `text`, or the question that is edited, in the user's editor; the prompt begins with what it saves."""
         with self._print_errors():
             self.held_back = await edit_text(text or self.begun)
 
     async def new_chat(self) -> None:
-        """Start an empty chat with the settings of this one."""
         settings = self._session.conversation.settings
         self.dropped = ()
         self._session.new_chat()
@@ -267,21 +263,17 @@ class InlineChat:
         self._scrollback.print_line("New chat." if self._is_saved else "Chat discarded.")
 
     def set_system_prompt(self, text: str) -> None:
-        """Set the system prompt of this chat, or print it."""
         self._scrollback.print_line(self._settings_editor.set_system_prompt(text))
 
     async def edit_options(self, text: str) -> None:
-        """Set options from `text`, or print them."""
         with self._print_errors():
             self._scrollback.print_line(await self._settings_editor.change_options(text))
 
     def set_thinking(self, text: str) -> None:
-        """Set how much the model thinks before an answer, or print it."""
         with self._print_errors():
             self._scrollback.print_line(self._settings_editor.set_thinking(text))
 
     async def use_preset(self, name: str) -> None:
-        """Apply a preset, or list the presets."""
         with self._print_errors():
             self._scrollback.print_line(await self._settings_editor.use_preset(name))
 
@@ -310,20 +302,12 @@ class InlineChat:
                 await self.answer_again()
 
     async def use_prompt(self, name: str) -> None:
-        """Begin the next question with a prompt of the library, or list the prompts."""
         with self._print_errors():
             if name:
                 self.held_back = await self._settings_editor.prompt(name)
                 self._scrollback.print_line("Edit the prompt; Enter sends it, Ctrl+C cancels.")
             else:
                 self._scrollback.print_line(await self._settings_editor.list_prompts())
-
-    async def _defaults(self, settings: Settings) -> ChatSettings:
-        try:
-            return await self._settings_editor.defaults(settings)
-        except UserError as error:
-            self._scrollback.print_line(str(error))
-            return ChatSettings(settings.system)
 
     @contextmanager
     def _print_errors(self) -> Iterator[None]:
@@ -333,7 +317,6 @@ class InlineChat:
             self._scrollback.print_line(str(error))
 
     async def edit_tools(self, text: str) -> None:
-        """Switch tools, name folders and more from text such as `on files`, or print the tools."""
         with self._print_errors():
             self._scrollback.print_line(await self._tools_editor.run(text))
 
@@ -346,13 +329,11 @@ class InlineChat:
                 self.held_back = step.question.content
 
     async def redo_step(self) -> None:
-        """Do again what was taken back last."""
         with self._print_errors():
             step = await self._session.chat.redo_step()
             self._scrollback.print_line("It is done again." if step else "There is nothing to do again.")
 
     async def compare(self, name: str) -> None:
-        """Answer the last question with the model `name` too, and print the figures of both answers."""
         chat = self._session.chat
         former = chat.conversation.branch[-1] if chat.conversation.last_answer else None
         if not name or former is None:
@@ -372,12 +353,10 @@ class InlineChat:
             await self._awaited(partial(self._session.chat.compact, focus))
 
     def toggle_figures(self) -> None:
-        """Print the figures after each answer from now on, or no longer."""
         self._shows_stats = not self._shows_stats
         self._scrollback.print_line("Figures are now shown." if self._shows_stats else "Figures are now hidden.")
 
     def toggle_thoughts(self) -> None:
-        """Collapse reasoning from now on, or show it, including that of the last answer."""
         folds = self._scrollback.collapses_reasoning = not self._scrollback.collapses_reasoning
         self._scrollback.print_line("Thoughts are now collapsed." if folds else "Thoughts are now shown.")
         reasoning = self.branch[-1].reasoning if self.branch else ""
@@ -385,7 +364,6 @@ class InlineChat:
             self._scrollback.unfold(reasoning)
 
     def copy_answer(self) -> None:
-        """Copy the last answer to the clipboard."""
         text = self._session.conversation.last_answer
         if not text:
             self._scrollback.print_line("There is no answer to copy yet.")
@@ -395,14 +373,12 @@ class InlineChat:
             self._scrollback.print_line("This terminal has no clipboard access.")
 
     def show_help(self, topic: str = "") -> None:
-        """Print commands and keys, or the page of the guide about `topic`."""
         if topic:
             self._scrollback.print_line(read_topic(topic))
             return
         self._scrollback.print_line(help_text(is_saved=self._is_saved, breaks_lines=breaks_lines()))
 
     def quit_app(self) -> None:
-        """End the chat."""
         self.is_quitting = True
 
     # Helpers
@@ -410,10 +386,7 @@ class InlineChat:
     async def _attached(self, question: str) -> tuple[Attachment, ...] | None:
         """Return the attachments of a question: dropped files, those that it mentions, and those of the question it
         replaces that were not mentioned there. Print the fault of a mention and return None if the question is held
-        back.
-
-        In a text of several lines, possibly pasted, only files below the folder count.
-        """
+        back. In a text of several lines, possibly pasted, only files below the folder count."""
         try:
             names = {attachment.name for attachment in self.dropped}
             read = await self._mention_reader.read(question, names, is_typed="\n" not in question)
@@ -424,21 +397,10 @@ class InlineChat:
         for attachment in read:
             self._scrollback.print_line(f"Attached {attachment.label}.")
         read = (*self.dropped, *read)
-        return (*self._attachments_of_edited({attachment.name for attachment in read}), *read)
-
-    async def _drop(self, paths: Sequence[Path]) -> None:
-        """Attach files to the next question, in place of those with the same names."""
-        for path in paths:
-            with self._print_errors():
-                attachment = await self._reader.read_file(path, path.name)
-                others = (each for each in self.dropped if each.name != attachment.name)
-                self.dropped = (*others, attachment)
-                self._scrollback.print_line(f"Attached {attachment.label}: it goes with your next question.")
-
-    def _attachments_of_edited(self, read: Collection[str]) -> Iterator[Attachment]:
         if self.edited is not None:
-            named = {*names_in(self.edited.content), *read}
-            yield from (each for each in self.edited.attachments if each.name not in named)
+            named = {*names_in(self.edited.content), *(attachment.name for attachment in read)}
+            read = (*(each for each in self.edited.attachments if each.name not in named), *read)
+        return read
 
     async def _answer(self, begin: Callable[[], object]) -> None:
         await self._awaited(begin)

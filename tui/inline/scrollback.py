@@ -55,9 +55,8 @@ def without_echo() -> Iterator[None]:
 
 
 def has_pending_input() -> bool:
-    """Return whether more input follows so soon that it was pasted.
-
-    A terminal in canonical mode reports whole lines only: it is switched for a moment.
+    """Return whether more input follows so soon that it was pasted. A terminal in canonical mode reports whole lines
+    only: it is switched for a moment.
     """
     if sys.platform == "win32":
         return False
@@ -74,7 +73,6 @@ def has_pending_input() -> bool:
 
 
 def breaks_lines() -> bool:
-    """Return whether Alt+Enter starts a new line in this terminal."""
     editor = _line_editor()
     return editor is not None and _is_gnu(editor) and os.environ.get("TERM") != "dumb"
 
@@ -90,43 +88,33 @@ class LinePrompt:
         self._must_join = False
         if isinstance(sys.stdin, TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # a paste may be invalid UTF-8: show a replacement character
-        if self._editor is not None:
-            self._set_up(self._editor)
-
-    def remember(self, questions: Sequence[str]) -> None:
-        """Add `questions` to the history, newest last."""
-        if self._editor is not None:
-            for question in questions:
-                self._editor.add_history(printable(question))
-
-    def read(self, begun: str = "") -> str:
-        """Return the printable text entered; `begun` is its initial text.
-
-        Three quotes start and end a text of several lines. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C.
-        """
-        first = self._pasted_or_typed(begun)
-        text = printable_paste(multiline(first, lambda: input(CONTINUATION)))
-        if text.strip():
-            self.remember([text])
-        return text
-
-    def _set_up(self, editor: ModuleType) -> None:
-        is_gnu = _is_gnu(editor)
-        editor.parse_and_bind(_COMPLETES_GNU if is_gnu else _COMPLETES_EDITLINE)
+        if (editor := self._editor) is None:
+            return
+        editor.parse_and_bind(_COMPLETES_GNU if _is_gnu(editor) else _COMPLETES_EDITLINE)
         editor.set_auto_history(False)  # a text of several lines is one entry
         editor.set_completer_delims(" \t\n")
         editor.set_completer(self._complete)
-        marks_pastes = is_gnu and os.environ.get("TERM") != "dumb"
+        marks_pastes = breaks_lines()
         if marks_pastes:
             editor.parse_and_bind(_MARKS_PASTES)
             editor.parse_and_bind(_BREAKS_LINES)
         self._must_join = not marks_pastes and sys.stdout.isatty()
 
-    def _pasted_or_typed(self, begun: str) -> str:
+    def remember(self, questions: Sequence[str]) -> None:
+        if self._editor is not None:
+            for question in questions:
+                self._editor.add_history(printable(question))
+
+    def read(self, begun: str = "") -> str:
+        """Return the printable text entered; `begun` is its initial text. Three quotes start and end a text of several
+        lines. Raises EOFError for Ctrl-D, KeyboardInterrupt for Ctrl-C."""
         lines = [self._line(begun)]
         while self._must_join and has_pending_input():
             lines.append(input(CONTINUATION))
-        return "\n".join(lines)
+        text = printable_paste(multiline("\n".join(lines), lambda: input(CONTINUATION)))
+        if text.strip():
+            self.remember([text])
+        return text
 
     def _line(self, begun: str) -> str:
         editor = self._editor
@@ -139,35 +127,21 @@ class LinePrompt:
             editor.set_startup_hook(None)
 
     def _complete(self, begun: str, index: int) -> str | None:
-        is_first_word = self._editor is not None and self._editor.get_begidx() == 0
+        fitting: list[str] = []
         if begun.startswith("@"):
-            fitting = [_file_completion(name) for name in complete_path(begun[1:], Path.cwd())]
-        elif not is_first_word:
-            fitting = self._fitting_arguments(begun)
-        else:
+            for name in complete_path(begun[1:], Path.cwd()):
+                quote = '"' if any(space in name for space in " \t\n") else ""
+                end = "" if quote or name.endswith("/") else " "  # a folder goes on
+                fitting.append(f"@{quote}{printable(name)}{end}")
+        elif self._editor is not None and self._editor.get_begidx() == 0:
             fitting = [completion for completion in self._slash_completions if begun and completion.startswith(begun)]
+        elif self._editor is not None:
+            slash, _, typed = self._editor.get_line_buffer().partition(" ")
+            if slash.startswith("/") and typed.endswith(begun):
+                before = typed.removesuffix(begun)  # names of arguments may have spaces: only the rest is completed
+                names = (name for name in self._arguments(slash[1:].lower()) if name.startswith(typed))
+                fitting = [printable(name.removeprefix(before)) for name in names]
         return fitting[index] if index < len(fitting) else None
-
-    def _fitting_arguments(self, begun: str) -> list[str]:
-        """Return the rest of each argument whose beginning is on the line; names may have spaces."""
-        if self._editor is None:
-            return []
-        slash, _, typed = self._editor.get_line_buffer().partition(" ")
-        if not slash.startswith("/") or not typed.endswith(begun):
-            return []
-        before = typed.removesuffix(begun)
-        return [
-            printable(name.removeprefix(before))
-            for name in self._arguments(slash[1:].lower())
-            if name.startswith(typed)
-        ]
-
-
-def _file_completion(name: str) -> str:
-    """Return the completion of a file, with a trailing space, or of a folder, without."""
-    if any(space in name for space in " \t\n"):
-        return f'@"{printable(name)}'
-    return f"@{printable(name)}" if name.endswith("/") else f"@{printable(name)} "
 
 
 def _is_gnu(editor: ModuleType) -> bool:
@@ -186,19 +160,16 @@ class Scrollback(AnswerPrinter):
     """Prints the chat, and what its commands show of it."""
 
     def recall(self, branch: Sequence[Message]) -> None:
-        """Print the last question, what was attached to it, and its answer."""
         question_indexes = [index for index, message in enumerate(branch) if message.role == "user"]
         for message in branch[question_indexes[-1] :] if question_indexes else ():
             text = printable(message.content)
             is_question = message.role == "user"
-            click.echo(
-                dimmed(PROMPT + text.replace("\n", f"\n{CONTINUATION}")) if is_question else text, err=is_question
-            )
+            shown = dimmed(PROMPT + text.replace("\n", f"\n{CONTINUATION}")) if is_question else text
+            click.echo(shown, err=is_question)
             for attachment in message.attachments:
                 self.print_line(f"Attached {attachment.label}.")
 
     def unfold(self, reasoning: str) -> None:
-        """Print the reasoning of an answer."""
         click.echo(dimmed(printable(reasoning)), err=True)
 
     def copy(self, text: str) -> bool:

@@ -58,9 +58,7 @@ class InlineSession:
         self._notices = LoadingLine()
         compaction = AutoCompaction.of(options.settings)
         tools = LazyTools(options.settings.data_dir)
-        session = ChatSession(
-            connection, repository, time.monotonic, lambda: None, tools, compaction=lambda: compaction
-        )
+        session = ChatSession(connection, repository, time.monotonic, tools=tools, compaction=lambda: compaction)
         self._chat = InlineChat(
             session,
             options.settings.data_dir,
@@ -71,7 +69,6 @@ class InlineSession:
         )
 
     def run(self) -> None:
-        """Open the chat, load the model, and answer."""
         options = self._options
         self._loop.run(
             self._chat.open(
@@ -96,7 +93,6 @@ class InlineSession:
             self._loop.run(self._chat.close())
 
     def _load(self) -> None:
-        """Load the model; ask before loading one that fits only partly."""
         try:
             self._wait_for_model()
         except UnfitError as error:
@@ -111,9 +107,8 @@ class InlineSession:
         self._notices.print(self._connection.state.notices)
         state, requested = self._connection.state, self._options.settings.ctx
         if state.n_ctx and requested not in (0, state.n_ctx):  # it was loaded already, otherwise
-            self._scrollback.print_line(
-                f"Note: {state.model} is loaded with {state.n_ctx} tokens of context, not {requested}."
-            )
+            note = f"{state.model} is loaded with {state.n_ctx} tokens of context, not {requested}."
+            self._scrollback.print_line(f"Note: {note}")
 
     def _wait_for_model(self) -> None:
         with without_echo():
@@ -122,7 +117,10 @@ class InlineSession:
     def _converse(self) -> None:
         prompt = LinePrompt(SLASH_WORDS, self._chat.arguments_of)
         prompt.remember(self._loop.run(self._repository.recent_questions()))
-        self._greet()
+        branch = self._chat.branch
+        self._scrollback.recall(branch)
+        stands = f" {len(branch)} messages so far, /new starts another chat;" if branch else " ask a question;"
+        self._scrollback.print_line(f"{self._connection.state.model}:{stands} /help for help, Ctrl-D to quit.")
         while not self._chat.is_quitting:
             try:
                 text = prompt.read(self._chat.begun)
@@ -139,13 +137,6 @@ class InlineSession:
                 with suppress(KeyboardInterrupt), without_echo():  # Ctrl-C stopped the command, which reported it
                     self._loop.run(self._chat.submit(text))
                 self._notices.print(self._connection.state.notices)
-
-    def _greet(self) -> None:
-        """Print the last exchange and a hint."""
-        branch = self._chat.branch
-        self._scrollback.recall(branch)
-        stands = f" {len(branch)} messages so far, /new starts another chat;" if branch else " ask a question;"
-        self._scrollback.print_line(f"{self._connection.state.model}:{stands} /help for help, Ctrl-D to quit.")
 
 
 class LoopThread:

@@ -50,11 +50,9 @@ class JobMonitor:
         return sum(not job.has_ended for job in self.jobs.values())
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed` after every change."""
         self._changed.append(changed)
 
     def on_end(self, ended: Callable[[Job], None]) -> None:
-        """Call `ended` with every job that ends."""
         self._ended.append(ended)
 
     async def run(self) -> None:
@@ -152,7 +150,6 @@ class QuitFlow:
         self._is_quitting = False  # started after the terminal closed
 
     def quit(self) -> None:
-        """End the app; handle running jobs by the setting, or ask."""
         choice = self._settings_controller.settings.jobs_at_exit
         if not self._jobs.n_busy:
             self._app.exit()
@@ -201,7 +198,6 @@ class QuitFlow:
             self._app.exit()
 
     async def _settle_jobs(self, choice: str) -> None:
-        """Keep the service until its jobs end, or cancel them all."""
         client = await localllm_service(self._connection)
         if choice == _GO_ON:
             await client.stay_until_jobs_end()

@@ -31,10 +31,8 @@ _WIDTHS = {"State": 11, "Progress": 16, "Speed": 10, "Left": 10}
 _TITLE_CELLS = 16
 _MARGIN = 2
 _DRAWN_EVERY_S = 0.2  # five times a second reads as motion
-_LOG_READ_EVERY_S = 1.0
+_READ_EVERY_S = 1.0  # a log
 _NONE = "No jobs. Downloads, conversions and benchmarks appear here."
-
-_READ_EVERY_S = 1.0
 _MAX_BYTES = 256 * 1024  # earlier lines are in the file
 
 
@@ -64,7 +62,7 @@ class JobsScreen(FeatureScreen):
         self.table.focus()
         self.app_context.jobs.watch(self._note_change)
         self.set_interval(_DRAWN_EVERY_S, self._draw)
-        self.set_interval(_LOG_READ_EVERY_S, self._follow_log)
+        self.set_interval(_READ_EVERY_S, self._follow_log)
         self._draw()
 
     def on_screen_resume(self) -> None:
@@ -145,7 +143,6 @@ class JobTable(DataTable[Text]):
 
     @property
     def n_hidden(self) -> int:
-        """The number of trailing cells that do not fit."""
         return 1 + len(_WIDTHS) - len(self._shown)
 
     @property
@@ -170,7 +167,6 @@ class JobTable(DataTable[Text]):
                         self.update_cell(job_id, name, _cell(now))
 
     def _draw_all(self) -> None:
-        """Redraw every row; keep the cursor on its job."""
         job_id = self.job_id
         self.clear(columns=True)
         others, left = dict(_WIDTHS), self.size.width - _MARGIN
@@ -243,7 +239,6 @@ class LogView(Log):
         self._append(added)
 
     def on_resize(self, _: Resize) -> None:
-        """Wrap to the new width and scroll to the end."""
         if self.scrollable_content_region.width != self._wrap_cells:
             self._wrap_cells = self.scrollable_content_region.width
             self.clear()

@@ -65,7 +65,6 @@ class Code:
 
     @property
     def n_complete(self) -> int:
-        """The number of rows that do not change any more."""
         return len(self._rows)
 
     def grow(self, rows: Iterable[str], rest: str, *, is_finished: bool) -> None:
@@ -78,25 +77,23 @@ class Code:
         self._is_finished = is_finished
 
     def row(self, number: int) -> str:
-        """Return a row without tabs."""
         return self._rows[number] if number < len(self._rows) else self._rest
 
     def words(self, number: int) -> list[Word]:
         if self._others is None:
-            self._others = self._read_others()
+            self._reader = reader = self._reader or _Reader(self.info)
+            is_read_whole = self._is_finished and len(self) <= _MAX_WHOLE
+            while not is_read_whole and self._make_final(reader):
+                pass
+            rows = [self.row(row) for row in range(0 if is_read_whole else len(self._final), len(self))]
+            if is_read_whole:
+                words: Iterable[Word] = reader.read_whole(_text(rows))
+            else:
+                read = reader.read(_text(rows), self._stack, _length(self._begun))
+                words = chain(self._begun, (word for word, _ in read))
+            self._others = _checked(_in_rows(words), rows)
         n_final = len(self._final)
         return self._final[number] if number < n_final else self._others[number - n_final]
-
-    def _read_others(self) -> list[list[Word]]:
-        self._reader = reader = self._reader or _Reader(self.info)
-        if self._is_finished and len(self) <= _MAX_WHOLE:
-            rows = self._rows_from(0)
-            return _checked(_in_rows(reader.read_whole(_text(rows))), rows)
-        while self._make_final(reader):
-            pass
-        rows = self._rows_from(len(self._final))
-        words = (word for word, _ in reader.read(_text(rows), self._stack, _length(self._begun)))
-        return _checked(_in_rows((*self._begun, *words)), rows)
 
     def _make_final(self, reader: _Reader) -> bool:
         """Read rows of which enough others follow for good; return False if there are none."""
@@ -118,9 +115,6 @@ class Code:
         self._final += _checked(read, rows[: len(read)])
         self._stack, self._n_waited_for = stack, 2 * _WINDOW
         return True
-
-    def _rows_from(self, first: int) -> list[str]:
-        return [self.row(number) for number in range(first, len(self))]
 
 
 @lru_cache(maxsize=64)

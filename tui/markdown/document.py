@@ -66,7 +66,6 @@ def _clean(tokens: Iterable[Token]) -> None:
 
 
 def _without_images(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Yield the tokens with links instead of images."""
     from markdown_it.token import Token
 
     for token in tokens:
@@ -104,7 +103,6 @@ class CodeBlock:
 
     @property
     def title(self) -> str:
-        """One line: language, length and beginning."""
         n_lines = self.text.count("\n") + 1
         size = f"{n_lines} lines" if n_lines > 1 else "1 line"
         begin = next((line for line in self.text.splitlines() if line.strip()), "")
@@ -260,7 +258,6 @@ class _Column:
         self._starts: list[int] = []
 
     def replace(self, n_kept: int, blocks: Iterable[Lines]) -> None:
-        """Replace all but the first `n_kept` blocks."""
         del self._blocks[n_kept:], self._starts[n_kept:]
         for block in blocks:
             n_lines = len(self)
@@ -292,7 +289,6 @@ def _addresses(references: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def _blocks(tokens: Iterable[Token]) -> Iterator[list[Token]]:
-    """Yield the tokens of each top-level block."""
     block: list[Token] = []
     depth = 0
     for token in tokens:

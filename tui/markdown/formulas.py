@@ -156,20 +156,14 @@ _SYMBOLS = _pairs(
     "rangle ⟩ lbrace { rbrace } lbrack [ rbrack ] vert | lvert | rvert | Vert ‖ lVert ‖ rVert ‖ backslash \\ "
     "cdotp · colon : triangleq ≜ coloneqq ≔ doteq ≐ asymp ≍ lt < gt >"
 )
-
-
 _FUNCTIONS = _names(
     "arccos arcsin arctan arg cos cosh cot coth csc deg det dim exp gcd hom inf ker lg lim liminf limsup ln log max "
     "min Pr sec sin sinh sup tan tanh bmod mod"
 )
-
-
 _PLAIN = _names(
     "text textrm textbf textit texttt textsf mathrm mathbf mathit mathsf mathtt mathcal mathscr mathfrak boldsymbol bm "
     "operatorname operatorname* mbox hbox boxed emph pmb"
 )
-
-
 _DOUBLE_STRUCK = _pairs("A 𝔸 B 𝔹 C ℂ D 𝔻 E 𝔼 F 𝔽 H ℍ K 𝕂 N ℕ P ℙ Q ℚ R ℝ S 𝕊 T 𝕋 Z ℤ 1 𝟙")
 
 
@@ -232,7 +226,6 @@ class _Formula:
         return {"'": "′", "~": " "}.get(sign, " " if sign.isspace() else sign)
 
     def argument(self) -> str:
-        """Return the next group or sign."""
         sign = self._take()
         while sign is not None and sign.isspace():
             sign = self._take()

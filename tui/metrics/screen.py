@@ -56,11 +56,9 @@ METRICS_COMMANDS = CommandTable(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """The activity of one model between two snapshots; None for figures without events.
-
-    `output_tps` sums all answers per second of wall time, `first_token_s` is the mean latency of those that began,
-    `cached_share` the cached share of their prompt tokens.
-    """
+    """The activity of one model between two snapshots; None for figures without events. `output_tps` sums all answers
+    per second of wall time, `first_token_s` is the mean latency of those that began, `cached_share` the cached share of
+    their prompt tokens."""
 
     output_tps: float
     first_token_s: float | None
@@ -116,10 +114,8 @@ def _sample(model: ModelStatus, old: EngineCounters, new: EngineCounters, betwee
 
 
 def sparkline(values: Sequence[float | None], n_columns: int, most: float | None = None) -> str:
-    """Return the last `n_columns` values as blocks, newest on the right, scaled to `most` (default: their maximum).
-
-    None leaves a gap.
-    """
+    """Return the last `n_columns` values as blocks, newest on the right, scaled to `most` (default: their maximum);
+    None leaves a gap."""
     shown = values[-n_columns:] if n_columns > 0 else ()
     top = most or max((value for value in shown if value is not None), default=0.0)
     shares = (None if value is None else min(max(value / top, 0.0), 1.0) if top else 0.0 for value in shown)
@@ -175,7 +171,6 @@ def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
 
 
 def bench_runs(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    """Return the benchmark jobs, newest first."""
     return tuple(sorted((job for job in jobs if job.kind == "bench"), key=lambda job: -job.created_s))
 
 
@@ -196,7 +191,6 @@ def run_line(job: Job) -> str:
 
 
 def compared_lines(before: Job, after: Job) -> list[str]:
-    """Return the figures that both runs have, and their ratio (above 1 is better)."""
     old, new = _figures(before.result or {}), _figures(after.result or {})
     both = [key for key in old if key in new]
     if not both:

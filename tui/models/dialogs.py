@@ -61,10 +61,8 @@ class ModelInfoScreen(TableDialog):
 
 class QuantizeScreen(ModalScreen[dict[str, object] | None]):
     """A list of types and a field for a size; `n_bytes` is the model's current size. Returns the arguments of a
-    quantize job.
-
-    It opens with a single letter, so what is typed may be meant for the search field: Enter alone starts nothing.
-    """
+    quantize job. It opens with a single letter, so what is typed may be meant for the search field: Enter alone starts
+    nothing."""
 
     CSS_PATH = "panel.tcss"
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (72, "-wide")]  # noqa: RUF012 - Textual declares no class variable
@@ -91,9 +89,8 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
             yield OptionList(Option("Cancel", id=_CANCEL), *types)
             yield Static("", id="about", markup=False)
             yield Input(placeholder="or a maximum size, such as 4.2GB: selects the best mix", compact=True)
-            yield Static(
-                "loss: perplexity increase on Llama-3-8B (6.23), from llama.cpp.", markup=False, classes="aside"
-            )
+            loss = "loss: perplexity increase on Llama-3-8B (6.23), from llama.cpp."
+            yield Static(loss, markup=False, classes="aside")
 
     def on_mount(self) -> None:
         types = self.query_one(OptionList)
@@ -124,7 +121,6 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
 
 
 def type_line(choice: TypeChoice) -> str:
-    """Return a type as one line: name, size, loss, fit, speed."""
     loss = "?" if choice.perplexity_loss is None else f"+{choice.perplexity_loss:.4f}"
     quant = choice.quant
     name = printable_line(quant.name)
@@ -150,11 +146,9 @@ def _mark(settings: Settings) -> Path:
 
 class WelcomeScreen(ModalScreen[bool]):
     """This machine, and models that suit it, to download while chatting with the guide; closes with the first choice.
-    Fetches its content in the background.
-
-    It opens by itself, so what is typed may be meant for the prompt: Enter alone downloads nothing, and the app closes
-    this screen for a character (the result is then False: the user did not look at it).
-    """
+    Fetches its content in the background. It opens by itself, so what is typed may be meant for the prompt: Enter alone
+    downloads nothing, and the app closes this screen for a character (the result is then False: the user did not look
+    at it)."""
 
     CSS_PATH = "panel.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -240,7 +234,6 @@ def _not_now() -> Option:
 
 
 def offer_line(offer: Recommended) -> str:
-    """Return a recommendation as one printable line: title, size, fit, speed, role."""
     speed = f"about {format_rate(offer.quant.fit)}" if format_rate(offer.quant.fit) else ""
     size, fit = format_size(offer.quant.n_bytes), format_fit(offer.quant.fit)
     facts = (offer.title, size, fit, speed, _ROLES.get(offer.role, ""))

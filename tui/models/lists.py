@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,7 +55,6 @@ class ModelLists:
         self._notes = {"local": "Scanning …", "catalogue": "Selecting models for this machine …", "hub": ""}
 
     def sections(self) -> tuple[Section, ...]:
-        """Return the sections in order; only the error if there is one."""
         if self.error is not None:
             return (Section("Models", (), f"{self.error.cause} {self.error.remedy}".strip()),)
         if self._of_engine is not None:
@@ -64,8 +64,13 @@ class ModelLists:
             return (self._paths, *((Section("In other programs", others),) if others else ()))
         local, external = local_rows(self._local, self.words)
         recommended, found = downloadable_rows(self._recommended, self._found, self.words)
-        nothing = "No local model matches." if self.words and not local else ""
-        note = self._notes["local"] or nothing or ("" if self.words else self._folder_note())
+        note = self._notes["local"]
+        if not note and self.words:
+            note = "" if local else "No local model matches."
+        elif not note and self._folder:
+            home = str(Path("~").expanduser())
+            shown = f"~{self._folder.removeprefix(home)}" if self._folder.startswith(f"{home}/") else self._folder
+            note = f"{shown}: GGUF files copied here appear at once."
         listed = [Section("Local", local, note)]
         if external:
             listed.append(Section("In other programs", external))
@@ -75,10 +80,12 @@ class ModelLists:
         if self._notes["hub"]:
             listed.append(Section("On the hub", (), self._notes["hub"]))
         seen: set[str] = set()
-        return tuple(
-            Section(section.title, with_jobs(_deduplicated(section.rows, seen), self._jobs.jobs.values()), section.note)
-            for section in listed
-        )
+        sections = []
+        for section in listed:  # hubs and disks may list the same model twice
+            rows = with_jobs([row for row in section.rows if row.id not in seen], self._jobs.jobs.values())
+            seen.update(row.id for row in rows)
+            sections.append(replace(section, rows=rows))
+        return tuple(sections)
 
     def row(self, row_id: str) -> ModelRow | None:
         return next((row for section in self.sections() for row in section.rows if row.id == row_id), None)
@@ -115,7 +122,6 @@ class ModelLists:
         self._on_change()
 
     async def has_changed(self) -> bool:
-        """Return whether files came to the models folder or left it since the last refresh, or one of them grows."""
         is_growing = any(model.is_arriving for model in self._local)
         return is_growing or (bool(self._folder) and await self._look() != self._folder_stamp)
 
@@ -124,13 +130,6 @@ class ModelLists:
 
     def holds(self, path: str) -> bool:
         return bool(self._folder) and Path(path).is_relative_to(self._folder)
-
-    def _folder_note(self) -> str:
-        if not self._folder:
-            return ""
-        home = str(Path("~").expanduser())
-        shown = f"~{self._folder.removeprefix(home)}" if self._folder.startswith(f"{home}/") else self._folder
-        return f"{shown}: GGUF files copied here appear at once."
 
     @property
     def path(self) -> str:
@@ -165,8 +164,6 @@ class ModelLists:
         self._on_change()
 
     def _change_soon(self) -> None:
-        """Batch the changes of the next moment."""
-
         def change() -> None:
             self._pending_change = None
             self._on_change()
@@ -178,11 +175,3 @@ class ModelLists:
         self._local = models
         self._notes["local"] = ""
         self._on_change()
-
-
-def _deduplicated(rows: Iterable[ModelRow], seen: set[str]) -> Iterator[ModelRow]:
-    """Yield each row once: hubs and disks may list the same model twice."""
-    for row in rows:
-        if row.id not in seen:
-            seen.add(row.id)
-            yield row

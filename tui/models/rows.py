@@ -27,7 +27,6 @@ def format_size(n_bytes: int) -> str:
 
 
 def format_fit(fit: ModelFit | None) -> str:
-    """Return whether the model fits: fits, tight, partly, won't run."""
     return "" if fit is None else _VERDICTS[fit.verdict]
 
 
@@ -59,11 +58,8 @@ def format_progress(job: Job) -> str:
 
 def format_removal(removal: RemovalResult) -> str:
     """Return how much space deleting a model frees, and which files are deleted: last, since they may be many."""
-    frees = (
-        f"This frees {format_size(removal.n_bytes_freed)}."
-        if removal.n_bytes_freed
-        else "This frees nothing: other files share its data."
-    )
+    freed = format_size(removal.n_bytes_freed)
+    frees = f"This frees {freed}." if freed else "This frees nothing: other files share its data."
     files = "\n".join(f"  {printable_line(path)}" for path in removal.paths)
     return f"{printable_line(removal.id)} and its files are deleted. {frees}\n{files}"
 
@@ -141,7 +137,6 @@ def engine_rows(models: Iterable[ModelStatus], words: str = "") -> tuple[ModelRo
 def downloadable_rows(
     recommended: Sequence[Recommended], found: Sequence[HubRepository], words: str = ""
 ) -> tuple[tuple[ModelRow, ...], tuple[Section, ...]]:
-    """Return the rows of the catalogue, and a section for each found repository."""
     by_reference = {each.reference: each for each in reversed(recommended)}  # one model may be best for two roles
     catalogue = tuple(
         _recommended_row(each)
@@ -152,19 +147,14 @@ def downloadable_rows(
 
 
 def with_jobs(rows: Iterable[ModelRow], jobs: Iterable[Job]) -> tuple[ModelRow, ...]:
-    """Return the rows with the latest pull of each."""
-    pulls = {}
-    for job in jobs:
-        if job.kind == "pull":
-            key = (job.arguments.get("reference"), job.arguments.get("quantize") or "")
-            pulls[key] = job
+    pulled = [(job.arguments, job) for job in jobs if job.kind == "pull"]
+    pulls = {(arguments.get("reference"), arguments.get("quantize") or ""): job for arguments, job in pulled}
     shown = []
     for row in rows:
         pull = pulls.get((row.reference, row.quantize)) if row.kind == "remote" else None
-        if pull is None or pull.state == "forgotten":
-            shown.append(row)
-        else:
-            shown.append(replace(row, progress=format_progress(pull), job_id="" if pull.has_ended else pull.id))
+        if pull is not None and pull.state != "forgotten":
+            row = replace(row, progress=format_progress(pull), job_id="" if pull.has_ended else pull.id)
+        shown.append(row)
     return tuple(shown)
 
 
@@ -192,7 +182,6 @@ def columns(width: int) -> Columns:
 
 
 def row_line(row: ModelRow, at: Columns) -> str:
-    """Return a row as one printable line, with a mark for a loaded model first."""
     mark = _LOADED_MARKS.get(row.state, " ")
     name = f"{mark} {set_cell_size(_cut(row.name, at.name), at.name)}"
     if row.damaged:
@@ -211,12 +200,8 @@ def row_line(row: ModelRow, at: Columns) -> str:
 
 def headings(title: str, at: Columns) -> str:
     named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("tok/s", at.speed), ("ctx", at.context))
-    return " ".join(
-        (
-            set_cell_size(_cut(title, at.name + 2), at.name + 2),
-            *(_right_aligned(text, width) for text, width in named if width),
-        )
-    )
+    cells = (_right_aligned(text, width) for text, width in named if width)
+    return " ".join((set_cell_size(_cut(title, at.name + 2), at.name + 2), *cells))
 
 
 def _local_row(model: LocalModel) -> ModelRow:

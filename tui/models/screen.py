@@ -144,7 +144,6 @@ class ModelList(OptionList):
 
     @property
     def row_id(self) -> str:
-        """The id of the highlighted row, "" for none."""
         option = self.highlighted_option
         return (option.id or "") if option is not None else ""
 
@@ -383,13 +382,11 @@ class ModelsScreen(FeatureScreen):
     # Helpers
 
     def _local_row(self) -> ModelRow | None:
-        """Return the row if its model is on this disk; otherwise notify."""
         row = self.row
         if row is None or row.kind in ("remote", "file", "folder"):
             is_remote = row is None or row.kind == "remote"
-            self.inform(
-                f"This model is not {'downloaded: Enter downloads' if is_remote else 'imported: I imports'} it."
-            )
+            missing = "downloaded: Enter downloads" if is_remote else "imported: I imports"
+            self.inform(f"This model is not {missing} it.")
             return None
         return row
 

@@ -36,10 +36,8 @@ async def resolve_model(connection: ServiceConnection, typed: str) -> str:
 
 
 def find_model(typed: str, models: Sequence[LocalModel]) -> LocalModel:
-    """Return the model called `typed`, else the only one whose name contains its words. Raises UsageError.
-
-    Its names are its id and that of its file.
-    """
+    """Return the model called `typed` (its id, or the name of its file), else the only one whose names contain the
+    words. Raises UsageError."""
     wanted = typed.casefold()
     names = {model.path: f"{model.id} {model.file_stem}".casefold() for model in models}
     exact = [model for model in models if wanted in (model.id.casefold(), model.path.casefold())]
@@ -58,7 +56,6 @@ def find_model(typed: str, models: Sequence[LocalModel]) -> LocalModel:
 
 
 def model_lines(models: Sequence[LocalModel], current: str) -> list[str]:
-    """Return one line for each model, with a mark before the `current` one."""
     lines = [f"{'*' if current in (model.loaded_as, model.id) else ' '} {model.id}" for model in models]
     return lines or ["There is no local model: localllm pull downloads one."]
 
@@ -115,10 +112,8 @@ def completed(path: str) -> str:
 
 
 def _rows(folder: Path, begin: str) -> tuple[ModelRow, ...]:
-    """Return the models in `folder` and its subfolders whose names begin with `begin`, models first.
-
-    Names that a terminal must not see are left out: a completed one goes into the search field as it is.
-    """
+    """Return the models in `folder` and its subfolders whose names begin with `begin`, models first. Names that a
+    terminal must not see are left out: a completed one goes into the search field as it is."""
     with os.scandir(folder) as found:
         entries = [
             entry

@@ -1,5 +1,7 @@
-"""One picture in the transcript or a dialog: drawn by textual-image once it is decoded, or a line that says why not.
+"""One picture in the transcript or a dialog: a small copy of a file that may be anything, drawn by textual-image, or a
+line that says why there is none.
 
+The size that the file declares is checked before any pixel is decoded; then the first frame is, and nothing else.
 Pillow and textual-image are imported with the first picture.
 """
 
@@ -8,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import io
 import sys
+import warnings
 from base64 import b64decode
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +26,6 @@ from textual.widgets import Static
 from app.chat.conversation import MediaFile
 from app.common.terminal import printable_line
 from quantizer.system.errors import UserError
-from tui.pictures.preview import Preview
 from tui.pictures.terminal_graphics import TerminalGraphics, graphics_of
 
 if TYPE_CHECKING:
@@ -31,12 +34,81 @@ if TYPE_CHECKING:
     from tui.context import BaseApp
 
 
+MAX_PREVIEW_PIXELS = 50_000_000  # 200 MB while it is decoded; a picture of a phone has 12 to 50 million
+_FORMATS = ("PNG", "JPEG", "GIF", "WEBP", "BMP")
+_SIDE = 640  # pixels kept, a megabyte: as many as a preview's rows show on most screens
+_N_REMEMBERED = 24
 MIN_SCREEN_ROWS = 20  # on a smaller screen a picture would leave no room for what is said about it
 _MAX_ROWS, _MAX_COLUMNS = 14, 60
 _SCREEN_SHARE = 3  # of the rows of the screen, a third
 _FRAME_COLUMNS = 8  # at the sides of the transcript and of a message
 _DIALOG_COLUMNS, _DIALOG_ROWS = 12, 8  # of the frame and the texts around it
 _WIDGETS = {"kitty": "TGPImage", "blocks": "HalfcellImage"}  # of textual-image, by protocol
+
+
+class PictureError(UserError):
+    """A picture that cannot be shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """The pixels of a picture, at most 640 a side, and its true size."""
+
+    image: Image
+    width: int
+    height: int
+
+
+def read_preview(data: bytes) -> Preview:
+    """Return a small copy of the picture in `data`. Takes up to a second. Raises PictureError."""
+    import PIL
+    from PIL import Image, ImageOps
+
+    Image.MAX_IMAGE_PIXELS = None  # its warning would be written over the screen; ours is the limit below
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            width, height = image.size
+            is_too_large = width * height > MAX_PREVIEW_PIXELS
+            if not is_too_large:
+                image.draft("RGB", (_SIDE, _SIDE))  # a JPEG is decoded at a fraction of its size
+                small: Image.Image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+                small.thumbnail((_SIDE, _SIDE))
+                if small.mode == "RGBA":  # on a white ground
+                    small = Image.alpha_composite(Image.new("RGBA", small.size, "white"), small).convert("RGB")
+                ImageOps.exif_transpose(small, in_place=True)  # turned as the camera was held
+    except PIL.UnidentifiedImageError as error:
+        raise PictureError("This picture cannot be shown.") from error
+    except Exception as error:  # a decoder raises whatever it meets in a damaged file
+        raise PictureError("It is damaged: its pixels cannot be read.") from error
+    if is_too_large:
+        raise PictureError(f"It is too large for a preview: {width}×{height}.")
+    return Preview(small, width, height)
+
+
+class Previews:
+    """Makes previews one at a time, and remembers the latest: a message that is scrolled back is drawn at once."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = asyncio.Lock()
+        self._latest: dict[str, Preview | PictureError] = {}
+
+    async def get(self, key: str, read: Callable[[], Awaitable[bytes]]) -> Preview:
+        """Return the preview of the picture that `key` names and `read` returns. Raises PictureError, and what `read`
+        raises."""
+        async with self._one_at_a_time:
+            found = self._latest.pop(key, None)
+            if found is None:
+                data = await read()
+                try:
+                    found = await asyncio.to_thread(read_preview, data)
+                except PictureError as error:  # remembered too
+                    found = error
+            self._latest[key] = found
+            while len(self._latest) > _N_REMEMBERED:
+                del self._latest[next(iter(self._latest))]
+        if isinstance(found, PictureError):
+            raise found
+        return found
 
 
 def picture_bounds(screen: Size, n_beside: int = 1) -> Size:
@@ -157,9 +229,7 @@ def picture_widget(image: Image, graphics: TerminalGraphics, size: Size) -> Widg
 
 def cells_of(width: int, height: int, graphics: TerminalGraphics, bounds: Size) -> Size:
     """Return the cells that a picture of `width` × `height` pixels takes: its true size, made smaller to fit `bounds`.
-
-    By half blocks a pixel is a cell wide.
-    """
+    By half blocks a pixel is a cell wide."""
     pixels_per_cell = 1 if graphics.protocol == "blocks" else graphics.cell_width
     columns = width / pixels_per_cell
     rows = height * graphics.cell_width / graphics.cell_height / pixels_per_cell

@@ -65,10 +65,8 @@ class GraphicsQuery:
         self._held_since_s = 0.0
 
     async def ask(self, write: Callable[[str], object], cell: tuple[int, int] | None) -> TerminalGraphics:
-        """Return how the terminal shows pictures; half blocks where it has not answered in half a second.
-
-        `cell` is the width and height of a cell in pixels where the system knows it.
-        """
+        """Return how the terminal shows pictures; half blocks where it has not answered in half a second. `cell` is the
+        width and height of a cell in pixels where the system knows it."""
         self._cell = cell or self._cell
         if self._answer is None:
             loop = asyncio.get_running_loop()

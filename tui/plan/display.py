@@ -1,8 +1,5 @@
-"""A plan as text: verdict, memory bars per device, and speed over layers on GPUs in Braille dots.
-
-Not textual-plot: it adds numpy to the app (190 to 390 ms of import on two cores), and distinguishes its points only by
-colour.
-"""
+"""A plan as text: verdict, memory bars per device, and speed over layers on GPUs in Braille dots. Not textual-plot: it
+adds numpy to the app (190 to 390 ms of import on two cores), and distinguishes its points only by colour."""
 
 from __future__ import annotations
 
@@ -37,7 +34,6 @@ _AXIS_COLUMNS = 22
 
 
 def headline(report: PlanReport) -> str:
-    """Return the verdict and the speeds, the most important first."""
     parts = [_VERDICTS[report.verdict]]
     if report.decode_tps is not None:
         parts.append(f"{format_speed(report.decode_tps)} tok/s (± {report.uncertainty:.0%})")
@@ -55,7 +51,6 @@ def machine_text(request: PlanRequest) -> str:
 
 
 def device_lines(report: PlanReport, n_columns: int) -> list[str]:
-    """Return two lines per device, a bar and its figures, and a legend."""
     lines = []
     for device in report.devices:
         name = f"{device.name}{f' {device.description}' if device.description else ''}"
@@ -123,7 +118,6 @@ class BrailleCanvas:
             self._dots[y // _DOTS_DOWN][x // _DOTS_ACROSS] |= _BITS[x % _DOTS_ACROSS][y % _DOTS_DOWN]
 
     def mark(self, x: float, y: float, sign: str) -> None:
-        """Draw the character `sign` over the dots and earlier marks."""
         column, row = self._dot(x, y)
         self._marks[row // _DOTS_DOWN, column // _DOTS_ACROSS] = sign
 
@@ -135,7 +129,6 @@ class BrailleCanvas:
                 self._marks.setdefault((row, column), sign)
 
     def rows(self) -> list[str]:
-        """Return the drawing, top first."""
         return [
             "".join(
                 self._marks.get((row, column)) or (chr(_BLANK + bits) if bits else " ")
@@ -151,10 +144,8 @@ class BrailleCanvas:
 
 
 def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_rows: int) -> list[str]:
-    """Return the curve and its legend in at most `n_columns` × `n_rows`.
-
-    `n_fitting` is the number of GPU layers of the automatic plan, None if unknown.
-    """
+    """Return the curve and its legend in at most `n_columns` × `n_rows`. `n_fitting` is the number of GPU layers of the
+    automatic plan, None if unknown."""
     if len(report.curve) < 2:
         return _without_curve(report)
     explained = _explained(report, n_fitting, n_columns)
@@ -181,7 +172,6 @@ def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_row
 
 
 def measured_points(report: PlanReport) -> dict[int, float]:
-    """Return the median measured speed by layers on GPUs."""
     found: dict[int, list[float]] = {}
     for run in report.measured:
         if run.kind == "decode" and run.gpu_layers is not None:
@@ -190,7 +180,6 @@ def measured_points(report: PlanReport) -> dict[int, float]:
 
 
 def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> list[str]:
-    """Return the legend on as few lines as possible."""
     tps = "?" if report.decode_tps is None else format_speed(report.decode_tps)
     parts = [f"{_CURRENT} plan: {report.n_on_gpus} layers, {tps} tok/s"]
     if n_fitting is not None and n_fitting < report.n_layers:
@@ -247,7 +236,6 @@ class SpeedCurve(Widget):
         self._n_fitting: int | None = None
 
     def show(self, report: PlanReport, n_fitting: int | None) -> None:
-        """Draw the curve of `report`; the automatic plan has `n_fitting` layers on GPUs."""
         self._report, self._n_fitting = report, n_fitting
         self.refresh()
 

@@ -1,7 +1,5 @@
-"""The plan screen: placement and speed of a model, controls to change the plan, and loading with it.
-
-Owns which plan is shown and when to request the next. The service computes plans (`client.plan`).
-"""
+"""The plan screen: placement and speed of a model, controls to change the plan, and loading with it. Owns which plan is
+shown and when to request the next. The service computes plans (`client.plan`)."""
 
 from __future__ import annotations
 
@@ -70,7 +68,6 @@ class StepperState:
 
 
 def plan_controls(request: PlanRequest, report: PlanReport) -> tuple[StepperState, ...]:
-    """Return the controls for `request`, with open values from `report`."""
     layers = _layers(request, report)
     is_full = sum(layers.values()) >= report.n_layers
     of_all = f" of {report.n_layers}{'' if request.gpu_layers is not None else ', planned'}"
@@ -145,14 +142,12 @@ class Stepper(Static, can_focus=True):
             self._draw()
 
     def on_resize(self) -> None:
-        """Show as much of the label as there is room for."""
         self._draw()
 
     def action_step(self, n_steps: int) -> None:
         self._on_step(self.state.id, n_steps)
 
     def on_click(self, event: Click) -> None:
-        """Decrease on the left half of the value, increase on the right."""
         n_columns = max(self.content_size.width - self._n_label_columns, 1)
         self.action_step(1 if event.x - self._n_label_columns >= n_columns // 2 else -1)
 
@@ -235,8 +230,7 @@ class PlanScreen(FeatureScreen):
         self.app.push_screen(InputDialog("Plan which model?", self._use_model, value=value, explanation=_ABOUT_MODELS))
 
     def ask_for_machine(self) -> None:
-        value = ", ".join(filter(None, (*self._request.vram, self._request.ram)))
-        about = _ABOUT_MACHINES
+        value, about = ", ".join(filter(None, (*self._request.vram, self._request.ram))), _ABOUT_MACHINES
         self.app.push_screen(InputDialog("Plan for which machine?", self._use_machine, value=value, explanation=about))
 
     def rescan(self) -> None:
@@ -255,10 +249,8 @@ class PlanScreen(FeatureScreen):
         remedy = self._report.remedies[event.option_index]
         change = remedy.change
         if change.n_ctx or change.kv_type:
-            request = replace(self._request, gpu_layers=None)
-            self._change(
-                replace(request, n_ctx=change.n_ctx or request.n_ctx, kv_type=change.kv_type or request.kv_type)
-            )
+            n_ctx, kv_type = change.n_ctx or self._request.n_ctx, change.kv_type or self._request.kv_type
+            self._change(replace(self._request, gpu_layers=None, n_ctx=n_ctx, kv_type=kv_type))
         elif change.file_type:
             self.app.copy_to_clipboard(f"localllm quantize {self._report.model} {change.file_type}")
             self.inform(f"Copied the command that quantizes it to {change.file_type}; F6 does it too.")

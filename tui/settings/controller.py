@@ -76,11 +76,9 @@ class SettingsController:
         return bool(self._flags.get(name))
 
     def on_change(self, name: str, callback: Callable[[], None]) -> None:
-        """Call `callback` when this setting changes, one that applies at once."""
         self._on_change[name] = callback
 
     def drop_keys(self) -> None:
-        """Discard the custom keys: they are invalid."""
         self.settings = replace(self.settings, keys={})
 
     def rows(self) -> tuple[SettingRow, ...]:
@@ -134,7 +132,6 @@ class SettingsController:
         return _EFFECTS[SETTINGS[name].effect]
 
     def detail(self, name: str) -> str:
-        """Return meaning, choices, effect, default and variable of a setting."""
         row = SETTINGS[name]
         choices = f" One of {', '.join(row.choices)}." if row.choices else ""
         others = f"Default: {shown(name, row.default)}. Variable: {environment_variable(name)}."
@@ -146,7 +143,6 @@ def _is_explicit(value: object) -> bool:
 
 
 def shown(name: str, value: object) -> str:
-    """Return a value for display: a dash if empty, masked if secret."""
     text = format_value(value)
     return _HIDDEN if text and SETTINGS[name].is_secret else text or "–"
 
@@ -188,9 +184,8 @@ def _with_keys(tables: Mapping[str, tuple[Command, ...]]) -> dict[str, Command]:
 def _check_key(name: str, command: Command) -> None:
     *modifiers, base = name.split("+")
     if not _MODIFIERS.issuperset(modifiers) or not (name in _KNOWN or base in _KNOWN or _is_character(base)):
-        raise UsageError(
-            f"{name!r} is not a valid key for {command.id}.", "Write it like f2, ctrl+x, alt+left or slash."
-        )
+        example = "Write it like f2, ctrl+x, alt+left or slash."
+        raise UsageError(f"{name!r} is not a valid key for {command.id}.", example)
     if name in _FIXED and _FIXED[name] != command.id:
         raise UsageError(f"{name} cannot be a key of {command.id}.", "This key is reserved.")
     if command.has_priority and not {"ctrl", "alt"}.intersection(modifiers) and _is_character(base):

@@ -41,7 +41,6 @@ class SettingTable(DataTable[Text]):
 
     @property
     def setting_name(self) -> str | None:
-        """The setting under the cursor, None for a fact."""
         if not self.row_count:
             return None
         key = self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
@@ -104,11 +103,8 @@ class SettingsScreen(FeatureScreen):
     BINDINGS = SETTINGS_COMMANDS.bindings()
 
     def body(self) -> Iterable[Widget]:
-        yield Static(
-            f"Telemetry: none. Changes are saved to {printable_line(str(self.settings_controller.path))}",
-            markup=False,
-            id="where",
-        )
+        path = printable_line(str(self.settings_controller.path))
+        yield Static(f"Telemetry: none. Changes are saved to {path}", markup=False, id="where")
         yield SettingTable()
         yield Static("", markup=False, id="detail")
 

@@ -81,7 +81,6 @@ class WithoutColors(LineFilter):
     """Removes every colour, the terminal's own too: Textual's filter for NO_COLOR writes greys."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002 - Textual's
-        """Return the segments with the attributes, links and clicks of their styles only."""
         return [Segment(text, style and _without_colors(style), control) for text, style, control in segments]
 
 
@@ -92,7 +91,6 @@ def _without_colors(style: Style) -> Style:
 
 
 def theme_choices(available: Iterable[str]) -> dict[str, str]:
-    """Return theme labels by name, the plain themes first."""
     others = sorted(set(available) - set(_FIRST))
     return {**_FIRST, **{name: name.replace("-", " ").capitalize() for name in others}}
 
@@ -104,11 +102,9 @@ def _parsed_with(_variables: frozenset[tuple[str, str]]) -> _Parsed:
 
 
 class CachedStylesheet(Stylesheet):
-    """A stylesheet that keeps its parsed rules while screens are added, and while the theme is another one.
-
-    Textual 8.2.8 keeps the last 64 sources, of which the app has more, and forgets them all when a screen with its own
-    styles is shown for the first time.
-    """
+    """A stylesheet that keeps its parsed rules while screens are added, and while the theme is another one. Textual
+    8.2.8 keeps the last 64 sources, of which the app has more, and forgets them all when a screen with its own styles
+    is shown for the first time."""
 
     def __init__(self, *, variables: dict[str, str] | None = None) -> None:
         super().__init__(variables=variables)

@@ -91,37 +91,47 @@ class GuidePage(ModalScreen[None]):
             yield Static(Markdown(self._page, hyperlinks=False))
 
 
-class ChoiceDialog(ModalScreen[str | None]):
-    """Returns the id of the choice, or None after Escape. The first choice is highlighted; `title` is trusted text. If
-    `is_numbered`, the keys 1 to 9 choose too."""
+class _Dialog(ModalScreen[str | None]):
+    """A panel with an explanation, if there is one, above what a subclass asks; Escape returns None."""
 
     CSS_PATH = "dialogs.tcss"
     VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - Textual declares no class variable
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="choice-cancel", tooltip="Cancel without changes")
+        Binding("escape", "dismiss(None)", "Cancel", id="ask-cancel", tooltip="Cancel without changes")
     ]
 
-    def __init__(self, title: str, explanation: str, choices: Mapping[str, str], *, is_numbered: bool = False) -> None:
+    def __init__(self, title: str, subtitle: str, explanation: str) -> None:
         super().__init__()
-        self._title = title
-        self._explanation = printable(explanation)
-        self._choices = choices
-        self._is_numbered = is_numbered
+        self._title, self._subtitle = title, f"{subtitle} · Esc cancels"
+        self._explanation = Static(printable(explanation), markup=False, id="explanation")
+        self._explanation.display = bool(explanation)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="ask") as panel:
-            panel.border_title = self._title
-            panel.border_subtitle = f"{'Number or ' if self._is_numbered else ''}Enter selects · Esc cancels"
-            yield Static(self._explanation, markup=False, id="explanation")
-            width = len(str(len(self._choices)))
-            options = [
-                Option(printable(f"{number:{width}}  {text}" if self._is_numbered else text), choice_id)
-                for number, (choice_id, text) in enumerate(self._choices.items(), start=1)
-            ]
-            yield OptionList(*options, markup=False, compact=True, classes="-numbered" if self._is_numbered else None)
+            panel.border_title, panel.border_subtitle = self._title, self._subtitle
+            yield self._explanation
+            yield from self.fields()
 
-    def on_mount(self) -> None:
-        self.query_one("#explanation").display = bool(self._explanation)
+    def fields(self) -> ComposeResult:
+        raise NotImplementedError
+
+
+class ChoiceDialog(_Dialog):
+    """Returns the id of the choice, or None after Escape. The first choice is highlighted; `title` is trusted text. If
+    `is_numbered`, the keys 1 to 9 choose too."""
+
+    def __init__(self, title: str, explanation: str, choices: Mapping[str, str], *, is_numbered: bool = False) -> None:
+        super().__init__(title, f"{'Number or ' if is_numbered else ''}Enter selects", explanation)
+        self._choices = choices
+        self._is_numbered = is_numbered
+
+    def fields(self) -> ComposeResult:
+        width = len(str(len(self._choices)))
+        options = [
+            Option(printable(f"{number:{width}}  {text}" if self._is_numbered else text), choice_id)
+            for number, (choice_id, text) in enumerate(self._choices.items(), start=1)
+        ]
+        yield OptionList(*options, markup=False, compact=True, classes="-numbered" if self._is_numbered else None)
 
     def on_key(self, event: Key) -> None:
         number = int(event.key) if self._is_numbered and event.key in _NUMBERS else 0
@@ -135,15 +145,9 @@ class ChoiceDialog(ModalScreen[str | None]):
         self.dismiss(event.option_id)
 
 
-class InputDialog(ModalScreen[None]):
+class InputDialog(_Dialog):
     """Asks until `take` accepts the line without a UserError, or the user cancels. `title` is trusted text.
     `suggester` completes the line."""
-
-    CSS_PATH = "dialogs.tcss"
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (18, "-tall")]  # noqa: RUF012 - Textual declares no class variable
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Cancel", id="ask-cancel", tooltip="Cancel without changes")
-    ]
 
     def __init__(
         self,
@@ -154,23 +158,13 @@ class InputDialog(ModalScreen[None]):
         explanation: str = "",
         suggester: Suggester | None = None,
     ) -> None:
-        super().__init__()
-        self._title = title
+        super().__init__(title, "Enter confirms", explanation)
         self._take = take
-        self._value = printable_line(value)
-        self._explanation = printable(explanation)
-        self._suggester = suggester
+        self._line = Input(printable_line(value), compact=True, select_on_focus=False, suggester=suggester)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(id="ask") as panel:
-            panel.border_title = self._title
-            panel.border_subtitle = "Enter confirms · Esc cancels"
-            yield Static(self._explanation, markup=False, id="explanation")
-            yield Input(self._value, compact=True, select_on_focus=False, suggester=self._suggester)
-            yield Static("", markup=False, id="fault")
-
-    def on_mount(self) -> None:
-        self.query_one("#explanation").display = bool(self._explanation)
+    def fields(self) -> ComposeResult:
+        yield self._line
+        yield Static("", markup=False, id="fault")
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:

@@ -60,11 +60,9 @@ class NotificationBoard:
 
     @property
     def latest(self) -> tuple[Notification, ...]:
-        """Those of this session, the newest first."""
         return tuple(reversed(self._latest))
 
     def add(self, notification: Notification) -> None:
-        """Show `notification` in front of the others; a repeated text replaces itself."""
         self._shown = [each for each in self._shown if each.text != notification.text]
         self._shown.append(notification)
         self._latest.append(notification)
@@ -112,7 +110,6 @@ class NotificationLine(Static):
         self._n_others = 0
 
     def show(self, notification: Notification | None, n_others: int) -> None:
-        """Show `notification`, with the number of others; without one, take no row."""
         self._notification, self._n_others = notification, n_others
         self.display = notification is not None
         if notification is not None:
@@ -162,7 +159,6 @@ class NotificationCenter:
         return newest is not None and newest is self._drawn and self._clock() - self._drawn_s >= _NOTICED_S
 
     def add(self, text: str, severity: Severity, for_s: float) -> None:
-        """Show `text` for `for_s` seconds, unless it is dismissed before."""
         self._app.set_timer(for_s, partial(self._end, self._show(text, severity)))
 
     @contextmanager
@@ -175,12 +171,10 @@ class NotificationCenter:
             self._end(notification)
 
     def dismiss(self) -> None:
-        """Stop showing all; they stay in the list."""
         self._board.dismiss()
         self.draw()
 
     def draw(self) -> None:
-        """Show the newest on the front screen; on screens below remove or change what they show."""
         newest, stack = self._board.newest, self._app.screen_stack
         front = stack[-1]
         is_ready = front.is_mounted and front.is_attached

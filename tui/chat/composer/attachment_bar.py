@@ -29,15 +29,11 @@ _SEPARATOR = " · "
 MAX_EDITED_CHARACTERS = 300_000  # a quarter of a second to lay out
 _MAX_INSERTED_CHARACTERS = 50_000
 _HELP = "Ctrl+S saves · Ctrl+L puts it into the prompt · Ctrl+O opens your editor · Ctrl+R removes it · Esc closes"
-_DISCARDS = "The text was changed: Ctrl+S saves it, Esc once more discards the changes."
-_MEDIA_HELP = "Ctrl+R removes it · Esc closes"
 
 
 def chip_text(attachment: Attachment, count: TokenCount | None, *, is_alone: bool) -> str:
     """Return what a chip shows: the name, how much it is and, once counted, its tokens and their share of the context.
-
-    Only an attachment that `is_alone` has room for all of it.
-    """
+    Only an attachment that `is_alone` has room for all of it."""
     size = "" if attachment.media else f"{len(attachment.content):,} characters"
     if count is not None:
         share = count.n_tokens / count.n_ctx if count.n_ctx else None
@@ -127,7 +123,6 @@ class AttachmentBar(HorizontalScroll):
             chip.remove()
 
     def add(self, attachment: Attachment) -> None:
-        """Add an attachment, replacing one with the same name."""
         self.remove_attachment(attachment.name)
         self._set_attachments((*self.attachments, attachment))
         chip = AttachmentChip(attachment)
@@ -135,7 +130,6 @@ class AttachmentBar(HorizontalScroll):
         self.mount(chip)
 
     def replace(self, attachment: Attachment) -> None:
-        """Replace the attachment with the same name, in its place."""
         name = attachment.name
         self._set_attachments(tuple(attachment if each.name == name else each for each in self.attachments))
         for chip in self._chips(name):
@@ -221,12 +215,11 @@ class AttachmentScreen(ModalScreen[AttachmentOutcome | None]):
         self.dismiss(AttachmentOutcome("remove"))
 
     def action_close(self) -> None:
-        """Close; ask before changes are lost."""
         if self._is_warned or self.field.text == self._shown:
             self.dismiss(None)
         else:
             self._is_warned = True
-            self._complain(_DISCARDS)
+            self._complain("The text was changed: Ctrl+S saves it, Esc once more discards the changes.")
 
     @work(exclusive=True)
     async def action_edit_outside(self) -> None:
@@ -262,7 +255,7 @@ class MediaScreen(ModalScreen[AttachmentOutcome | None]):
                     if not file.is_sound:
                         yield PictureView(file.sha256, partial(media_content, self.app, file), whole_screen_bounds)
             yield Static(printable_line(self._attachment.label), markup=False, id="label")
-            yield Static(_MEDIA_HELP, markup=False, id="keys")
+            yield Static("Ctrl+R removes it · Esc closes", markup=False, id="keys")
 
     def action_remove(self) -> None:
         self.dismiss(AttachmentOutcome("remove"))

@@ -18,7 +18,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -47,11 +46,6 @@ def is_long(text: str) -> bool:
     return len(text) > _LONG_CHARACTERS or text.count("\n") >= _LONG_LINES
 
 
-def pasted(text: str, others: Sequence[Attachment]) -> Attachment:
-    """Return a pasted text as an attachment with a name unique among `others`."""
-    return Attachment(unused_name("pasted", others), text)
-
-
 def unused_name(word: str, others: Sequence[Attachment]) -> str:
     """Return `word` with the first number that makes it a name of none of `others`."""
     names = {attachment.name for attachment in others}
@@ -59,16 +53,10 @@ def unused_name(word: str, others: Sequence[Attachment]) -> str:
 
 
 def files_below(folder: Path) -> list[str]:
-    """Return the paths of files below `folder`, relative and with slashes, the nearest first; at most 20,000.
-
-    Skips hidden files, generated folders, links and unreadable entries.
-    """
-    return list(islice(_walk(folder), MAX_FILES))
-
-
-def _walk(folder: Path) -> Iterator[str]:
-    waiting = deque([""])
-    while waiting:
+    """Return the paths of files below `folder`, relative and with slashes, the nearest first; at most 20,000. Skips
+    hidden files, generated folders, links and unreadable entries."""
+    waiting, files = deque([""]), list[str]()
+    while waiting and len(files) < MAX_FILES:
         relative = waiting.popleft()
         try:
             with os.scandir(folder / relative) as found:
@@ -82,14 +70,13 @@ def _walk(folder: Path) -> Iterator[str]:
                 if entry.name not in _NOISE:
                     waiting.append(f"{relative}{entry.name}/")
             elif entry.is_file(follow_symlinks=False):
-                yield f"{relative}{entry.name}"
+                files.append(f"{relative}{entry.name}")
+    return files[:MAX_FILES]
 
 
 def complete_path(typed: str, folder: Path) -> list[str]:
-    """Return the regular files and the folders (with a trailing slash) whose name begins with `typed`.
-
-    Hidden ones only if a dot was typed; nothing from an unreadable folder.
-    """
+    """Return the regular files and the folders (with a trailing slash) whose name begins with `typed`: hidden ones only
+    if a dot was typed, nothing from an unreadable folder."""
     relative, _, begun = typed.rpartition("/")
     above = f"{relative}/" if "/" in typed else ""
     try:
@@ -118,10 +105,8 @@ def path_of(name: str, folder: Path) -> Path:
 
 
 class AttachmentReader:
-    """Reads in a thread; `keep` stores the contents of pictures and sounds by their SHA-256.
-
-    Remembers the latest files: the forecast of the context and the question read the same ones.
-    """
+    """Reads in a thread; `keep` stores the contents of pictures and sounds by their SHA-256. Remembers the latest
+    files: the forecast of the context and the question read the same ones."""
 
     def __init__(self, keep: Callable[[Mapping[str, bytes]], Awaitable[None]]) -> None:
         self._keep = keep
@@ -154,11 +139,9 @@ class AttachmentReader:
 
 
 def pasted_paths(text: str, platform: str = sys.platform) -> tuple[Path, ...]:
-    """Return the files that `text` names; none if any part of it is something else than the full path of a file.
-
-    Terminals write such texts when files are dropped on them, file managers when files are copied: a path in quotes or
-    with escaped blanks, a file URL, several of them in a row or one a line. A relative name is a word like any other.
-    """
+    """Return the files that `text` names; none if any part of it is something else than the full path of a file."""
+    # Terminals write such texts when files are dropped on them, file managers when files are copied: a path in quotes
+    # or with escaped blanks, a file URL, several of them in a row or one a line. A relative name is just a word.
     text = text.strip()
     if len(text) > _MAX_PASTED_CHARACTERS or not _BEGINS_A_PATH.match(text):
         return ()
@@ -214,11 +197,9 @@ class MentionReader:
         self._held_back = ""
 
     async def find(self, question: str, attached: Collection[str] = (), *, is_typed: bool = True) -> Mentioned:
-        """Read the files that a question mentions, except those `attached` already.
-
-        A name that looks like a file and is none is a fault; a word such as @somebody is just a word. In a text that
-        was possibly pasted, not `is_typed`, a missing file is a word too, and a file outside the folder is a fault.
-        """
+        """Read the files that a question mentions, except those `attached` already. A name that looks like a file and
+        is none is a fault; a word such as @somebody is just a word. In a text that was possibly pasted, not `is_typed`,
+        a missing file is a word too, and a file outside the folder is a fault."""
         if not has_mention(question):
             return Mentioned()
         attachments: dict[str, Attachment] = {}
@@ -250,7 +231,6 @@ class MentionReader:
 
 
 def has_mention(question: str) -> bool:
-    """Return whether a word of the question begins with an at sign."""
     return _MENTION.search(question) is not None
 
 

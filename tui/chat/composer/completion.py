@@ -58,11 +58,9 @@ class Completion:
 
 
 def partial_word(before: str) -> PartialWord | None:
-    """Return the unfinished word at the end of `before`, the text up to the cursor; None if it has no completions.
-
-    A command is the first word of the text, its argument the rest of that line; a file is any word that begins with an
-    at sign, with spaces after a quotation mark.
-    """
+    """Return the unfinished word at the end of `before`, the text up to the cursor; None if it has no completions. A
+    command is the first word of the text, its argument the rest of that line; a file is any word that begins with an at
+    sign, with spaces after a quotation mark."""
     if quoted := _OPEN_QUOTE.search(before):
         return PartialWord("file", quoted[1], is_quoted=True)
     if argument := _ARGUMENT.fullmatch(before):
@@ -133,13 +131,11 @@ class CompletionList(OptionList):
         self.display = bool(completions)
 
     def move(self, n_rows: int) -> None:
-        """Move the selection, wrapping around."""
         if self._completions:
             self.highlighted = ((self.highlighted or 0) + n_rows) % len(self._completions)
 
     @property
     def chosen(self) -> Completion | None:
-        """The selected completion; None while hidden."""
         return self._completions[self.highlighted] if self.display and self.highlighted is not None else None
 
 

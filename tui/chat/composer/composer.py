@@ -1,7 +1,5 @@
-"""The composer: the prompt, the attachments above it, and the completions of the word at the cursor.
-
-Owns which part handles which key. Reads files itself, in a thread.
-"""
+"""The composer: the prompt, the attachments above it, and the completions of the word at the cursor. Owns which part
+handles which key. Reads files itself, in a thread."""
 
 from __future__ import annotations
 
@@ -35,7 +33,6 @@ from tui.chat.composer.attachments import (
     has_mention,
     is_long,
     mention_of,
-    pasted,
     pasted_paths,
     path_of,
     unused_name,
@@ -133,7 +130,6 @@ class Composer(Vertical):
         self.run_worker(self._attach_file(name), group=_PASTED)
 
     def open_attachment(self, name: str) -> None:
-        """Show an attachment: its text, to edit it or to put it into the prompt, or its pictures."""
         attachment = next(each for each in self.attachments if each.name == name)
         if attachment.media:
             self.app.push_screen(MediaScreen(attachment), partial(self._edited, attachment))
@@ -180,7 +176,6 @@ class Composer(Vertical):
         return True
 
     def move(self, n_rows: int) -> bool:
-        """Select another completion; return False if there is none."""
         completions = self.query_one(CompletionList)
         if completions.chosen is None:
             return False
@@ -197,7 +192,7 @@ class Composer(Vertical):
             return True
         if not is_long(text):
             return False
-        self.add([pasted(text, self.attachments)])
+        self.add([Attachment(unused_name("pasted", self.attachments), text)])
         return True
 
     def paste_clipboard(self) -> bool:
@@ -208,14 +203,12 @@ class Composer(Vertical):
         return tool is not None
 
     def drop_last(self) -> bool:
-        """Remove the last attachment; return False if there is none."""
         if not self.attachments:
             return False
         self.query_one(AttachmentBar).remove_attachment(self.attachments[-1].name)
         return True
 
     def take_back(self) -> bool:
-        """Ask for the last waiting question; return False if none waits."""
         if self.has_waiting:
             self.post_message(self.TakenBack())
         return self.has_waiting
@@ -237,8 +230,6 @@ class Composer(Vertical):
     async def _send_when_read(
         self, event: PromptInput.Submitted, attachments: tuple[Attachment, ...], pasted_files: Sequence[Worker[bool]]
     ) -> None:
-        """Send a question with the files that are being read and those that it mentions, or put it back if there is a
-        fault in one."""
         try:
             are_read = [await work.wait() for work in pasted_files]
             attachments = (*attachments, *self._taken_attachments())
@@ -249,9 +240,8 @@ class Composer(Vertical):
             self.post_message(self.Refused(error))
             return
         if all(are_read):
-            self.post_message(
-                self.Submitted(MessageContent(content=event.text, attachments=(*attachments, *mentioned)))
-            )
+            whole = MessageContent(content=event.text, attachments=(*attachments, *mentioned))
+            self.post_message(self.Submitted(whole))
         else:
             self._put_back(event.text, attachments)
 
@@ -288,15 +278,12 @@ class Composer(Vertical):
             self.prompt.put(text)
 
     def _edited(self, attachment: Attachment, outcome: AttachmentOutcome | None) -> None:
-        """Do what the user chose for an attachment that was open."""
-        if outcome is None:
-            return
-        if outcome.action == "save":
+        if outcome is not None and outcome.action == "save":
             self.replace(replace(attachment, content=outcome.text))
-            return
-        self._remove(attachment.name)
-        if outcome.action == "insert":
-            self.prompt.insert_pasted(outcome.text)
+        elif outcome is not None:
+            self._remove(attachment.name)
+            if outcome.action == "insert":
+                self.prompt.insert_pasted(outcome.text)
 
     @on(OptionList.OptionSelected)
     def _clicked(self, event: OptionList.OptionSelected) -> None:

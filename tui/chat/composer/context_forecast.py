@@ -24,10 +24,8 @@ _N_REMEMBERED = 64
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """The tokens of an attachment, and those of the context that it goes to; 0 is unknown.
-
-    A count that `is_too_large` does not fit beside what the context has already.
-    """
+    """The tokens of an attachment, and those of the context that it goes to; 0 is unknown. A count that `is_too_large`
+    does not fit beside what the context has already."""
 
     n_tokens: int
     n_ctx: int = 0
@@ -66,10 +64,8 @@ class DraftCounter:
         self, attachment: Attachment, n_before: int, client: ChatBackend, state: ConnectionState
     ) -> TokenCount | None:
         """Return the tokens of an attachment after `n_before` tokens of chat; None for pictures and sounds that the
-        model does not read, or whose tokens its engine does not count. Raises UserError.
-
-        For an engine that counts nothing, the letters of a text give an estimate.
-        """
+        model does not read, or whose tokens its engine does not count. For an engine that counts nothing, the letters
+        of a text give an estimate. Raises UserError."""
         if any(not state.reads(file) for file in attachment.media):
             return None
         content = attachment.content

@@ -40,10 +40,8 @@ _TYPES = ("image/png", "image/jpeg", "image/webp", "image/gif", "image/bmp")
 
 
 def editor_command(environment: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """Return the command of the user's editor: $VISUAL, $EDITOR, or the first usual one that is installed.
-
-    Raises UsageError if there is none.
-    """
+    """Return the command of the user's editor: $VISUAL, $EDITOR, or the first usual one that is installed. Raises
+    UsageError if there is none."""
     for variable in _VARIABLES:
         if value := environment.get(variable, "").strip():
             try:
@@ -62,11 +60,9 @@ def editor_command(environment: Mapping[str, str], platform: str = sys.platform)
 
 
 async def edit_text(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return `text` as edited in the user's editor, without line breaks at its end.
-
-    Cancelling ends the editor. Raises UsageError if there is none, if it fails or if it saves something that is no
-    text; StorageError if the file cannot be written.
-    """
+    """Return `text` as edited in the user's editor, without line breaks at its end. Cancelling ends the editor. Raises
+    UsageError if there is none, if it fails or if it saves something that is not text; StorageError if the file cannot
+    be written."""
     command = editor_command(environment)
     try:
         with TemporaryDirectory(prefix="localllm-") as folder:
@@ -151,7 +147,6 @@ _TOOLS = (
 
 
 def clipboard_tool(environment: Mapping[str, str] = os.environ) -> ClipboardTool | None:
-    """Return the tool of this desktop, None if none is installed."""
     for tool in _TOOLS:
         if environment.get(tool.variable) and shutil.which(tool.lists[0], path=environment.get("PATH")):
             return tool
@@ -166,7 +161,6 @@ async def read_picture(tool: ClipboardTool) -> bytes | None:
 
 
 async def _output(command: Sequence[str]) -> bytes:
-    """Return what a command prints; nothing if it fails or hangs."""
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL)
     except OSError:
@@ -178,10 +172,8 @@ async def _output(command: Sequence[str]) -> bytes:
             while data := await process.stdout.read(1 << 16):
                 printed += data
                 if len(printed) > MAX_CLIPBOARD_BYTES:
-                    raise UsageError(
-                        f"The picture in the clipboard is larger than {MAX_CLIPBOARD_BYTES >> 20} MiB.",
-                        "Save it to a file and attach a smaller copy.",
-                    )
+                    cause = f"The picture in the clipboard is larger than {MAX_CLIPBOARD_BYTES >> 20} MiB."
+                    raise UsageError(cause, "Save it to a file and attach a smaller copy.")
             return bytes(printed) if await process.wait() == 0 else b""
     except TimeoutError:
         return b""

@@ -92,13 +92,11 @@ class PromptInput(TextArea):
         return before if row == 0 else f"\n{before}"
 
     def put(self, text: str) -> None:
-        """Replace the text with its printable characters, and move to its end."""
         self._has_paste = True  # it may be
         self.text = printable(text)
         self.move_cursor(self.document.end)
 
     def insert_pasted(self, text: str) -> None:
-        """Insert a text at the cursor that was not typed here."""
         self._has_paste = True
         self.insert(printable(text))
 
@@ -114,21 +112,17 @@ class PromptInput(TextArea):
         self.replace(text, (row, column - n_characters), (row, column))
 
     def remember(self, sent: Sequence[str]) -> None:
-        """Prepend questions sent earlier to the history, the newest last."""
         self._sent = [*map(printable, sent), *self._sent]
 
     def push_recall(self, text: str) -> None:
-        """Add an unsent text to the history as its newest entry."""
         if text:
             self._sent.append(text)
 
     def action_accept(self) -> None:
-        """Apply the selected completion; without one, let the screen use the key."""
         if not self._composer.accept():
             self.post_message(self.Passed())
 
     def action_submit(self) -> None:
-        """Complete an unfinished word, else send the text unless it is blank."""
         if self._composer.accept(is_sending=True):
             return
         if text := self.text.strip():
@@ -140,7 +134,6 @@ class PromptInput(TextArea):
             self.post_message(self.Submitted(text, is_typed))
 
     def action_paste(self) -> None:
-        """Let the composer attach the picture in the clipboard; else paste what was copied in the app."""
         if not self._composer.paste_clipboard():
             self.paste_copied()
 

@@ -1,4 +1,4 @@
-"""A call of a tool in the transcript, and the question above the composer whether it may run.
+"""A call of a tool in the transcript, its lines, and the question above the composer whether it may run.
 
 Of the question: letters typed in the composer never decide anything: only the person brings the focus here, and
 keys that arrive right after it, as in a burst of pasted text, still go to the composer.
@@ -8,20 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
+from rich.cells import chop_cells
+from rich.segment import Segment
+from rich.style import Style
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Blur, Focus, Key, Paste
+from textual.geometry import Size
 from textual.message import Message
+from textual.selection import Selection
+from textual.strip import Strip
 from textual.timer import Timer
+from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.branches import TranscriptEntry
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.display import (
     KEYS,
+    StyledLine,
     call_lines,
     decision_text,
     plain_lines,
@@ -31,11 +40,73 @@ from app.tools.display import (
     result_text,
 )
 from app.tools.tool import ToolResult
-from tui.widgets.styled_lines import StyledLines
 
 SIGNS = {False: "▸", True: "▾"}  # by whether it is open
 _N_TAIL_LINES = 3
 _NO_RESULT = ToolResult(call_id="", tool="")
+
+
+class StyledLines(Widget):
+    """Lines of a diff, arguments or an output, drawn only where they are seen; a line that is wider than the widget
+    goes on in the next row."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        f"styled-lines--{kind}" for kind in ("added", "removed", "place", "heading")
+    }
+    DEFAULT_CSS = """
+    StyledLines { height: auto; width: 1fr; }
+    StyledLines > .styled-lines--added { color: $text-success; }
+    StyledLines > .styled-lines--removed { color: $text-error; }
+    StyledLines > .styled-lines--place { color: $text-accent; }
+    StyledLines > .styled-lines--heading { text-style: bold; }
+    """
+
+    def __init__(self, lines: Sequence[StyledLine] = (), *, classes: str | None = None) -> None:
+        super().__init__(classes=classes)
+        self._lines = tuple(lines)
+        self._rows: tuple[StyledLine, ...] = ()
+        self._folded_at = -1
+
+    def show(self, lines: Sequence[StyledLine]) -> None:
+        if (shown := tuple(lines)) != self._lines:
+            self._lines, self._folded_at = shown, -1
+            self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        return len(self._folded(width))
+
+    def render_line(self, y: int) -> Strip:
+        rows, width = self._folded(self.content_size.width), self.content_size.width
+        row = rows[y] if y < len(rows) else StyledLine("")
+        style = self.rich_style
+        if row.kind != "plain":
+            style += self.get_component_rich_style(f"styled-lines--{row.kind}", partial=True)
+        span = self.text_selection.get_span(y) if self.text_selection else None
+        segments = [Segment(row.text, style)] if span is None else self._marked(row.text, style, *span)
+        return Strip(segments).extend_cell_length(width, self.rich_style).apply_offsets(0, y)
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        rows = self._folded(self.content_size.width)
+        return selection.extract("\n".join(row.text for row in rows)), "\n"
+
+    def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
+        self.refresh()
+
+    def _marked(self, text: str, style: Style, start: int, end: int) -> list[Segment]:
+        """Return the segments of a row of which the characters from `start` to `end` (-1: the last) are selected."""
+        stop = len(text) if end == -1 else end
+        selected = style + self.screen.get_component_rich_style("screen--selection", partial=True)
+        return [Segment(text[:start], style), Segment(text[start:stop], selected), Segment(text[stop:], style)]
+
+    def _folded(self, width: int) -> tuple[StyledLine, ...]:
+        if width != self._folded_at:
+            rows: list[StyledLine] = []
+            for line in self._lines:
+                fits = len(line.text) * 2 <= width  # no character is wider than two cells
+                parts = () if fits else chop_cells(line.text, max(width, 2)) or ("",)
+                rows += [line] if fits else [StyledLine(part, line.kind) for part in parts]
+            self._rows, self._folded_at = tuple(rows), width
+        return self._rows
 
 
 class FoldLine(Static):
@@ -68,7 +139,6 @@ class ToolCallView(Vertical):
         yield self._details
 
     def show(self, entry: TranscriptEntry) -> None:
-        """Show the present state of the call."""
         self._entry = entry
         self._line.update(self._words(), layout=False)
         self._show_tail()
@@ -77,7 +147,6 @@ class ToolCallView(Vertical):
 
     @on(FoldLine.Clicked)
     def toggle(self) -> None:
-        """Expand or collapse arguments and output."""
         self._is_open = not self._is_open
         self._line.update(self._words(), layout=False)
         self._show_details()
@@ -119,7 +188,6 @@ class DecisionLine(Static):
         key: str
 
     def action_decide(self, key: str) -> None:
-        """Report the click."""
         self.post_message(self.Clicked(key))
 
 
@@ -148,7 +216,7 @@ class ApprovalPanel(Vertical, can_focus=True):
         super().__init__()
         self.display = False
         self._questions: tuple[ApprovalQuestion, ...] = ()
-        self._is_armed = False
+        self.is_armed = False  # whether its keys decide
         self._focused_s = 0.0  # on the clock of events
         self._arming: Timer | None = None
         self._lines = StyledLines()
@@ -159,11 +227,6 @@ class ApprovalPanel(Vertical, can_focus=True):
         scroll.can_focus = False
         yield scroll
         yield self._keys
-
-    @property
-    def is_armed(self) -> bool:
-        """Whether its keys decide."""
-        return self._is_armed
 
     def show(self, questions: Sequence[ApprovalQuestion]) -> bool:
         """Show the first of `questions`; return whether that is another one than before, which nobody has seen yet."""
@@ -179,12 +242,10 @@ class ApprovalPanel(Vertical, can_focus=True):
         return is_other
 
     def scroll_pages(self, n_pages: int) -> None:
-        """Scroll the question, up if negative."""
         scroll = self.query_one(VerticalScroll)
         scroll.scroll_relative(y=n_pages * max(1, scroll.size.height - 1), animate=False)
 
     def on_focus(self, event: Focus) -> None:
-        """Count keys soon."""
         event.stop()
         self._disarm()
         self._focused_s = event.time
@@ -192,13 +253,11 @@ class ApprovalPanel(Vertical, can_focus=True):
         self._draw()
 
     def on_blur(self, event: Blur) -> None:
-        """Count no keys."""
         event.stop()
         self._disarm()
         self._draw()
 
     def on_key(self, event: Key) -> None:
-        """Decide, scroll, or give the key to the composer."""
         if event.key in ("tab", "shift+tab"):
             self._take(event)
             self.post_message(self.Left())
@@ -210,7 +269,6 @@ class ApprovalPanel(Vertical, can_focus=True):
             self._decide_or_give(event.character, event.time)
 
     def on_paste(self, event: Paste) -> None:
-        """Give a pasted text to the composer."""
         event.stop()
         self.post_message(self.Typed(event.text))
 
@@ -218,12 +276,12 @@ class ApprovalPanel(Vertical, can_focus=True):
     def _clicked(self, event: DecisionLine.Clicked) -> None:
         """Do what the key does, but for the click that brought the focus here."""
         event.stop()
-        if self._is_armed:
+        if self.is_armed:
             self._decide_or_give(event.key, event.time)
 
     def _decide_or_give(self, character: str, pressed_s: float) -> None:
         question, decision = self._questions[0] if self._questions else None, KEYS.get(character.lower())
-        is_meant = self._is_armed and pressed_s - self._focused_s >= ARM_S  # a busy app gets to a burst's keys late
+        is_meant = self.is_armed and pressed_s - self._focused_s >= ARM_S  # a busy app gets to a burst's keys late
         if question is not None and decision in question.decisions and is_meant:
             self._disarm()  # at once: the next key is for no other question
             self.post_message(self.Decided(question, decision))
@@ -231,11 +289,11 @@ class ApprovalPanel(Vertical, can_focus=True):
             self.post_message(self.Typed(character))
 
     def _arm(self) -> None:
-        self._is_armed = self.has_focus and bool(self._questions)
+        self.is_armed = self.has_focus and bool(self._questions)
         self._draw()
 
     def _disarm(self) -> None:
-        self._is_armed = False
+        self.is_armed = False
         if self._arming is not None:
             self._arming.stop()
             self._arming = None
@@ -244,23 +302,18 @@ class ApprovalPanel(Vertical, can_focus=True):
         if not self._questions:
             return
         question = self._questions[0]
-        self.set_class(self._is_armed, "-armed")
+        self.set_class(self.is_armed, "-armed")
         self.border_title = Content(question_title(question))
         more = f"{n_more} more after it · " if (n_more := len(self._questions) - 1) else ""
         lead = "" if self.has_focus else "Tab, then a key decides · "
         self.border_subtitle = f"{more}{lead}Esc denies it and stops the answer"
-        self._keys.update(self._key_line(question))
-
-    @staticmethod
-    def _key_line(question: ApprovalQuestion) -> Content:
-        """Return the keys of the decisions."""
         labels = {key: Content(decision_text(each, question)).markup for key, each in KEYS.items()}
         parts = [
             Content.from_markup(f"[@click=decide('{key}')][b]{key.upper()}[/b]\u00a0{labels[key]}[/]")
             for key, decision in KEYS.items()
             if decision in question.decisions
         ]
-        return Content("  ").join(parts)
+        self._keys.update(Content("  ").join(parts))
 
     @staticmethod
     def _take(event: Key) -> None:

@@ -1,7 +1,5 @@
-"""Changes of a chat's tools by command or from a list: switches, folders, rules, rounds; and what the tools cost.
-
-Owns reading the typed forms. Each method returns the line to show. The next question stores the settings.
-"""
+"""Changes of a chat's tools by command or from a list: switches, folders, rules, rounds; and what the tools cost. Owns
+reading the typed forms. Each method returns the line to show. The next question stores the settings."""
 
 from __future__ import annotations
 
@@ -48,7 +46,6 @@ class ToolsEditor:
 
     @property
     def settings(self) -> ToolSettings:
-        """The tools of the open chat."""
         return self._session.conversation.settings.tools
 
     async def servers(self, *, start: bool = False) -> Sequence[ServerStatus]:
@@ -102,7 +99,9 @@ class ToolsEditor:
 
     async def add_folder(self, path: str) -> str:
         """Let tools read and write below a folder. Raises UsageError for a path that is none."""
-        folder = await asyncio.to_thread(self._existing, path)
+        folder = await asyncio.to_thread(self._absolute, path)
+        if not await asyncio.to_thread(Path(folder).is_dir):
+            raise UsageError(f"There is no folder {path}.", "Give one that exists.")
         self._change(lambda settings: with_folder(settings, folder))
         return self._folders_text()
 
@@ -118,7 +117,6 @@ class ToolsEditor:
         return "It is asked about again."
 
     async def arguments(self) -> Sequence[tuple[str, str]]:
-        """Return what may follow /tools, each with a note."""
         return await asyncio.to_thread(self._arguments, await self._tools.servers())
 
     def _arguments(self, servers: Sequence[ServerStatus]) -> list[tuple[str, str]]:
@@ -153,17 +151,10 @@ class ToolsEditor:
         conversation.settings = replace(conversation.settings, tools=change(conversation.settings.tools))
 
     def _absolute(self, path: str) -> str:
-        """Return a typed path as an absolute one without links, whether it exists or not."""
         try:
             return str((self._folder / Path(path.strip().strip("'\"")).expanduser()).resolve())
         except (OSError, RuntimeError, ValueError) as error:
             raise UsageError(f"{path} is not a path.", "Give that of a folder.") from error
-
-    def _existing(self, path: str) -> str:
-        folder = self._absolute(path)
-        if not Path(folder).is_dir():
-            raise UsageError(f"There is no folder {path}.", "Give one that exists.")
-        return folder
 
     def _folders_text(self) -> str:
         folders = ", ".join(map(printable_line, self.settings.folders))

@@ -1,7 +1,5 @@
 """The tools of a chat in one list: servers and their tools with switches, folders, what was decided, and the rounds.
-
-Owns the list and its keys. What is changed, and what the tools cost, is `tui.chat.tools.editor`'s.
-"""
+Owns the list and its keys. What is changed, and what the tools cost, is `tui.chat.tools.editor`'s."""
 
 from __future__ import annotations
 
@@ -94,7 +92,6 @@ class ToolsScreen(ModalScreen[None]):
         self.action_act()
 
     def action_act(self) -> None:
-        """Switch a server or tool; change or add what else is chosen."""
         kind, name = self._chosen
         if kind == _SERVER:
             server = next(each for each in self._servers if each.name == name)
@@ -104,19 +101,13 @@ class ToolsScreen(ModalScreen[None]):
             is_switched_on = not self._editor.settings.has(tool.server, tool.name)
             self._change(self._editor.switch(name, is_switched_on=is_switched_on))
         elif kind == _ROUNDS:
-            self.app.push_screen(
-                InputDialog(
-                    "Rounds of calls",
-                    self._set_rounds,
-                    value=str(self._editor.settings.max_rounds),
-                    explanation=_ROUNDS_HINT,
-                )
-            )
+            value = str(self._editor.settings.max_rounds)
+            dialog = InputDialog("Rounds of calls", self._set_rounds, value=value, explanation=_ROUNDS_HINT)
+            self.app.push_screen(dialog)
         elif kind == _ADD:
             self.action_add_folder()
 
     def action_remove(self) -> None:
-        """Remove the chosen folder or decision."""
         kind, name = self._chosen
         if kind == _FOLDER:
             self._change(self._editor.drop_folder(name))
@@ -124,13 +115,11 @@ class ToolsScreen(ModalScreen[None]):
             self._change(self._editor.forget_rule(int(name)))
 
     def action_add_folder(self) -> None:
-        """Ask for a folder."""
-        self.app.push_screen(
-            InputDialog("Folder for tools", self._add_folder, explanation=_FOLDER_HINT, suggester=FolderSuggester())
-        )
+        folder = FolderSuggester()
+        dialog = InputDialog("Folder for tools", self._add_folder, explanation=_FOLDER_HINT, suggester=folder)
+        self.app.push_screen(dialog)
 
     def action_list_all(self) -> None:
-        """Start every server and list its tools."""
         self.query_one("#summary", Static).update("Asking every server for its tools …")
         self._load(starts_all=True)
 
@@ -193,20 +182,17 @@ class ToolsScreen(ModalScreen[None]):
     def _highlighted(self, event: OptionList.OptionHighlighted) -> None:
         event.stop()
         kind, name = self._chosen
-        self.query_one("#about", Static).update(self._about(kind, name))
-
-    def _about(self, kind: str, name: str) -> str:
-        """Return more on a row."""
+        about = _HELP.get(kind, "")
         if kind == _TOOL:
             tool = self._tools[name]
-            return f"{_EFFECTS[tool.effect]}\n{printable_line(tool.definition.description)}"
-        if kind == _SERVER:
+            about = f"{_EFFECTS[tool.effect]}\n{printable_line(tool.definition.description)}"
+        elif kind == _SERVER:
             server = next(each for each in self._servers if each.name == name)
             listed = [f"{len(server.tools)} tools" if server.tools else "its tools are listed once it is started"]
             listed += [f"prompts: {', '.join(map(printable_line, server.prompts))}"] if server.prompts else []
             listed += [f"resources: {', '.join(map(printable_line, server.resources))}"] if server.resources else []
-            return "; ".join(listed)
-        return _HELP.get(kind, "")
+            about = "; ".join(listed)
+        self.query_one("#about", Static).update(about)
 
     @property
     def _chosen(self) -> tuple[str, str]:

@@ -117,7 +117,6 @@ class MessageView(Vertical, can_focus=True):
         self._show_bar()
 
     def on_click(self) -> None:
-        """Mark the message, unless text in it was selected."""
         if not self.screen.get_selected_text():
             self.mark_alone()
             self.post_message(self.Clicked())
@@ -132,7 +131,6 @@ class MessageView(Vertical, can_focus=True):
         self.post_message(self.Typed(event.text))
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
-        """Append `text` to the answer; the message is now `entry`."""
         self.entry = entry
         if entry.message.role == "summary":
             await self.query_one(SummaryView).write(entry, text)
@@ -141,7 +139,6 @@ class MessageView(Vertical, can_focus=True):
             await answers[self._versions().index(entry)].write(entry, text)
 
     def toggle_thoughts(self) -> bool:
-        """Expand or collapse the reasoning, or the text of a summary; return False if there is none."""
         thoughts, summaries = self.query(ReasoningView), self.query(SummaryView)
         for thought in thoughts:
             thought.toggle()
@@ -150,7 +147,6 @@ class MessageView(Vertical, can_focus=True):
         return bool(thoughts or summaries)
 
     def toggle_call(self) -> bool:
-        """Expand or collapse a call of a tool; return False if it is another message."""
         calls = self.query(ToolCallView)
         for call in calls:
             call.toggle()
@@ -177,7 +173,6 @@ class MessageView(Vertical, can_focus=True):
         self._show_bar()
 
     def _versions(self) -> list[TranscriptEntry]:
-        """The answers shown: the entry, and the version beside it, oldest first."""
         versions = [self.entry, self.entry.beside] if self.entry.beside else [self.entry]
         return sorted(versions, key=lambda entry: entry.message.id)
 
@@ -262,7 +257,6 @@ class AnswerView(Vertical):
             self._show_mark()
 
     async def show(self, entry: TranscriptEntry) -> None:
-        """Show the state of the answer; its text is complete."""
         self._entry = entry
         await self._show_reasoning()
         self._show_mark()
@@ -369,32 +363,31 @@ class SummaryView(Vertical):
         yield self._divider
 
     async def on_mount(self) -> None:
-        await self._show_text()
+        await self._draw()
 
     async def write(self, entry: TranscriptEntry, text: str) -> None:
+        if self._text is None or self._shown + text != entry.message.content:
+            await self.show(entry)
+            return
         self._entry = entry
         self._divider.update(self._line(), layout=False)
-        if self._text is not None and self._shown + text == entry.message.content:
-            self._text.append(text)
-            self._shown += text
-        else:
-            await self._show_text()
+        self._text.append(text)
+        self._shown += text
 
     async def show(self, entry: TranscriptEntry) -> None:
         self._entry = entry
-        self._divider.update(self._line(), layout=False)
-        await self._show_text()
+        await self._draw()
 
     @on(FoldLine.Clicked)
     async def toggle(self) -> None:
         self._is_open = not self._is_open
-        self._divider.update(self._line(), layout=False)
-        await self._show_text()
+        await self._draw()
 
     def _line(self) -> str:
         return f"{SIGNS[self._is_open]} {summary_line(self._entry)}"
 
-    async def _show_text(self) -> None:
+    async def _draw(self) -> None:
+        self._divider.update(self._line(), layout=False)
         text = printable(self._entry.message.content) if self._is_open else ""
         if text == self._shown or not self.is_attached:
             return

@@ -1,7 +1,5 @@
-"""The conversation on the screen: all messages to scroll through, a window of them mounted as widgets.
-
-Owns scrolling, selection and which messages are mounted. One message is drawn by `tui.chat.transcript.message_view`.
-"""
+"""The conversation on the screen: all messages to scroll through, a window of them mounted as widgets. Owns scrolling,
+selection and which messages are mounted. One message is drawn by `tui.chat.transcript.message_view`."""
 
 from __future__ import annotations
 
@@ -70,7 +68,6 @@ class SteadyScroll(VerticalScroll):
 
     @property
     def is_following(self) -> bool:
-        """Whether the end stays in view when text arrives."""
         return self._anchored and not self._anchor_released
 
     def follow(self) -> None:
@@ -83,7 +80,6 @@ class SteadyScroll(VerticalScroll):
         self._held, self._held_row = child, row
 
     def reveal(self, widget: Widget) -> None:
-        """Scroll `widget`, a descendant, into view."""
         if self.max_scroll_y:
             widget.scroll_visible(animate=False)
         else:
@@ -229,12 +225,8 @@ class Transcript(SteadyScroll):
         return any(view.toggle_call() for view in ([self.selected] if self.selected else reversed(self._views)))
 
     async def add_notice(self, text: str) -> None:
-        await self.mount(Notice(text))
-
-    async def note(self, text: str) -> None:
-        """Append a notice, unless the app is closing."""
         if not self._is_closing:
-            await self.add_notice(text)
+            await self.mount(Notice(text))
 
     async def add_deletion(self, n_messages: int) -> None:
         await self.mount(DeletionNotice(n_messages))
@@ -245,7 +237,6 @@ class Transcript(SteadyScroll):
 
     @property
     def is_greeting(self) -> bool:
-        """Whether the chat is empty, so that the greeting with its examples is shown."""
         return bool(self.query(Greeting))
 
     async def add_error(self, error: UserError) -> None:
@@ -294,7 +285,6 @@ class Transcript(SteadyScroll):
         self.call_after_refresh(self._fill_window)
 
     async def go_to_end(self) -> None:
-        """Scroll to the last message and follow new text."""
         async with self._one_at_a_time:
             if self._window.last < len(self._entries):
                 await self._move_to(MessageWindow.at_end(len(self._entries)))
@@ -324,7 +314,6 @@ class Transcript(SteadyScroll):
             self.call_after_refresh(self._scroll_rows, n_rows - now)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
-        """Mount more messages when the user scrolls near them."""
         super().watch_scroll_y(old_value, new_value)
         self.call_after_refresh(self._fill_window)
 
@@ -388,7 +377,6 @@ class Transcript(SteadyScroll):
             self.reveal(view)
 
     async def _move_to(self, window: MessageWindow) -> None:
-        """Mount and unmount views to match `window`."""
         kept = self._window.common(window)
         start = kept.first - self._window.first
         stay = self._views[start : start + len(kept)] if len(kept) else []
@@ -405,7 +393,7 @@ class Transcript(SteadyScroll):
                 await self.remove_children(removed)
             self._views, self._window = [*before, *stay, *behind], window
             n_earlier = window.first
-            self._earlier.set_text(f"{n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
+            self._earlier.update(f"· {n_earlier} earlier messages: scroll up, or Ctrl+Home" if n_earlier else "")
             self._earlier.display = bool(n_earlier)
 
     async def _update_greeting(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.chat.conversation import Attachment
 from quantizer.system.errors import UsageError
 from tui.chat.composer.attachments import (
     AttachmentReader,
@@ -16,7 +17,7 @@ from tui.chat.composer.attachments import (
     files_below,
     is_long,
     mention_of,
-    pasted,
+    unused_name,
     without_mention,
 )
 
@@ -29,9 +30,9 @@ def test_a_paste_is_long_by_its_letters_or_its_lines() -> None:
 
 
 def test_pasted_texts_have_names_of_their_own() -> None:
-    first = pasted("a", [])
-    second = pasted("b", [first])
-    assert (first.name, second.name, pasted("c", [second]).name) == ("pasted 1", "pasted 2", "pasted 1")
+    first, second = Attachment("pasted 1", "a"), Attachment("pasted 2", "b")
+    names = [unused_name("pasted", others) for others in ([], [first], [second])]
+    assert names == ["pasted 1", "pasted 2", "pasted 1"]
 
 
 def test_files_are_found_nearest_first_and_noise_is_passed_over(tmp_path: Path) -> None:

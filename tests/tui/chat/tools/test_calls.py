@@ -6,7 +6,7 @@ from textual.app import App, ComposeResult
 
 from app.tools.display import StyledLine, diff_lines, plain_lines
 from tests.tui.screen_text import screen_text
-from tui.widgets.styled_lines import StyledLines
+from tui.chat.tools.calls import StyledLines
 
 DIFF = "--- a/notes.md\n+++ b/notes.md\n@@ -1,3 +1,3 @@\n one\n-two\n+zwei\n--- three"
 

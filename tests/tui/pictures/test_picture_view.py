@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 from textual.geometry import Size
 
-from tui.pictures.picture_view import cells_of, picture_bounds
-from tui.pictures.preview import PictureError, Previews, read_preview
+from tui.pictures.picture_view import PictureError, Previews, cells_of, picture_bounds, read_preview
 from tui.pictures.terminal_graphics import BLOCKS, TerminalGraphics
 
 
