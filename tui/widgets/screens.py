@@ -76,7 +76,6 @@ class CommandScreen(Screen[None]):
         return self.TABLE.of_word(word) or APP_COMMANDS.of_word(word)
 
     def inform(self, text: str, for_s: float = _INFO_S) -> None:
-        """Notify of `text` for `for_s` seconds."""
         self.notify(printable(text), markup=False, timeout=for_s)
 
     def inform_during(self, text: str) -> AbstractContextManager[None]:
@@ -95,7 +94,6 @@ class CommandScreen(Screen[None]):
 
     @contextmanager
     def inform_on_error(self, kind: type[UserError] = UserError) -> Iterator[None]:
-        """Show an error of the block like a note."""
         try:
             yield
         except kind as error:
@@ -103,10 +101,8 @@ class CommandScreen(Screen[None]):
 
 
 class NavigationBar(Widget):
-    """The features in one row, the current one highlighted; each is clickable. `keys` are custom keys by command.
-
-    Where there is no room for names and keys it shows the names, else the keys, else the current feature alone.
-    """
+    """The features in one row, the current one highlighted; each is clickable. `keys` are custom keys by command. Where
+    there is no room for names and keys it shows the names, else the keys, else the current feature alone."""
 
     def __init__(self, current: str, keys: Mapping[str, str]) -> None:
         super().__init__()
@@ -126,7 +122,6 @@ class NavigationBar(Widget):
         self.refresh()
 
     def render(self) -> Content:
-        """Return the longest line that fits."""
         n_columns = self.content_size.width
         return next((line for line in self._lines if line.cell_length <= n_columns), self._lines[-1])
 
@@ -140,6 +135,20 @@ class NavigationBar(Widget):
         shown = f"[dim]{key.upper()}[/dim]" if key else ""
         link = f"[@click=screen.command('go-{feature.id}')]{title or shown}[/]" if title or shown else ""
         return f"{link} {shown}" if title and shown else link
+
+
+class KeyBar(Footer):
+    """The keys at the bottom. Textual's footer makes all of them anew whenever the focus changes, three times while a
+    screen opens: a third of the time that takes."""
+
+    _shown: tuple[object, ...] = ()
+
+    async def recompose(self) -> None:
+        active = self.screen.active_bindings.values()
+        shown = tuple((each.binding, each.enabled, each.tooltip) for each in active if each.binding.show)
+        if shown != self._shown:
+            self._shown = shown
+            await super().recompose()
 
 
 class FeatureScreen(CommandScreen):
@@ -157,7 +166,7 @@ class FeatureScreen(CommandScreen):
     def compose(self) -> ComposeResult:
         yield NavigationBar(self.FEATURE, self.app_context.settings_controller.keys)
         yield from self.body()
-        yield Footer(compact=True, show_command_palette=False)
+        yield KeyBar(compact=True, show_command_palette=False)
 
     def on_screen_resume(self) -> None:
         self.query_one(NavigationBar).show(self.app_context.settings_controller.keys)
@@ -167,5 +176,4 @@ class FeatureScreen(CommandScreen):
         raise NotImplementedError
 
     async def service(self) -> ServiceClient:
-        """Return the client for models, plans and jobs. Raises what `localllm_service` raises."""
         return await localllm_service(self.app_context.connection)
