@@ -50,7 +50,7 @@ LOG = "12:00:01 loading guide\n12:00:02 guide is ready, 28 tensors on the CPU\n1
 RUN = MeasuredRun(kind="decode", depth=512, tps=12.0, gpu_layers=30, at_s=1.0)
 
 Step = tuple[str, ...]
-"""Keys, separated by spaces, and the texts that are waited for after them."""
+"""Keys, separated by spaces, with texts in quotes that are pasted, and the texts that are waited for after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,7 +263,7 @@ EDIT = ToolCall("2", "edit_file", '{"path": "total.py", "old_text": "-=", "new_t
 RUN_CHECK = ToolCall("3", "run_command", '{"argv": ["pytest", "-q"]}')
 COMMAND = Preview("command", "run pytest -q", "pytest -q\nfolder: /home/me/sums\nenvironment: yours", ("pytest", "-q"))
 # a server that is not called files: that one asks for a folder, which would be drawn with the name of this run's
-SWITCHED: Step = ("slash t o o l s space o n space p r o j e c t enter", "3 tools on", "tools project")
+SWITCHED: Step = ("'/tools on project' enter", "3 tools on", "tools project")
 ARMED: Step = ("tab", "┏━")
 
 
@@ -310,15 +310,15 @@ SCENES = (
     ),
     Scene(
         name="summarising",
-        steps=(("h i enter", "Leeks first"), ("slash c o m p a c t enter", "The cook")),
+        steps=(("'hi' enter", "Leeks first"), ("'/compact' enter", "The cook")),
         client=_compacting(pause_after=2),
     ),
     Scene(
         name="compacted",
         steps=(
-            ("h i enter", "Leeks first"),
-            ("slash c o m p a c t enter", "Compacted 2 messages", "ready"),
-            ("w h y question_mark enter", "It is soup."),
+            ("'hi' enter", "Leeks first"),
+            ("'/compact' enter", "Compacted 2 messages", "ready"),
+            ("'why?' enter", "It is soup."),
             ("ctrl+up ctrl+up ctrl+up", "edit"),
         ),
         client=_compacting(),
@@ -344,7 +344,7 @@ SCENES = (
         steps=(
             ("@ n o t e s", "notes.md"),
             ("enter", "notes.md"),
-            ("R e a d", "Read", "· 2 tokens, <1 % of", "after sending: ≈15/2048 tokens"),
+            ("'Read'", "Read", "· 2 tokens, <1 % of", "after sending: ≈15/2048 tokens"),
         ),
         furnish=_keep_file,
     ),
@@ -385,20 +385,20 @@ SCENES = (
         steps=(
             ("@ p h o", "photo.png"),
             ("tab", "[photo.png", "3 % of"),
-            ("W h a t question_mark enter", "▀▀▀", "48.0 tok/s"),
+            ("'What?' enter", "▀▀▀", "48.0 tok/s"),
         ),
         client=_seeing("The sun over the sea."),
         furnish=_keep_picture,
     ),
     Scene(
         name="approval-diff",
-        steps=(SWITCHED, ("R e p a i r enter", "Allow edit total.py?", "+        result += number", "X\xa0never")),
+        steps=(SWITCHED, ("'Repair' enter", "Allow edit total.py?", "+        result += number", "X\xa0never")),
         client=_calling(READ, EDIT),
         tools=_tools,
     ),
     Scene(
         name="approval-command",
-        steps=(SWITCHED, ("R u n enter", "Allow run pytest -q?"), ARMED),
+        steps=(SWITCHED, ("'Run' enter", "Allow run pytest -q?"), ARMED),
         client=_calling(READ, RUN_CHECK),
         tools=_tools,
     ),
@@ -406,7 +406,7 @@ SCENES = (
         name="calls",
         steps=(
             SWITCHED,
-            ("R e p a i r enter", "Allow edit"),
+            ("'Repair' enter", "Allow edit"),
             ARMED,
             ("y", "Allow run"),
             ARMED,
@@ -419,7 +419,7 @@ SCENES = (
         name="call-expanded",
         steps=(
             SWITCHED,
-            ("R e p a i r enter", "Allow edit"),
+            ("'Repair' enter", "Allow edit"),
             ARMED,
             ("y", "The sum is right now.", "48.0 tok/s"),
             ("ctrl+up ctrl+up", "Output"),
@@ -428,13 +428,13 @@ SCENES = (
         client=_calling(READ, EDIT),
         tools=_tools,
     ),
-    Scene(name="tools", steps=(SWITCHED, ("slash t o o l s enter", "Tools of this chat", "3 tools")), tools=_tools),
+    Scene(name="tools", steps=(SWITCHED, ("'/tools' enter", "Tools of this chat", "3 tools")), tools=_tools),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),
-    Scene(name="options", steps=(("slash o p t i o n s enter", "Options of the answers"),)),
+    Scene(name="options", steps=(("'/options' enter", "Options of the answers"),)),
     Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Attach a file"),)),
-    Scene(name="theme", steps=(("slash t h e m e enter", "High contrast"),)),
+    Scene(name="theme", steps=(("'/theme' enter", "High contrast"),)),
     Scene(name="help", steps=(("f1", "Keys and commands"),)),
-    Scene(name="guide-page", steps=(("slash h e l p space p l a n enter", "What fits, and how fast"),)),
+    Scene(name="guide-page", steps=(("'/help plan' enter", "What fits, and how fast"),)),
     Scene(
         name="welcome",
         steps=(("", "Llama 3.2 1B Instruct", "Memory is swapped."),),
@@ -442,10 +442,10 @@ SCENES = (
         is_welcoming=True,
     ),
     Scene(name="chats", steps=(("f5", "◆ Soup", "2 chats"),), furnish=_keep_chats),
-    Scene(name="chats-search", steps=(("f5", "2 chats"), ("slash b l u", "1 chat")), furnish=_keep_chats),
+    Scene(name="chats-search", steps=(("f5", "2 chats"), ("slash 'blu'", "1 chat")), furnish=_keep_chats),
     Scene(name="chats-rename", steps=(("f5", "2 chats"), ("r", "Rename the chat")), furnish=_keep_chats),
     Scene(name="models", steps=(MODELS,), client=client_with_models),
-    Scene(name="models-search", steps=(MODELS, ("slash t i n y enter", "maker/Tiny-Coder")), client=client_with_models),
+    Scene(name="models-search", steps=(MODELS, ("slash 'tiny' enter", "maker/Tiny-Coder")), client=client_with_models),
     Scene(name="card", steps=(MODELS, ("down c", "Esc closes")), client=client_with_models),
     Scene(name="quantize", steps=(MODELS, ("down q", "+0.1754")), client=client_with_models),
     Scene(name="removal", steps=(MODELS, ("down d", "This frees")), client=client_with_models),
@@ -475,6 +475,6 @@ SCENES = (
         name="settings-choice",
         steps=(("f10", "Telemetry: none"), ("down down down", "_CONTEXT_SHIFT"), ("e", "Enter selects")),
     ),
-    Scene(name="log", steps=(("slash l o g enter", "guide is ready", "completions 200"),), furnish=_keep_log),
-    Scene(name="log-empty", steps=(("slash l o g enter", "No lines yet in"),)),
+    Scene(name="log", steps=(("'/log' enter", "guide is ready", "completions 200"),), furnish=_keep_log),
+    Scene(name="log-empty", steps=(("'/log' enter", "No lines yet in"),)),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
@@ -54,7 +55,8 @@ def _walk(scene: Scene, user_of: type) -> Callable[[Pilot[None]], Awaitable[None
     async def act(pilot: Pilot[None]) -> None:
         user = user_of(pilot)
         for keys, *texts in (scene.first, *scene.steps):
-            await user.presses(*keys.split())
+            for pasted, pressed in re.findall("'([^']+)'|([^']+)", keys):
+                await (user.pastes(pasted) if pasted else user.presses(*pressed.split()))
             await user.sees(*texts)
 
     return act

@@ -13,11 +13,13 @@ from tests.app.client.scripted_client import ScriptedClient
 
 
 async def _sets(user, **texts: str) -> None:
-    """Go down the form as a person does, fill the fields in, and apply them."""
+    """Go down the form as a person does, fill the fields in, and apply them behind the last one."""
     await user.asks("/options")
     await user.sees("Options of the answers")
-    for name in (*(option.name for option in CHAT_OPTIONS), "preset"):
-        await user.types(texts.get(name, ""))
+    names = [*(option.name for option in CHAT_OPTIONS), "preset"]
+    for name in names[: 1 + max(map(names.index, texts))]:
+        if name in texts:
+            await user.pastes(texts[name])
         await user.presses("down")
     await user.presses("enter")
 

@@ -98,19 +98,7 @@ def _selected(user) -> str:
     return "\n".join(line for line in user.screen_text.splitlines() if line.startswith(" ┃"))
 
 
-async def test_escape_empties_the_search_and_again_goes_to_the_chat(open_app, store):
-    keep(store, "Dinner")
-    async with open_app(ScriptedClient()) as user:
-        await user.presses("f5", "slash")
-        await user.types("zzz")
-        await user.sees("No chat matches.")
-        await user.presses("escape")
-        await user.sees("Dinner")
-        await user.presses("escape")
-        await user.sees("Ask something")
-
-
-async def test_letters_are_letters_while_the_search_is_typed_and_commands_on_the_list(open_app, store):
+async def test_letters_are_text_in_the_search_which_escape_empties_before_it_goes_to_the_chat(open_app, store):
     keep(store, "Dinner")
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
@@ -118,12 +106,16 @@ async def test_letters_are_letters_while_the_search_is_typed_and_commands_on_the
         await user.presses("slash")
         await user.no_longer_sees("Rename")
         await user.types("pad")
-        await user.sees("pad")
+        await user.sees("pad", "No chat matches.")
+        await user.presses("escape")
+        await user.sees("Dinner")
+        await user.presses("escape")
+        await user.sees("Ask something")
     assert titles(store) == ["Dinner"]
     assert not store.chats.page()[0].is_pinned
 
 
-async def test_a_chat_is_renamed_but_not_to_nothing(open_app, store):
+async def test_a_chat_is_renamed_but_not_to_nothing_and_its_duplicate_is_listed_next_to_it(open_app, store):
     keep(store, "Old")
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
@@ -133,13 +125,18 @@ async def test_a_chat_is_renamed_but_not_to_nothing(open_app, store):
         await user.types("New")
         await user.presses("enter")
         await user.no_longer_sees("Rename the chat")
-        await user.sees("New")
-    assert titles(store) == ["New"]
+        await user.sees("New", "1 chat")
+        assert titles(store) == ["New"]
+        await user.presses("d")
+        await user.sees("2 chats")
+    assert titles(store) == ["New", "New"]
 
 
-async def test_a_deleted_chat_comes_back_with_u(open_app, store):
+async def test_a_deleted_chat_is_forgotten_by_the_service_and_comes_back_with_u(open_app, store):
     keep(store, "Precious")
-    async with open_app(ScriptedClient()) as user:
+    (chat,) = store.chats.page()
+    client = ScriptedClient()
+    async with open_app(client) as user:
         await user.presses("f5")
         await user.sees("1 chat")
         await user.presses("u")
@@ -147,20 +144,10 @@ async def test_a_deleted_chat_comes_back_with_u(open_app, store):
         await user.presses("x")
         await user.sees("“Precious” is deleted.", "No chats yet")
         assert titles(store) == []
+        await user.until(lambda: bool(client.forgotten_keys), "the service was not asked")
         await user.presses("u")
         await user.sees("1 chat")
     assert titles(store) == ["Precious"]
-
-
-async def test_a_deleted_chat_is_forgotten_by_the_service_too(open_app, store):
-    keep(store, "Precious")
-    (chat,) = store.chats.page()
-    client = ScriptedClient()
-    async with open_app(client) as user:
-        await user.presses("f5")
-        await user.sees("1 chat")
-        await user.presses("x")
-        await user.until(lambda: bool(client.forgotten_keys), "the service was not asked")
     assert client.forgotten_keys == [chat.prompt_cache_key]
 
 
@@ -195,35 +182,19 @@ async def test_the_list_is_narrowed_by_model_and_age(open_app, store):
         await user.sees("No chat matches.")
 
 
-async def test_a_duplicate_is_listed_next_to_its_original(open_app, store):
-    keep(store, "Twice")
-    async with open_app(ScriptedClient()) as user:
-        await user.presses("f5")
-        await user.sees("1 chat")
-        await user.presses("d")
-        await user.sees("2 chats")
-    assert titles(store) == ["Twice", "Twice"]
-
-
-@pytest.mark.parametrize(("ending", "expected"), [("md", "# Soup"), ("json", '"title": "Soup"'), ("html", "<title>")])
-async def test_a_chat_is_exported_as_the_name_ends(open_app, store, tmp_path, ending, expected):
+async def test_a_chat_is_exported_as_the_name_ends_and_one_that_cannot_be_leaves_the_line(open_app, store, tmp_path):
     keep(store, "Soup", "hot")
-    path = tmp_path / f"soup.{ending}"
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
         await user.sees("Soup")
-        await user.presses("e", "ctrl+a", "ctrl+k")
-        await user.pastes(str(path))
-        await user.presses("enter")
-        await user.sees("Exported to")
-    assert expected in path.read_text()
-
-
-async def test_an_export_that_cannot_be_leaves_the_line_to_be_mended(open_app, store, tmp_path):
-    keep(store, "Soup")
-    async with open_app(ScriptedClient()) as user:
-        await user.presses("f5")
-        await user.sees("Soup")
+        for ending, expected in (("md", "# Soup"), ("json", '"title": "Soup"'), ("html", "<title>")):
+            path = tmp_path / f"soup.{ending}"
+            await user.presses("e", "ctrl+a", "ctrl+k")
+            await user.pastes(str(path))
+            await user.presses("enter")
+            await user.no_longer_sees("Export the chat")
+            await user.sees("Exported to")
+            assert expected in path.read_text()
         await user.presses("e", "ctrl+a", "ctrl+k")
         await user.pastes("soup.docx")
         await user.presses("enter")

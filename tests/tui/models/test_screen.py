@@ -24,30 +24,23 @@ async def _chosen(user, name, among="Recommended for this machine"):
     raise AssertionError(f"{name} was never chosen:\n{user.screen_text}")
 
 
-async def test_models_are_listed_with_size_fit_and_speed(open_app):
-    async with open_app(client_with_models(), size=(100, 30)) as user:
+async def test_models_are_listed_with_their_figures_and_metadata_and_enter_talks_with_one_that_is_whole(open_app):
+    client = client_with_models()
+    async with open_app(client, size=(100, 30)) as user:
         await user.presses("f6")
         await user.sees("● guide", "812 tok/s", "won't run", "tight", "In other programs", "llama3.2:3b")
         await user.sees("damaged: It ends too early.", "Recommended for this machine", "Qwen3 4B Instruct")
-
-
-async def test_enter_talks_with_the_chosen_model(open_app):
-    client = client_with_models()
-    async with open_app(client) as user:
-        await user.presses("f6")
-        await _chosen(user, "qwen3-0.6b-Q8_0")
-        await user.presses("enter")
-        await user.sees("Type a question")
-    assert client.loads[-1] == "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
-
-
-async def test_a_damaged_model_shows_why_it_cannot_run(open_app):
-    client = client_with_models()
-    async with open_app(client) as user:
-        await user.presses("f6")
         await _chosen(user, "cut-short")
         await user.presses("enter")
         await user.sees("cut-short cannot run")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("c")
+        await user.sees("architecture  qwen3")
+        await user.presses("escape")
+        await user.no_longer_sees("architecture  qwen3")
+        await user.presses("enter")
+        await user.sees("Type a question")
+    assert client.loads[-1] == "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
 
 
 async def test_words_search_here_and_on_the_hub_and_enter_fetches_a_quant(open_app):
@@ -114,16 +107,6 @@ async def test_an_unreachable_hub_is_reported_and_the_rest_works(open_app):
         await user.presses("f6", "slash")
         await user.types("qwen")
         await user.sees("cannot be reached", "Check the network.", "qwen3-0.6b-Q8_0", "Qwen3 4B Instruct")
-
-
-async def test_the_metadata_of_a_model_is_shown_and_closed(open_app):
-    async with open_app(client_with_models()) as user:
-        await user.presses("f6")
-        await _chosen(user, "qwen3-0.6b-Q8_0")
-        await user.presses("c")
-        await user.sees("architecture  qwen3")
-        await user.presses("escape")
-        await user.no_longer_sees("architecture  qwen3")
 
 
 async def test_quantizing_shows_size_loss_and_speed_before_it_begins(open_app):

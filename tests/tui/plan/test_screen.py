@@ -21,25 +21,24 @@ async def open_plan(user) -> None:
     await user.until(lambda: isinstance(user.app.focused, Stepper), "no dial has the keys")
 
 
-async def test_a_plan_is_there_on_f7_with_devices_curve_and_ways_out(open_app):
-    async with open_app(scripted()) as user:
-        await user.presses("f7")
+async def test_a_plan_is_there_on_f7_with_devices_and_curve_and_a_way_out_is_taken_with_enter(open_app):
+    client = scripted()
+    async with open_app(client) as user:
+        await open_plan(user)
         await user.sees("gemma-2-9b on this machine", "43 of 43 layers", "◆ plan", "--kv-type q8_0", "Layers: CUDA0")
+        await user.presses("down", "down", "enter")
+        await user.sees("q8_0 ▶")
+    assert client.plan_requests[-1].kv_type == "q8_0"
 
 
-async def test_layers_change_with_the_arrows_and_the_plan_follows(open_app):
-    async with open_app(scripted("llama-3.1-8b")) as user:
+async def test_layers_change_with_the_arrows_the_plan_follows_and_up_leads_to_other_controls(open_app):
+    client = scripted("llama-3.1-8b")
+    async with open_app(client) as user:
         await open_plan(user)
         await user.presses("left", "left", "left")
         await user.sees("30 of 33 layers", "plan: 30 layers", "30 of 33 layers are on GPUs")
         await user.presses("a")
         await user.sees("33 of 33, planned", "Fits")
-
-
-async def test_other_controls_are_reached_with_up_and_down(open_app):
-    client = scripted("llama-3.1-8b")
-    async with open_app(client) as user:
-        await open_plan(user)
         await user.presses("up", "up", "right")
         await user.sees("bf16")
         await user.presses("up", "left")
@@ -47,21 +46,11 @@ async def test_other_controls_are_reached_with_up_and_down(open_app):
     assert client.plan_requests[-1].n_ctx == 4096
 
 
-async def test_a_way_out_is_taken_with_enter(open_app):
-    client = scripted()
-    async with open_app(client) as user:
-        await open_plan(user)
-        await user.sees("--kv-type q8_0")
-        await user.presses("down", "down", "enter")
-        await user.sees("q8_0 ▶")
-    assert client.plan_requests[-1].kv_type == "q8_0"
-
-
-async def test_loading_is_announced_before_it_is_done(open_app):
+async def test_loading_is_announced_before_it_is_done_and_again_after_a_change(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
         await open_plan(user)
-        await user.presses("left", "l")
+        await user.presses("l", "left", "l")
         await user.sees("reloads with", "32 layers on", "L again to confirm")
         assert client.reloads == []
         await user.presses("l")
@@ -69,19 +58,15 @@ async def test_loading_is_announced_before_it_is_done(open_app):
     assert [request.gpu_layers for request in client.reloads] == [{"CUDA0": 32}]
 
 
-async def test_a_change_after_the_announcement_requires_another_confirmation(open_app):
+async def test_another_model_is_planned_by_name_and_another_machine_that_nothing_is_loaded_on(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
         await open_plan(user)
-        await user.presses("l", "left", "l")
-        await user.sees("32 layers on")
-    assert client.reloads == []
-
-
-async def test_another_machine_can_be_planned_for_and_not_loaded_on(open_app):
-    client = scripted("llama-3.1-8b")
-    async with open_app(client) as user:
-        await open_plan(user)
+        await user.presses("m")
+        await user.sees("Plan which model?")
+        await user.pastes("org/repo:Q4_K_M")
+        await user.presses("enter")
+        await user.sees("org/repo:Q4_K_M on this machine")
         await user.presses("w")
         await user.sees("Plan for which machine?")
         await user.pastes("RTX 3060=12GiB, 32GiB@45GB/s")
@@ -91,17 +76,6 @@ async def test_another_machine_can_be_planned_for_and_not_loaded_on(open_app):
         await user.sees("This plan is for another machine")
     assert client.reloads == []
     assert client.plan_requests[-1].vram == ("RTX 3060=12GiB",)
-
-
-async def test_another_model_is_planned_by_name(open_app):
-    client = scripted("llama-3.1-8b")
-    async with open_app(client) as user:
-        await open_plan(user)
-        await user.presses("m")
-        await user.sees("Plan which model?")
-        await user.pastes("org/repo:Q4_K_M")
-        await user.presses("enter")
-        await user.sees("org/repo:Q4_K_M on this machine")
 
 
 async def test_what_prevents_a_plan_is_reported(open_app):
