@@ -7,7 +7,6 @@ checks before it does: one without memory cannot say why it ends. Imports nothin
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import sys
@@ -150,6 +149,8 @@ def use_one_arena(*, gives_back: bool = False) -> None:
     With `gives_back` freed memory at the end of the heap goes back to the system at once, and larger blocks than
     128 KiB always do: too slow where such blocks come and go at every token.
     """
+    import ctypes  # takes 3 ms, and every command imports this module
+
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         return
