@@ -101,10 +101,12 @@ class HistoryScreen(FeatureScreen):
         n_shown = len(self.chat_list.rows) + self.chat_list.is_complete
         n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, n_shown)
         with self.warn_on_error():
-            self.filters.offer(await self._thread.do(lambda store: store.chats.models()))
+            models = await self._thread.do(lambda store: store.chats.models())
             rows = self._marked(await fetch_rows(self._thread, chat_query, n_rows))
-            self.chat_list.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
-            self._show_count(chat_query)
+            if self.query("#count"):  # nothing is left while the app closes
+                self.filters.offer(models)
+                self.chat_list.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
+                self._show_count(chat_query)
 
     @on(ChatList.RowsNeeded)
     @work(group="read", exclusive=True)
@@ -112,8 +114,9 @@ class HistoryScreen(FeatureScreen):
         chat_query, n_rows = self.filters.chat_query, self.chat_list.n_wanted
         with self.warn_on_error():
             rows = self._marked(await fetch_rows(self._thread, chat_query, n_rows, tuple(self.chat_list.rows)))
-            self.chat_list.add(rows, is_complete=len(rows) < n_rows)
-            self._show_count(chat_query)
+            if self.query("#count"):
+                self.chat_list.add(rows, is_complete=len(rows) < n_rows)
+                self._show_count(chat_query)
 
     def _answers_changed(self, _: Sequence[OpenChat]) -> None:
         if self.is_current:
