@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from app.cli.main import main
 from app.engine.load.machine import list_gpus
 from offload.devices.bandwidth import measure_read_bandwidth
 from tests.app.running import RunningService
-from tests.app.service_process import CommandStarter, command_starter
+from tests.app.service_process import CommandStarter, ForkingPopen, command_starter
 from tests.quantizer.gguf_files import tiny_llama
 
 CHAT_TEMPLATE = (
@@ -47,6 +48,15 @@ def _machine_is_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setattr("offload.devices.bandwidth._BUFFER_BYTES", 16 << 20)
         patch.setattr("app.engine.load.machine.measure_read_bandwidth", cache(measure_read_bandwidth))
         patch.setattr("app.engine.load.machine.list_gpus", lambda rpc, _cache_dir: listed(tuple(rpc)))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _children_of_tests_are_forked() -> Iterator[None]:
+    """Fork engines, jobs and renderers of templates from the test's process, which has imported them already."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            patch.setattr("subprocess.Popen", ForkingPopen)
         yield
 
 

@@ -27,10 +27,10 @@ from typing import Any, NoReturn
 
 from quantizer.system.process import python_command
 
-__all__ = ["CommandStarter", "ForkedProcess", "command_starter"]
+__all__ = ["CommandStarter", "ForkedProcess", "ForkingPopen", "command_starter"]
 
 _FORKS = "--fork"
-_FORKED_MODULES = frozenset({"app.engine.worker", "app.cli.job_process"})
+_FORKED_MODULES = ("app.engine.chat_template.render", "app.cli.job_process")  # and fake engines
 
 
 class ForkedProcess:
@@ -120,6 +120,7 @@ def _fork_commands(door: socket.socket) -> None:
     import app.cli.job_process
     import app.cli.verbs.library
     import app.cli.verbs.service
+    import app.engine.chat_template.render
     import app.engine.worker
     import app.service.application
     import app.service.server  # noqa: F401 - what every service, engine and job imports
@@ -167,16 +168,18 @@ def _run_here(environment: Mapping[str, str], arguments: list[str], reading: int
         os.close(number)
     os.environ.clear()
     os.environ.update(environment)
-    subprocess.Popen = _ForkingPopen  # type: ignore[misc]
+    subprocess.Popen = ForkingPopen  # type: ignore[misc]
     _main(arguments)
 
 
-class _ForkingPopen(subprocess.Popen[bytes]):
+class ForkingPopen(subprocess.Popen[bytes]):
     """Forks this process for a Python that runs one of the modules that are imported here already."""
 
     def __init__(self, args: Sequence[str], *rest: Any, env: Mapping[str, str] | None = None, **options: Any) -> None:
         match args:
-            case [sys.executable, "-P", "-m", module, *arguments] if module in _FORKED_MODULES:
+            case [sys.executable, "-P", "-m", str(module), *arguments] if (
+                module in _FORKED_MODULES or "--fake" in arguments
+            ):
                 options["preexec_fn"] = partial(
                     _run_module, module, arguments, {**(os.environ if env is None else env)}
                 )
@@ -189,7 +192,7 @@ def _run_module(module: str, arguments: list[str], environment: Mapping[str, str
     os.environ.clear()
     os.environ.update(environment)
     signal.set_wakeup_fd(-1)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv[1:] = arguments

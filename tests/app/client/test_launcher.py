@@ -43,9 +43,11 @@ def _at(service: RunningService, settings: Settings) -> Settings:
     return Settings(port=port, data_dir=settings.data_dir, cache_dir=settings.cache_dir)
 
 
-async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Settings) -> None:
+async def test_it_starts_a_service_that_answers_keeps_a_log_and_ends_with_it(
+    settings: Settings, tmp_path: Path
+) -> None:
     seen: list[ModelStatus] = []
-    async with open_service(settings) as client:
+    async with open_service(replace(settings, cache_dir=tmp_path / "cache")) as client:
         status = await load_model(client, "", seen.append)
         assert (status.id, status.state) == ("tiny", "ready")
         events = [event async for event in client.chat([Message("user", "hello")])]
@@ -55,6 +57,9 @@ async def test_it_starts_a_service_that_answers_and_ends_with_it(settings: Setti
     assert seen[-1] == status
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+    log = (tmp_path / "cache" / "service.log").read_text()
+    assert f"service: {client.base_url}, localllm" in log
+    assert "service: tiny.gguf is loaded, with" in log
 
 
 async def test_a_service_that_ends_before_it_is_ready_is_reported_with_its_last_output(
@@ -296,12 +301,3 @@ async def test_what_is_no_address_is_wrong_use() -> None:
     with pytest.raises(UsageError, match="not an address"):
         async with connect("far:8000", ""):
             pass
-
-
-async def test_what_the_service_does_is_in_its_log(settings: Settings, tmp_path: Path) -> None:
-    own = replace(settings, cache_dir=tmp_path / "cache")
-    async with open_service(own) as client:
-        await load_model(client, "")
-    log = (tmp_path / "cache" / "service.log").read_text()
-    assert f"service: {client.base_url}, localllm" in log
-    assert "service: tiny.gguf is loaded, with" in log

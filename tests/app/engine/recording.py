@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
+from app.engine.backend import Backend
 from app.engine.loop.core import Engine, Event
 from app.engine.messages import Failed, Finished, Output
-from app.engine.request import TokenLogprob
+from app.engine.request import Request, TokenLogprob
 from quantizer.system.errors import ErrorInfo
 
-__all__ = ["Record", "run"]
+__all__ = ["Record", "answered", "run"]
 
 
 class Record:
@@ -41,11 +43,20 @@ class Record:
                 self.failed[name] = event.error
 
 
-def run(engine: Engine, max_steps: int = 5000) -> None:
-    """Step until `engine` is idle, and check its integrity after each step."""
+def run(engine: Engine, *wanted: Request, max_steps: int = 5000) -> None:
+    """Submit what is wanted, step until `engine` is idle, and check its integrity after each step."""
+    for request in wanted:
+        engine.submit(request)
     for _ in range(max_steps):
         if engine.is_idle:
             return
         engine.step()
         engine.check_integrity()
     raise AssertionError("the engine does not become idle")
+
+
+def answered(backend: Backend, *wanted: Request, **options: Any) -> Record:
+    """Return the record of a new engine that has run all that is wanted."""
+    record = Record()
+    run(Engine(backend, record, **options), *wanted)
+    return record

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from base64 import b64encode
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from app.engine.messages import EngineConfig, Failed, Output, WorkerMessage
 from app.engine.request import FinishReason, MediaInput, Request, SamplingParams, TokenLogprob
 from app.engine.worker import MAX_OUTPUT_INTERVAL_S, Outbox
 from quantizer.system.errors import ErrorInfo
+from quantizer.system.process import python_command
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -27,7 +27,7 @@ class Child:
     """A worker process and its pipes, as the service sees them."""
 
     def __init__(self, *options: str) -> None:
-        command = [sys.executable, "-m", "app.engine.worker", *options]
+        command = python_command("app.engine.worker", *options)
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )

@@ -25,7 +25,7 @@ from app.engine.speculative.draft_source import DraftSource
 from app.protocol.errors import RequestError
 from quantizer.system.errors import EngineError
 from tests.app.engine.fake_head import FakeHead
-from tests.app.engine.recording import Record, run
+from tests.app.engine.recording import Record, answered, run
 
 GREEDY = SamplingParams(temperature=0.0)
 
@@ -55,37 +55,25 @@ def answer_alone(wanted: Request) -> tuple[str, FinishReason]:
 
 
 def test_an_answer_ends_at_max_tokens_with_reason_length() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(end_every=10**9), record)
-    engine.submit(request(n_tokens=7))
-    run(engine)
+    record = answered(FakeBackend(end_every=10**9), request(n_tokens=7))
     assert record.finished["a"].reason is FinishReason.LENGTH
     assert record.finished["a"].usage.n_output_tokens == 7
     assert len(record.text["a"]) == 7
 
 
 def test_an_answer_ends_where_the_model_ends_it() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(end_every=5), record)
-    engine.submit(request(n_tokens=None))
-    run(engine)
+    record = answered(FakeBackend(end_every=5), request(n_tokens=None))
     assert record.finished["a"].reason is FinishReason.STOP
 
 
 def test_ignore_eos_continues_to_the_end_of_the_context() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(end_every=2, n_ctx=64, n_cells=64), record)
-    engine.submit(request(n_tokens=None, ignore_eos=True))
-    run(engine)
+    record = answered(FakeBackend(end_every=2, n_ctx=64, n_cells=64), request(n_tokens=None, ignore_eos=True))
     assert record.finished["a"].reason is FinishReason.LENGTH
     assert record.finished["a"].usage.n_prompt_tokens + record.finished["a"].usage.n_output_tokens == 64
 
 
 def test_a_request_of_no_tokens_computes_its_prompt_only() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request(n_tokens=0))
-    run(engine)
+    record = answered(FakeBackend(), request(n_tokens=0))
     assert record.text["a"] == ""
     assert record.finished["a"].usage.n_prompt_tokens == len("a prompt")
 
@@ -99,10 +87,7 @@ def test_a_stop_string_is_not_part_of_the_answer() -> None:
 
 
 def test_each_output_token_has_its_log_probability() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request(n_tokens=100, ignore_eos=True, n_logprobs=3))
-    run(engine)
+    record = answered(FakeBackend(), request(n_tokens=100, ignore_eos=True, n_logprobs=3))
     entries = record.logprobs["a"]
     assert record.finished["a"].usage.n_accepted_tokens > 0, "drafted rows have log probabilities too"
     assert b"".join(entry.piece for entry in entries).decode() == record.text["a"]
@@ -114,11 +99,11 @@ def test_each_output_token_has_its_log_probability() -> None:
 
 
 def test_the_ids_of_all_sampled_tokens_come_on_request_only() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request("plain", n_tokens=60, ignore_eos=True))
-    engine.submit(request("a", n_tokens=60, ignore_eos=True, returns_tokens=True, n_logprobs=1))
-    run(engine)
+    record = answered(
+        FakeBackend(),
+        request("plain", n_tokens=60, ignore_eos=True),
+        request("a", n_tokens=60, ignore_eos=True, returns_tokens=True, n_logprobs=1),
+    )
     assert not record.tokens["plain"]
     assert bytes(record.tokens["a"]).decode() == record.text["a"] == record.text["plain"]
     assert [entry.token for entry in record.logprobs["a"]] == record.tokens["a"]
@@ -129,10 +114,9 @@ def test_the_ids_of_all_sampled_tokens_come_on_request_only() -> None:
 def test_the_ids_of_a_stop_string_and_of_the_end_come_too() -> None:
     whole, _ = answer_alone(request(n_tokens=60, ignore_eos=True))
     stop = whole[30:36]
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request("stopped", n_tokens=60, ignore_eos=True, stop=(stop,), returns_tokens=True))
-    run(engine)
+    record = answered(
+        FakeBackend(), request("stopped", n_tokens=60, ignore_eos=True, stop=(stop,), returns_tokens=True)
+    )
     n_shown = len(record.text["stopped"])
     assert bytes(record.tokens["stopped"]).decode() == whole[: n_shown + len(stop)]
 
@@ -152,20 +136,16 @@ def test_a_running_answer_reports_its_tokens() -> None:
 
 
 def test_probabilities_are_the_models_own_whatever_the_sampler_prefers() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request(n_tokens=20, ignore_eos=True, n_logprobs=1, sampling=SamplingParams(seed=5)))
-    run(engine)
+    record = answered(
+        FakeBackend(), request(n_tokens=20, ignore_eos=True, n_logprobs=1, sampling=SamplingParams(seed=5))
+    )
     assert any(entry.logprob < entry.top[0][2] for entry in record.logprobs["a"])
 
 
 def test_tokens_of_a_stop_string_have_no_log_probabilities() -> None:
     whole, _ = answer_alone(request(n_tokens=60, ignore_eos=True))
     stop = whole[30:36]
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request(n_tokens=60, ignore_eos=True, stop=(stop,), n_logprobs=0))
-    run(engine)
+    record = answered(FakeBackend(), request(n_tokens=60, ignore_eos=True, stop=(stop,), n_logprobs=0))
     text = b"".join(entry.piece for entry in record.logprobs["a"]).decode()
     assert text == record.text["a"] == whole[: whole.index(stop)]
 
@@ -173,10 +153,7 @@ def test_tokens_of_a_stop_string_have_no_log_probabilities() -> None:
 def test_log_probabilities_are_computed_on_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(FakeBackend, "logits")
     assert answer_alone(request())[0]
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request())
-    run(engine)
+    record = answered(FakeBackend(), request())
     assert record.logprobs == {"a": []}
 
 
@@ -210,10 +187,7 @@ class TaggedBackend(FakeBackend):
 
 @pytest.mark.parametrize(("tags", "text"), [((), "hr"), (("<call>", "<other>"), "h<call>r<call>")])
 def test_visible_tags_are_text(tags: tuple[str, ...], text: str) -> None:
-    record = Record()
-    engine = Engine(TaggedBackend(), record)
-    engine.submit(replace(request(prompt="<say>here</say>"), visible_tags=tags, n_logprobs=0))
-    run(engine)
+    record = answered(TaggedBackend(), replace(request(prompt="<say>here</say>"), visible_tags=tags, n_logprobs=0))
     assert record.text["a"] == text
     assert b"".join(entry.piece for entry in record.logprobs["a"]).decode() == text
 
@@ -229,8 +203,7 @@ def test_an_abort_leaves_the_computed_tokens_cached() -> None:
     assert record.finished["a"].reason is FinishReason.ABORTED
     assert len(record.text["a"]) >= 5
     assert engine.is_idle
-    engine.submit(request("b", prompt="x" * 60, n_tokens=3))
-    run(engine)
+    run(engine, request("b", prompt="x" * 60, n_tokens=3))
     assert record.finished["b"].usage.n_output_tokens == 3
 
 
@@ -260,10 +233,7 @@ class InterruptedOnce(FakeBackend):
 
 
 def test_an_interrupted_batch_is_computed_again() -> None:
-    record = Record()
-    engine = Engine(InterruptedOnce(n_batch=8), record)
-    engine.submit(request(prompt="a prompt of several batches"))
-    run(engine)
+    record = answered(InterruptedOnce(n_batch=8), request(prompt="a prompt of several batches"))
     assert (record.text["a"], record.finished["a"].reason) == answer_alone(
         request(prompt="a prompt of several batches")
     )
@@ -291,8 +261,7 @@ def test_after_an_interrupted_batch_a_model_with_states_goes_on_where_that_began
     record = Record()
     backend = InterruptedStates(n_batch=32, supports_truncation=False)
     engine = Engine(backend, record)
-    engine.submit(wanted)
-    run(engine)
+    run(engine, wanted)
     assert record.text["a"] == answer_alone(wanted)[0]
     assert backend.positions[:3] == (0, 32, 64), "nothing is computed again"
 
@@ -313,11 +282,7 @@ def test_a_step_of_an_answer_with_states_is_not_interrupted() -> None:
 
 def test_a_running_answer_is_put_back_and_not_lost_when_cells_run_out() -> None:
     wanted = [request(name, prompt=name * 20, n_tokens=60, ignore_eos=True) for name in "abc"]
-    record = Record()
-    engine = Engine(FakeBackend(n_ctx=100, n_cells=120), record)
-    for item in wanted:
-        engine.submit(item)
-    run(engine)
+    record = answered(FakeBackend(n_ctx=100, n_cells=120), *wanted)
     for item in wanted:
         assert record.text[item.request_id] == answer_alone(item)[0]
         assert record.finished[item.request_id].usage.n_output_tokens == 60
@@ -331,19 +296,18 @@ class BrokenBackend(FakeBackend):
 def test_a_fatal_batch_fails_its_requests_and_the_engine_continues() -> None:
     record = Record()
     engine = Engine(BrokenBackend(), record)
-    engine.submit(request("a"))
-    run(engine)
+    run(engine, request("a"))
     assert record.failed["a"].cause == "It broke."
     assert engine.is_idle
 
 
 def test_a_higher_priority_request_overtakes_the_queue() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(n_sequences=1), record)
-    engine.submit(request("slow", n_tokens=5))
-    engine.submit(request("later", n_tokens=5))
-    engine.submit(request("urgent", n_tokens=5, priority=1))
-    run(engine)
+    record = answered(
+        FakeBackend(n_sequences=1),
+        request("slow", n_tokens=5),
+        request("later", n_tokens=5),
+        request("urgent", n_tokens=5, priority=1),
+    )
     assert list(record.finished) == ["urgent", "slow", "later"]
 
 
@@ -361,10 +325,8 @@ def test_close_ends_every_request() -> None:
 def test_the_next_turn_of_a_conversation_computes_only_what_is_new() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
-    engine.submit(request("a", prompt="x" * 50, n_tokens=10, ignore_eos=True))
-    run(engine)
-    engine.submit(request("b", prompt="x" * 50 + record.text["a"] + " and then", n_tokens=1))
-    run(engine)
+    run(engine, request("a", prompt="x" * 50, n_tokens=10, ignore_eos=True))
+    run(engine, request("b", prompt="x" * 50 + record.text["a"] + " and then", n_tokens=1))
     assert record.finished["b"].usage.n_cached_tokens == 59  # the last token of the answer was never computed
 
 
@@ -372,8 +334,7 @@ def test_an_edited_turn_reuses_the_begin_and_leaves_the_old_branch_to_be_taken_u
     record = Record()
     engine = Engine(FakeBackend(), record)
     for name, prompt in (("a", "s" * 40 + "old turn"), ("b", "s" * 40 + "new turn"), ("c", "s" * 40 + "old turn, on")):
-        engine.submit(request(name, prompt=prompt, n_tokens=1))
-        run(engine)
+        run(engine, request(name, prompt=prompt, n_tokens=1))
     assert record.finished["b"].usage.n_cached_tokens == 40
     assert record.finished["c"].usage.n_cached_tokens == 48
 
@@ -393,10 +354,8 @@ def test_a_full_cache_evicts_the_least_recently_used_prefix() -> None:
     record = Record()
     engine = Engine(FakeBackend(n_ctx=100, n_cells=200), record)
     for name, prompt in (("a", "a" * 80), ("b", "b" * 80), ("a2", "a" * 81), ("c", "c" * 80), ("a3", "a" * 82)):
-        engine.submit(request(name, prompt=prompt, n_tokens=1))
-        run(engine)
-    engine.submit(request("b2", prompt="b" * 81, n_tokens=1))
-    run(engine)
+        run(engine, request(name, prompt=prompt, n_tokens=1))
+    run(engine, request("b2", prompt="b" * 81, n_tokens=1))
     assert record.finished["a3"].usage.n_cached_tokens == 81
     assert record.finished["b2"].usage.n_cached_tokens == 0
 
@@ -405,11 +364,12 @@ def test_a_model_without_truncation_reuses_whole_sequences_and_what_it_saved_of_
     record = Record()
     store = StateStore(tmp_path)
     engine = Engine(FakeBackend(supports_truncation=False), record, store)
-    engine.submit(request("a", prompt="x" * 50, n_tokens=4, ignore_eos=True))
-    run(engine)
-    engine.submit(request("b", prompt="x" * 50 + record.text["a"] + "!", n_tokens=1))
-    engine.submit(request("c", prompt="x" * 50 + "?", n_tokens=1))
-    run(engine)
+    run(engine, request("a", prompt="x" * 50, n_tokens=4, ignore_eos=True))
+    run(
+        engine,
+        request("b", prompt="x" * 50 + record.text["a"] + "!", n_tokens=1),
+        request("c", prompt="x" * 50 + "?", n_tokens=1),
+    )
     assert record.finished["b"].usage.n_cached_tokens == 53
     assert record.finished["c"].usage.n_cached_tokens == 50  # from the checkpoint at the end of the prompt
     store.close()
@@ -421,16 +381,13 @@ def test_a_model_with_states_drafts_and_returns_to_an_earlier_state_when_a_draft
     backend = FakeBackend(supports_truncation=False, n_rollback=n_rollback)
     engine = Engine(backend, record, step_cost=free_steps())
     wanted = [request(name, prompt=name * 9, n_tokens=200, ignore_eos=True) for name in ("a", "b")]
-    for item in wanted:
-        engine.submit(item)
-    run(engine)
+    run(engine, *wanted)
     for item in wanted:
         usage = record.finished[item.request_id].usage
         assert 0 < usage.n_accepted_tokens < usage.n_drafted_tokens
         assert usage.n_passes < 200
         assert record.text[item.request_id] == answer_alone(item)[0]
-    engine.submit(request("c", prompt="a" * 9 + record.text["a"] + "!", n_tokens=1))
-    run(engine)
+    run(engine, request("c", prompt="a" * 9 + record.text["a"] + "!", n_tokens=1))
     assert record.finished["c"].usage.n_cached_tokens > 150
 
 
@@ -448,8 +405,7 @@ def test_a_model_with_states_runs_several_steps_at_once_unless_its_text_may_end_
         n_scheduled += 1
     assert (n_scheduled < 30) is is_fast
     whole = "a prompt" + record.text["a"]
-    engine.submit(request("b", prompt=whole + "!", n_tokens=1))
-    run(engine)
+    run(engine, request("b", prompt=whole + "!", n_tokens=1))
     assert record.finished["b"].usage.n_cached_tokens == len(whole) - 1
 
 
@@ -457,14 +413,12 @@ def test_a_model_with_a_window_drafts_and_continues_where_the_window_is_still_he
     record = Record()
     backend = FakeBackend(n_window=20)
     engine = Engine(backend, record, step_cost=free_steps())
-    engine.submit(request("a", prompt="x" * 50, n_tokens=40, ignore_eos=True))
-    run(engine)
+    run(engine, request("a", prompt="x" * 50, n_tokens=40, ignore_eos=True))
     assert record.finished["a"].usage.n_accepted_tokens > 0
     whole = "x" * 50 + record.text["a"]
     cached = {}
     for name, prompt in (("b", whole + "!"), ("c", whole[:-9] + "?"), ("other", "y" * 9), ("d", "x" * 30 + "?")):
-        engine.submit(request(name, prompt=prompt, n_tokens=1))
-        run(engine)
+        run(engine, request(name, prompt=prompt, n_tokens=1))
         cached[name] = record.finished[name].usage.n_cached_tokens
     assert cached["b"] >= 89
     assert (cached["c"], cached["d"]) == (0, 0), "the window before what is new is lost"
@@ -474,8 +428,7 @@ def test_drafts_are_accepted_where_the_text_repeats() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
     wanted = request("a", n_tokens=400, ignore_eos=True)
-    engine.submit(wanted)
-    run(engine)
+    run(engine, wanted)
     usage = record.finished["a"].usage
     assert 0 < usage.n_accepted_tokens <= usage.n_drafted_tokens
     assert record.text["a"] == answer_alone(wanted)[0]
@@ -496,12 +449,10 @@ class RefusesAt(FakeBackend):
 def test_a_request_that_fails_during_verification_leaves_a_clean_slot() -> None:
     record = Record()
     engine = Engine(RefusesAt(), record, step_cost=free_steps())
-    engine.submit(request("a", n_tokens=200, ignore_eos=True))
-    run(engine)
+    run(engine, request("a", n_tokens=200, ignore_eos=True))
     assert record.failed["a"].cause == "No token is allowed."
     again = request("b", prompt="a prompt" + record.text["a"], n_tokens=5, ignore_eos=True)
-    engine.submit(again)
-    run(engine)
+    run(engine, again)
     assert record.text["b"] == answer_alone(again)[0]
 
 
@@ -509,8 +460,7 @@ def test_an_evicted_sequence_is_restored_from_the_store(tmp_path: Path) -> None:
     record, store = Record(), StateStore(tmp_path)
     engine = Engine(FakeBackend(n_ctx=200, n_cells=200), record, store)
     for name, prompt in (("a", "a" * 150), ("b", "b" * 150), ("a2", "a" * 151)):
-        engine.submit(request(name, prompt=prompt, n_tokens=1))
-        run(engine)
+        run(engine, request(name, prompt=prompt, n_tokens=1))
     assert record.finished["a2"].usage.n_cached_tokens == 150
     store.close()
 
@@ -520,8 +470,7 @@ def test_idle_sequences_are_offloaded_before_another_and_restored_later(tmp_path
     backend = FakeBackend()
     engine = Engine(backend, record, store)
     for name, prompt in (("a", "a" * 1500), ("b", "b" * 500), ("a2", "a" * 1500 + "!"), ("b2", "b" * 500 + "!")):
-        engine.submit(request(name, prompt=prompt, n_tokens=1))
-        run(engine)
+        run(engine, request(name, prompt=prompt, n_tokens=1))
         assert backend.n_cells_used <= len(prompt) * 9 / 8 + 2
     assert record.finished["a2"].usage.n_cached_tokens == 1500
     assert record.finished["b2"].usage.n_cached_tokens == 500
@@ -532,8 +481,7 @@ def test_idle_sequences_leave_the_cache_while_others_run_and_what_runs_stays(tmp
     record, store = Record(), StateStore(tmp_path)
     backend = FakeBackend()
     engine = Engine(backend, record, store)
-    engine.submit(request("idle", prompt="i" * 900, n_tokens=1))
-    run(engine)
+    run(engine, request("idle", prompt="i" * 900, n_tokens=1))
     engine.submit(request("runs", prompt="r" * 100, n_tokens=100, ignore_eos=True))
     engine.step()
     for name, n_most in (("short", 500), ("next", 200)):
@@ -553,8 +501,7 @@ def test_idle_sequences_stay_in_the_cache_of_a_gpu(tmp_path: Path) -> None:
     backend.facts = replace(backend.facts, is_on_host=False)
     engine = Engine(backend, record, store)
     for name in "ab":
-        engine.submit(request(name, prompt=name * 1500, n_tokens=1))
-        run(engine)
+        run(engine, request(name, prompt=name * 1500, n_tokens=1))
     assert backend.n_cells_used == 3000
     store.close()
 
@@ -563,8 +510,7 @@ def test_a_conversation_continues_after_a_restart_from_its_saved_state(tmp_path:
     for n_start, n_cached in ((0, 0), (1, 120)):
         record, store = Record(), StateStore(tmp_path)
         engine = Engine(FakeBackend(), record, store)
-        engine.submit(request("a", prompt="p" * 120 + "!" * n_start, n_tokens=1))
-        run(engine)
+        run(engine, request("a", prompt="p" * 120 + "!" * n_start, n_tokens=1))
         assert record.finished["a"].usage.n_cached_tokens == n_cached
         while engine.save_idle_sequence():
             pass
@@ -640,8 +586,7 @@ def test_computed_drafts_that_are_right_are_accepted_whole(new_source: Callable[
     record, backend, wanted = Record(), FakeBackend(), request("a", n_tokens=200, ignore_eos=True)
     source = new_source(backend)
     engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[source])
-    engine.submit(wanted)
-    run(engine)
+    run(engine, wanted)
     assert record.text["a"] == answer_alone(wanted)[0]
     assert record.finished["a"].usage.n_passes < 60
     drafted = engine.counters.drafts[source.name]
@@ -653,8 +598,7 @@ def test_a_request_limits_its_drafts(limit: int, n_passes: range) -> None:
     record, backend = Record(), FakeBackend()
     wanted = replace(request("a", n_tokens=200, ignore_eos=True), max_draft_tokens=limit)
     engine = Engine(backend, record, step_cost=free_steps(), draft_sources=[head_drafts(backend)])
-    engine.submit(wanted)
-    run(engine)
+    run(engine, wanted)
     assert record.text["a"] == answer_alone(wanted)[0]
     assert record.finished["a"].usage.n_passes in n_passes
     assert bool(record.finished["a"].usage.n_drafted_tokens) == bool(limit)
@@ -666,8 +610,7 @@ def test_a_source_that_is_always_wrong_is_hardly_used(new_source: Callable[..., 
     source = new_source(backend, wrong_every=1)
     engine = Engine(backend, record, draft_sources=[source], clock=lambda: 0.0)
     for name in "ab":
-        engine.submit(request(name, prompt=name, n_tokens=400, ignore_eos=True))
-        run(engine)
+        run(engine, request(name, prompt=name, n_tokens=400, ignore_eos=True))
     assert engine.counters.drafts[source.name].n_drafted < 60
 
 
@@ -720,17 +663,14 @@ def test_steps_run_at_once_only_while_there_are_cells() -> None:
     backend = FakeBackend(n_ctx=60, n_cells=64, supports_truncation=False, has_attention=False)
     engine = Engine(backend, lambda _event: None, clock=lambda: float(next(clock)))
     for name in ("a", "b"):
-        engine.submit(request(name, prompt=f"{name} begins", n_tokens=40, ignore_eos=True, max_draft_tokens=0))
-        run(engine)
+        run(engine, request(name, prompt=f"{name} begins", n_tokens=40, ignore_eos=True, max_draft_tokens=0))
 
 
 def test_an_earlier_answer_is_drafted_for_one_that_begins_like_it() -> None:
     record = Record()
     engine = Engine(FakeBackend(), record)
-    engine.submit(request("a", prompt="one", n_tokens=150, ignore_eos=True))
-    run(engine)
-    engine.submit(request("b", prompt="two", n_tokens=150, ignore_eos=True))
-    run(engine)
+    run(engine, request("a", prompt="one", n_tokens=150, ignore_eos=True))
+    run(engine, request("b", prompt="two", n_tokens=150, ignore_eos=True))
     drafted = engine.counters.drafts["cross-request lookup"]
     assert 0 < drafted.n_accepted <= drafted.n_drafted
     assert record.text["b"] == answer_alone(request(prompt="two", n_tokens=150, ignore_eos=True))[0]

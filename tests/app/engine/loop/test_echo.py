@@ -18,7 +18,7 @@ from app.engine.fake import END, FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.loop.output import EchoedText
 from app.engine.request import Request, SamplingParams, TokenLogprob
-from tests.app.engine.recording import Record, run
+from tests.app.engine.recording import Record, answered, run
 
 TEXT = "the text of a prompt €"
 
@@ -53,10 +53,10 @@ def _assert_scored(entries: list[TokenLogprob], text: str = TEXT) -> None:
 @pytest.mark.parametrize("n_batch", [4, 16, 512])
 @pytest.mark.parametrize("supports_truncation", [True, False])
 def test_a_prompt_is_echoed_with_log_probabilities_for_any_batch_size(n_batch: int, supports_truncation: bool) -> None:
-    record = Record()
-    engine = Engine(FakeBackend(n_batch=n_batch, supports_truncation=supports_truncation), record)
-    engine.submit(request(prompt=TEXT, n_tokens=5, echo=True, n_logprobs=2, ignore_eos=True))
-    run(engine)
+    record = answered(
+        FakeBackend(n_batch=n_batch, supports_truncation=supports_truncation),
+        request(prompt=TEXT, n_tokens=5, echo=True, n_logprobs=2, ignore_eos=True),
+    )
     entries = record.logprobs["a"]
     _assert_scored(entries)
     assert record.text["a"].startswith(TEXT)
@@ -68,11 +68,11 @@ def test_a_prompt_is_echoed_with_log_probabilities_for_any_batch_size(n_batch: i
 
 
 def test_with_max_tokens_0_only_the_prompt_is_echoed() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request(prompt=TEXT, n_tokens=0, echo=True, n_logprobs=0))
-    engine.submit(request("one", prompt="x", n_tokens=0, echo=True, n_logprobs=1))
-    run(engine)
+    record = answered(
+        FakeBackend(),
+        request(prompt=TEXT, n_tokens=0, echo=True, n_logprobs=0),
+        request("one", prompt="x", n_tokens=0, echo=True, n_logprobs=1),
+    )
     assert record.text["a"] == TEXT
     _assert_scored(record.logprobs["a"])
     assert len(record.logprobs["a"]) == len(TEXT.encode())
@@ -89,8 +89,7 @@ def test_what_is_cached_is_computed_again_only_for_a_prompt_that_is_scored() -> 
         "scored": {"echo": True, "n_logprobs": 0},
     }
     for name, changes in changes_of.items():
-        engine.submit(request(name, TEXT, 3, **changes))
-        run(engine)
+        run(engine, request(name, TEXT, 3, **changes))
     n_cached = {name: end.usage.n_cached_tokens for name, end in record.finished.items()}
     n_tokens = len(TEXT.encode())
     assert n_cached == {"first": 0, "plain": n_tokens - 1, "echoed": n_tokens - 1, "scored": 0}
@@ -103,15 +102,12 @@ def test_a_prompt_that_is_scored_while_nothing_runs_has_the_cache_for_itself(tmp
     engine = Engine(FakeBackend(), record, store)
     answered = {"first": "f" * 60, "second": "s" * 40}
     for name, prompt in answered.items():
-        engine.submit(request(name, prompt))
-        run(engine)
-    engine.submit(request("scored", TEXT, echo=True, n_logprobs=0))
-    run(engine)
+        run(engine, request(name, prompt))
+    run(engine, request("scored", TEXT, echo=True, n_logprobs=0))
     assert engine.occupancy.n_cells_used == len(TEXT.encode())
     _assert_scored(record.logprobs["scored"])
     for name, prompt in answered.items():
-        engine.submit(request(f"{name} again", f"{prompt}!"))
-        run(engine)
+        run(engine, request(f"{name} again", f"{prompt}!"))
         assert record.finished[f"{name} again"].usage.n_cached_tokens == len(prompt), "it is back from the store"
     store.close()
 
@@ -126,8 +122,7 @@ def test_scoring_evicts_nothing_that_would_be_lost_or_while_another_runs(tmp_pat
     assert without_store.occupancy.n_cells_used == 60 + n_scored
     record, store = Record(), StateStore(tmp_path)
     engine = Engine(FakeBackend(), record, store)
-    engine.submit(request("idle", "i" * 60))
-    run(engine)
+    run(engine, request("idle", "i" * 60))
     engine.submit(request("runs", "r" * 20, 200, ignore_eos=True))
     engine.step()
     engine.submit(scored)
@@ -141,10 +136,7 @@ def test_scoring_evicts_nothing_that_would_be_lost_or_while_another_runs(tmp_pat
 
 
 def test_the_end_of_an_answer_counts_as_a_token_of_a_text_that_is_scored() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(end_every=1), record)
-    engine.submit(request(prompt=TEXT, n_tokens=1, echo=True, n_logprobs=1))
-    run(engine)
+    record = answered(FakeBackend(end_every=1), request(prompt=TEXT, n_tokens=1, echo=True, n_logprobs=1))
     *prompt, end = record.logprobs["a"]
     assert (len(prompt), end.piece, end.offset) == (len(TEXT.encode()), b"<end>", len(TEXT))
     assert record.text["a"] == TEXT
@@ -192,10 +184,7 @@ def test_a_step_scores_no_more_than_memory_is_set_aside_for(monkeypatch: pytest.
 
 
 def test_a_prompt_of_tokens_reads_as_they_do() -> None:
-    record = Record()
-    engine = Engine(FakeBackend(), record)
-    engine.submit(request(prompt=(72, END, 0xE2, 0x82, 0xAC, 0xFF, 105), echo=True, n_logprobs=0))
-    run(engine)
+    record = answered(FakeBackend(), request(prompt=(72, END, 0xE2, 0x82, 0xAC, 0xFF, 105), echo=True, n_logprobs=0))
     assert record.text["a"] == "H€\ufffdi"
     assert [entry.offset for entry in record.logprobs["a"]] == [0, 1, 1, 1, 1, 2, 3]
     assert record.logprobs["a"][1].piece == b"<end>"

@@ -103,11 +103,11 @@ def test_a_model_runs_only_where_there_is_memory_for_it(tmp_path: Path, guide: P
 
 
 def test_a_reload_with_a_smaller_kv_cache_needs_less_memory(tmp_path: Path, guide: Path) -> None:
-    def least_bytes(kv_type: str) -> int:
+    def least_pages(kv_type: str) -> int:
         demand = _memory(tmp_path).demand(guide, replace(CONFIG, kv_type=kv_type))
-        return bisect_left(range(4 * GIB), True, key=lambda n_bytes: demand(host_with(n_bytes)) > 0)
+        return bisect_left(range(0, 4 * GIB, 4096), True, key=lambda n_bytes: demand(host_with(n_bytes)) > 0)
 
-    assert least_bytes("f16") < least_bytes("f32")
+    assert least_pages("f16") < least_pages("f32")
 
 
 def test_layers_that_the_user_chose_for_a_gpu_need_its_memory(tmp_path: Path, guide: Path) -> None:
@@ -156,27 +156,27 @@ def test_a_head_beside_a_model_is_counted_and_gives_way_where_memory_is_short(tm
             return False
         return True
 
-    def least_bytes(config: EngineConfig) -> tuple[int, int]:
-        demand, sizes = memory.demand(model, config), range(4 * GIB)
+    def least_pages(config: EngineConfig) -> tuple[int, int]:
+        demand, sizes = memory.demand(model, config), range(0, 4 * GIB, 4096)
         wanted = bisect_left(sizes, True, key=lambda n_bytes: demand(host_with(n_bytes)) > 0)
         return wanted, bisect_left(sizes, True, key=lambda n_bytes: is_accepted(config, n_bytes))
 
-    plain, named = least_bytes(CONFIG), least_bytes(replace(CONFIG, draft_path=str(tmp_path / "dspark-m.gguf")))
+    plain, named = least_pages(CONFIG), least_pages(replace(CONFIG, draft_path=str(tmp_path / "dspark-m.gguf")))
     assert all(one < other for one, other in zip(plain, named, strict=True))
-    assert least_bytes(finding) == plain
+    assert least_pages(finding) == plain
 
 
 def test_a_projector_that_was_found_is_counted_and_gives_way_where_memory_is_short(tmp_path: Path) -> None:
     model, projector = drafted_model(tmp_path / "m.gguf"), tiny_projector(tmp_path / "mmproj-m.gguf")
     memory = _memory(tmp_path)
 
-    def least_bytes(config: EngineConfig) -> int:
+    def least_pages(config: EngineConfig) -> int:
         demand = memory.demand(model, config)
-        return bisect_left(range(4 * GIB), True, key=lambda n_bytes: demand(host_with(n_bytes)) > 0)
+        return bisect_left(range(0, 4 * GIB, 4096), True, key=lambda n_bytes: demand(host_with(n_bytes)) > 0)
 
     found = replace(CONFIG, projector_path=str(projector))
     chosen = replace(found, has_chosen_projector=True)
-    assert least_bytes(CONFIG) == least_bytes(found) < least_bytes(chosen)
+    assert least_pages(CONFIG) == least_pages(found) < least_pages(chosen)
 
 
 def test_a_projector_that_was_found_and_does_not_belong_counts_nothing(tmp_path: Path) -> None:
