@@ -44,7 +44,6 @@ class Measurement:
 
     @property
     def value(self) -> float:
-        """The median of the samples."""
         return median(self.samples)
 
     @property

@@ -60,7 +60,6 @@ class RandomText:
         self.tokens_per_word = 1.0
 
     def words(self, n_words: int) -> str:
-        """Return `n_words` random words in sentences."""
         words: list[str] = []
         while len(words) < n_words:
             words += self.sentence()
@@ -85,11 +84,9 @@ class RandomText:
         return "".join(self.sentence())
 
     def choice(self) -> str:
-        """Return one random word."""
         return self._random.choice(WORDS)
 
     def seed(self) -> int:
-        """Return a seed for sampling."""
         return self._random.randrange(2**31)
 
 
@@ -130,7 +127,6 @@ class SyntheticChat:
         return cls([{"role": "system", "content": prose.tokens(_SYSTEM_TOKENS)}])
 
     def sibling(self) -> SyntheticChat:
-        """Return a new chat with the same system prompt."""
         return SyntheticChat(self.messages[:1])
 
     async def turn(self, client: BenchClient, prose: RandomText) -> TimedAnswer:
@@ -160,7 +156,6 @@ def rename(prose: RandomText) -> EditTask:
 
 
 def copy(prose: RandomText) -> EditTask:
-    """Repeat the text."""
     words = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
     return _task("Repeat this text.", words, words)
 
@@ -236,12 +231,10 @@ async def run_workloads(
 
 
 def decode_case(depth: int) -> str:
-    """Return the name of decode at `depth`."""
     return f"depth {depth}"
 
 
 def prefill_case(n_tokens: int) -> str:
-    """Return the name of prefill of `n_tokens`."""
     return f"{n_tokens} tokens"
 
 
@@ -304,21 +297,16 @@ async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
 async def clients(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Measure tokens a second of several clients together, each with its own prompt."""
     for n_clients in _CLIENTS:
-        rates = tuple([await _crowd_rate(bench, n_clients) for _ in range(bench.n_runs)])
-        yield Measurement("clients", f"{n_clients} together", "tok/s", rates)
-
-
-async def _crowd_rate(bench: Bench, n_clients: int) -> float:
-    begun_s = bench.client.clock()
-    answers = await asyncio.gather(
-        *(
-            bench.client.chat(
-                [{"role": "user", "content": bench.prose.words(_CLIENT_WORDS)}], _CLIENT_TOKENS, **bench.sampling()
-            )
-            for _ in range(n_clients)
-        )
-    )
-    return sum(answer.n_output for answer in answers) / (bench.client.clock() - begun_s)
+        rates = []
+        for _ in range(bench.n_runs):
+            begun_s = bench.client.clock()
+            running = []
+            for _ in range(n_clients):
+                prompt = [{"role": "user", "content": bench.prose.words(_CLIENT_WORDS)}]
+                running.append(bench.client.chat(prompt, _CLIENT_TOKENS, **bench.sampling()))
+            answers = await asyncio.gather(*running)
+            rates.append(sum(answer.n_output for answer in answers) / (bench.client.clock() - begun_s))
+        yield Measurement("clients", f"{n_clients} together", "tok/s", tuple(rates))
 
 
 async def edit(bench: Bench) -> AsyncGenerator[Figure, None]:

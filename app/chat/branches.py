@@ -184,7 +184,6 @@ class Conversation:
         self.leaf_id = message.id
 
     def begin(self, answer: Message) -> None:
-        """Add a running answer."""
         self.add(answer)
         self.running_id = answer.id
         self.errors.pop(answer.id, None)
@@ -222,7 +221,6 @@ class Conversation:
         return removed
 
     def restore(self, removed: RemovedMessages) -> None:
-        """Undo a removal."""
         self.messages = dict(sorted([*self.messages.items(), *((m.id, m) for m in removed.messages)]))
         self.leaf_id = removed.leaf_id
 
@@ -275,11 +273,9 @@ class Conversation:
         return turns_of(path, parts, self.settings.system)
 
     def media_files(self, leaf_id: int | None) -> tuple[MediaFile, ...]:
-        """Return the pictures and sounds of `turns`."""
         return self.media_files_of(self._tree.path(leaf_id))
 
     def media_files_of(self, path: Sequence[Message]) -> tuple[MediaFile, ...]:
-        """Return the pictures and sounds of `turns_of`."""
         return media_files_of(path)
 
     def context_size(self, leaf_id: int | None) -> ContextSize:

@@ -91,7 +91,9 @@ class MessageContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(MessageContent):
-    """A message of a chat. Messages with one parent are siblings: the versions of one turn, in the order of ids."""
+    """A message as a chat stores it; `app.protocol.chat.Message` is what a request sends of it.
+
+    Messages with one parent are siblings: the versions of one turn, in the order of ids."""
 
     id: int
     parent_id: int | None

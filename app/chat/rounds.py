@@ -17,7 +17,7 @@ from app.chat.events import ApprovalNeeded, Calling, Events, Result
 from app.chat.state import ChatState
 from app.chat.turns import made_calls
 from app.protocol.chat import ToolCall
-from app.tools.approval import ApprovalQuestion, ApprovalRule, next_step, repeat_note
+from app.tools.approval import ApprovalQuestion, next_step, repeat_note
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
 from app.tools.tool import MAX_CHARACTERS, ToolOutcome, ToolProgress, ToolResult, characters_for
 from quantizer.system.errors import UserError
@@ -101,7 +101,10 @@ async def _run_call(chat: ChatState, tools: ToolBackend, call: ToolCall) -> Even
         await asyncio.shield(_stop(chat, message_id, running) if finished is None else _end(chat, message_id, finished))
     yield Result(messages[message_id])
     if finished.rule is not None:
-        await _add_rule(chat, finished.rule)
+        settings = chat.conversation.settings
+        rules = tuple(dict.fromkeys((*settings.tools.rules, finished.rule)))  # the person's answer for further calls
+        chat.conversation.settings = replace(settings, tools=replace(settings.tools, rules=rules))
+        await chat.stored.prepare("", chat.model, chat.conversation.settings)
 
 
 async def _store_begun(chat: ChatState, call: ToolCall) -> Message:
@@ -167,14 +170,6 @@ async def _end(chat: ChatState, message_id: int, finished: FinishedCall) -> None
         conversation.live.pop(message_id, None)
         message = conversation.messages[message_id]
         conversation.end(replace(message, content=text, result=result, state=MessageState.FINISHED))
-
-
-async def _add_rule(chat: ChatState, rule: ApprovalRule) -> None:
-    """Store what the person decided for further calls of this chat."""
-    settings = chat.conversation.settings
-    rules = tuple(dict.fromkeys((*settings.tools.rules, rule)))
-    chat.conversation.settings = replace(settings, tools=replace(settings.tools, rules=rules))
-    await chat.stored.prepare("", chat.model, chat.conversation.settings)
 
 
 def _result(chat: ChatState, message_id: int) -> ToolResult:

@@ -360,7 +360,6 @@ def valid_options(options: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def generation_options(options: Mapping[str, object]) -> GenerationOptions:
-    """Return the valid `options` as the client sends them."""
     sent = {name: _BY_NAME[name].sent(value) for name, value in valid_options(options).items() if name != "template"}
     known = {name: value for name, value in sent.items() if name in _FIELDS}
     samplers = {HTTP_NAMES.get(name, name): value for name, value in sent.items() if name not in _FIELDS}

@@ -240,13 +240,11 @@ class OpenChat(ChatState):
         return version_id
 
     async def remove(self, message_id: int) -> RemovedMessages:
-        """Remove a message with its descendants."""
         removed = await remove(self, message_id)
         self._on_change(self)
         return removed
 
     async def restore(self, removed: RemovedMessages) -> None:
-        """Undo a removal."""
         self.conversation.restore(removed)
         await self.stored.restore(removed)
         self._measure()

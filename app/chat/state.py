@@ -184,7 +184,6 @@ class ChatState:
 
     @property
     def answering_model(self) -> str:
-        """The model of the running answer."""
         return self.other_model or self.model
 
     @property

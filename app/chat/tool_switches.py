@@ -162,7 +162,6 @@ def is_on(settings: ToolSettings, server: ServerStatus) -> bool:
 
 
 def enabled_tools(settings: ToolSettings, servers: Sequence[ServerStatus]) -> list[ServerTool]:
-    """Return the known tools that are switched on."""
     return [tool for server in servers for tool in server.tools if settings.has(server.name, tool.name)]
 
 

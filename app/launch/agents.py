@@ -78,7 +78,6 @@ class Agent:
 
     @property
     def names(self) -> frozenset[str]:
-        """Every name by which users may call it."""
         return frozenset({self.name, *self.commands} | ({self.editor} if self.editor else set()))
 
 

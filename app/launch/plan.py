@@ -66,7 +66,6 @@ class LaunchPlan:
     checks: tuple[Check, ...]
 
     def of(self, verdict: str) -> tuple[Check, ...]:
-        """Return the checks with this verdict."""
         return tuple(check for check in self.checks if check.verdict == verdict)
 
 
@@ -127,20 +126,15 @@ def _context_check(agent: Agent, facts: ModelFacts, prompt: FirstPrompt) -> Chec
     if facts.n_ctx >= max(n_wanted, prompt.n_tokens + 1):
         return Check("ok", f"{begins}; {has}.")
     because = f", because {facts.context_reason}" if facts.context_reason else ""
-    remedy = " ".join(_ways_out(agent, facts, n_wanted))
+    if facts.n_ctx_train and facts.n_ctx_train < n_wanted:
+        remedy = f"Use a model that was trained on {n_wanted:,} tokens."
+    elif "--ctx" in facts.context_reason:
+        remedy = f"Start it with --ctx {n_wanted}."
+    else:
+        remedy = "Use --kv-type q8_0, which halves the memory of the context, or a smaller model."
+    others = [other.name for other in AGENTS if other.need and other.need.n_ctx <= facts.n_ctx and other != agent]
+    if others:
+        remedy += f" These agents need less: {', '.join(others)}."
     if facts.n_ctx <= prompt.n_tokens:
         return Check("refusal", f"{begins}, but {has}{because}.", remedy)
     return Check("warning", f"{begins}; {has}{because}: long sessions need {n_wanted:,}.", remedy)
-
-
-def _ways_out(agent: Agent, facts: ModelFacts, n_wanted: int) -> Iterator[str]:
-    """Yield what helps where the context is too short: what the limit is decides."""
-    if facts.n_ctx_train and facts.n_ctx_train < n_wanted:
-        yield f"Use a model that was trained on {n_wanted:,} tokens."
-    elif "--ctx" in facts.context_reason:
-        yield f"Start it with --ctx {n_wanted}."
-    else:
-        yield "Use --kv-type q8_0, which halves the memory of the context, or a smaller model."
-    others = [other.name for other in AGENTS if other.need and other.need.n_ctx <= facts.n_ctx and other != agent]
-    if others:
-        yield f"These agents need less: {', '.join(others)}."

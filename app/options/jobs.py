@@ -178,7 +178,6 @@ JOBS: Mapping[JobKind, type[JobOptions]] = {
 
 
 def job_rows(kind: JobKind) -> Mapping[str, Option]:
-    """Return the options of a kind of job."""
     table: type = JOBS[kind]
     return rows(table)
 

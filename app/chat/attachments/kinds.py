@@ -97,19 +97,15 @@ def kind_of(begin: bytes, name: str) -> FileKind:
         raise UsageError(f"{name} is an RTF document, which cannot be attached.", _REMEDY)
     if not _is_text(begin):
         if media := media_format(begin):
-            return _media_kind(media)
+            form = Form.SOUND if media.kind is MediaKind.SOUND else Form.PICTURE
+            article = "an" if media in (MediaFormat.MP3, MediaFormat.VORBIS) else "a"
+            return FileKind(f"{article} {media} {form.value}", media.mime_type, form, form.value, _MEDIA_BYTES[form])
         if begin.startswith(b"PK\x03\x04"):
             return _archive(name)
         refused = (words for pattern, words in _REFUSED if pattern.match(begin))
         if words := unsupported_media(begin) or next(refused, ""):
             raise UsageError(f"{name} is {words}, which cannot be attached.", _REMEDY)
     return _ENDINGS.get(PurePath(name).suffix.lower(), _TEXT)
-
-
-def _media_kind(media: MediaFormat) -> FileKind:
-    form = Form.SOUND if media.kind is MediaKind.SOUND else Form.PICTURE
-    article = "an" if media in (MediaFormat.MP3, MediaFormat.VORBIS) else "a"
-    return FileKind(f"{article} {media} {form.value}", media.mime_type, form, form.value, _MEDIA_BYTES[form])
 
 
 def _is_text(begin: bytes) -> bool:

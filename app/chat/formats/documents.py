@@ -43,7 +43,6 @@ def markdown(transcripts: Iterable[Transcript], content_of: ContentOf | None = N
 
 
 def speaker(message: Message) -> str:
-    """Return the author's name."""
     return _SPEAKERS.get(message.role) or message.model or "Assistant"
 
 

@@ -54,7 +54,6 @@ def localllm_json(transcripts: Iterable[Transcript], content_of: ContentOf) -> I
 
 
 def is_localllm(chat: JsonField) -> bool:
-    """Return whether localllm exported this chat."""
     return chat.at("format").value == _FORMAT
 
 
@@ -103,15 +102,13 @@ def _version(transcript: Transcript) -> int:
 
 
 def _exported_message(message: Message, content_of: ContentOf) -> dict[str, object]:
-    attachments = [_exported_attachment(attachment, content_of) for attachment in message.attachments]
+    attachments = []
+    for each in message.attachments:
+        media = [{**asdict(file), "base64": base64.b64encode(content_of(file)).decode()} for file in each.media]
+        attachments.append({**asdict(each), "media": media})
     exported = {**encode(message), "attachments": attachments}
     unused = [name for name in ("calls", "result", "n_kept") if not exported[name]]
     return {name: value for name, value in exported.items() if name not in unused}
-
-
-def _exported_attachment(attachment: Attachment, content_of: ContentOf) -> dict[str, object]:
-    media = [{**asdict(file), "base64": base64.b64encode(content_of(file)).decode()} for file in attachment.media]
-    return {**asdict(attachment), "media": media}
 
 
 def _key(number: JsonField) -> str:

@@ -171,7 +171,6 @@ def _split_reasoning(content: str) -> tuple[str, str]:
 
 
 def is_plain_messages(chat: JsonField) -> bool:
-    """Return whether this is such a list."""
     return isinstance(chat.at("messages").value, list)
 
 
@@ -225,7 +224,6 @@ _CHATGPT_ROLES: dict[str, Role] = {"user": "user", "assistant": "assistant", "to
 
 
 def is_chatgpt(chat: JsonField) -> bool:
-    """Return whether this is a chat of such an export."""
     return chat.at("mapping").is_given
 
 

@@ -215,7 +215,6 @@ def message_of(row: sqlite3.Row) -> Message:
 
 
 def attachments_of(text: str) -> tuple[Attachment, ...]:
-    """Return the attachments of a column of them."""
     return tuple(_attachment(**fields) for fields in json.loads(text))
 
 
@@ -224,12 +223,10 @@ def _attachment(*, media: Iterable[Mapping[str, Any]] = (), **fields: str) -> At
 
 
 def attachments_json(attachments: Iterable[Attachment]) -> str:
-    """Return attachments as a column stores them."""
     return _json([asdict(attachment) for attachment in attachments])
 
 
 def calls_json(calls: Iterable[ToolCall]) -> str:
-    """Return calls as a column stores them."""
     return _json(encode(list(calls)))
 
 
@@ -252,7 +249,6 @@ def chat_columns(chat: Chat, now_ms: int) -> Mapping[str, str | int]:
 
 
 def settings_json(settings: ChatSettings) -> str:
-    """Return settings as a column stores them."""
     tools = {} if settings.tools == NO_TOOL_SETTINGS else {"tools": encode(settings.tools)}
     return _json({"system": settings.system, "options": dict(settings.options), **tools})
 

@@ -68,7 +68,6 @@ class Chats:
             return self.get(chat_id)
 
     def get(self, chat_id: int) -> Chat:
-        """Return a chat."""
         found = self._select("deleted_ms IS NULL AND id = :id", {"id": chat_id})
         if not found:
             raise UnknownChatError(chat_id)
@@ -104,7 +103,6 @@ class Chats:
         return next(iter(self._select(newest, {})), None)
 
     def rename(self, chat_id: int, title: str) -> None:
-        """Change the title of a chat."""
         self._set(chat_id, "title", storable(title))
 
     def set_title(self, chat_id: int, title: str, *, former: str) -> None:
@@ -122,11 +120,9 @@ class Chats:
         self._set(chat_id, "is_archived", is_archived)
 
     def use_model(self, chat_id: int, model: str) -> None:
-        """Store which model answers in a chat."""
         self._set(chat_id, "model", storable(model))
 
     def configure(self, chat_id: int, settings: ChatSettings) -> None:
-        """Change the settings of a chat."""
         self._set(chat_id, "settings", settings_json(settings))
 
     def delete(self, chat_id: int) -> None:
@@ -246,7 +242,6 @@ class Messages:
         return frozenset(digest for change in changes for digest in (change.before, change.after) if digest)
 
     def show(self, chat_id: int, leaf_id: int | None) -> None:
-        """Show the branch of a chat that ends with `leaf_id`."""
         with self._database.writing() as connection:
             _show(connection, chat_id, leaf_id)
 

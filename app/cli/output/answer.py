@@ -44,7 +44,6 @@ class BusyLine:
         self._n_cells = n_cells
 
     def clear(self) -> None:
-        """Erase the line."""
         if self._n_cells:
             click.echo(f"\r{' ' * min(self._n_cells + _ECHO, _row())}\r", nl=False, err=True)
             self._n_cells = 0

@@ -34,7 +34,6 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Print `table` as wide as the terminal."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else _WIDTH_COLUMNS).print(table)
@@ -51,5 +50,4 @@ class JobEvents:
             os._exit(1)
 
     def failed(self, error: UserError) -> None:
-        """Report how the verb failed."""
         self.emit(**encode_event(JobFailed.of(error)))

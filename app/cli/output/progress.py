@@ -211,6 +211,5 @@ class Meter(_Shown):
         self._n_done = 0
 
     def advance(self, n: int = 1) -> None:
-        """Count `n` more as done."""
         self._n_done += n
         self.bar.update(n_done=self._n_done)
