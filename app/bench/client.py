@@ -26,9 +26,7 @@ _POLL_S = 0.25
 @dataclass(slots=True)
 class TimedAnswer:
     """One answer while it streams. Times are seconds of the client's clock; counts are the server's `usage`.
-
-    `prefill_rate` is the server's own, in tokens a second without waiting; None if it reports none.
-    """
+    `prefill_rate` is the server's own, in tokens a second without waiting; None if it reports none."""
 
     sent_s: float
     ended_s: float = 0.0
@@ -56,11 +54,9 @@ class TimedAnswer:
 
 
 class BenchClient(HttpConnection):
-    """An open connection to a server. Answers are read with `stream`, or whole with `chat` and `complete`.
-
-    `clock` times everything: on a busy machine the seconds of processor time that the server took say more.
-    Every method raises ServiceError if the server cannot be reached, refuses, or does not speak OpenAI's API.
-    """
+    """An open connection to a server. Answers are read with `stream`, or whole with `chat` and `complete`. `clock`
+    times everything: on a busy machine the seconds of processor time that the server took say more. Every method raises
+    ServiceError if the server cannot be reached, refuses, or does not speak OpenAI's API."""
 
     def __init__(
         self,

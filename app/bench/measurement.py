@@ -28,11 +28,9 @@ _RATES = ("tok/s",)  # in all other units less is better
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The `samples` of one figure, one per run; `note` has further details.
-
-    `tokens_per_pass` is above 1 where drafts were accepted: several tokens per pass over the weights. `predicted` is
-    the planner's prediction for answers without drafts; None without one.
-    """
+    """The `samples` of one figure, one per run; `note` has further details. `tokens_per_pass` is above 1 where drafts
+    were accepted: several tokens per pass over the weights. `predicted` is the planner's prediction for answers without
+    drafts; None without one."""
 
     work: str
     case: str
@@ -187,10 +185,8 @@ def reasons(results: Results) -> list[str]:
 
 
 def as_json(measured: Sequence[Results], rooflines: Sequence[Roofline], seed: int) -> dict[str, Any]:
-    """Return everything as one JSON object: samples with their medians, and the gain over the first server.
-
-    A `gain` above 1 is better: faster, or smaller.
-    """
+    """Return everything as one JSON object: samples with their medians, and the gain over the first server. A `gain`
+    above 1 is better: faster, or smaller."""
     return {
         "seed": seed,
         "results": [_results(results, measured[0]) for results in measured],

@@ -47,10 +47,8 @@ class Target:
 
 @asynccontextmanager
 async def open_model(model: str, settings: Settings, on_status: Callable[[ModelStatus], None]) -> AsyncIterator[Target]:
-    """Yield `model` in a service of its own, which ends with this context and keeps no cache.
-
-    Raises the error of a failed load.
-    """
+    """Yield `model` in a service of its own, which ends with this context and keeps no cache. Raises the error of a
+    failed load."""
     with _temporary_cache(settings.cache_dir) as cache_dir:
         own = replace(settings, host="127.0.0.1", port=0, model=model, cache_dir=cache_dir)
         async with open_service(own) as service:

@@ -239,11 +239,8 @@ def prefill_case(n_tokens: int) -> str:
 
 
 async def decode(bench: Bench) -> AsyncGenerator[Figure, None]:
-    """Measure tokens a second of one answer at several depths.
-
-    Deeper prompts begin like shallower ones and like those of other runs, so that a server can reuse its cache; their
-    last sentence is new.
-    """
+    """Measure tokens a second of one answer at several depths. Deeper prompts begin like shallower ones and like those
+    of other runs, so that a server can reuse its cache; their last sentence is new."""
     document = bench.prose.tokens(max(DEPTHS))
     for depth in DEPTHS:
         case = decode_case(depth)

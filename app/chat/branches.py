@@ -262,10 +262,8 @@ class Conversation:
 
     def turns(self, leaf_id: int | None, parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:
         """Return the turns up to a message, as sent to the model: the last summary, what it keeps and what follows it;
-        of questions without an answer, only the last one.
-
-        `parts` are the pictures and sounds of `media_files` by their SHA-256.
-        """
+        of questions without an answer, only the last one. `parts` are the pictures and sounds of `media_files` by their
+        SHA-256."""
         return self.turns_of(self._tree.path(leaf_id), parts)
 
     def turns_of(self, path: Sequence[Message], parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:

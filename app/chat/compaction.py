@@ -50,12 +50,9 @@ class MessageTokens:
 
 
 def message_tokens(messages: Sequence[Message], system: str = "", n_recounted: int = 0) -> MessageTokens:
-    """Return the tokens of `messages` as they are sent one after the other, after the prompt `system`.
-
-    Between two answers the difference of their prompts is exact. The rest is estimated by length, corrected by how
-    many tokens the model took for what it wrote itself. The prompts of the first `n_recounted` messages had others
-    before them.
-    """
+    """Return the tokens of `messages` as they are sent one after the other, after the prompt `system`. Between two
+    answers the difference of their prompts is exact. The rest is estimated by length, corrected by how many tokens the
+    model took for what it wrote itself. The prompts of the first `n_recounted` messages had others before them."""
     factor = _factor(messages)
     estimates = [_estimate(message, factor) for message in messages]
     tokens = [_written(message) or estimate for message, estimate in zip(messages, estimates, strict=True)]
@@ -167,10 +164,8 @@ class AutoCompaction:
 @dataclass(frozen=True, slots=True)
 class SentBranch:
     """What of a branch is sent: the last summary on it, the messages that it keeps, and those that follow it.
-
-    `question` is the last one that the summary replaces, sent again where an answer to it goes on. The first
-    `n_kept` of `messages` were before the summary.
-    """
+    `question` is the last one that the summary replaces, sent again where an answer to it goes on. The first `n_kept`
+    of `messages` were before the summary."""
 
     messages: tuple[Message, ...]
     summary: Message | None = None
@@ -217,9 +212,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextBudget:
     """The context of a model in tokens, `n_ctx`, of which a prompt may fill `fill_percent`: the answer needs the rest.
-
-    `n_pending` is a question that is not in the chat yet, `factor` by how much estimates turned out too low.
-    """
+    `n_pending` is a question that is not in the chat yet, `factor` by how much estimates turned out too low."""
 
     n_ctx: int
     fill_percent: int = FILL_PERCENT
@@ -295,11 +288,9 @@ def branch_tokens(path: Sequence[Message], system: str = "") -> int:
 
 
 def plan_compaction(path: Sequence[Message], budget: ContextBudget, system: str = "") -> CompactionPlan | None:
-    """Return how to compact the branch `path`, or None where that gains nothing or makes not enough room.
-
-    Whole turns are kept, as many as fit a part of the context; of the last one, if it is too long, its last calls with
-    their results. The last question stays while its answer goes on.
-    """
+    """Return how to compact the branch `path`, or None where that gains nothing or makes not enough room. Whole turns
+    are kept, as many as fit a part of the context; of the last one, if it is too long, its last calls with their
+    results. The last question stays while its answer goes on."""
     counted = _Counted.of(sent_branch(path), system, budget.factor)
     cut = _cut(counted, budget)
     if cut is None:
@@ -346,9 +337,7 @@ def _cut(counted: _Counted, budget: ContextBudget) -> int | None:
 
 def _choices(messages: Sequence[Message], is_short: Sequence[bool]) -> Iterator[int]:
     """Yield where messages may be divided, the best place first: before a question, a round of calls, at the end.
-
-    `is_short` says of each place whether what follows is short enough to stay.
-    """
+    `is_short` says of each place whether what follows is short enough to stay."""
     turns = [index for index in range(1, len(messages)) if messages[index].role == "user"]
     last_turn = turns[-1] if turns else 0
     yield from (index for index in turns if is_short[index] or index == last_turn)
@@ -458,10 +447,8 @@ def _text_pieces(messages: Sequence[Message], n_tokens: int, n_room: int) -> Ite
 
 
 def summary_request(n_tokens: int, focus: str = "", *, has_tools: bool = False) -> str:
-    """Return what asks for a summary of at most `n_tokens`, with what the person wants to be kept in mind.
-
-    A request that `has_tools`, because those of the chat begin with them, says that none is to be called.
-    """
+    """Return what asks for a summary of at most `n_tokens`, with what the person wants to be kept in mind. A request
+    that `has_tools`, because those of the chat begin with them, says that none is to be called."""
     asked = (_NO_CALLS if has_tools else "") + (_FOCUS.format(focus=focus) if focus else "")
     return _REQUEST.format(n_words=max(20, int(n_tokens * _WORDS_PER_TOKEN))) + asked
 

@@ -44,10 +44,8 @@ class MediaFile:
 @dataclass(frozen=True, slots=True)
 class Attachment:
     """What is attached to a message: a text (a file, a long paste, what a document says), or pictures and sounds.
-
     `content` is the text that a model reads, empty for pictures and sounds. `media_type` is that of the file; `detail`
-    says how much it is: "12 pages", "640 × 480, 120 kB".
-    """
+    says how much it is: "12 pages", "640 × 480, 120 kB"."""
 
     name: str
     content: str
@@ -158,9 +156,7 @@ class ChatSettings:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
     """One conversation. Times are milliseconds since 1970, UTC; `updated_ms` is that of the last message, 0 is unknown.
-
-    `leaf_id` is the last message of the shown branch, None in an empty chat.
-    """
+    `leaf_id` is the last message of the shown branch, None in an empty chat."""
 
     id: int
     title: str = ""
@@ -209,9 +205,7 @@ def arguments_of(call: ToolCall) -> Mapping[str, Any] | None:
 
 def call_text(call: ToolCall) -> str:
     """Return the name of a call's tool and its arguments, a line each: "path: notes.txt"; not safe for a terminal.
-
-    Texts are without the escapes of JSON, values in lists and objects each have a line.
-    """
+    Texts are without the escapes of JSON, values in lists and objects each have a line."""
     arguments = arguments_of(call)
     lines = [call.arguments] if arguments is None else [f"{name}: {value}" for name, value in _leaves(arguments)]
     return "\n".join([call.name, *lines])

@@ -65,10 +65,8 @@ def import_file(path: Path, store: ChatStore) -> ImportResult:
 
 
 def read_chats(path: Path) -> Iterator[ImportedChat | SkippedItem]:
-    """Yield each chat of a file as it is read, and each item that could not be read.
-
-    The chats before an invalid place are yielded. Raises UserError for a file that cannot be read or has no chat.
-    """
+    """Yield each chat of a file as it is read, and each item that could not be read. The chats before an invalid place
+    are yielded. Raises UserError for a file that cannot be read or has no chat."""
     faults: list[SkippedItem] = []
     has_chats = False
     for value in _values(_read(path)):

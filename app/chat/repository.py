@@ -428,11 +428,9 @@ Forget = Callable[[Sequence[str]], Awaitable[None]]
 async def delete_prefixes(
     keys: Sequence[str], cache_dir: Path, forget: Forget | None = None, *, is_own_service: bool = True
 ) -> UserError | None:
-    """Delete the computed prefixes of chats by their `prompt_cache_key`; return what kept the service from it.
-
-    A service of our own deletes its files, which are in `cache_dir`; they are deleted here only where it did not, or
-    where `forget` goes to another machine. Raises StorageError.
-    """
+    """Delete the computed prefixes of chats by their `prompt_cache_key`; return what kept the service from it. A
+    service of our own deletes its files, which are in `cache_dir`; they are deleted here only where it did not, or
+    where `forget` goes to another machine. Raises StorageError."""
     failure: UserError | None = None
     if forget is not None:
         try:

@@ -24,10 +24,8 @@ COMPLETION_TOKENS = 256  # a base model seldom ends by itself; /continue goes on
 
 @dataclass(frozen=True, slots=True)
 class PromptTemplate:
-    """The text before and after each turn, by role; an answer ends with one of `stops`.
-
-    A template whose `system` is None puts the system prompt before the first question, as its model was trained.
-    """
+    """The text before and after each turn, by role; an answer ends with one of `stops`. A template whose `system` is
+    None puts the system prompt before the first question, as its model was trained."""
 
     meaning: str
     user: tuple[str, str]
@@ -336,10 +334,8 @@ def split_changes(text: str) -> dict[str, str]:
 
 
 def change_options(options: Mapping[str, Scalar], texts: Mapping[str, str]) -> dict[str, Scalar]:
-    """Return `options` with the changed `texts`, of which a blank one resets to the model's default.
-
-    Raises UsageError for an invalid change.
-    """
+    """Return `options` with the changed `texts`, of which a blank one resets to the model's default. Raises UsageError
+    for an invalid change."""
     kept = {name: value for name, value in valid_options(options).items() if name not in texts}
     return kept | parse_options(texts)
 

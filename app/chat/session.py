@@ -45,11 +45,8 @@ _TRIMMED = " \t#*_`\"'“”‘’«»."
 
 class OpenChat(ChatState):
     """Answers one question at a time; later ones wait in `queue`. Calls `on_change` when its figures, its queue, its
-    `approvals` or `is_answering` change.
-
-    `view` draws its events while it is shown. `unsent` is the text in its prompt, `left_unsent` that when another chat
-    was shown.
-    """
+    `approvals` or `is_answering` change. `view` draws its events while it is shown. `unsent` is the text in its prompt,
+    `left_unsent` that when another chat was shown."""
 
     def __init__(
         self,
@@ -373,10 +370,8 @@ async def generate_title(
     prompt_cache_key: str | None = "",
     tools: Sequence[Tool] = (),
 ) -> str:
-    """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError.
-
-    The same `tools` as for the answer keep the prompt the same, which is cached; a call is no title.
-    """
+    """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError. The
+    same `tools` as for the answer keep the prompt the same, which is cached; a call is no title."""
     if not is_idle((await client.status()).model(model)):
         return ""
     messages = [*turns, ChatMessage("user", _TITLE_REQUEST)]

@@ -61,10 +61,8 @@ class AnswerFigures:
 
 
 class AnswerTimer:
-    """Measures one answer from its creation on; the engine's figures replace the rates when it ends.
-
-    `stats` are the figures of the reasoning for the message, at first those among `former_stats` of a continued answer.
-    """
+    """Measures one answer from its creation on; the engine's figures replace the rates when it ends. `stats` are the
+    figures of the reasoning for the message, at first those among `former_stats` of a continued answer."""
 
     def __init__(self, clock: Clock, former_stats: Mapping[str, Scalar] = _NO_STATS) -> None:
         keys = (_REASONING_S, _N_REASONING_TOKENS)

@@ -25,10 +25,8 @@ _PARAGRAPH_BREAK = "\n\n"
 
 def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: str = "") -> list[ChatMessage]:
     """Return the turns of a branch: the last summary, what it keeps and what follows; of questions without an answer,
-    only the last one. An answer goes with its calls, and each call with its result.
-
-    `parts` are the pictures and sounds of `media_files_of` by their SHA-256.
-    """
+    only the last one. An answer goes with its calls, and each call with its result. `parts` are the pictures and sounds
+    of `media_files_of` by their SHA-256."""
     turns = [ChatMessage("system", system)] if system else []
     last_question = next((message.id for message in reversed(path) if message.role == "user"), 0)
     for is_asking, messages in _groups(path):
@@ -77,10 +75,8 @@ def _sent_text(message: Message) -> str:
 
 
 def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator[ChatMessage]:
-    """Yield the turns of answers and results. What has text alone is joined with what follows it.
-
-    Models go on from their reasoning while they call tools; of earlier questions they are not shown it.
-    """
+    """Yield the turns of answers and results. What has text alone is joined with what follows it. Models go on from
+    their reasoning while they call tools; of earlier questions they are not shown it."""
     texts: list[str] = []
     for index, message in enumerate(messages):
         calls = made_calls(message)

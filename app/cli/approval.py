@@ -27,9 +27,7 @@ _WORDS = {"yes": Decision.ONCE, "no": Decision.DENY}
 
 class TerminalApprover:
     """An `Approver` that asks at the terminal of stdin, or where that is a pipe at the one that the process has.
-
-    `before` is called before it prints anything.
-    """
+    `before` is called before it prints anything."""
 
     def __init__(self, before: Callable[[], None] = lambda: None) -> None:
         self._before = before

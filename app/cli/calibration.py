@@ -46,10 +46,8 @@ RUNNABLE = "Q8_0"  # the type a checkpoint is run in: half of F16, and no weight
 
 
 def compute_imatrix(path: Path, reading: TextOptions, *, parses_special: bool = False) -> ImportanceMatrix:
-    """Compute the importance matrix of the model at `path` on a text, by default the calibration text.
-
-    Raises UserError.
-    """
+    """Compute the importance matrix of the model at `path` on a text, by default the calibration text. Raises
+    UserError."""
     from app.engine.offline.imatrix import ImatrixRequest, run_imatrix
     from quantizer.gguf.validation import validate_gguf
 
@@ -62,10 +60,8 @@ def compute_imatrix(path: Path, reading: TextOptions, *, parses_special: bool = 
 
 
 def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
-    """Return the matrix of the model at `source` on the calibration text, computed now unless it is cached.
-
-    `n_threads` 0 takes the default. Raises UserError.
-    """
+    """Return the matrix of the model at `source` on the calibration text, computed now unless it is cached. `n_threads`
+    0 takes the default. Raises UserError."""
     from quantizer.mix.imatrix import save_imatrix
 
     cached = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
@@ -88,9 +84,7 @@ def calibration_key(source: Path, *parts: object) -> str:
 
 class Runnable(ExitStack):
     """A context manager around a model that can run; a checkpoint is converted to `file_type` when `path` is read.
-
-    `n_threads` 0 takes the default.
-    """
+    `n_threads` 0 takes the default."""
 
     def __init__(self, source: Path, file_type: str, n_threads: int) -> None:
         super().__init__()
@@ -110,10 +104,8 @@ class Runnable(ExitStack):
 
 
 def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -> Path:
-    """Run `request` into a cache folder that is removed with `owned`, and return the path.
-
-    Prints the free space that it needs, and its `purpose`, on stderr. Raises UserError.
-    """
+    """Run `request` into a cache folder that is removed with `owned`, and return the path. Prints the free space that
+    it needs, and its `purpose`, on stderr. Raises UserError."""
     from quantizer.write.job import run_job
 
     folder = load_settings().cache_dir / "run"
@@ -162,10 +154,8 @@ class MixResult:
 
 
 def find_mix(request: JobRequest, target: MixTarget, n_threads: int) -> MixResult:
-    """Return the mix that `request` should write to meet `target`. `n_threads` 0 takes the default.
-
-    Raises UserError, UsageError with the range that can be had where the target is beyond it.
-    """
+    """Return the mix that `request` should write to meet `target`. `n_threads` 0 takes the default. Raises UserError,
+    UsageError with the range that can be had where the target is beyond it."""
     from quantizer.mix.search import MixSearch, check_reachable, check_unquantized, mix_for_kld
     from quantizer.write.partial_output import check_output
     from quantizer.write.quantize_plan import open_source
@@ -242,10 +232,8 @@ _MILLION = 1e6
 @dataclass(frozen=True, slots=True)
 class _Row:
     """The tensors of one kind: how many have which type, and what they are expected to add to the divergence.
-
     `kld_per_million` is what was measured with each alone in four bits, for a million of its weights: the larger, the
-    more bits they deserve.
-    """
+    more bits they deserve."""
 
     tensors: str
     types: dict[str, int]
@@ -326,9 +314,7 @@ class PrunedRequest:
 
 def prune_layers(request: JobRequest, n_removed: int, n_threads: int) -> PrunedRequest:
     """Return `request` without the `n_removed` layers that change their input least. `n_threads` 0 takes the default.
-
-    Raises UserError, UsageError before anything is measured where that many cannot be left out.
-    """
+    Raises UserError, UsageError before anything is measured where that many cannot be left out."""
     from quantizer.convert.layer_removal import check_removable, layers_to_remove
     from quantizer.write.partial_output import check_output
     from quantizer.write.quantize_plan import open_source

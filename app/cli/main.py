@@ -143,11 +143,8 @@ class _Verbs(click.Group):
 @click.version_option(__version__, "-V", "--version", message="localllm %(version)s")
 @click.pass_context
 def _cli(context: click.Context, /, **settings: object) -> None:
-    """Chat with language models on your own machine.
-
-    Without a command it starts the terminal app, which takes every setting as an option: localllm --ctx 8192. See
-    `localllm help settings`.
-    """
+    """Chat with language models on your own machine. Without a command it starts the terminal app, which takes every
+    setting as an option: localllm --ctx 8192. See `localllm help settings`."""
     if given := [name for name, value in settings.items() if value is not None]:
         flag, verb = f"--{given[0].replace('_', '-')}", context.invoked_subcommand
         raise UsageError(f"{flag} is in the wrong place.", f"Put it behind the command: localllm {verb} {flag} ….")
@@ -156,10 +153,8 @@ def _cli(context: click.Context, /, **settings: object) -> None:
 def main(
     args: Sequence[str] | None = None, events: JobEvents | None = None, interface: UserInterface | None = None
 ) -> NoReturn:
-    """Run the command line `args` (the process's own when None) and exit: 0 done, 1 failed, 2 wrong use.
-
-    With `events` it is a job that reports its progress and failure there. An `interface` runs chats at a terminal.
-    """
+    """Run the command line `args` (the process's own when None) and exit: 0 done, 1 failed, 2 wrong use. With `events`
+    it is a job that reports its progress and failure there. An `interface` runs chats at a terminal."""
     sys.exit(_status(args, events, interface))
 
 

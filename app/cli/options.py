@@ -57,10 +57,8 @@ BYTE_SIZE = _Value(Option(help="", kind=Kind.SIZE, least=1, most=10**15))
 
 
 def complete_model(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return the models of the library that begin with `begun`, or let the shell offer files where none does.
-
-    Runs at every press of Tab. A name with control characters is not offered.
-    """
+    """Return the models of the library that begin with `begun`, or let the shell offer files where none does. Runs at
+    every press of Tab. A name with control characters is not offered."""
     from app.library.local.resolve import available
 
     names = [ref.id for ref in available(load_settings()) if ref.id == printable_line(ref.id)]
@@ -142,11 +140,8 @@ def setting_options(*names: str) -> Callable[[_Command], _Command]:
 
 
 def options_of(table: type, *, optional: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return a decorator that gives a command the options that the dataclass `table` declares.
-
-    The command gets them as one object, its first argument. Those that are `optional` may be left out here, and are
-    empty then.
-    """
+    """Return a decorator that gives a command the options that the dataclass `table` declares. The command gets them as
+    one object, its first argument. Those that are `optional` may be left out here, and are empty then."""
     declared = {
         name: replace(row, default="", metavar=f"[{row.metavar}]") if name in optional else row
         for name, row in rows(table).items()
@@ -173,10 +168,8 @@ _SHOWN_IN_CHATS = ("ctx", "kv_type", "projector", "rpc", "gpu", "threads", "host
 
 
 def generation_options(command: _Command) -> _Command:
-    """Give `command` what a verb that chats takes: how to answer, how to load the model, and where the engine is.
-
-    It takes every other setting too, out of its help, which would not be read with forty options.
-    """
+    """Give `command` what a verb that chats takes: how to answer, how to load the model, and where the engine is. It
+    takes every other setting too, out of its help, which would not be read with forty options."""
     own = {*_SHOWN_IN_CHATS, "model", "system"}  # which the verb declares itself
     others = [row for name, row in SETTINGS.items() if name not in own]
     loading = _all_of([SETTINGS[name] for name in _SHOWN_IN_CHATS], others)

@@ -94,10 +94,8 @@ def piped_text() -> str:
 
 
 def piped_input() -> str | bytes:
-    """Return all of stdin when it is not a terminal: a text, or the bytes of a picture, a sound or a PDF.
-
-    Raises UsageError for anything else.
-    """
+    """Return all of stdin when it is not a terminal: a text, or the bytes of a picture, a sound or a PDF. Raises
+    UsageError for anything else."""
     from app.chat.attachments.kinds import MAX_FILE_BYTES, Form, kind_of
 
     data = _piped(MAX_FILE_BYTES + 1)
@@ -123,10 +121,8 @@ def _text(data: bytes) -> str:
 
 
 def combined(prompt: str | None, piped: str) -> str:
-    """Return the prompt followed by the piped text; empty without both.
-
-    Raises UsageError for an argument that was not text in the terminal's encoding.
-    """
+    """Return the prompt followed by the piped text; empty without both. Raises UsageError for an argument that was not
+    text in the terminal's encoding."""
     question = "\n\n".join(part for part in (prompt or "", piped.strip("\r\n")) if part.strip())
     if any("\ud800" <= character <= "\udfff" for character in question):
         raise UsageError("The prompt is not text in this terminal's encoding.", "Pipe it in as UTF-8.")
@@ -153,10 +149,8 @@ class AttachedFiles:
 
 
 def read_attached(names: Sequence[str], piped: bytes = b"") -> AttachedFiles:
-    """Read the files `names`, which may choose pages (paper.pdf#3-5), and a piped one.
-
-    Raises StorageError and UsageError for what cannot be attached.
-    """
+    """Read the files `names`, which may choose pages (paper.pdf#3-5), and a piped one. Raises StorageError and
+    UsageError for what cannot be attached."""
     if not names and not piped:
         return AttachedFiles()
     from app.chat.attachments.parsing import ALL_PAGES, split_page_choice

@@ -29,10 +29,8 @@ _Answer = TypeVar("_Answer")
 
 
 def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_yes: bool) -> Settings:
-    """Return the settings in force; with `connect` and no model the remote engine chooses: it may have no guide.
-
-    Raises UsageError, and ModelFileError for a path that does not exist, before a service is started for it.
-    """
+    """Return the settings in force; with `connect` and no model the remote engine chooses: it may have no guide. Raises
+    UsageError, and ModelFileError for a path that does not exist, before a service is started for it."""
     chosen = model or ("" if flags["connect"] else None)
     settings = load_settings({**flags, "model": chosen})
     if settings.model.endswith(".gguf") and not settings.connect and is_loopback(settings.host):
@@ -121,10 +119,8 @@ def read_text(path: Path) -> str:
 
 
 def with_unfit_policy(settings: Settings, *, assume_yes: bool, may_ask: bool) -> Settings:
-    """Return `settings` that load an unfit model with `assume_yes`, or ask first where they `may_ask` at a terminal.
-
-    A policy other than the default is kept.
-    """
+    """Return `settings` that load an unfit model with `assume_yes`, or ask first where they `may_ask` at a terminal. A
+    policy other than the default is kept."""
     if assume_yes:
         return replace(settings, when_unfit="load")
     can_ask = may_ask and settings.when_unfit == "warn" and sys.stdin is not None and sys.stdin.isatty()

@@ -35,9 +35,7 @@ class Target:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """How an agent is told of a service: arguments before the user's own, variables, and `files` of the run's folder.
-
-    `removed` are variables of the user's that would lead it elsewhere.
-    """
+    `removed` are variables of the user's that would lead it elsewhere."""
 
     arguments: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)

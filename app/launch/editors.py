@@ -100,10 +100,8 @@ EDITORS = (*_LINES, *_AGENT_LINES)
 
 
 def editor_settings(editor: str, url: str, model: str, n_ctx: int = 0) -> str:
-    """Return what points `editor`, one of EDITORS, at the service at `url` and its `model`; without a final newline.
-
-    An agent learns of the context: `n_ctx`, or one that is long enough for it.
-    """
+    """Return what points `editor`, one of EDITORS, at the service at `url` and its `model`; without a final newline. An
+    agent learns of the context: `n_ctx`, or one that is long enough for it."""
     if lines := _AGENT_LINES.get(editor):
         agent = agent_named(editor)
         assert agent is not None, "every agent with lines is in the table"

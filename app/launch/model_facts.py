@@ -24,10 +24,8 @@ def token_sample() -> str:
 
 
 class FirstPrompts:
-    """The first prompts that `agent`, a name with a version, was measured with, by model; a file in `cache_dir`.
-
-    A file that is damaged counts as empty.
-    """
+    """The first prompts that `agent`, a name with a version, was measured with, by model; a file in `cache_dir`. A file
+    that is damaged counts as empty."""
 
     def __init__(self, cache_dir: Path, agent: str) -> None:
         self._path = cache_dir / "first_prompts.json"
@@ -67,9 +65,7 @@ async def prepared_facts(
     client: ServiceClient, model: str, agent: Agent, prompts: FirstPrompts, n_ctx: int = 0
 ) -> ModelFacts:
     """Load `model` with the context that `agent` needs, or `n_ctx`, as far as that is possible, and return its facts.
-
-    Raises the errors of loading.
-    """
+    Raises the errors of loading."""
     n_wanted = n_ctx or (agent.need.n_ctx if agent.need else _ANY_CONTEXT)
     context = await client.lengthen_context(model, n_wanted)
     takes_tools = await client.takes_tools(model)
@@ -88,9 +84,7 @@ async def prepared_facts(
 
 def known_facts(model: str, status: ModelStatus | None, prompts: FirstPrompts, n_ctx: int = 0) -> ModelFacts:
     """Return what is known of `model` without loading it; `status` is that of a running service, if one has it.
-
-    Otherwise it will have a context of `n_ctx` tokens, where that is chosen.
-    """
+    Otherwise it will have a context of `n_ctx` tokens, where that is chosen."""
     if status is not None and status.n_ctx:
         n_ctx = status.n_ctx
     return ModelFacts(id=model, n_ctx=n_ctx, n_first_measured=prompts.of(model))

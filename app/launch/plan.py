@@ -53,9 +53,7 @@ class Check:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
     """The command of an agent, its variables and those that it does not inherit, the files of its run, and the checks.
-
-    `app.launch.agents.KEY` and `FOLDER` stand for what only the run knows.
-    """
+    `app.launch.agents.KEY` and `FOLDER` stand for what only the run knows."""
 
     agent: Agent
     target: Target

@@ -111,10 +111,8 @@ class LaunchResult:
 async def run_launch(
     client: ServiceClient, plan: LaunchPlan, inherited: Mapping[str, str] = os.environ
 ) -> LaunchResult:
-    """Run the agent of `plan` to its end with a key of its own, in our terminal.
-
-    Raises ServiceError where the service gives no key, UserError for an agent that cannot be started.
-    """
+    """Run the agent of `plan` to its end with a key of its own, in our terminal. Raises ServiceError where the service
+    gives no key, UserError for an agent that cannot be started."""
     check_shim(plan.command)
     async with aclosing(client.metered_key()) as keys:
         key = await anext(keys)
@@ -182,9 +180,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
 @contextmanager
 def _signals_left_to(running: Sequence[asyncio.subprocess.Process]) -> Iterator[None]:
     """Pass on what ends programs, and ignore what the terminal sends to both of us: the agent decides what it means.
-
-    Entered before it starts: it does not inherit handlers, as it would inherit SIG_IGN.
-    """
+    Entered before it starts: it does not inherit handlers, as it would inherit SIG_IGN."""
 
     def forward(number: int, _frame: FrameType | None) -> None:
         for process in running:

@@ -126,10 +126,8 @@ class Option:
 
 
 def option(default: Any, help: str, *, kind: Kind | None = None, **row: Any) -> Any:  # noqa: A002
-    """Declare an option as a field of a dataclass, of the kind of its default unless one is named.
-
-    The metadata limit the field in requests too: pydantic reads them by these names.
-    """
+    """Declare an option as a field of a dataclass, of the kind of its default unless one is named. The metadata limit
+    the field in requests too: pydantic reads them by these names."""
     kinds = {
         bool: Kind.FLAG,
         int: Kind.INTEGER,
@@ -194,11 +192,9 @@ def format_value(value: object) -> str:
 
 
 def parse_flags(table: Iterable[Option], words: Iterable[str]) -> dict[str, object] | None:
-    """Return the values that the command line `words` sets, as text, switches as bool and lists as tuples.
-
-    None where it has anything but options of `table` with their values: click then parses it, and explains. Accepts
-    what click accepts: --name VALUE, --name=VALUE, -n VALUE, -nVALUE.
-    """
+    """Return the values that the command line `words` sets, as text, switches as bool and lists as tuples. None where
+    it has anything but options of `table` with their values: click then parses it, and explains. Accepts what click
+    accepts: --name VALUE, --name=VALUE, -n VALUE, -nVALUE."""
     by_flag = {flag: (row, True) for row in table for flag in row.flags}
     by_flag |= {row.no_flag: (row, False) for row, _ in by_flag.values() if row.kind is Kind.FLAG}
     found: dict[str, Any] = {}
@@ -223,11 +219,9 @@ def parse_flags(table: Iterable[Option], words: Iterable[str]) -> dict[str, obje
 
 
 def flag_words(table: Iterable[Option], values: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the command line that sets `values`: options first, then -- and the positional ones.
-
-    An option and its value are one word, so that a value that begins with a dash stays a value. A value that is
-    absent, false, 0 or empty is left out: the command chooses it.
-    """
+    """Return the command line that sets `values`: options first, then -- and the positional ones. An option and its
+    value are one word, so that a value that begins with a dash stays a value. A value that is absent, false, 0 or empty
+    is left out: the command chooses it."""
     words: list[str] = []
     positional: list[str] = []
     for row in table:

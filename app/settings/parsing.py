@@ -128,11 +128,9 @@ NO_ORIGINS = Origins()
 
 
 def parse_origins(text: str) -> Origins:
-    """Return what comma-separated entries allow. Raises UsageError for one that is no origin or allows every page.
-
-    An entry is a preset, an origin (`https://chat.example`), all ports of a host (`http://localhost:*`), or all
-    origins of a scheme that web sites do not have (`app://`).
-    """
+    """Return what comma-separated entries allow. Raises UsageError for one that is no origin or allows every page. An
+    entry is a preset, an origin (`https://chat.example`), all ports of a host (`http://localhost:*`), or all origins of
+    a scheme that web sites do not have (`app://`)."""
     exact: set[str] = set()
     schemes: set[str] = set()
     hosts: set[str] = set()

@@ -83,10 +83,8 @@ def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
 
 
 def remove_files(files: PrivateFiles) -> None:
-    """Remove the files, and the folders of prefixes, embeddings, attachments and contents that become empty.
-
-    Raises StorageError.
-    """
+    """Remove the files, and the folders of prefixes, embeddings, attachments and contents that become empty. Raises
+    StorageError."""
     for path in files.paths:
         with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
@@ -104,10 +102,8 @@ def conversation_name(key: str) -> str:
 
 def remove_prefixes(cache_dir: Path, keys: Iterable[str]) -> PrivateFiles:
     """Remove the saved prefixes of the conversations `keys` of all models, with the embeddings of their pictures and
-    sounds, and return what was removed.
-
-    Those of former versions go with the first: they do not say whose they are. Raises StorageError.
-    """
+    sounds, and return what was removed. Those of former versions go with the first: they do not say whose they are.
+    Raises StorageError."""
     names = {conversation_name(key) for key in keys}
     found = _found(cache_dir, ("prefix/*/*", "media/*/*")) if names else ()
     is_theirs = {path: path.name.partition("-")[2] in {"", *names} and path.suffix != ".tmp" for path in found}
@@ -118,10 +114,8 @@ def remove_prefixes(cache_dir: Path, keys: Iterable[str]) -> PrivateFiles:
 
 
 def keep_private(settings: Settings) -> list[str]:
-    """Take the rights of others from all that is private, and return a sentence about each kind that they could read.
-
-    A folder of data or caches that holds other files as well keeps its rights.
-    """
+    """Take the rights of others from all that is private, and return a sentence about each kind that they could read. A
+    folder of data or caches that holds other files as well keeps its rights."""
     sentences = []
     for root in dict.fromkeys((settings.data_dir, settings.cache_dir)):
         foreign = _foreign(root)

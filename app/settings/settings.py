@@ -247,10 +247,8 @@ def settings_file(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def load_settings(flags: Mapping[str, object] | None = None, environment: Mapping[str, str] = os.environ) -> Settings:
-    """Return the settings in force. A flag whose value is None is not set.
-
-    Raises UsageError that names the source for an unknown name, a value of the wrong type or an unreadable file.
-    """
+    """Return the settings in force. A flag whose value is None is not set. Raises UsageError that names the source for
+    an unknown name, a value of the wrong type or an unreadable file."""
     settings = Settings()
     for source, values in _sources(flags or {}, environment):
         settings = replace(settings, **{name: _typed(name, value, source) for name, value in values.items()})  # type: ignore[arg-type]
@@ -368,10 +366,8 @@ def _table(value: object) -> dict[str, str] | None:
 
 
 def write_setting(path: Path, name: str, value: object) -> None:
-    """Set `name` in the file, or with None remove it; the file is replaced atomically.
-
-    Raises UsageError for invalid TOML, StorageError where it cannot be written.
-    """
+    """Set `name` in the file, or with None remove it; the file is replaced atomically. Raises UsageError for invalid
+    TOML, StorageError where it cannot be written."""
     try:
         with explained(f"The settings file {path} cannot be written"):
             text = path.read_bytes().decode("utf-8") if path.exists() else ""

@@ -86,10 +86,8 @@ _REMEDY = (
 
 
 def kind_of(begin: bytes, name: str) -> FileKind:
-    """Return the kind of the file `name` that begins with `begin`, of which 512 bytes count.
-
-    Raises UsageError for one that cannot be attached.
-    """
+    """Return the kind of the file `name` that begins with `begin`, of which 512 bytes count. Raises UsageError for one
+    that cannot be attached."""
     begin = begin[:N_BEGIN]
     if _IS_PDF.match(begin):
         return _PDF

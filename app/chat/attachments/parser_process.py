@@ -32,11 +32,9 @@ _NAME = "file reader"
 
 
 def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ParsedFile:
-    """Return what `data`, a file of `kind` called `name`, says.
-
-    Raises UsageError for a file that is damaged or protected, or that takes more than 2 s between pages (large ones
-    longer) or 1 GiB, EngineError if the child cannot be started.
-    """
+    """Return what `data`, a file of `kind` called `name`, says. Raises UsageError for a file that is damaged or
+    protected, or that takes more than 2 s between pages (large ones longer) or 1 GiB, EngineError if the child cannot
+    be started."""
     job = {"parser": kind.parser, "name": name, "pages": asdict(pages), "n_bytes": len(data)}
     s_per_mib, most_s = _EXTRA_S.get(kind.parser, (0.0, 0.0))
     timeout_s = TIMEOUT_S + min(most_s, s_per_mib * len(data) / (1 << 20))
@@ -82,10 +80,8 @@ def _started() -> subprocess.Popen[bytes]:
 def _exchanged(
     child: subprocess.Popen[bytes], job: dict[str, Any], data: bytes, watch: ChildWatch, timeout_s: float
 ) -> ParsedFile | dict[str, Any]:
-    """Send the file once the child is ready, and return what it says, or the cause and the remedy of a refusal.
-
-    Raises OSError, ValueError, KeyError or TypeError where the child ends or sends anything else.
-    """
+    """Send the file once the child is ready, and return what it says, or the cause and the remedy of a refusal. Raises
+    OSError, ValueError, KeyError or TypeError where the child ends or sends anything else."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(json.dumps(job).encode() + b"\n")

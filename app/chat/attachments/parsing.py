@@ -54,10 +54,8 @@ ALL_PAGES = PageChoice()
 
 
 def split_page_choice(name: str) -> tuple[str, PageChoice]:
-    """Return the name of a file and the pages chosen after its last number sign.
-
-    A name without a choice, `notes#draft.md` too, is returned as it is. Raises UsageError for pages that run backwards.
-    """
+    """Return the name of a file and the pages chosen after its last number sign. A name without a choice,
+    `notes#draft.md` too, is returned as it is. Raises UsageError for pages that run backwards."""
     file_name, sign, chosen = name.rpartition("#")
     parts = chosen.split(",") if sign and file_name else []
     as_pictures = _PICTURES in parts

@@ -30,9 +30,7 @@ _CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 
 def parse_pdf(data: bytes, pages: PageChoice, progress: Callable[[], None]) -> ParsedFile:
     """Return the text of the chosen pages, or with `pages.as_pictures`, and where no page has text, pictures of them.
-
-    Raises RefusedFileError for a protected document, one without those pages, and too many of them.
-    """
+    Raises RefusedFileError for a protected document, one without those pages, and too many of them."""
     with closing(_opened(data)) as document:
         n_pages = len(document)
         numbers = _numbers(pages, n_pages)

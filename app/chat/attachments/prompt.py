@@ -21,10 +21,8 @@ def media_of(attachments: Iterable[Attachment]) -> tuple[MediaFile, ...]:
 
 
 def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
-    """Return the text of a message: the question after its attachments, texts named and fenced, media numbered.
-
-    A single picture or sound needs no number: "this picture" is the one.
-    """
+    """Return the text of a message: the question after its attachments, texts named and fenced, media numbered. A
+    single picture or sound needs no number: "this picture" is the one."""
     is_alone = len(media_of(attachments)) == 1
     parts: list[str] = []
     numbers = {False: 0, True: 0}  # of the pictures and of the sounds so far

@@ -38,11 +38,9 @@ class ReadAttachment:
 
 
 def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttachment:
-    """Return the file at `path` as an attachment called `name`.
-
-    Never waits for a pipe or a device. Raises StorageError if it cannot be read, UsageError if it is no regular file,
-    too large, damaged, protected by a password, or of a kind that no model takes.
-    """
+    """Return the file at `path` as an attachment called `name`. Never waits for a pipe or a device. Raises StorageError
+    if it cannot be read, UsageError if it is no regular file, too large, damaged, protected by a password, or of a kind
+    that no model takes."""
     try:
         _check_regular(path.stat().st_mode, name)
         # Without O_NONBLOCK a pipe that came after the check would wait for its writer.
@@ -62,10 +60,8 @@ def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttac
 
 
 def read_data(data: bytes, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttachment:
-    """Return bytes that come from no file, such as a picture in the clipboard, as an attachment called `name`.
-
-    Raises UsageError as `read_file`.
-    """
+    """Return bytes that come from no file, such as a picture in the clipboard, as an attachment called `name`. Raises
+    UsageError as `read_file`."""
     return _read(data, kind_of(data, name), name, pages)
 
 

@@ -81,10 +81,8 @@ class JsonField:
         raise FormatError(self.place, "is not a number from 0 on")
 
     def moment_ms(self) -> int:
-        """Return a time in milliseconds since 1970, 0 if not given; the size tells seconds from milliseconds.
-
-        Raises FormatError for another type or a time out of range.
-        """
+        """Return a time in milliseconds since 1970, 0 if not given; the size tells seconds from milliseconds. Raises
+        FormatError for another type or a time out of range."""
         if self.value is None:
             return 0
         if isinstance(self.value, int | float) and not isinstance(self.value, bool) and 0 <= self.value < _LAST_MS:
@@ -146,11 +144,9 @@ class _Step:
 def import_tree(
     chat: Chat, nodes: Mapping[str, TreeNode], current: str, place: str
 ) -> tuple[Transcript, tuple[str, ...]]:
-    """Return `chat` with the messages of `nodes`, and the keys of nodes outside the tree.
-
-    The shown branch ends at the node `current`, or at the last message; siblings are in the order of their times. What
-    is empty or 0 in `chat` is derived from the messages. Raises FormatError about `place` if there is none.
-    """
+    """Return `chat` with the messages of `nodes`, and the keys of nodes outside the tree. The shown branch ends at the
+    node `current`, or at the last message; siblings are in the order of their times. What is empty or 0 in `chat` is
+    derived from the messages. Raises FormatError about `place` if there is none."""
     children: dict[str | None, list[str]] = {}
     for key, node in nodes.items():
         children.setdefault(node.parent if node.parent in nodes else None, []).append(key)
@@ -217,9 +213,7 @@ class ImportedMedia:
 
     def attachment(self, field: JsonField, name: str = "") -> tuple[Attachment, ...]:
         """Return the attachment whose content is `field`, a data URL or Base64; none, and note why, for anything else.
-
-        Without a `name` it is numbered. Raises FormatError for a value of another type.
-        """
+        Without a `name` it is numbered. Raises FormatError for a value of another type."""
         file = self.file(field)
         if file is None:
             return ()
@@ -298,9 +292,7 @@ def read_tool_settings(tools: JsonField, skipped: list[SkippedItem]) -> ToolSett
 
 class CallMatcher:
     """Reads the calls of messages in OpenAI's and Ollama's form, in their order, and which call a result answers.
-
-    Ollama's have no ids, and name at most the tool: a result then answers the first such call that has none.
-    """
+    Ollama's have no ids, and name at most the tool: a result then answers the first such call that has none."""
 
     def __init__(self) -> None:
         self._waiting: list[ToolCall] = []

@@ -123,10 +123,8 @@ class AttachmentFiles:
 
 
 def use_in_message(connection: sqlite3.Connection, message_id: int, attachments: Iterable[Attachment]) -> None:
-    """Note, within the caller's transaction, the names and files of a message that was just added.
-
-    Raises StorageError for a file that is not kept.
-    """
+    """Note, within the caller's transaction, the names and files of a message that was just added. Raises StorageError
+    for a file that is not kept."""
     attachments = tuple(attachments)
     check_kept(connection, attachments)
     names = [(message_id, storable(attachment.name)) for attachment in attachments]
@@ -136,10 +134,8 @@ def use_in_message(connection: sqlite3.Connection, message_id: int, attachments:
 
 
 def use_in_draft(connection: sqlite3.Connection, row_id: int, attachments: Iterable[Attachment]) -> None:
-    """Note, within the caller's transaction, the files of a draft in place of its former ones.
-
-    Raises StorageError for a file that is not kept.
-    """
+    """Note, within the caller's transaction, the files of a draft in place of its former ones. Raises StorageError for
+    a file that is not kept."""
     attachments = tuple(attachments)
     check_kept(connection, attachments)
     former = connection.execute("SELECT sha256 FROM drafted_files WHERE row_id = ?", (row_id,))

@@ -105,11 +105,9 @@ def _attachments(connection: sqlite3.Connection, row_id: int) -> str:
 
 
 class ChatStore:
-    """A context manager over the chats of one data folder, for one thread. The file is opened on first use.
-
-    `files` keeps pictures and sounds beside it, `file_history` what tools replaced in files. Any number of windows and
-    processes may have one each. Every method of its parts raises StorageError if the file cannot be used.
-    """
+    """A context manager over the chats of one data folder, for one thread. The file is opened on first use. `files`
+    keeps pictures and sounds beside it, `file_history` what tools replaced in files. Any number of windows and
+    processes may have one each. Every method of its parts raises StorageError if the file cannot be used."""
 
     def __init__(self, data_dir: Path) -> None:
         self._database = open_chats(data_dir / FILE_NAME)
@@ -172,10 +170,8 @@ SAVED_AFTER_S = 0.5  # with the time of the disk under a second
 
 class AnswerRecorder:
     """An async context manager that saves the answer to one message, or continues the saved answer `continued`.
-
     `message` is the answer so far. It is partial unless its state says otherwise, so that a kill leaves nothing to
-    repair. Leaving the block saves all of it, and raises StorageError if that fails.
-    """
+    repair. Leaving the block saves all of it, and raises StorageError if that fails."""
 
     def __init__(
         self,

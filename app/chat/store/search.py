@@ -23,11 +23,8 @@ _SNIPPET_TOKENS = 16
 
 
 def match_expression(typed: str) -> str:
-    """Return the FTS5 expression for texts with all words of `typed`; empty without a word.
-
-    "Words in quotes" match as a phrase. The last word, while it is being typed, matches as a prefix. Only the first
-    500 characters count.
-    """
+    """Return the FTS5 expression for texts with all words of `typed`; empty without a word. "Words in quotes" match as
+    a phrase. The last word, while it is being typed, matches as a prefix. Only the first 500 characters count."""
     typed = storable(typed)[:MAX_QUERY_CHARACTERS]
     parts = [match.group(1) or match.group(2) or "" for match in _PHRASE_OR_WORD.finditer(typed)]
     terms = ['"' + part.replace('"', '""') + '"' for part in parts if _has_words(part)]
@@ -42,11 +39,8 @@ def _has_words(part: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFilter:
-    """A filter by model and time; None is no restriction.
-
-    `model` is the last one that answered in a chat. Times are milliseconds since 1970, UTC; `until_ms` is exclusive. A
-    chat and its title have the time of the last message.
-    """
+    """A filter by model and time; None is no restriction. `model` is the last one that answered in a chat. Times are
+    milliseconds since 1970, UTC; `until_ms` is exclusive. A chat and its title have the time of the last message."""
 
     model: str | None = None
     since_ms: int | None = None
@@ -99,10 +93,8 @@ class Search:
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> list[ChatMatch]:
         """Return up to `limit` chats with all words of `typed`: in titles, then messages, then names of attachments,
-        then calls of tools; of each the newest first.
-
-        Once `is_wanted` returns False, it returns what was found by then.
-        """
+        then calls of tools; of each the newest first. Once `is_wanted` returns False, it returns what was found by
+        then."""
         expression = match_expression(typed)
         if not expression:
             return []

@@ -191,10 +191,8 @@ class Messages:
         return list(dict.fromkeys(latest_first))[::-1]
 
     def add(self, chat_id: int, parent_id: int | None, message: MessageContent) -> Message:
-        """Add a message after `parent_id` (None: at the beginning) and show the branch that ends with it.
-
-        Without a time it is of now. When this returns it is on the disk.
-        """
+        """Add a message after `parent_id` (None: at the beginning) and show the branch that ends with it. Without a
+        time it is of now. When this returns it is on the disk."""
         message = message if message.created_ms else replace(message, created_ms=now_ms())
         with self._database.writing() as connection:
             message_id = insert_message(connection, chat_id, parent_id, message)

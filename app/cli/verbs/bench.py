@@ -86,9 +86,7 @@ def bench(
 
 def _expected(model: str, settings: Settings) -> tuple[int, _Predicted]:
     """Return the bytes of weights that a token of `model` reads, and the planner's prediction by workload and case.
-
-    Raises ModelFileError for an invalid model.
-    """
+    Raises ModelFileError for an invalid model."""
     from app.bench.workloads import DEPTHS, PREFILL_TOKENS, decode_case, prefill_case
     from app.library.local.resolve import resolve
     from offload.footprint.model import PlannedModel

@@ -77,10 +77,8 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
 async def _pull_checkpoint(
     puller: Puller, wanted: Reference, options: PullOptions, settings: Settings
 ) -> tuple[Path, dict[str, object]]:
-    """Download a checkpoint into `<data>/checkpoints` and convert it to a GGUF in the library.
-
-    Return the path of the GGUF, and the result as `localllm quantize --json` prints it. Raises UserError.
-    """
+    """Download a checkpoint into `<data>/checkpoints` and convert it to a GGUF in the library. Return the path of the
+    GGUF, and the result as `localllm quantize --json` prints it. Raises UserError."""
     from app.cli.verbs.quantize import note
     from app.library.hub.reference import RepoReference
     from app.library.pulling.checkpoint import CheckpointPuller, check_free

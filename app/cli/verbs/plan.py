@@ -131,10 +131,7 @@ def _plan_with_auxiliary(
     model: PlannedModel, settings: Settings, context: PlanningContext, *, is_here: bool
 ) -> PlacementPlan:
     """Return the plan of `model` with what `settings` attach to it, else with the draft head and the projector that are
-    kept with it.
-
-    Raises UserError for files of another kind.
-    """
+    kept with it. Raises UserError for files of another kind."""
     from app.engine.load.auxiliary_models import best_fit, read_auxiliary_models
     from app.engine.load.head_file import find_head
     from app.library.local.projectors import choose_projector
