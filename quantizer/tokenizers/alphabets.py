@@ -153,7 +153,7 @@ _ROLE_NAMES = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "
 def read_wordpiece(folder: TokenizerFolder) -> Alphabet:
     """Read tokenizer.json. Raises CheckpointError when text is prepared or pieces are marked otherwise than BERT's.
 
-    Words above the model's limit of characters become unknown there and not in llama.cpp.
+    Our engine splits words as the original (`app/engine/wordpiece.py`), llama.cpp's other programs nearly so.
     """
     found = preparation(folder.tokenizer)
     if found != _AS_BERT:

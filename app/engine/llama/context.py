@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.llama.grammar_samplers import FirstCharacters, Grammar, GrammarSampler
 from app.engine.llama.host_memory import StepWeights
-from app.engine.llama.native import lib, native_log, tokenize
+from app.engine.llama.native import lib, native_log
 from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
 from app.engine.llama.sequence_memory import PositionMap, SequenceMemory, StateBuffers, StateMemory
+from app.engine.llama.tokenizer import LlamaTokenizer
 from app.engine.loop.sampling import check_biases, n_candidates
 from app.engine.media.chunks import MediaRows
 from app.engine.messages import BackendFacts
@@ -98,6 +99,7 @@ class LlamaBackend:
         self._owned.callback(lib.llama_free, context)
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
+        self._tokenizer = LlamaTokenizer(model)
         n_sequences = facts.n_seq_max + facts.truncation.n_holds
         self._memory = SequenceMemory(lib.llama_get_memory(context), n_sequences)
         self._positions = PositionMap()
@@ -121,7 +123,7 @@ class LlamaBackend:
         lib.llama_set_abort_callback(context, self._interrupt.callback, self._interrupt.data)
 
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        return tokenize(self._vocab, text, add_special, parse_special)
+        return self._tokenizer(text, add_special, parse_special)
 
     def piece(self, token: int) -> bytes:
         piece = self._pieces.get(token)

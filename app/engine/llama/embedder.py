@@ -14,7 +14,8 @@ import numpy as np
 from app.engine.backend import Chunk, n_batch_with_logits
 from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.llama.context import Batch, LlamaAdapters
-from app.engine.llama.native import lib, native_log, tokenize
+from app.engine.llama.native import lib, native_log
+from app.engine.llama.tokenizer import LlamaTokenizer
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from quantizer.system.errors import EngineError
@@ -34,6 +35,7 @@ class LlamaEmbedder:
         self._owned = ExitStack()
         self._model = model
         self._vocab = lib.llama_model_get_vocab(model)
+        self._tokenize = LlamaTokenizer(model)
         # Whether texts can be split shows only in a context, so one is made for that case first.
         self._context = self._open(_context_params(model, config, setting, pooling, can_split=True))
         has_encoder = lib.llama_model_has_encoder(model)
@@ -63,14 +65,14 @@ class LlamaEmbedder:
         if template:
             words = {"{query}": query, "{document}": document}
             text = _PLACE.sub(lambda place: words[place.group()], template.decode("utf-8", "replace"))
-            return tokenize(self._vocab, text, add_special=False, parse_special=True)
+            return self._tokenize(text, add_special=False, parse_special=True)
         vocab = self._vocab
         bos, eos, sep = lib.llama_vocab_bos(vocab), lib.llama_vocab_eos(vocab), lib.llama_vocab_sep(vocab)
         end = sep if eos < 0 else eos
         before = [bos] if lib.llama_vocab_get_add_bos(vocab) and bos >= 0 else []
         after = [end] if lib.llama_vocab_get_add_eos(vocab) and end >= 0 else []
         between = [sep] if lib.llama_vocab_get_add_sep(vocab) and sep >= 0 else []
-        first, second = (tokenize(vocab, text, add_special=False, parse_special=False) for text in (query, document))
+        first, second = (self._tokenize(text, add_special=False, parse_special=False) for text in (query, document))
         return [*before, *first, *after, *between, *second, *after]
 
     def compute(self, chunks: Sequence[Chunk]) -> Vector:

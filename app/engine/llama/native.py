@@ -185,14 +185,20 @@ def parse_buffer(line: str) -> Buffer | None:
     return Buffer(match[1], match[2], round(float(match[3]) * _MIB)) if match else None
 
 
-def tokenize(vocab: int, text: str, add_special: bool, parse_special: bool) -> list[int]:
-    """Return the tokens of `text`. Raises RequestError for text that is not Unicode or above 16 MiB."""
+def prompt_bytes(text: str) -> bytes:
+    """Return `text` as UTF-8. Raises RequestError for text that is not Unicode or above 16 MiB."""
     try:
         data = text.encode()
     except UnicodeEncodeError as error:
         raise RequestError("The text contains a lone surrogate.", "Send valid Unicode.") from error
     if len(data) > MAX_PROMPT_BYTES:
         raise RequestError(f"The text has {len(data)} bytes.", f"Send at most {MAX_PROMPT_BYTES}.")
+    return data
+
+
+def tokenize(vocab: int, text: str, add_special: bool, parse_special: bool) -> list[int]:
+    """Return llama.cpp's tokens of `text`. Raises as `prompt_bytes`."""
+    data = prompt_bytes(text)
     size = len(data) + 8  # a token has at least one byte, except the special ones that are added
     tokens = (lib.llama_token * size)()
     n_tokens = lib.llama_tokenize(vocab, data, len(data), tokens, size, add_special, parse_special)
