@@ -26,6 +26,7 @@ from app.cli.output.format import print_lines, print_table
 from app.cli.output.progress import JobProgress, with_progress
 from app.cli.resources import read_text, shipped, window_size
 from app.common.terminal import format_bytes, printable
+from app.engine.load.load_check import LOAD_CHECK
 from app.options.jobs import TextOptions
 from app.settings.settings import load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR
@@ -99,7 +100,9 @@ class Runnable(ExitStack):
             return self._source
         from quantizer.write.job import JobRequest
 
-        request = JobRequest(str(self._source), self._file_type, "", self._n_threads, is_overwriting=False)
+        request = JobRequest(
+            str(self._source), self._file_type, "", self._n_threads, is_overwriting=False, load_check=LOAD_CHECK
+        )
         return write_temporary_model(request, f"to run the checkpoint in {self._file_type}", self)
 
 

@@ -112,9 +112,18 @@ _ARCHITECTURES = {"clip": "mmproj", "controlvector": "controlvector"}  # in olde
 _NO_TOKENIZER = ("", "no_vocab", "none")
 
 
+def is_model(header: Header) -> bool:
+    """Whether the file holds a model, and not an adapter, a projector or another part beside one."""
+    return _kind(header) not in _NO_MODELS
+
+
+def _kind(header: Header) -> str:
+    return _ARCHITECTURES.get(header.architecture, header.text("general.type"))
+
+
 def check_answers(header: Header, *, needs_tokenizer: bool) -> None:
     """Raise ModelFileError for a file that cannot generate text; the message names what it is."""
-    kind = _ARCHITECTURES.get(header.architecture, header.text("general.type"))
+    kind = _kind(header)
     if kind in _NO_MODELS:
         _refuse(header, kind)
     for tensor in header.tensors:  # what an older program wrote must be written anew

@@ -45,7 +45,8 @@ _REMEDY = "Run it again: it resumes where it stopped."
 @dataclass(frozen=True, slots=True)
 class JobRequest(PlanOptions):
     """The request: quantize `source` to `file_type` in `output`, with the options of the command of the same names.
-    `shards` are files of a checkpoint that may still be missing: a message {"arrived": NAME} reports each."""
+    `shards` are files of a checkpoint that may still be missing: a message {"arrived": NAME} reports each.
+    `load_check` is the command by which `check_load` asks whether llama.cpp loads the result; empty for no check."""
 
     source: str
     file_type: str
@@ -54,11 +55,13 @@ class JobRequest(PlanOptions):
     is_overwriting: bool
     allow_nan: bool = False
     shards: tuple[PendingShard, ...] = ()
+    load_check: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, message: Message) -> JobRequest:
         shards = tuple(PendingShard(**shard) for shard in message["shards"])
-        return cls(**{**message, "shards": shards, "removed_layers": tuple(message["removed_layers"])})
+        tuples = {name: tuple(message[name]) for name in ("removed_layers", "load_check")}
+        return cls(**{**message, "shards": shards, **tuples})
 
     def plan(self, arrivals: PendingShards | None = None) -> QuantizePlan:
         """Return the plan. Raises UserError as `quantize_plan.plan` does, UsageError for wrong options."""
@@ -119,6 +122,7 @@ def main() -> int:
 
 
 def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], None]) -> None:
+    from quantizer.write.load_check import check_load
     from quantizer.write.quantize import execute, without_existing
 
     def report(event: Event) -> None:
@@ -134,6 +138,8 @@ def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], N
     report(planned_event(plan))
     for text in plan.warnings:
         report(JobWarning(text))
+    if request.load_check:
+        check_load(plan, request.load_check)
     execute(plan, request.n_threads, request.is_overwriting, report, request.allow_nan)
     report(OutputDone(output, plan.n_bytes, time.monotonic() - started))
 

@@ -18,6 +18,7 @@ from app.cli.options import option, options, options_of
 from app.cli.output.format import print_json, print_lines
 from app.cli.resources import requested_planning_context
 from app.common.terminal import printable
+from app.engine.load.load_check import LOAD_CHECK
 from app.options.jobs import PullOptions
 from app.protocol.library import HubModel, HubRepository, Recommendation, Recommendations, Recommended
 from app.settings.settings import Settings, load_settings
@@ -98,7 +99,13 @@ async def _pull_checkpoint(
         raise StorageError(f"{output.parent} cannot be created: {error.strerror}.", "Check the disk.") from error
     made: dict[str, object] = {"output": str(output)}
     request = JobRequest(
-        str(folder), kind.name, str(output), os.cpu_count() or 1, puller.is_overwriting, projector=options.projector
+        str(folder),
+        kind.name,
+        str(output),
+        os.cpu_count() or 1,
+        puller.is_overwriting,
+        projector=options.projector,
+        load_check=LOAD_CHECK,
     )
     converting = CheckpointPuller(puller, request, options.remove_checkpoint, lambda event: note(event, made))
     await converting.pull(lambda session: plan_checkpoint_pull(session, wanted.repo, folder, kind))

@@ -31,6 +31,7 @@ from app.cli.output.format import print_json, print_table
 from app.cli.output.progress import with_progress
 from app.cli.resources import read_text, resolve_model, shipped, window_size
 from app.common.terminal import format_bytes, printable
+from app.engine.load.load_check import LOAD_CHECK
 from app.options.jobs import EvalOptions, QuantizeOptions, TextOptions, job_rows
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
@@ -132,6 +133,7 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
         n_threads or os.cpu_count() or 1,
         is_overwriting=options.overwrite,
         allow_nan=options.allow_nan,
+        load_check=LOAD_CHECK,
         # what the plan has by the same name
         **{item.name: getattr(options, item.name) for item in fields(PlanOptions) if item.name in rows},
     )
@@ -185,8 +187,10 @@ def _model_name(source: str, path: Path) -> str:
 
 def _planned(request: JobRequest) -> dict[str, object]:
     from quantizer.write.job import planned_event
+    from quantizer.write.load_check import check_load
 
     plan = request.plan()
+    check_load(plan, request.load_check)
     for text in plan.warnings:
         _warn(text)
     if plan.missing_imatrix:

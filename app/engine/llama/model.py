@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +48,7 @@ from quantizer.system.errors import EngineError
 N_BATCH = 512
 _SHORTEST = 64  # tokens of a context that shows the model's weights
 _NOTHING = b"^$"  # matches the name of no tensor
+_UNREAD = "wrong number of tensors"  # `done_getting_tensors` in src/llama-model-loader.cpp
 _LOAD_MODES = {
     LoadMode.AUTO: lib.LLAMA_LOAD_MODE_AUTO,
     LoadMode.NONE: lib.LLAMA_LOAD_MODE_NONE,
@@ -310,6 +311,38 @@ def dry_compute_bytes(path: Path, config: RunConfig, parameters: LoadParameters)
             raise EngineError(f"llama.cpp cannot make this context: {log.last_lines()}", "Use a smaller --ctx.")
         lib.llama_free(context)
     return {name: held.compute_bytes for name, held in buffer_bytes_by_device(log.take_buffers()).items()}
+
+
+def unread_tensors(path: Path, names: Iterable[str], *, has_graph: bool) -> list[str]:
+    """Return those of `names` that llama.cpp does not read of the model at `path`, by loading it without memory for
+    weights. With `has_graph` its graph is built as well, which fails without a tensor that only a computation needs.
+
+    Raises EngineError with llama.cpp's message where it fails for another reason than unread tensors.
+    """
+    params, log = _model_params(), native_log()
+    params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
+    params.use_extra_bufts, params.n_gpu_layers = False, 0
+    loaded: set[str] = set()
+    log.loaded_tensors = loaded
+    try:
+        with _loaded(path, params) as model:
+            if has_graph:
+                _build_graph(model)
+    except EngineError as error:
+        if _UNREAD not in error.cause:
+            raise
+    finally:
+        log.loaded_tensors = None
+    return [name for name in names if name not in loaded]
+
+
+def _build_graph(model: int) -> None:
+    params = lib.llama_context_default_params()
+    params.n_ctx = params.n_batch = params.n_ubatch = _SHORTEST
+    context = lib.llama_init_from_model(model, params)
+    if not context:
+        raise EngineError(f"llama.cpp cannot run this model: {native_log().last_lines()}", "Choose another model.")
+    lib.llama_free(context)
 
 
 def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters) -> lib.llama_context_params:

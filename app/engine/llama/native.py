@@ -43,6 +43,8 @@ MAX_PROMPT_BYTES = 16 << 20
 _N_LOG_LINES = 50
 _MIB = 1 << 20
 _BUFFER_SIZE = re.compile(r": +(\S+?)(?:_Mapped)? +(model|KV|RS|compute) buffer size = +([\d.]+) MiB")
+# of a tensor that the graph of a model skips on purpose, llama.cpp says "unused"
+_LOADED_TENSOR = re.compile(r"(?:create_tensor: loading|model has unused) tensor (\S+)")
 _BUFFER_BYTES = re.compile(r"buffer of size (\d+)")
 _NOT_REPORTED = re.compile(
     r"n_ctx_seq \(\d+\) > n_ctx_train"  # counts the cells of all answers, which share them
@@ -76,6 +78,7 @@ class NativeLog:
         self._lines: deque[str] = deque(maxlen=_N_LOG_LINES)
         self._level = 0
         self._buffers: list[Buffer] = []
+        self.loaded_tensors: set[str] | None = None  # names of tensors that llama.cpp loads, where a set is given
         self.callback = lib.llama_log_callback(self._receive)  # must live as long as llama.cpp may call it
         lib.llama_log_set(self.callback, ctypes.c_void_p())
 
@@ -94,6 +97,8 @@ class NativeLog:
         line = text.decode("utf-8", "replace").strip()
         if buffer := parse_buffer(line):
             self._buffers.append(buffer)
+        if self.loaded_tensors is not None and (tensor := _LOADED_TENSOR.search(line)):
+            self.loaded_tensors.add(tensor[1])
         if line and is_reported(self._level, line):
             self._lines.append(line)
             print(line, file=sys.stderr, flush=True)

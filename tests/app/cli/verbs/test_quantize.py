@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import gguf
-import numpy as np
 import pytest
 
 from app.settings.parsing import parse_byte_size
@@ -15,7 +14,7 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import FILE_TYPES
 from tests.app.cli.in_process import run_localllm
 from tests.quantizer.checkpoints import TinyLlama
-from tests.quantizer.gguf_files import write_gguf
+from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.peft_adapters import pair, write_peft
 from tests.quantizer.seeing_checkpoints import write_seeing
 
@@ -27,18 +26,13 @@ def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedPr
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A GGUF with a name that no terminal should obey."""
-    path = tmp_path_factory.mktemp("model") / "small.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("Small\x1b[31m one")
-    writer.add_context_length(2048)
-    writer.add_embedding_length(64)
-    writer.add_block_count(3)
-    writer.add_head_count(4)
-    writer.add_head_count_kv(2)
-    writer.add_license("mit")
-    writer.add_chat_template("{{ messages }}")
-    write_gguf(writer, {f"blk.{i}.attn_q.weight": np.ones((64, 64), np.float16) for i in range(3)})
-    return path
+
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.add_name("Small\x1b[31m one")
+        writer.add_license("mit")
+        writer.add_chat_template("{{ messages }}")
+
+    return tiny_llama(tmp_path_factory.mktemp("model") / "small.gguf", edit)
 
 
 def test_the_json_of_a_run_names_the_size_of_its_output(tmp_path: Path, model: Path) -> None:
@@ -97,7 +91,7 @@ def test_the_list_is_a_table_for_people(model: Path) -> None:
 
 def test_overridden_types_and_shards_are_reported(tmp_path: Path, model: Path) -> None:
     output = tmp_path / "out.gguf"
-    options = ["--tensor", "blk.1=Q5_0", "--tensor", "nothing=Q8_0", "--max-shard-size", "5K"]
+    options = ["--tensor", "blk.1=Q5_0", "--tensor", "nothing=Q8_0", "--max-shard-size", "32K"]
     result = localllm("quantize", str(model), "Q8_0", "-o", str(output), *options)
     assert result.returncode == 0
     assert "--tensor nothing=Q8_0 matches no tensor" in result.stderr
@@ -140,14 +134,14 @@ def test_show_prints_a_file_without_its_control_characters(model: Path) -> None:
     assert "\x1b" not in result.stdout
     lines = dict(line.split("  ", 1) for line in result.stdout.splitlines())
     assert lines["architecture"].strip() == "llama"
-    assert lines["cache"].strip() == "384 bytes per token in F16"
+    assert lines["cache"].strip() == "256 bytes per token in F16"
     assert lines["licence"].strip() == "mit"
 
 
 def test_show_as_json_is_one_object(model: Path) -> None:
     card = json.loads(localllm("show", str(model), "--json").stdout)
-    assert (card["n_parameters"], card["n_ctx_train"], card["has_chat_template"]) == (12_288, 2048, True)
-    assert card["types"] == {"F16": {"n_tensors": 3, "n_bytes": 24_576}}
+    assert (card["n_parameters"], card["n_ctx_train"], card["has_chat_template"]) == (79_168, 128, True)
+    assert card["types"] == {"F16": {"n_tensors": 15, "n_bytes": 157_696}, "F32": {"n_tensors": 5, "n_bytes": 1_280}}
 
 
 def test_the_folder_of_an_adapter_becomes_a_gguf_adapter(tmp_path: Path) -> None:
