@@ -1,9 +1,11 @@
 """External models: those of Ollama, LM Studio and the Hugging Face cache, which run in place.
 
-Owns where each program keeps its models. LM Studio's folder has our own layout, `<publisher>/<repo>/<file>.gguf`. The
-cache of huggingface-hub has `models--ORG--NAME/snapshots/<commit>/…`, links to `blobs/<sha256>`, or on Windows
-files (source: its documentation). Ollama's `manifests/<host>/<namespace>/<model>/<tag>` refer to `blobs/sha256-<hash>`;
-they are untrusted: only a hash from them becomes part of a path. Never writes to a program's folder.
+Owns where each program keeps its models. LM Studio's folder has our own layout, `<publisher>/<repo>/<file>.gguf`: it
+is `models` in LM Studio's home, or the `downloadsFolder` of settings.json there (source: src/modelsFolder.ts of
+lmstudio-ai/lms @ 3cc0201). The cache of huggingface-hub has `models--ORG--NAME/snapshots/<commit>/…`, links to
+`blobs/<sha256>`, or on Windows files (source: its documentation). Ollama's `manifests/<host>/<namespace>/<model>/<tag>`
+refer to `blobs/sha256-<hash>`; they are untrusted: only a hash from them becomes part of a path. Never writes to a
+program's folder.
 """
 
 from __future__ import annotations
@@ -12,12 +14,15 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of, without_heads
 
-_LM_STUDIO_FOLDERS = (".lmstudio/models", ".cache/lm-studio/models")  # since version 0.3.6, and before
+_LM_STUDIO_HOMES = (".lmstudio", ".cache/lm-studio")  # since version 0.3.6, and before
+_LM_STUDIO_POINTER = ".lmstudio-home-pointer"  # holds the path of another home
+_MAX_SETTINGS_BYTES = 4 << 20
 _MAIN_BYTES = 256
 _OLLAMA_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # of the service that Linux packages install
 _MODEL_LAYER = "application/vnd.ollama.image.model"
@@ -48,11 +53,32 @@ def _home_folder() -> Path:
 
 
 def _lm_studio_models(home: Path) -> Iterator[ModelRef]:
-    for folder in _LM_STUDIO_FOLDERS:
-        for path in model_paths(home / folder):
-            repo = repo_of(path, home / folder)
-            if path.parent == home / folder / repo and "/" in repo:  # it shows no others
+    for folder in _lm_studio_folders(home):
+        for path in model_paths(folder):
+            repo = repo_of(path, folder)
+            if path.parent == folder / repo and "/" in repo:  # it shows no others
                 yield ModelRef(f"{repo}/{path.stem}", path, repo, "LM Studio")
+
+
+def _lm_studio_folders(home: Path) -> list[Path]:
+    """Return the folders that hold its models, each once: of every home the one its settings choose, and the usual
+    one, whose models stay when another is chosen."""
+    homes = [home / name for name in _LM_STUDIO_HOMES]
+    with suppress(OSError, UnicodeDecodeError, ValueError):  # no such file, or no path
+        pointed = Path((home / _LM_STUDIO_POINTER).read_text(encoding="utf-8").strip())
+        if pointed.is_absolute() and pointed.is_dir():
+            homes.insert(0, pointed)
+    folders = []
+    for each in homes:
+        with suppress(
+            OSError, ValueError, TypeError, KeyError, RecursionError
+        ):  # missing, or not as LM Studio writes it
+            with (each / "settings.json").open("rb") as file:
+                chosen = Path(json.loads(file.read(_MAX_SETTINGS_BYTES))["downloadsFolder"])
+            if chosen.is_absolute() and chosen.is_dir():
+                folders.append(chosen)
+        folders.append(each / "models")
+    return list({folder.resolve(): folder for folder in reversed(folders)}.values())[::-1]
 
 
 def _hugging_face_models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
@@ -74,8 +100,9 @@ def hugging_face_snapshots(repo: str, environment: Mapping[str, str] = os.enviro
 
 
 def _cache_folder(home: Path, environment: Mapping[str, str]) -> Path:
-    """Return the cache folder: HF_HUB_CACHE, or `hub` in HF_HOME, or in the user's cache folder."""
-    if folder := environment.get("HF_HUB_CACHE"):
+    """Return the cache folder: HF_HUB_CACHE, or HUGGINGFACE_HUB_CACHE, its former name; or `hub` in HF_HOME, or in the
+    user's cache folder."""
+    if folder := environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE"):
         return Path(folder).expanduser()
     if folder := environment.get("HF_HOME"):
         return Path(folder).expanduser() / "hub"

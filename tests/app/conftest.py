@@ -153,7 +153,7 @@ class Ran:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder without anything, in which `data`, `cache` and `ollama` are made when they are needed."""
-    for name in ("HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"):
+    for name in ("HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     folders = {"LOCALLLM_DATA_DIR": "data", "LOCALLLM_CACHE_DIR": "cache", "OLLAMA_MODELS": "ollama"}
     for name, folder in folders.items():

@@ -19,6 +19,34 @@ def test_models_of_lm_studio_are_found(home: Path, folder: str) -> None:
     assert (ref.id, ref.path, ref.place) == ("bartowski/Qwen-GGUF/qwen-q4", path, "LM Studio")
 
 
+@pytest.mark.parametrize("lm_studio", [".lmstudio", ".cache/lm-studio", "elsewhere/lmstudio"])
+@pytest.mark.parametrize("chosen", ["downloads", ".lmstudio/models"])
+def test_the_folder_that_lm_studios_settings_choose_is_read(home: Path, lm_studio: str, chosen: str) -> None:
+    (home / lm_studio).mkdir(parents=True)
+    if lm_studio.startswith("elsewhere"):
+        (home / ".lmstudio-home-pointer").write_text(f"{home / lm_studio}\n")
+    settings = {"language": "en", "downloadsFolder": str(home / chosen), "developer": {}}
+    (home / lm_studio / "settings.json").write_text(json.dumps(settings, indent=2))
+    path = small_model(home / chosen / "bartowski" / "Qwen-GGUF" / "qwen-q4.gguf")
+    usual = small_model(home / lm_studio / "models" / "org" / "name" / "other.gguf")
+    assert {ref.path for ref in external_models()} == {path, usual}
+    assert len(external_models()) == 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *("not json", "[]", "{}", '{"downloadsFolder": 3}', '{"downloadsFolder": null}'),
+        *('{"downloadsFolder": "models"}', '{"downloadsFolder": "/\\u0000"}', "[" * 100_000),
+    ],
+)
+def test_settings_of_lm_studio_that_choose_no_folder_leave_the_usual_one(home: Path, settings: str) -> None:
+    path = small_model(home / ".lmstudio" / "models" / "org" / "name" / "m.gguf")
+    (home / ".lmstudio" / "settings.json").write_text(settings)
+    (home / ".lmstudio-home-pointer").write_bytes(b"\xff\x00")
+    assert [ref.path for ref in external_models()] == [path]
+
+
 @pytest.mark.parametrize(
     ("manifest", "name"),
     [
@@ -72,11 +100,11 @@ def test_the_hugging_face_cache_is_found_by_links_to_blobs_and_by_copies(home: P
     assert refs == {"org/copied/m-Q8": copied, "org/linked/m-Q4": linked}
 
 
-@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
+@pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
 def test_the_environment_sets_the_cache_of_hugging_face(
     home: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    below = {"HF_HUB_CACHE": "", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}[variable]
+    below = {"HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}.get(variable, "")
     monkeypatch.setenv(variable, str(home / "chosen"))
     path = hugging_face_model(home / "chosen" / below, "org/name", "m.gguf")
     assert [ref.path for ref in external_models()] == [path]
