@@ -16,11 +16,12 @@ from typing import Any
 
 from quantizer.architectures.architecture import Architecture, check_settings, given, unfolded, usually_named
 from quantizer.architectures.families import FAMILIES
-from quantizer.architectures.metadata_rows import no_factors
+from quantizer.architectures.metadata_rows import no_divisors
 from quantizer.architectures.shapes import (
     N_PREDICTION_LAYERS,
     PREDICTION,
     count_prediction_layers,
+    head_size,
     n_all_layers,
     resolve_shapes,
 )
@@ -93,7 +94,10 @@ def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tupl
 
 def generated_tensors(architecture: Architecture, config: Config) -> Sequence[SourceTensor]:
     """Return the tensors that no checkpoint has. Raises CheckpointError for a rope scaling that the graph lacks."""
-    return (architecture.tensors.generate or no_factors)(config)
+    if architecture.tensors.generate:
+        return architecture.tensors.generate(config)
+    rotated = next((row for row in architecture.hyperparameters if row.key == "rope.dimension_count"), None)
+    return no_divisors(config, rotated.read if rotated else head_size)
 
 
 def _unknown_class(name: str, settings: Mapping[str, Any], known: Iterable[str]) -> CheckpointError:

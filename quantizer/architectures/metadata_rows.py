@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from quantizer.architectures.architecture import Hyperparameter, Value
@@ -93,9 +93,13 @@ def rope_of(config: Config) -> Config:
     return settings.section("full_attention") if "full_attention" in settings.values else settings
 
 
+def _named_kind(config: Config) -> str:
+    return rope_of(config).text("rope_type") or rope_of(config).text("type") or "default"
+
+
 def kind_of(config: Config, known: Collection[str] = _KINDS) -> str:
     """Return the name of the scaling, "default" for none. Raises CheckpointError when it is not one of the `known`."""
-    kind = rope_of(config).text("rope_type") or rope_of(config).text("type") or "default"
+    kind = _named_kind(config)
     if kind not in known:
         raise CheckpointError(f"The rope scaling {kind[:32]!r} is not supported.", "Choose another model.")
     return kind
@@ -111,20 +115,138 @@ def rope_number(*names: str, kinds: Collection[str] = _KINDS) -> Callable[[Confi
     return lambda config: rope_of(config).optional_number(*names) if kind_of(config) in kinds else None
 
 
-def _original_context(config: Config) -> Value:
-    return rope_of(config).integer("original_max_position_embeddings") if kind_of(config) == "yarn" else None
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """YaRN as config.json describes it, with transformers' defaults.
+
+    Source: `_compute_yarn_parameters` in modeling_rope_utils.py, transformers 5.24.
+    """
+
+    factor: float
+    n_original: int
+    # what the rotated part of queries and of keys is multiplied with
+    attention: float
+    beta_fast: float
+    beta_slow: float
+    is_truncated: bool
+
+    def ramp(self, n_rotated: int, base: float) -> tuple[float, float]:
+        """Return the pair where the rotations of a head begin to slow down, and the one where they are slowest."""
+        low, high = (
+            n_rotated * math.log(self.n_original / (beta * 2 * math.pi)) / (2 * math.log(base))
+            for beta in (self.beta_fast, self.beta_slow)
+        )
+        if self.is_truncated:
+            low, high = math.floor(low), math.ceil(high)
+        return max(low, 0), min(high, n_rotated - 1)
 
 
+_BETAS = {"beta_fast": 32.0, "beta_slow": 1.0}
+
+
+def yarn_of(config: Config) -> Yarn | None:
+    """Return the YaRN of config.json, None for another scaling. Raises CheckpointError for impossible numbers."""
+    if kind_of(config) != "yarn":
+        return None
+    rope = rope_of(config)
+    n_trained = config.optional_integer("max_position_embeddings")
+    n_original = rope.optional_integer("original_max_position_embeddings")
+    n_original = n_original or config.optional_integer("original_max_position_embeddings") or n_trained or 0
+    factor = rope.optional_number("factor")
+    if factor is None and n_original:
+        factor = config.integer("max_position_embeddings") / n_original
+    fast, slow = (rope.optional_number(name) or default for name, default in _BETAS.items())
+    if not factor or factor < 0 or n_original <= 0 or not fast >= slow > 0 or rope_base(config) <= 1:
+        raise CheckpointError(
+            "config.json has an invalid yarn rope scaling.", "Check factor, beta_fast, beta_slow and rope_theta."
+        )
+    attention = rope.optional_number("attention_factor")
+    if attention is None:
+        scale, scale_of_all = rope.optional_number("mscale"), rope.optional_number("mscale_all_dim")
+        attention = (
+            mscale(factor, scale) / mscale(factor, scale_of_all) if scale and scale_of_all else mscale(factor, 1.0)
+        )
+    if attention <= 0:
+        raise CheckpointError("config.json has an attention_factor that is not positive.", "Check attention_factor.")
+    return Yarn(factor, n_original, attention, fast, slow, rope.flag("truncate") is not False)
+
+
+def mscale(factor: float, weight: float) -> float:
+    """Return what YaRN multiplies by, at a `factor` of length and a `weight`. Source: as of `Yarn`."""
+    return 1.0 + 0.1 * weight * math.log(factor) if factor > 1 else 1.0
+
+
+def yarn_number(read: Callable[[Yarn], float]) -> Callable[[Config], Value]:
+    """Return a function that reads a number of YaRN, None for another scaling."""
+    return lambda config: None if (yarn := yarn_of(config)) is None else read(yarn)
+
+
+def attention_correction(native: Callable[[Config, Yarn], float]) -> Hyperparameter:
+    """Return the row of what llama.cpp multiplies its `native` factor with, which it derives from the other rows.
+
+    Source: llama_context's constructor in src/llama-context.cpp, which divides by what ggml's rope_yarn multiplies
+    with, as vendored in llama-cpp-python 0.3.36. It reads yarn_attn_factor for Grok only, this row for all.
+    """
+
+    def read(config: Config) -> Value:
+        yarn = yarn_of(config)
+        if yarn is None:
+            return None
+        correction = yarn.attention / native(config, yarn)
+        return None if correction == 1 else correction
+
+    return f32("rope.scaling.attn_factor", read)
+
+
+def _scaling_factor(config: Config) -> Value:
+    yarn = yarn_of(config)
+    return yarn.factor if yarn else rope_number("factor", kinds=("linear",))(config)
+
+
+def _if_configured(name: str) -> Callable[[Config], Value]:
+    return lambda config: None if yarn_of(config) is None else rope_of(config).optional_number(name)
+
+
+_ORIGINAL_CONTEXT = u32("rope.scaling.original_context_length", yarn_number(lambda yarn: yarn.n_original))
 ROPE = (
     string("rope.scaling.type", lambda config: kind if (kind := kind_of(config)) in ("linear", "yarn") else None),
-    f32("rope.scaling.factor", rope_number("factor", kinds=("linear", "yarn"))),
-    u32("rope.scaling.original_context_length", _original_context),
-    f32("rope.scaling.yarn_ext_factor", rope_number("extrapolation_factor", kinds=("yarn",))),
-    f32("rope.scaling.yarn_attn_factor", rope_number("attention_factor", "attn_factor", kinds=("yarn",))),
-    f32("rope.scaling.yarn_beta_fast", rope_number("beta_fast", kinds=("yarn",))),
-    f32("rope.scaling.yarn_beta_slow", rope_number("beta_slow", kinds=("yarn",))),
+    f32("rope.scaling.factor", _scaling_factor),
+    _ORIGINAL_CONTEXT,
+    attention_correction(lambda _config, yarn: mscale(yarn.factor, 1.0)),
+    # llama.cpp reads these for two architectures; the engine passes them to it for all
+    *(f32(f"rope.scaling.yarn_{name}", _if_configured(name)) for name in _BETAS),
     f32("rope.freq_base", rope_base),
 )
+
+
+def has_fractional_ramp(config: Config, n_rotated: Callable[[Config], Value] = head_size) -> bool:
+    """Return whether YaRN's ramp ends between pairs of a head; llama.cpp's ends are whole pairs."""
+    yarn, size, base = yarn_of(config), n_rotated(config), rope_base(config)
+    assert isinstance(size, int)
+    return yarn is not None and yarn.ramp(size, base) != replace(yarn, is_truncated=True).ramp(size, base)
+
+
+def _is_divided(config: Config) -> bool:
+    """Return whether YaRN has to become divisors: llama.cpp alone would take the default betas, and whole pairs."""
+    yarn, size, base = yarn_of(config), head_size(config), rope_base(config)
+    if yarn is None:
+        return False
+    usual = replace(yarn, beta_fast=_BETAS["beta_fast"], beta_slow=_BETAS["beta_slow"], is_truncated=True)
+    return yarn.ramp(size, base) != usual.ramp(size, base)
+
+
+def divided_rope(scaled: Iterable[Hyperparameter] = ROPE) -> tuple[Hyperparameter, ...]:
+    """Return the rows of a graph that reads divisors: of any YaRN that `scaled` cannot express they say little."""
+    always = {_ORIGINAL_CONTEXT.key, "rope.freq_base"}
+    whole_factor = f32("rope.scaling.attn_factor", yarn_number(lambda yarn: yarn.attention))
+
+    def row(each: Hyperparameter) -> Hyperparameter:
+        if each.key in always:
+            return each
+        divided = whole_factor if each.key == whole_factor.key else replace(each, value=None)
+        return replace(each, value=lambda config: (divided if _is_divided(config) else each).read(config))
+
+    return tuple(map(row, scaled))
 
 
 def partly_rotated(share: float) -> Callable[[Config], Value]:
@@ -138,31 +260,47 @@ def partly_rotated(share: float) -> Callable[[Config], Value]:
     return read
 
 
-def llama3_factors(config: Config) -> list[GeneratedTensor]:
-    """Return the divisors of frequencies as published with Llama 3.1: slow ones by `factor`, fast by one, a ramp."""
-    if kind_of(config) != "llama3":
-        return []
+def frequency_divisors(config: Config) -> list[GeneratedTensor]:
+    """Return the divisors of frequencies that Llama 3's scaling is, or a YaRN whose ramp llama.cpp lacks."""
+    kind, size, base = kind_of(config), head_size(config), rope_base(config)
+    if kind == "yarn":
+        yarn = yarn_of(config)
+        return [_yarn_divisors(yarn, size, base)] if yarn and _is_divided(config) else []
+    return [_llama3_divisors(config, size, base)] if kind == "llama3" else []
+
+
+def _yarn_divisors(yarn: Yarn, n_rotated: int, base: float) -> GeneratedTensor:
+    """Return them: one up to the ramp's low end, YaRN's factor from its high end on."""
+    low, high = yarn.ramp(n_rotated, base)
+    width = high - low or 0.001  # as transformers has it
+    ramp = (min(1.0, max(0.0, (pair - low) / width)) for pair in range(n_rotated // 2))
+    return GeneratedTensor("rope_freqs.weight", tuple(1 / (share / yarn.factor + 1 - share) for share in ramp))
+
+
+def _llama3_divisors(config: Config, size: int, base: float) -> GeneratedTensor:
+    """Return them as published with Llama 3.1: slow ones by `factor`, fast by one, a ramp between."""
     rope = rope_of(config)
     factor = rope.optional_number("factor") or 8.0
     low, high = rope.optional_number("low_freq_factor") or 1.0, rope.optional_number("high_freq_factor") or 4.0
     n_original = rope.optional_number("original_max_position_embeddings") or 8192.0
     if not 0 < low <= high or factor <= 0:
         raise CheckpointError("config.json has an invalid llama3 rope scaling.", "Check low_freq_factor and factor.")
-    size, base = head_size(config), rope_base(config)
     divisors = []
     for pair in range(0, size, 2):
         turns = n_original * base ** (-pair / size) / (2 * math.pi)
         # Llama 4 has a step in its place
         ramp = min(1.0, max(0.0, (turns - low) / (high - low))) if low < high else float(turns >= low)
         divisors.append(1 / ((1 - ramp) / factor + ramp))
-    return [GeneratedTensor("rope_freqs.weight", tuple(divisors))]
+    return GeneratedTensor("rope_freqs.weight", tuple(divisors))
 
 
-def no_factors(config: Config) -> list[GeneratedTensor]:
-    """Return no divisors. Raises CheckpointError for Llama 3's scaling, whose divisors the graph does not read."""
-    if kind_of(config) == "llama3":
+def no_divisors(config: Config, n_rotated: Callable[[Config], Value] = head_size) -> list[GeneratedTensor]:
+    """Return none. Raises CheckpointError for a scaling that needs some, which the graph does not read."""
+    kind = _named_kind(config)
+    if kind == "llama3" or (kind == "yarn" and has_fractional_ramp(config, n_rotated)):
         raise CheckpointError(
-            "config.json has the rope scaling 'llama3', which llama.cpp does not support for this architecture.",
+            f"config.json has the rope scaling {kind!r}{' with truncate = False' if kind == 'yarn' else ''},"
+            " which llama.cpp does not support for this architecture.",
             "Choose another model.",
         )
     return []
@@ -243,6 +381,8 @@ _HEADS = (
     u32("attention.value_length", head_size),
 )
 DECODER = SIZES + _HEADS + ROPE
+# of those whose graph reads divisors of the frequencies, which `frequency_divisors` generates
+DIVIDED_DECODER = SIZES + _HEADS + divided_rope()
 RMS_NORM = (f32("attention.layer_norm_rms_epsilon", "rms_norm_eps"),)
 LAYER_NORM = (f32("attention.layer_norm_epsilon", "layer_norm_eps", "norm_epsilon"),)
 PREDICTION_ROW = (u32("nextn_predict_layers", lambda config: config.optional_integer(N_PREDICTION_LAYERS) or None),)

@@ -23,6 +23,7 @@ from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.llama.grammar_samplers import FirstCharacters, Grammar, GrammarSampler
 from app.engine.llama.host_memory import StepWeights
 from app.engine.llama.native import lib, native_log
+from app.engine.llama.rope_scaling import scales_rotations
 from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
 from app.engine.llama.sequence_memory import PositionMap, SequenceMemory, StateBuffers, StateMemory
 from app.engine.llama.tokenizer import LlamaTokenizer
@@ -110,7 +111,7 @@ class LlamaBackend:
             if facts.truncation.has_states
             else None
         )
-        supports_shift = facts.truncation.is_unlimited and self._memory.supports_shift
+        supports_shift = facts.truncation.is_unlimited and self._memory.supports_shift and not scales_rotations(model)
         layout = f"{facts.layout}-mrope" if self._has_mrope else facts.layout
         self.facts = replace(facts, supports_shift=supports_shift, layout=layout)
         self._checkpoint_buffers = StateBuffers()

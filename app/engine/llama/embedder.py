@@ -15,6 +15,7 @@ from app.engine.backend import Chunk, n_batch_with_logits
 from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.llama.context import Batch, LlamaAdapters
 from app.engine.llama.native import lib, native_log
+from app.engine.llama.rope_scaling import context_params
 from app.engine.llama.tokenizer import LlamaTokenizer
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
@@ -115,7 +116,7 @@ def _context_params(
     n_ctx = _n_ctx(model, config)
     n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
     n_batch = n_batch_with_logits(n_vocab) if can_split else n_ctx
-    params = lib.llama_context_default_params()
+    params = context_params(model)
     params.n_ctx = n_ctx + n_batch if can_split else n_ctx
     params.n_batch = params.n_ubatch = n_batch
     params.n_seq_max = min(N_SEQUENCES, n_batch)  # llama.cpp aborts if sequences outnumber the outputs of a batch

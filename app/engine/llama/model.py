@@ -32,6 +32,7 @@ from app.engine.llama.host_memory import (
 )
 from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
+from app.engine.llama.rope_scaling import architecture_of, context_params
 from app.engine.media.chunks import MediaDecoder
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.engine.request import Adapter
@@ -217,7 +218,7 @@ class LlamaModel:
         return kind(NativeContext(self._model, self._new_context(params, owned), facts, self._llama_adapters), spec)
 
     def _context_params(self, facts: BackendFacts, setting: RuntimeSettings) -> lib.llama_context_params:
-        params = lib.llama_context_default_params()
+        params = context_params(self._model)
         n_sequences = facts.n_seq_max + facts.truncation.n_holds
         params.n_ctx = facts.n_cells
         params.n_batch = max(facts.n_batch, n_sequences)  # llama.cpp needs a row of logits for each, or aborts
@@ -242,7 +243,7 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
     truncation = Truncation(
         has_states=has_states,
         n_window=n_window,
-        n_rollback=n_rollback(_architecture(model), min(n_batch, setting.n_ubatch)),
+        n_rollback=n_rollback(architecture_of(model), min(n_batch, setting.n_ubatch)),
         n_holds=n_holds(config.n_sequences, supports_truncation=not has_states),
     )
     description = ctypes.create_string_buffer(128)
@@ -351,7 +352,7 @@ def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters
     supports_truncation = _supports_truncation(model)
     params.n_seq_max = _n_seq_max(model, config.n_sequences)
     params.n_seq_max += n_holds(config.n_sequences, supports_truncation=supports_truncation)
-    params.n_rs_seq = n_rollback(_architecture(model), config.n_ubatch)
+    params.n_rs_seq = n_rollback(architecture_of(model), config.n_ubatch)
     params.swa_full = False
     params.n_batch = params.n_ubatch = config.n_ubatch
     params.type_k, params.type_v = config.kv_types.ids
@@ -371,12 +372,6 @@ def _flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
 def _supports_truncation(model: int) -> bool:
     """Return whether a loaded model's cache can be truncated; `offload.footprint.kv_cache` decides it from a header."""
     return not (lib.llama_model_is_recurrent(model) or lib.llama_model_is_hybrid(model))
-
-
-def _architecture(model: int) -> str:
-    buffer = ctypes.create_string_buffer(64)
-    lib.llama_model_meta_val_str(model, b"general.architecture", buffer, len(buffer))
-    return buffer.value.decode("utf-8", "replace")
 
 
 def _n_seq_max(model: int, n_sequences: int) -> int:

@@ -9,13 +9,22 @@ its dimensions forgets at its own rate (KDA).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
-from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
+from quantizer.architectures.architecture import (
+    Architecture,
+    Hyperparameter,
+    Layout,
+    RequiredTensors,
+    Settings,
+    TensorNames,
+    Value,
+)
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import StackedTensor, TransposedTensor, negative_exponential, whole_tensor
 from quantizer.convert.source_model import FileTensor
@@ -36,10 +45,30 @@ def _query_rank(config: Config) -> Value:
     return 0 if rank is None and not _is_lite(config) else rank  # llama.cpp requires the row but of a lite model
 
 
-def _sharpening(config: Config) -> Value:
-    configured = rows.rope_of(config).optional_number("mscale_all_dim")
-    return None if configured is None else 0.1 * configured  # llama.cpp multiplies it by ten
+def _log_multiplier(config: Config) -> Value:
+    """Return the tenth of the weight by which llama.cpp sharpens attention, of which YaRN sharpens a part.
 
+    transformers multiplies the scale of attention by the square of `mscale(factor, mscale_all_dim)` whatever the
+    scaling, and the rotated part by that of `Yarn.attention` besides. llama.cpp multiplies the scale by the square of
+    its factor of the rotated part, times `1 + log(factor) * this`. Sources: `yarn_apply_mscale` in
+    modeling_deepseek_v3.py, transformers 5.24; src/models/deepseek2.cpp as vendored in llama-cpp-python 0.3.36.
+    """
+    weight, yarn = rows.rope_of(config).optional_number("mscale_all_dim"), rows.yarn_of(config)
+    factor = yarn.factor if yarn else rows.rope_number("factor", kinds=("linear",))(config)
+    own = yarn.attention if yarn else rows.mscale(float(factor or 1), 1.0)  # type: ignore[arg-type]
+    if own == 1 or not isinstance(factor, float) or factor <= 1:
+        return None if weight is None else 0.1 * weight
+    return (rows.mscale(factor, weight or 0.0) / own - 1) / math.log(factor)
+
+
+def _with_correction(
+    hyperparameters: Iterable[Hyperparameter], native: Callable[[Config, rows.Yarn], float]
+) -> tuple[Hyperparameter, ...]:
+    correction = rows.attention_correction(native)
+    return (*rows.without(hyperparameters, correction.key), correction)
+
+
+_LOG_MULTIPLIER = "rope.scaling.yarn_log_multiplier"
 
 # which layers have experts, how many are shared, and how the others are chosen
 EXPERT_CHOICE = (
@@ -64,8 +93,12 @@ _ROWS = (
     rows.u32("attention.kv_lora_rank", "kv_lora_rank"),
     rows.u32("attention.q_lora_rank", _query_rank),
     rows.u32("rope.dimension_count", "qk_rope_head_dim"),
-    rows.f32("rope.scaling.yarn_log_multiplier", _sharpening),
+    rows.f32(_LOG_MULTIPLIER, _log_multiplier),
     *EXPERT_CHOICE,
+)
+# llama.cpp takes the weight for that of `mscale` too, which cancels; without it the factor is YaRN's usual one
+_V3_ROWS = _with_correction(
+    _ROWS, lambda config, yarn: 1.0 if _log_multiplier(config) else rows.mscale(yarn.factor, 1.0)
 )
 
 _ATTENTION: shapes.Dimensions = {
@@ -142,7 +175,7 @@ _ASSUMED: dict[str, Any] = {
 _V3 = Architecture(
     hf_classes=("DeepseekV3ForCausalLM",),
     gguf_name="deepseek2",
-    hyperparameters=_ROWS,
+    hyperparameters=_V3_ROWS,
     tensors=RequiredTensors(layer=_layer),
     names=TensorNames(leaves_later_layers=True),
     layout=Layout(
@@ -187,7 +220,13 @@ _V32 = replace(
     hf_classes=("DeepseekV32ForCausalLM",),
     gguf_name="deepseek32",
     hyperparameters=(
-        *_ROWS,
+        # here `mscale` counts as 1
+        *_with_correction(
+            _ROWS,
+            lambda config, yarn: (
+                rows.mscale(yarn.factor, 1.0) / rows.mscale(yarn.factor, 10 * (_log_multiplier(config) or 0.0))  # type: ignore[operator]
+            ),
+        ),
         rows.u32("attention.indexer.head_count", "index_n_heads"),
         rows.u32("attention.indexer.key_length", "index_head_dim"),
         rows.u32("attention.indexer.top_k", "index_topk"),
@@ -214,6 +253,17 @@ _V32 = replace(
     ),
 )
 
+
+def _not_sharpened(config: Config) -> Value:
+    """Return nothing to write, as llama.cpp reads no weight here. Raises CheckpointError where it would take one."""
+    if rows.kind_of(config) in ("linear", "yarn") and _log_multiplier(config):
+        raise CheckpointError(
+            "config.json has a rope scaling whose mscale_all_dim llama.cpp does not support for this architecture.",
+            "Choose another model.",
+        )
+    return None
+
+
 DEEPSEEK = (
     _V3,
     _V32,
@@ -221,7 +271,14 @@ DEEPSEEK = (
         _V32,
         hf_classes=("GlmMoeDsaForCausalLM",),
         gguf_name="glm-dsa",
-        hyperparameters=(*_V32.hyperparameters, rows.bool_list("attention.indexer.types", _run_indexers)),
+        hyperparameters=(
+            *_with_correction(
+                rows.without(_V32.hyperparameters, _LOG_MULTIPLIER),
+                lambda _config, yarn: rows.mscale(yarn.factor, 1.0),
+            ),
+            rows.f32(_LOG_MULTIPLIER, _not_sharpened),
+            rows.bool_list("attention.indexer.types", _run_indexers),
+        ),
         tensors=replace(
             _V32.tensors,
             layer=lambda config, i: {**_layer(config, i), **(_INDEXER if _run_indexers(config)[i] else {})},
@@ -269,7 +326,7 @@ DEEPSEEK = (
         _V3,
         hf_classes=("YoutuForCausalLM",),
         hyperparameters=(
-            *(row for row in _ROWS if row not in (*rows.EXPERTS, *EXPERT_CHOICE)),
+            *(row for row in _V3_ROWS if row not in (*rows.EXPERTS, *EXPERT_CHOICE)),
             rows.u32("leading_dense_block_count", "num_hidden_layers"),
             # required by llama.cpp, although no layer has experts
             rows.u32("expert_feed_forward_length", "moe_intermediate_size", "intermediate_size"),

@@ -228,10 +228,10 @@ _XIELU = {f"xielu.{name}": f".mlp.act_fn.{name}" for name in ("alpha_n", "alpha_
 _APERTUS = Architecture(
     hf_classes=("ApertusForCausalLM",),
     gguf_name="apertus",
-    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
+    hyperparameters=rows.DIVIDED_DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
     tensors=RequiredTensors(
         layer={**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS, **shapes.UNGATED_FEED_FORWARD},
-        generate=rows.llama3_factors,
+        generate=rows.frequency_divisors,
     ),
     names=TensorNames(ignored=tuple(_XIELU.values())),
     settings=Settings(

@@ -89,7 +89,7 @@ _EAGLE3 = Architecture(
     hf_classes=("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM", "Eagle3Speculator", "Eagle3DraftModel"),
     gguf_name="eagle3",
     hyperparameters=(
-        *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED),
+        *(rows.DIVIDED_DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED),
         rows.i32_list("target_layers", _eagle3_layers),
         rows.u32("target_hidden_size", _n_read),
         rows.flag("norm_before_residual", "norm_before_residual"),
@@ -105,7 +105,7 @@ _EAGLE3 = Architecture(
         },
         model=_eagle3_tensors,
         optional=_vocabulary_tensors,
-        generate=rows.llama3_factors,
+        generate=rows.frequency_divisors,
     ),
     names=TensorNames(
         map_of="llama",

@@ -82,14 +82,14 @@ _LLAMA_4 = Architecture(
     hf_classes=("Llama4ForCausalLM", "Llama4ForConditionalGeneration"),
     gguf_name="llama4",
     hyperparameters=(
-        *rows.without(rows.DECODER, "feed_forward_length"),
+        *rows.without(rows.DIVIDED_DECODER, "feed_forward_length"),
         *(rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS),
         rows.u32("feed_forward_length", "intermediate_size_mlp"),
         rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
         rows.u32("interleave_moe_layer_step", "interleave_moe_layer_step"),
         rows.u32("expert_feed_forward_length", "intermediate_size"),
     ),
-    tensors=RequiredTensors(layer=_llama_4_layer, generate=rows.llama3_factors),
+    tensors=RequiredTensors(layer=_llama_4_layer, generate=rows.frequency_divisors),
     names=TensorNames(skipped_modules=("vision_model.", "multi_modal_projector.")),
     layout=Layout(
         splits={
@@ -361,7 +361,7 @@ def _every_other_number(first: int) -> Cut:
 
 
 def _ramp(config: Config) -> tuple[str, ...]:
-    if rows.kind_of(config) != "yarn" or rows.rope_of(config).flag("truncate") is not False:
+    if not rows.has_fractional_ramp(config):
         return ()
     return ("The model blends its rotations over a range with fractions; llama.cpp rounds it to whole numbers.",)
 
@@ -379,7 +379,9 @@ GPT_OSS = Architecture(
             "attn_sinks.weight": ("n_heads",),
             **_GPT_OSS_WEIGHTS,
             **shapes.biases(_GPT_OSS_WEIGHTS),
-        }
+        },
+        # the ramp is rounded, with a warning
+        generate=lambda config: [] if rows.has_fractional_ramp(config) else rows.no_divisors(config),
     ),
     layout=Layout(
         splits={

@@ -33,8 +33,8 @@ from quantizer.convert.derived_tensors import Cut, rows_in, unpermute_keys, unpe
 _LLAMA = Architecture(
     hf_classes=("LlamaForCausalLM", "MistralForCausalLM", "InternLM3ForCausalLM"),
     gguf_name="llama",
-    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
-    tensors=RequiredTensors(layer=shapes.LLAMA_LAYER, generate=rows.llama3_factors),
+    hyperparameters=rows.DIVIDED_DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
+    tensors=RequiredTensors(layer=shapes.LLAMA_LAYER, generate=rows.frequency_divisors),
     layout=Layout(row_orders={"ATTN_Q": unpermute_queries, "ATTN_K": unpermute_keys}),
     settings=Settings(assumed={"hidden_act": "silu"}),
 )
@@ -44,6 +44,19 @@ _LLAMA_BODY = replace(
     hf_classes=("LlamaModel", "MistralModel"),
     tensors=replace(_LLAMA.tensors, model=shapes.decoder_body),
     names=replace(_LLAMA.names, renames={r"^(?!model\.)": "model."}),
+)
+
+# llama.cpp divides by the weight of `mscale_all_dim`, and takes 1 for `mscale`
+_TEMPERED_ROPE = rows.divided_rope(
+    (
+        *rows.without(rows.ROPE, "rope.scaling.attn_factor"),
+        rows.attention_correction(
+            lambda config, yarn: (
+                rows.mscale(yarn.factor, 1.0)
+                / rows.mscale(yarn.factor, rows.rope_of(config).optional_number("mscale_all_dim") or 0.0)
+            )
+        ),
+    )
 )
 
 LLAMA_LIKE = (
@@ -84,6 +97,8 @@ LLAMA_LIKE = (
         _LLAMA,
         hf_classes=("SmolLM3ForCausalLM",),
         gguf_name="smollm3",
+        hyperparameters=rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
+        tensors=replace(_LLAMA.tensors, generate=None),
         settings=_LLAMA.settings.plus(
             defaults={"tie_word_embeddings": True},
             assumed={
@@ -98,7 +113,8 @@ LLAMA_LIKE = (
         hf_classes=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
         gguf_name="mistral3",
         hyperparameters=(
-            *_LLAMA.hyperparameters,
+            *rows.without(_LLAMA.hyperparameters, "rope."),
+            *(rows.ROTATED + _TEMPERED_ROPE),
             # Ministral's own; Mistral Small does without
             rows.f32("rope.scaling.yarn_log_multiplier", rows.rope_number("mscale_all_dim")),
             rows.f32("attention.temperature_scale", rows.rope_number("llama_4_scaling_beta")),
@@ -265,7 +281,7 @@ _MINICPM = replace(
     hf_classes=("MiniCPMForCausalLM",),
     gguf_name="minicpm",
     hyperparameters=(
-        *(rows.DECODER + rows.RMS_NORM),
+        *(rows.DIVIDED_DECODER + rows.RMS_NORM),
         rows.f32("embedding_scale", "scale_emb"),
         rows.f32(
             "residual_scale",

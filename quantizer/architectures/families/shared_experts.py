@@ -110,12 +110,12 @@ _EXAONE = Architecture(
     hf_classes=("Exaone4ForCausalLM",),
     gguf_name="exaone4",
     hyperparameters=(
-        *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY),
+        *(rows.DIVIDED_DECODER + rows.RMS_NORM + rows.VOCABULARY),
         *rows.where(_has_windows, rows.WINDOW + rows.WINDOW_PATTERN),
     ),
     tensors=RequiredTensors(
         layer={**shapes.POST_NORMS, **shapes.ATTENTION, **shapes.HEAD_NORMS, **shapes.GATED_FEED_FORWARD},
-        generate=rows.llama3_factors,
+        generate=rows.frequency_divisors,
     ),
     settings=Settings(
         assumed={
@@ -134,7 +134,8 @@ _K_EXAONE = Architecture(
     hf_classes=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"),
     gguf_name="exaone-moe",
     hyperparameters=(
-        *(rows.DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.WINDOW + rows.WINDOW_PATTERN + rows.EXPERTS),
+        *(rows.DIVIDED_DECODER + rows.RMS_NORM + rows.VOCABULARY),
+        *(rows.WINDOW + rows.WINDOW_PATTERN + rows.EXPERTS),
         *EXPERT_CHOICE,
         rows.u32("expert_shared_feed_forward_length", shapes.DIMENSIONS["n_ff_shared_experts"]),
     ),
@@ -144,7 +145,7 @@ _K_EXAONE = Architecture(
             **shapes.HEAD_NORMS,
             **(shapes.GATED_FEED_FORWARD if i < config.integer("first_k_dense_replace") else _EXPERTS),
         },
-        generate=rows.llama3_factors,
+        generate=rows.frequency_divisors,
     ),
     names=TensorNames(unused=("mtp.",)),
     layout=Layout(splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}, stacks=shapes.NUMBERED_EXPERTS),
@@ -164,8 +165,8 @@ _K_EXAONE = Architecture(
 _EXAONE_3 = Architecture(
     hf_classes=("ExaoneForCausalLM",),
     gguf_name="exaone",
-    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.ROTATED,
-    tensors=RequiredTensors(layer=shapes.LLAMA_LAYER, generate=rows.llama3_factors),
+    hyperparameters=rows.DIVIDED_DECODER + rows.RMS_NORM + rows.ROTATED,
+    tensors=RequiredTensors(layer=shapes.LLAMA_LAYER, generate=rows.frequency_divisors),
     settings=Settings(
         aliases={
             "num_layers": "num_hidden_layers",
