@@ -13,20 +13,25 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of, without_heads
+from app.library.local.recipe import MAX_RECIPE_BYTES, Recipe, checked_recipe, read_recipe
+from quantizer.gguf.gguf_reader import ModelFileError
+
+Parsed = TypeVar("Parsed", dict[str, Any], list[Any])
 
 _LM_STUDIO_HOMES = (".lmstudio", ".cache/lm-studio")  # since version 0.3.6, and before
 _LM_STUDIO_POINTER = ".lmstudio-home-pointer"  # holds the path of another home
 _MAX_SETTINGS_BYTES = 4 << 20
 _MAIN_BYTES = 256
 _OLLAMA_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # of the service that Linux packages install
-_MODEL_LAYER = "application/vnd.ollama.image.model"
-_PROJECTOR_LAYER = "application/vnd.ollama.image.projector"
+_LAYER = "application/vnd.ollama.image"
+_MODEL_LAYER, _PROJECTOR_LAYER = f"{_LAYER}.model", f"{_LAYER}.projector"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _BLOB = re.compile(r"sha256-([0-9a-f]{64})")
 _MAX_MANIFESTS_CACHED = 1024
@@ -132,7 +137,7 @@ def _ollama_models(home: Path, environment: Mapping[str, str]) -> Iterator[Model
             parts = (namespace, model) if host == _OWN_HOST else (host, namespace, model)
             name = "/".join(parts).removeprefix(f"{_OWN_NAMESPACE}/")
             is_own = (host, namespace) == (_OWN_HOST, _OWN_NAMESPACE)
-            yield ModelRef(f"{name}:{tag}", blob, f"{'ollama' if is_own else namespace}/{model}", "Ollama")
+            yield ModelRef(f"{name}:{tag}", blob, f"{'ollama' if is_own else namespace}/{model}", "Ollama", manifest)
 
 
 def _layers_of(manifest: Path) -> tuple[tuple[str, str], ...]:
@@ -154,6 +159,65 @@ def _read_layers(manifest: Path, _modified_ns: int, _n_bytes: int) -> tuple[tupl
         return ()
     matched = ((kind, _DIGEST.fullmatch(digest)) for kind, digest in named)
     return tuple((kind, match[1]) for kind, match in matched if match)
+
+
+def recipe_of(ref: ModelRef) -> Recipe:
+    """Return the recipe of the model at `ref`: Ollama's layers, or the file beside ours. Raises ModelFileError where
+    they cannot be read. A template is left out: Ollama's are for Go, and the model's own is in its file."""
+    if ref.manifest is None:
+        return read_recipe(ref.path)
+    texts = {
+        kind: [_layer_text(ref, digest) for layer, digest in _layers_of(ref.manifest) if layer == f"{_LAYER}.{kind}"]
+        for kind in ("system", "params", "messages", "license")
+    }
+    parameters, messages = _parsed(ref, texts["params"], dict), _parsed(ref, texts["messages"], list)
+    try:
+        first = tuple({"role": item["role"], "content": item["content"]} for part in messages for item in part)
+        merged = {name: value for part in parameters for name, value in part.items()}
+        return checked_recipe(
+            Recipe(
+                system="\n\n".join(texts["system"]),
+                license="\n\n".join(texts["license"]),
+                parameters=merged,
+                messages=first,
+            )
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise _bad_layer(ref, str(error)) from error
+
+
+def adapters_of(ref: ModelRef) -> tuple[Path, ...]:
+    """Return the LoRA adapters that Ollama runs the model at `ref` with, none for any other program's model."""
+    layers = _layers_of(ref.manifest) if ref.manifest else ()
+    return tuple(ref.path.with_name(f"sha256-{digest}") for kind, digest in layers if kind == f"{_LAYER}.adapter")
+
+
+def _layer_text(ref: ModelRef, digest: str) -> str:
+    blob = ref.path.with_name(f"sha256-{digest}")
+    try:
+        with blob.open("rb") as file:
+            data = file.read(MAX_RECIPE_BYTES + 1)
+        if len(data) > MAX_RECIPE_BYTES:
+            raise _bad_layer(ref, "larger than 1 MiB")
+        return data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise _bad_layer(ref, str(error)) from error
+
+
+def _parsed(ref: ModelRef, texts: Iterable[str], kind: type[Parsed]) -> list[Parsed]:
+    """Return layers of JSON, each of which is a `kind`."""
+    try:
+        parsed = [json.loads(text) for text in texts]
+    except (ValueError, RecursionError) as error:
+        raise _bad_layer(ref, str(error)) from error
+    if not all(isinstance(part, kind) for part in parsed):
+        raise _bad_layer(ref, "of another kind")
+    return parsed
+
+
+def _bad_layer(ref: ModelRef, why: str) -> ModelFileError:
+    cause = f"A layer of {ref.id} in Ollama's folder cannot be read: {why[:200]}."
+    return ModelFileError(cause, f"Fetch it again: ollama pull {ref.id}.")
 
 
 def ollama_projectors(blob: Path) -> tuple[Path, ...]:

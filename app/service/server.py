@@ -36,7 +36,14 @@ from app.protocol.errors import ServiceError, UnfitError
 from app.service.http.guard import policy_of
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
-from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, read_attachments, read_model_file
+from app.service.models.model_file import (
+    NOTHING_ATTACHED,
+    Attachments,
+    ModelFile,
+    own_attachments,
+    read_attachments,
+    read_model_file,
+)
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_pool import worker_command
 from app.service.pool.worker_process import WorkerProcess
@@ -146,12 +153,18 @@ def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, Mod
     """
     try:
         ref = resolve(settings.model, settings)
-        return ref, read_model_file(ref.path, settings.projector), read_attachments(settings, ref.path)
+        return ref, read_model_file(ref.path, settings.projector, ref.manifest), _attachments(settings, ref)
     except ModelFileError:
         if not is_owned or settings.model == GUIDE:
             raise
         ref = resolve(GUIDE, settings)
         return ref, read_model_file(ref.path, general_choice(settings.projector)), NOTHING_ATTACHED
+
+
+def _attachments(settings: Settings, ref: ModelRef) -> Attachments:
+    """Return what the settings attach, after the adapters that the model has in Ollama."""
+    own, chosen = own_attachments(ref), read_attachments(settings, ref.path)
+    return replace(chosen, lora=(*own.lora, *chosen.lora))
 
 
 async def _serve_while_loading(

@@ -10,7 +10,7 @@ from tests.app.small_models import small_model
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
 
-__all__ = ["hugging_face_model", "ollama_model", "ollama_model_that_sees"]
+__all__ = ["add_ollama_layers", "hugging_face_model", "ollama_model", "ollama_model_that_sees"]
 
 
 def ollama_model(folder: Path, manifest: str, name: str = "small") -> Path:
@@ -25,6 +25,32 @@ def ollama_model(folder: Path, manifest: str, name: str = "small") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"schemaVersion": 2, "layers": layers}))
     return blob
+
+
+def add_ollama_layers(folder: Path, manifest: str, model: Path, **layers: object) -> None:
+    """Write a `manifest` over the blob `model`, as `ollama create` does, with layers by kind: a file, a text, or what
+    becomes JSON."""
+    whole = [("model", model)]
+    for kind, content in layers.items():
+        if isinstance(content, Path):
+            data = content.read_bytes()
+        else:
+            data = (content if isinstance(content, str) else json.dumps(content)).encode()
+        blob = folder / "blobs" / f"sha256-{hashlib.sha256(data).hexdigest()}"
+        blob.write_bytes(data)
+        whole.append((kind, blob))
+    entries = [
+        {
+            "mediaType": f"application/vnd.ollama.image.{kind}",
+            "digest": blob.name.replace("-", ":"),
+            "size": blob.stat().st_size,
+        }
+        for kind, blob in whole
+    ]
+    path = folder / "manifests" / manifest
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kinds = {"schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json"}
+    path.write_text(json.dumps({**kinds, "config": {"digest": f"sha256:{64 * '0'}"}, "layers": entries}))
 
 
 def ollama_model_that_sees(folder: Path, manifest: str) -> tuple[Path, Path]:

@@ -50,12 +50,14 @@ class ModelRef:
     """A model of this machine: its id, and its first or only file.
 
     `repo` is publisher/name, the name of one folder, or empty. `place` is the program whose file it is, empty for ours.
+    `manifest` is what Ollama has of a model beside its weights, which several of its models may share.
     """
 
     id: str
     path: Path
     repo: str = ""
     place: str = ""
+    manifest: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.library.external import adapters_of, recipe_of
 from app.library.local.index import Index, expected_sha256
 from app.library.local.model_files import ModelRef, model_output_path, parts_of, stat_model
 from app.library.local.projectors import find_projector
+from app.library.local.recipe import NO_RECIPE, Recipe, recipe_path, write_recipe
 from app.library.local.removal import remove_empty_folders
 from app.protocol.library import ImportWay
 from quantizer.gguf.file_names import projector_name, shard_path
@@ -39,10 +41,11 @@ class NameTakenError(StorageError):
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
     """The files of a model, each with its target path, first file first, its projector last; `n_bytes` is the size of a
-    copy."""
+    copy. The `recipe` it has at its source comes with it."""
 
     files: tuple[tuple[Path, Path], ...]
     n_bytes: int
+    recipe: Recipe = NO_RECIPE
 
     @property
     def path(self) -> Path:
@@ -55,7 +58,10 @@ def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
     from quantizer.gguf.validation import validate_gguf
 
     path = model_output_path(source, wanted, models_dir)
-    header = validate_gguf(source.path)
+    header, recipe = validate_gguf(source.path), recipe_of(source)
+    if adapters_of(source):
+        cause = f"{source.id} is a model with an adapter, which cannot be imported with it."
+        raise ModelFileError(cause, f"Run it in place: localllm run {source.id}.")
     sources = parts_of(source.path)
     targets = [shard_path(path, index, len(sources)) for index in range(len(sources))]
     for target in targets:
@@ -65,8 +71,8 @@ def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
     if found := find_projector(header).projector:
         target = path.with_name(projector_name(path.name, found.type_name))
         if not os.path.lexists(target):  # else it is that of another type of the model
-            return ImportPlan((*files, (found.path, target)), n_bytes + found.path.stat().st_size)
-    return ImportPlan(files, n_bytes)
+            return ImportPlan((*files, (found.path, target)), n_bytes + found.path.stat().st_size, recipe)
+    return ImportPlan(files, n_bytes, recipe)
 
 
 def _name_taken(target: Path) -> NameTakenError:
@@ -79,6 +85,7 @@ def link_model(plan: ImportPlan, index: Index) -> ImportWay:
     hashes = [expected_sha256(source, index) for source, _ in plan.files]
     way: ImportWay = REFERENCE
     with _new_folder(plan.path.parent), ExitStack() as undo:
+        _write_recipe(plan, undo)
         for source, target in reversed(plan.files):  # the first file is the one that lists show: all others are there
             way = link(source, target)
             undo.callback(target.unlink)
@@ -133,7 +140,12 @@ def copy_model(plan: ImportPlan, index: Index, on_bytes: Callable[[int], object]
     sizes = [source.stat().st_size for source, _ in plan.files]
     files = [OutputFile(target, _blocks(n)) for (_, target), n in zip(plan.files, sizes, strict=True)]
     fingerprint = hashlib.sha256(stat_model(plan.files[0][0]).stamp.encode()).hexdigest()
-    with _new_folder(plan.path.parent), PartialOutput(plan.path, files, fingerprint, is_overwriting=False) as output:
+    with (
+        _new_folder(plan.path.parent),
+        ExitStack() as undo,
+        PartialOutput(plan.path, files, fingerprint, is_overwriting=False) as output,
+    ):
+        _write_recipe(plan, undo)
         done_blocks = iter(range(output.n_done))
         hashes = []
         for source, _ in plan.files:
@@ -141,8 +153,16 @@ def copy_model(plan: ImportPlan, index: Index, on_bytes: Callable[[int], object]
             if expected_sha256(source, index) not in ("", sha256):
                 raise ModelFileError(f"{source} is damaged: its SHA-256 is wrong.", "Fetch it again.")
             hashes.append(sha256)
+        undo.pop_all()
     for (_, target), sha256 in zip(plan.files, hashes, strict=True):
         index.record_sha256(target, sha256)
+
+
+def _write_recipe(plan: ImportPlan, undo: ExitStack) -> None:
+    """Write it before the model, which lists show, and remove it again if that does not appear."""
+    if plan.recipe != NO_RECIPE:
+        write_recipe(plan.path, plan.recipe)
+        undo.callback(recipe_path(plan.path).unlink, missing_ok=True)
 
 
 def _copy_file(

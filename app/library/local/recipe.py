@@ -68,16 +68,20 @@ def read_recipe(path: Path) -> Recipe:
         raise _damaged(path, "larger than 1 MiB")
     try:
         fields = json.loads(data)
-        recipe = Recipe(**fields | {"messages": tuple(fields["messages"])})
-        texts = (recipe.base, recipe.system, recipe.template, recipe.license)
-        are_messages = all(
-            set(message) == {"role", "content"} and message["role"] in _ROLES and isinstance(message["content"], str)
-            for message in recipe.messages
-        )
+        return checked_recipe(Recipe(**fields | {"messages": tuple(fields["messages"])}))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise _damaged(path, str(error)) from error
+
+
+def checked_recipe(recipe: Recipe) -> Recipe:
+    """Return `recipe`, read from a file. Raises ValueError or TypeError for a field of the wrong type."""
+    texts = (recipe.base, recipe.system, recipe.template, recipe.license)
+    are_messages = all(
+        set(message) == {"role", "content"} and message["role"] in _ROLES and isinstance(message["content"], str)
+        for message in recipe.messages
+    )
     if not (all(isinstance(text, str) for text in texts) and isinstance(recipe.parameters, dict) and are_messages):
-        raise _damaged(path, "a field has the wrong type")
+        raise ValueError("a field has the wrong type")
     return recipe
 
 

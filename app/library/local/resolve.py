@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -196,5 +197,6 @@ def find_importable(source: str, settings: Settings) -> ModelRef:
     ref = resolve(source, settings)
     if ref.repo:
         return ref
-    # if the path is another program's file, the name there is better
-    return next((other for other in external_models() if other.path == ref.path), ref)
+    # if the path is another program's file, the name there is better; what Ollama adds belongs to its names
+    other = next((other for other in external_models() if other.path == ref.path), ref)
+    return replace(other, manifest=None)

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from app.common.event_log import log_event
@@ -25,6 +26,7 @@ from app.service.models.model_file import (
     Senses,
     is_current,
     is_placeholder,
+    own_attachments,
     read_model_file,
 )
 from app.service.models.served_model import ServedModel, TemplateRenderer
@@ -110,7 +112,7 @@ class ModelManager:
             ref,
             file,
             shared,
-            shared.add_name(ref.path, self._keep_alive_s),
+            shared.add_name(ref, self._keep_alive_s),
             self._renderer,
             adapters=tuple(name for _, name in attached.lora),
             can_prefill_ahead=self.settings.prefill_ahead,
@@ -164,7 +166,7 @@ class ModelManager:
         return known.ref if known else await self.catalog.find(name)
 
     def serving(self, ref: ModelRef) -> ServedModel | None:
-        return next((model for model in self.opened if model.ref.path == ref.path), None)
+        return next((model for model in self.opened if _files(model.ref) == _files(ref)), None)
 
     def senses(self, ref: ModelRef, facts: FileFacts) -> Senses:
         model = self.serving(ref)
@@ -228,13 +230,21 @@ class ModelManager:
 
     async def _forget(self, model: ServedModel) -> None:
         del self._models[model.ref.id]
-        await self._pool.remove_name(model.shared, model.ref.path)
+        await self._pool.remove_name(model.shared, model.ref)
 
     async def _open(self, ref: ModelRef, when_unfit: UnfitPolicy | None = None) -> ServedModel:
         async with self._opening:
             if same := self.serving(ref):
                 return same
-            file = await asyncio.to_thread(read_model_file, ref.path, general_choice(self.settings.projector))
+            file, attached = await asyncio.to_thread(_read, ref, general_choice(self.settings.projector))
             linked = self._models.get(ref.id)  # a model of another program that was imported under its name
             is_same = linked is not None and linked.file.identity == file.identity
-            return linked if linked and is_same else self.add(ref, file, when_unfit=when_unfit)
+            return linked if linked and is_same else self.add(ref, file, attached, when_unfit)
+
+
+def _read(ref: ModelRef, projector: str) -> tuple[ModelFile, Attachments]:
+    return read_model_file(ref.path, projector, ref.manifest), own_attachments(ref)
+
+
+def _files(ref: ModelRef) -> tuple[Path, Path | None]:
+    return ref.path, ref.manifest

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from app.library.external import adapters_of, recipe_of
 from app.library.local.model_files import FileIdentity, ModelRef, identity_of
 from app.library.local.projectors import (
     NOTHING_FOUND,
@@ -26,7 +27,7 @@ from app.library.local.projectors import (
     general_choice,
     projector_stamp,
 )
-from app.library.local.recipe import NO_RECIPE, Recipe, read_recipe
+from app.library.local.recipe import NO_RECIPE, Recipe
 from app.library.local.resolve import absolute, available, find_by_name, resolve
 from app.service.threads import in_thread
 from app.settings.settings import NO_DRAFT, Settings
@@ -108,11 +109,12 @@ class ModelFile:
         return wanted if isinstance(wanted, int) else 0  # requests refuse a recipe with anything else
 
 
-def read_model_file(path: Path, projector: str = "") -> ModelFile:
-    """Read the header of the GGUF at `path`; `projector` is how to choose the one that belongs to it. Raises
-    ModelFileError for a file without a text model, and for a chosen projector that does not belong to it."""
+def read_model_file(path: Path, projector: str = "", manifest: Path | None = None) -> ModelFile:
+    """Read the header of the GGUF at `path`; `projector` is how to choose the one that belongs to it, `manifest` is
+    that of a model of Ollama. Raises ModelFileError for a file without a text model, and for a chosen projector that
+    does not belong to it."""
     projectors = projector_stamp(path)  # before reading: a change in between is detected next time
-    header, recipe = validate_gguf(path), read_recipe(path)
+    header, recipe = validate_gguf(path), recipe_of(ModelRef(path.stem, path, manifest=manifest))
     check_answers(header, needs_tokenizer=True)
     return ModelFile(
         chat_template=recipe.template or header.text(_TEMPLATE),
@@ -220,6 +222,14 @@ class Attachments:
 
 
 NOTHING_ATTACHED = Attachments()
+
+
+def own_attachments(ref: ModelRef) -> Attachments:
+    """Return the adapters that a model of Ollama has beside its weights. Raises ModelFileError for an invalid one."""
+    adapters = adapters_of(ref)
+    for adapter in adapters:
+        validate_adapter(adapter, ref.path)
+    return Attachments(lora=tuple((str(path), f"adapter-{number}") for number, path in enumerate(adapters, 1)))
 
 
 def read_attachments(settings: Settings, model: Path) -> Attachments:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.engine.messages import EngineConfig, UnfitPolicy
-from app.library.local.model_files import FileIdentity, identity_of
+from app.library.local.model_files import FileIdentity, ModelRef, identity_of
 from app.protocol.errors import RequestError
 from app.service.models.model_file import Attachments, ModelFile
 from app.service.pool.background import IdleTuning, PrefillAhead
@@ -210,19 +210,19 @@ class SharedEngine(EngineOwner):
         self.growth = ContextGrowth(self.engine, queue)
         self._queue = queue
         self._tuning = tuning
-        self._holds: dict[Path, KeepAlive] = {}
+        self._holds: dict[ModelRef, KeepAlive] = {}
 
     @property
     def has_names(self) -> bool:
         return bool(self._holds)
 
-    def add_name(self, path: Path, idle_s: float | None) -> KeepAlive:
-        hold = self._holds[path] = KeepAlive(self.engine, idle_s, self._unload_unheld)
+    def add_name(self, ref: ModelRef, idle_s: float | None) -> KeepAlive:
+        hold = self._holds[ref] = KeepAlive(self.engine, idle_s, self._unload_unheld)
         return hold
 
-    def remove_name(self, path: Path) -> None:
-        """Stop answering under the name at `path`; the engine stays while another name holds it."""
-        self._holds.pop(path).release()
+    def remove_name(self, ref: ModelRef) -> None:
+        """Stop answering under the name of `ref`; the engine stays while another name holds it."""
+        self._holds.pop(ref).release()
 
     async def stop(self) -> None:
         self.prefill_ahead.cancel()
@@ -231,7 +231,7 @@ class SharedEngine(EngineOwner):
 
     async def admit(self, engine: EngineClient) -> None:
         # Names are removed and replaced: a path that is still the file's, else the last one.
-        paths, last = tuple(self._holds), engine.model_path
+        paths, last = tuple(ref.path for ref in self._holds), engine.model_path
         engine.model_path = await asyncio.to_thread(
             lambda: next((path for path in paths if identity_of(path) == self.identity), last)
         )
@@ -296,8 +296,8 @@ class EnginePool:
             self._shared[key] = shared
         return self._shared[key]
 
-    async def remove_name(self, shared: SharedEngine, path: Path) -> None:
-        shared.remove_name(path)
+    async def remove_name(self, shared: SharedEngine, ref: ModelRef) -> None:
+        shared.remove_name(ref)
         if not shared.has_names:
             self._shared = {key: other for key, other in self._shared.items() if other is not shared}
             await shared.stop()

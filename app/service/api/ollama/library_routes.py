@@ -16,6 +16,7 @@ from fastapi import Request, Response
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app.library.external import recipe_of
 from app.library.hub.access import hub_access_from_environment
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef, model_output_path
@@ -25,7 +26,6 @@ from app.library.local.recipe import (
     NO_RECIPE,
     Recipe,
     encode_recipe,
-    read_recipe,
     recipe_path,
     write_recipe,
 )
@@ -110,7 +110,7 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
         text = "a text that no template contains"
         if text not in await models.render_template(body.template, [{"role": "user", "content": text}]):
             raise RequestError("The template leaves out the user's messages.", "Give a template over `messages`.")
-    recipe = body.recipe(source.id).over(await asyncio.to_thread(read_recipe, source.path))
+    recipe = body.recipe(source.id).over(await asyncio.to_thread(recipe_of, source))
     if len(encode_recipe(recipe)) > MAX_RECIPE_BYTES:
         raise RequestError("The recipe of the model is larger than 1 MiB.", "Send its parts with each request.")
     if not body.quantize:
@@ -133,7 +133,7 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
 async def copy(request: Request, body: CopyBody) -> Response:
     """Give a model a second name, which takes no disk space."""
     source = await find_model(app_state(request).models, body.source)
-    recipe = await asyncio.to_thread(read_recipe, source.path)
+    recipe = await asyncio.to_thread(recipe_of, source)
     await _link(source, _place_name(body.destination), app_state(request).jobs.settings, recipe)
     return Response()
 

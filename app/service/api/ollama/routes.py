@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
 from app.common.answer_text import NO_REASONING, reasoning_tags_of
-from app.library.local.recipe import read_recipe
+from app.library.external import recipe_of
 from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
 from app.service.api.fields import WithWarnings
@@ -109,7 +109,7 @@ async def tags(request: Request) -> JsonResponse[ListResponse]:
     """Every model that a request may name, without files that fail validation."""
     models = app_state(request).models
     described = await models.catalog.list_with_facts()
-    recipes = await asyncio.to_thread(lambda: [read_recipe(ref.path) for ref, _ in described])
+    recipes = await asyncio.to_thread(lambda: [recipe_of(ref) for ref, _ in described])
     pairs = zip(described, recipes, strict=True)
     entries = [list_entry(ref, facts, recipe, models.senses(ref, facts)) for (ref, facts), recipe in pairs]
     return JsonResponse({"models": entries})
@@ -130,7 +130,7 @@ async def show(request: Request, body: ModelBody) -> JsonResponse[ShowResponse]:
     """The description of one model."""
     models = app_state(request).models
     ref = await find_model(models, body.model_name)
-    recipe = await asyncio.to_thread(read_recipe, ref.path)
+    recipe = await asyncio.to_thread(recipe_of, ref)
     return JsonResponse(show_response(ref, await models.catalog.facts(ref), recipe, models.serving(ref)))
 
 

@@ -40,10 +40,15 @@ def library_settings(folder: Path, model: Path) -> Settings:
 
 
 @asynccontextmanager
-async def managing(settings: Settings, *, load_ms: float = 0.0, total_bytes: int = 20) -> AsyncIterator[ModelManager]:
-    """The models of a service that begins with the first one."""
+async def managing(
+    settings: Settings, *, load_ms: float = 0.0, total_bytes: int = 20, **sizes: int
+) -> AsyncIterator[ModelManager]:
+    """The models of a service that begins with the first one; `sizes` are those of further files."""
     models = ModelManager(
-        settings, thread_worker(load_ms=load_ms), TemplateProcess(), FakeMemory(total_bytes, {**SIZES, CODER_STEM: 10})
+        settings,
+        thread_worker(load_ms=load_ms),
+        TemplateProcess(),
+        FakeMemory(total_bytes, {**SIZES, CODER_STEM: 10, **sizes}),
     )
     path = settings.models_dir / "me" / "first" / "first.gguf"
     models.add(ModelRef("first", path), read_model_file(path)).load()
