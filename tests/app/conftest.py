@@ -7,20 +7,18 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import gguf
-import httpx
 import pytest
 
 from app.cli.main import main
 from app.engine.load.machine import list_gpus
 from offload.devices.bandwidth import measure_read_bandwidth
-from tests.app.running import RunningService
+from tests.app.running import RunningService, started_services
 from tests.app.service_process import CommandStarter, ForkingPopen, command_starter
 from tests.quantizer.gguf_files import tiny_llama
 
@@ -82,34 +80,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> M
     }
 
 
-@contextmanager
-def _started_services(
-    starter: CommandStarter, environment: Mapping[str, str]
-) -> Iterator[Callable[..., RunningService]]:
-    """Start services that end with this block; `outside` are variables that are no settings."""
-    running: list[RunningService] = []
-
-    def start(outside: Mapping[str, str] | None = None, **settings: str) -> RunningService:
-        own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
-        process = starter.start({**environment, **(outside or {}), **own}, "serve", "--owned")
-        assert process.stdout is not None
-        url = json.loads(process.stdout.readline())["url"]
-        key = settings.get("api_key", "")
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        service = RunningService(
-            url, httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=120), process
-        )
-        running.append(service)
-        service.wait_until(lambda model: model["state"] == "ready")
-        return service
-
-    yield start
-    for service in running:
-        service.let_end()
-    for service in running:
-        service.wait_for_end()
-
-
 @pytest.fixture(scope="session")
 def starter(environment: Mapping[str, str]) -> Iterator[CommandStarter]:
     with command_starter(environment) as starter:
@@ -119,13 +89,13 @@ def starter(environment: Mapping[str, str]) -> Iterator[CommandStarter]:
 @pytest.fixture(scope="module")
 def start_service(starter: CommandStarter, environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
     """Start services that end with the tests of this file."""
-    with _started_services(starter, environment) as start:
+    with started_services(starter, environment) as start:
         yield start
 
 
 @pytest.fixture(scope="session")
 def shared_service(starter: CommandStarter, environment: Mapping[str, str]) -> Iterator[RunningService]:
-    with _started_services(starter, environment) as start:
+    with started_services(starter, environment) as start:
         yield start()
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from tests.app.service_process import ForkedProcess
+from tests.app.service_process import CommandStarter, ForkedProcess
 
-__all__ = ["RunningService"]
+__all__ = ["RunningService", "started_services"]
 
 
 @dataclass(frozen=True)
@@ -54,3 +56,31 @@ class RunningService:
             assert time.monotonic() - started_s < timeout_s, f"never so: {self.model()}"
             time.sleep(0.01)
         return time.monotonic() - started_s
+
+
+@contextmanager
+def started_services(
+    starter: CommandStarter, environment: Mapping[str, str]
+) -> Iterator[Callable[..., RunningService]]:
+    """Start services that end with this block; `outside` are variables that are no settings."""
+    running: list[RunningService] = []
+
+    def start(outside: Mapping[str, str] | None = None, **settings: str) -> RunningService:
+        own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
+        process = starter.start({**environment, **(outside or {}), **own}, "serve", "--owned")
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        key = settings.get("api_key", "")
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        service = RunningService(
+            url, httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=120), process
+        )
+        running.append(service)
+        service.wait_until(lambda model: model["state"] == "ready")
+        return service
+
+    yield start
+    for service in running:
+        service.let_end()
+    for service in running:
+        service.wait_for_end()
