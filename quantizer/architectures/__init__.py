@@ -73,7 +73,13 @@ def find_architecture(values: dict[str, Any], names: Collection[str] | None = No
     # the number of layers where config.json has only a list of them, as transformers saves Nemotron-H
     kinds = own.get("layers_block_type")
     counted = {"num_hidden_layers": len(kinds)} if isinstance(kinds, list) else {}
-    config = Config({**counted, **architecture.settings.defaults, **dict(named)})
+    text = values.get("text_config")
+    nulls = {key for part in (values, text) if isinstance(part, dict) for key in part if part[key] is None}
+    defaults = architecture.settings.defaults
+    switched_off = nulls & set(architecture.settings.nullable)
+    config = Config(
+        {**counted, **{key: value for key, value in defaults.items() if key not in switched_off}, **dict(named)}
+    )
     architecture = architecture.variant(config) or architecture
     n_predicting = count_prediction_layers(config, names) if architecture.names.keeps_prediction_layer else 0
     config = Config({**config.values, N_PREDICTION_LAYERS: n_predicting})

@@ -107,6 +107,8 @@ class Settings:
     # setting -> the value that llama.cpp assumes, or a function of the config that gives it: a checkpoint with another
     # value would run and generate nonsense
     assumed: Mapping[str, Any] = field(default_factory=dict)
+    # settings that null switches off, instead of meaning the default
+    nullable: tuple[str, ...] = ()
 
     def plus(
         self, defaults: Mapping[str, Any] = MappingProxyType({}), assumed: Mapping[str, Any] = MappingProxyType({})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from quantizer.architectures.architecture import Hyperparameter, Value
+from quantizer.architectures.architecture import Architecture, Hyperparameter, Value
 from quantizer.architectures.shapes import N_PREDICTION_LAYERS, head_size, n_all_layers, n_feed_forward
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.source_model import GeneratedTensor
@@ -420,6 +420,34 @@ def _unwritten_scaling(config: Config) -> Value:
 # checks that positions are not scaled, and writes no row
 UNSCALED = (string("rope.scaling.type", _unwritten_scaling),)
 WINDOW = (u32("attention.sliding_window", "sliding_window"),)
+
+
+def _window_within(config: Config) -> int | None:
+    """Return the window where it is shorter than the context."""
+    window = config.optional_integer("sliding_window")
+    return window if window and window < config.integer("max_position_embeddings") else None
+
+
+def _beyond_window(config: Config) -> tuple[str, ...]:
+    if not (window := _window_within(config)):
+        return ()
+    return (
+        f"Each token of this model attends to the last {window:,}; llama.cpp has no such window for this architecture."
+        f" The context is limited to {window:,} of {config.integer('max_position_embeddings'):,} tokens.",
+    )
+
+
+def capped_at_window(entry: Architecture) -> Architecture:
+    """Return the entry of a class all of whose layers have a window, which llama.cpp's graph lacks.
+
+    Within the window nothing differs, so that is the context.
+    """
+    context = u32("context_length", lambda config: _window_within(config) or config.integer("max_position_embeddings"))
+    return replace(
+        entry,
+        hyperparameters=tuple(context if row.key == context.key else row for row in entry.hyperparameters),
+        approximations=lambda config: (*entry.approximations(config), *_beyond_window(config)),
+    )
 
 
 def windows_but_every(n: int) -> Callable[[Config], list[str]]:

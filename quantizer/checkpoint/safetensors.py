@@ -22,7 +22,8 @@ from quantizer.gguf.gguf_reader import ByteSource, ModelFileError, open_local
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
 
 _INDEX = "model.safetensors.index.json"
-_SINGLES = ("model.safetensors", "gptq_model-*.safetensors")  # the second is AutoGPTQ's
+_WHOLE = "model.safetensors"
+_SINGLES = (_WHOLE, "gptq_model-*.safetensors")  # the second is AutoGPTQ's
 _MAX_HEADER_BYTES = 100_000_000  # the limit of the safetensors library itself
 _MAX_JSON_BYTES = 256 << 20
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -98,7 +99,9 @@ def as_object(value: object, noun: str, remedy: str = "Download the checkpoint a
 
 
 def _shards(folder: Path, pending: Mapping[str, PendingFile]) -> list[Path]:
-    if (folder / _INDEX).exists():
+    # transformers takes a whole file before shards, whose index may be a leftover
+    is_whole = (folder / _WHOLE).exists() and not pending
+    if (folder / _INDEX).exists() and not is_whole:
         index = read_json(folder / _INDEX)
         weight_map = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
@@ -159,6 +162,8 @@ def _read_shard(path: Path, pending: PendingFile | None) -> tuple[dict[str, File
     metadata = header.pop("__metadata__", None)
     texts = metadata.items() if isinstance(metadata, dict) else ()
     tensors = {name: _tensor(path, source, 8 + length, name, row) for name, row in header.items()}
+    # without numbers: what training left of a weight that is not used, or is somewhere else
+    tensors = {name: tensor for name, tensor in tensors.items() if 0 not in tensor.shape}
     sizes = ((tensor.start, tensor.stored.tensor_bytes(tensor.shape)) for tensor in tensors.values())
     spans = sorted((start, start + n_bytes) for start, n_bytes in sizes)
     if any(later[0] < earlier[1] for earlier, later in pairwise(spans)):
@@ -180,7 +185,7 @@ def _tensor(path: Path, source: ByteSource, data_start: int, name: str, row: obj
     if shape is None or offsets is None or len(offsets) != 2:
         raise _broken(path, f"the tensor {name!r} has an invalid shape or invalid offsets")
     n_bytes = math.prod(shape) * stored.block_bytes
-    if 0 in shape or offsets[1] - offsets[0] != n_bytes or data_start + offsets[1] > source.n_bytes:
+    if offsets[1] - offsets[0] != n_bytes or data_start + offsets[1] > source.n_bytes:
         raise _broken(
             path, f"the tensor {name!r} has offsets that do not match its size or the file (is it truncated?)"
         )

@@ -20,7 +20,7 @@ from quantizer.checkpoint.safetensors import as_object, read_json, read_weights
 from quantizer.convert.derived_tensors import TransposedTensor, whole_tensor
 from quantizer.convert.source_model import FileTensor, RenamedTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
-from quantizer.gguf.adapters import fits
+from quantizer.gguf.adapters import fits, is_output_too
 from quantizer.gguf.header import Entry, encode_entry
 from quantizer.gguf.tensor_types import FileType
 from quantizer.gguf.validation import tensors_of, validate_gguf
@@ -33,6 +33,7 @@ _PREFIX = "base_model.model."
 _EMBEDDING = "token_embd.weight"
 # ending of a stored name -> which matrix of a pair it is
 _SIDES = {".lora_A.weight": "a", ".lora_B.weight": "b", ".lora_embedding_A": "a", ".lora_embedding_B": "b"}
+_VOCABULARY_COPIES = ("embed_tokens.base_layer.weight", "lm_head.base_layer.weight")
 # settings that change what the matrices mean, or change more than them, and what that is called
 _UNSUPPORTED = {
     "use_dora": "DoRA",
@@ -95,13 +96,15 @@ def _settings(folder: Path) -> Config:
 
 def _pairs(folder: Path, base: _BaseModel) -> Iterator[SourceTensor]:
     """Yield both matrices for every weight that the adapter changes, under llama.cpp's names."""
-    sides = _sides(folder, base.architecture)
+    sides = _sides(folder, base)
     inputs, outputs = (_placed(sides[side], side, base) for side in "ab")
     for name, output in outputs.items():
         if name not in base.shapes:
             raise _unsupported(f"changes {name}, which its base model does not have")
         if re.sub(r"^blk\.\d+\.", "", name) in base.architecture.unadapted:
             raise _unsupported(f"changes {name}, to which llama.cpp applies no adapters")
+        if is_output_too(name, base.shapes):
+            raise _unsupported("changes the embedding, which is the output of its base model too")
         a = TransposedTensor(inputs[name], name) if name == _EMBEDDING else inputs[name]
         if not fits(name, base.shapes[name], a.shape, output.shape):
             raise _unsupported(f"has matrices for {name} of other shapes than its base model")
@@ -109,15 +112,21 @@ def _pairs(folder: Path, base: _BaseModel) -> Iterator[SourceTensor]:
         yield RenamedTensor(output, f"{name}.lora_b")
 
 
-def _sides(folder: Path, architecture: Architecture) -> dict[str, dict[str, FileTensor]]:
+def _sides(folder: Path, base: _BaseModel) -> dict[str, dict[str, FileTensor]]:
     """Return the first and the second matrices, by the source's names of the weights that they change."""
+    n_rows = base.shapes.get(_EMBEDDING, (0,))[-1]
     sides: dict[str, dict[str, FileTensor]] = {"a": {}, "b": {}}
     for name, tensor in read_weights(folder, _WEIGHTS).items():
+        if name.endswith(_VOCABULARY_COPIES):
+            # PEFT saves the base model's matrix with an adapter on it, in case the vocabulary has grown
+            if tensor.shape[-1] != n_rows:
+                raise _unsupported(f"has a vocabulary of {tensor.shape[-1]} tokens, its base model one of {n_rows}")
+            continue
         ending = next((ending for ending in _SIDES if name.endswith(ending)), None)
         if ending is None:
             raise _unsupported(f"contains {name[:128]!r}, which is not a LoRA matrix")
         weight = name.removeprefix(_PREFIX).removesuffix(ending) + ".weight"
-        weight = weight.replace("language_model.", "", 1) if architecture.names.skipped_modules else weight
+        weight = weight.replace("language_model.", "", 1) if base.architecture.names.skipped_modules else weight
         if weight in sides[_SIDES[ending]]:
             raise _unsupported(f"changes {weight[:128]!r} twice")
         sides[_SIDES[ending]][weight] = tensor

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -115,6 +115,17 @@ def _misfits(header: Header, weights: Mapping[str, Shape]) -> Iterator[str]:
             yield f"one of the two matrices for {name!r} is missing"
         elif not fits(name, weights[name], pair["a"].shape, pair["b"].shape):
             yield f"its matrices for {name!r} have other shapes"
+        elif is_output_too(name, weights):
+            yield "it changes the embedding, which is the output of this model too, and llama.cpp would abort"
+
+
+def is_output_too(name: str, weights: Container[str]) -> bool:
+    """Return whether `name` is an embedding that a decoder without a matrix for its output multiplies with, too.
+
+    llama.cpp finds its adapter by name there, whose first matrix lies the other way (`build_lora_mm` in
+    src/llama-graph.cpp, 0.3.36), and ends the process.
+    """
+    return name == "token_embd.weight" and "output_norm.weight" in weights and "output.weight" not in weights
 
 
 def _part(name: str) -> str:

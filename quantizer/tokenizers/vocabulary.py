@@ -179,6 +179,9 @@ def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, To
     """
     if not 0 < n_rows <= MAX_TOKENS:
         raise CheckpointError(f"config.json has vocab_size = {n_rows}.", "Check config.json.")
+    added = tuple(added)
+    extra = {token_id for token_id, _text, _kind in added if token_id >= n_rows}
+    alphabet = {token_id: token for token_id, token in alphabet.items() if token_id not in extra}
     if alphabet and max(alphabet) >= n_rows:
         raise CheckpointError(
             f"The tokenizer's {len(alphabet)} tokens do not fit into the model's vocabulary of {n_rows}.",

@@ -126,32 +126,37 @@ _STABLELM = Architecture(
 
 _WEIGHTS: shapes.Dimensions = {**shapes.NORMED_ATTENTION, **shapes.UNGATED_FEED_FORWARD}
 
-_STARCODER = Architecture(
-    hf_classes=("Starcoder2ForCausalLM",),
-    gguf_name="starcoder2",
-    hyperparameters=rows.DECODER + rows.LAYER_NORM,
-    tensors=RequiredTensors(model=shapes.decoder_with_bias, layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)}),
-    settings=Settings(
-        defaults={"tie_word_embeddings": True}, assumed={"hidden_act": "gelu_pytorch_tanh", "use_bias": True}
-    ),
+_STARCODER = rows.capped_at_window(
+    Architecture(
+        hf_classes=("Starcoder2ForCausalLM",),
+        gguf_name="starcoder2",
+        hyperparameters=rows.DECODER + rows.LAYER_NORM,
+        tensors=RequiredTensors(model=shapes.decoder_with_bias, layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)}),
+        settings=Settings(
+            defaults={"tie_word_embeddings": True}, assumed={"hidden_act": "gelu_pytorch_tanh", "use_bias": True}
+        ),
+    )
 )
 
 
-_PHI = Architecture(
-    hf_classes=("Phi3ForCausalLM",),
-    gguf_name="phi3",
-    hyperparameters=(
-        *rows.without(rows.DECODER, "rope.scaling."),
-        *rows.RMS_NORM,
-        rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
-        *rows.LONG_ROPE,
-        rows.u32("attention.sliding_window", lambda c: c.optional_integer("sliding_window") or 0),
-    ),
-    tensors=RequiredTensors(
-        layer={**shapes.PRE_NORMS, **shapes.FUSED_ATTENTION, **shapes.FUSED_FEED_FORWARD},
-        generate=rows.long_factors(rows.partly_rotated(1.0)),
-    ),
-    settings=Settings(assumed={"hidden_act": "silu"}),
+_PHI = rows.capped_at_window(
+    Architecture(
+        hf_classes=("Phi3ForCausalLM",),
+        gguf_name="phi3",
+        hyperparameters=(
+            *rows.without(rows.DECODER, "rope.scaling."),
+            *rows.RMS_NORM,
+            rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
+            *rows.LONG_ROPE,
+            # llama.cpp 0.3.36 reads it and runs without
+            rows.u32("attention.sliding_window", lambda c: c.optional_integer("sliding_window") or 0),
+        ),
+        tensors=RequiredTensors(
+            layer={**shapes.PRE_NORMS, **shapes.FUSED_ATTENTION, **shapes.FUSED_FEED_FORWARD},
+            generate=rows.long_factors(rows.partly_rotated(1.0)),
+        ),
+        settings=Settings(assumed={"hidden_act": "silu"}),
+    )
 )
 
 

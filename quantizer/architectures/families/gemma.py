@@ -10,12 +10,13 @@ them rotated, and may do without values; in one of its models every feed-forward
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
-from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames
+from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.convert.derived_tensors import Cut, ExtendedTensor, plus_one, whole_tensor
 from quantizer.convert.source_model import GeneratedTensor
@@ -91,6 +92,25 @@ _EMBEDDING_GEMMA = replace(
 )
 
 
+# a cap changes x by the share (x / cap)² / 3; powers of two add no rounding
+_OUT_OF_REACH = 2.0**20
+# on GPUs queries are divided by this one and then rounded to F16, which ends at 2^-24
+_HARDLY_REACHED = 2.0**12
+
+
+def _cap(setting: str, none: float) -> Callable[[Config], Value]:
+    return lambda config: config.optional_number(setting) or none
+
+
+def _uncapped_attention(config: Config) -> tuple[str, ...]:
+    if config.optional_number("attn_logit_softcapping"):
+        return ()
+    return (
+        f"The model does not cap attention scores, llama.cpp always does: the cap is set to {_HARDLY_REACHED:,.0f},"
+        " which changes a score of 50 by 0.0025.",
+    )
+
+
 GEMMA = (
     Architecture(
         hf_classes=("GemmaForCausalLM",),
@@ -105,8 +125,9 @@ GEMMA = (
         gguf_name="gemma2",
         hyperparameters=(
             *(rows.DECODER + rows.RMS_NORM + rows.WINDOW),
-            _SOFTCAP,
-            rows.f32("attn_logit_softcapping", rows.number("attn_logit_softcapping")),
+            # llama.cpp caps both in any case; without these rows by the usual values
+            rows.f32("final_logit_softcapping", _cap("final_logit_softcapping", _OUT_OF_REACH)),
+            rows.f32("attn_logit_softcapping", _cap("attn_logit_softcapping", _HARDLY_REACHED)),
         ),
         tensors=RequiredTensors(
             layer={**shapes.PRE_NORMS, **shapes.POST_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}
@@ -115,7 +136,9 @@ GEMMA = (
         settings=Settings(
             defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
             assumed={**_ACTIVATION, **_query_scale(46), **_windows(2), "tie_word_embeddings": True},
+            nullable=("attn_logit_softcapping", "final_logit_softcapping"),
         ),
+        approximations=_uncapped_attention,
     ),
     _GEMMA_3,
     _EMBEDDING_GEMMA,

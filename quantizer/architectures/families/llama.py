@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from quantizer.convert.derived_tensors import Cut, rows_in, unpermute_keys, unpe
 
 # Falcon 3 and many others are this class too
 _LLAMA = Architecture(
-    hf_classes=("LlamaForCausalLM", "MistralForCausalLM", "InternLM3ForCausalLM"),
+    hf_classes=("LlamaForCausalLM", "InternLM3ForCausalLM"),
     gguf_name="llama",
     hyperparameters=rows.DIVIDED_DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
     tensors=RequiredTensors(layer=shapes.LLAMA_LAYER, generate=rows.frequency_divisors),
@@ -41,15 +42,32 @@ _LLAMA = Architecture(
 
 _LLAMA_BODY = replace(
     _LLAMA,
-    hf_classes=("LlamaModel", "MistralModel"),
+    hf_classes=("LlamaModel",),
     tensors=replace(_LLAMA.tensors, model=shapes.decoder_body),
     names=replace(_LLAMA.names, renames={r"^(?!model\.)": "model."}),
 )
 
+# a Llama with a window in every layer
+_WINDOW_OF_MISTRAL: dict[str, Any] = {"defaults": {"sliding_window": 4096}, "nullable": ("sliding_window",)}
+_MISTRAL = rows.capped_at_window(
+    replace(_LLAMA, hf_classes=("MistralForCausalLM",), settings=replace(_LLAMA.settings, **_WINDOW_OF_MISTRAL))
+)
+_MISTRAL_BODY = replace(_MISTRAL, hf_classes=("MistralModel",), tensors=_LLAMA_BODY.tensors, names=_LLAMA_BODY.names)
+
+
+def _tempered_context(config: Config) -> Value:
+    yarn, rope = rows.yarn_of(config), rows.rope_of(config)
+    if yarn or not rope.optional_number("llama_4_scaling_beta"):
+        return yarn.n_original if yarn else None
+    return rope.optional_integer("original_max_position_embeddings")
+
+
 # llama.cpp divides by the weight of `mscale_all_dim`, and takes 1 for `mscale`
 _TEMPERED_ROPE = rows.divided_rope(
     (
-        *rows.without(rows.ROPE, "rope.scaling.attn_factor"),
+        *rows.without(rows.ROPE, "rope.scaling.attn_factor", "rope.scaling.original_context_length"),
+        # the temperature of attention rises from there, whatever the scaling
+        rows.u32("rope.scaling.original_context_length", _tempered_context),
         rows.attention_correction(
             lambda config, yarn: (
                 rows.mscale(yarn.factor, 1.0)
@@ -62,18 +80,22 @@ _TEMPERED_ROPE = rows.divided_rope(
 LLAMA_LIKE = (
     replace(_LLAMA, variant=eagle3_variant),
     _LLAMA_BODY,
+    _MISTRAL,
+    _MISTRAL_BODY,
     replace(
         _LLAMA_BODY,
         hf_classes=("LlamaBidirectionalModel",),
         gguf_name="llama-embed",
         hyperparameters=(*_LLAMA.hyperparameters, rows.boolean("attention.causal", False)),
     ),
-    replace(
-        _LLAMA,
-        hf_classes=("MixtralForCausalLM",),
-        hyperparameters=_LLAMA.hyperparameters + rows.EXPERTS,
-        tensors=replace(_LLAMA.tensors, layer={**shapes.NORMED_ATTENTION, **shapes.EXPERT_FEED_FORWARD}),
-        layout=replace(_LLAMA.layout, stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
+    rows.capped_at_window(
+        replace(
+            _LLAMA,
+            hf_classes=("MixtralForCausalLM",),
+            hyperparameters=_LLAMA.hyperparameters + rows.EXPERTS,
+            tensors=replace(_LLAMA.tensors, layer={**shapes.NORMED_ATTENTION, **shapes.EXPERT_FEED_FORWARD}),
+            layout=replace(_LLAMA.layout, stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
+        )
     ),
     replace(
         _LLAMA,
@@ -108,18 +130,20 @@ LLAMA_LIKE = (
             },
         ),
     ),
-    replace(
-        _LLAMA,
-        hf_classes=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
-        gguf_name="mistral3",
-        hyperparameters=(
-            *rows.without(_LLAMA.hyperparameters, "rope."),
-            *(rows.ROTATED + _TEMPERED_ROPE),
-            # Ministral's own; Mistral Small does without
-            rows.f32("rope.scaling.yarn_log_multiplier", rows.rope_number("mscale_all_dim")),
-            rows.f32("attention.temperature_scale", rows.rope_number("llama_4_scaling_beta")),
-        ),
-        names=replace(_LLAMA.names, skipped_modules=("vision_tower.", "multi_modal_projector.")),
+    rows.capped_at_window(
+        replace(
+            _LLAMA,
+            hf_classes=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"),
+            gguf_name="mistral3",
+            hyperparameters=(
+                *rows.without(_LLAMA.hyperparameters, "rope."),
+                *(rows.ROTATED + _TEMPERED_ROPE),
+                # Ministral's own; Mistral Small does without
+                rows.f32("rope.scaling.yarn_log_multiplier", rows.rope_number("mscale_all_dim")),
+                rows.f32("attention.temperature_scale", rows.rope_number("llama_4_scaling_beta")),
+            ),
+            names=replace(_LLAMA.names, skipped_modules=("vision_tower.", "multi_modal_projector.")),
+        )
     ),
     # the language model of two that see, beside a tower
     replace(

@@ -62,7 +62,12 @@ QWEN = (
         gguf_name="qwen2moe",
         hyperparameters=(*rows.DECODER, *rows.RMS_NORM, *_EXPERT_ROWS, _SHARED_EXPERT_ROW),
         tensors=RequiredTensors(
-            layer={**shapes.NORMED_ATTENTION, **shapes.QKV_BIASES, **shapes.EXPERT_FEED_FORWARD, **_SHARED_EXPERT}
+            layer=lambda config, _i: {
+                **shapes.NORMED_ATTENTION,
+                **({} if config.flag("qkv_bias") is False else shapes.QKV_BIASES),
+                **shapes.EXPERT_FEED_FORWARD,
+                **_SHARED_EXPERT,
+            }
         ),
         layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
         settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": False}),

@@ -51,6 +51,22 @@ def test_shards_are_gathered(tmp_path: Path) -> None:
     }
 
 
+def test_a_whole_file_goes_before_shards_as_in_transformers(tmp_path: Path) -> None:
+    """The index may be a leftover, its shards gone."""
+    folder = TinyLlama(n_shards=2).write(tmp_path / "model")
+    write_safetensors(folder / "model.safetensors", {"w": np.ones((2, 3), np.float32)}, "F32")
+    assert set(read_checkpoint(folder).tensors) == {"w"}
+    for shard in folder.glob("model-*"):
+        shard.unlink()
+    assert set(read_checkpoint(folder).tensors) == {"w"}
+
+
+@pytest.mark.parametrize("shape", [[0], [0, 4], [4, 0]])
+def test_a_tensor_without_numbers_is_none(tmp_path: Path, shape: list[int]) -> None:
+    folder = folder_with(tmp_path, safetensors({"w": row(), "nothing": row(shape=shape, data_offsets=[32, 32])}))
+    assert set(read_checkpoint(folder).tensors) == {"w"}
+
+
 MALFORMED: dict[str, bytes] = {
     "not valid JSON": safetensors(b"{nonsense"),
     "is not an object": safetensors([1, 2]),
@@ -59,6 +75,7 @@ MALFORMED: dict[str, bytes] = {
     "has offsets that do not": safetensors({"w": row(data_offsets=[0, 28])}),
     "has offsets that do not match its size": safetensors({"w": row(data_offsets=[48, 80])}),
     "has offsets that do not match": safetensors({"w": row(shape=[1 << 40, 1 << 40], data_offsets=[0, 32])}),
+    "do not match its size or the file": safetensors({"w": row(shape=[0, 2], data_offsets=[0, 32])}),
     "an invalid shape": safetensors({"w": row(shape=[-4, -2])}),
     "an invalid shape or": safetensors({"w": row(shape="all")}),
     "'w' has an invalid shape": safetensors({"w": row(shape=[4, 2, 1, 1, 1, 1])}),

@@ -206,6 +206,41 @@ def test_an_output_that_is_the_embedding_cannot_change_alone(tmp_path: Path) -> 
         plan(folder, file_type_named("F16"), tmp_path / "a.gguf", PlanOptions(base=base))
 
 
+EMBEDDING = "base_model.model.model.embed_tokens"
+
+
+def on_the_vocabulary(n_tokens: int = 272) -> dict[str, np.ndarray]:
+    """An adapter of both ends of a model, with the copies of its matrices that PEFT saves beside."""
+    return {
+        f"{EMBEDDING}.base_layer.weight": np.ones((n_tokens, 64), np.float32),
+        f"{EMBEDDING}.lora_embedding_A": np.ones((RANK, n_tokens), np.float32),
+        f"{EMBEDDING}.lora_embedding_B": np.ones((64, RANK), np.float32),
+        "base_model.model.lm_head.base_layer.weight": np.ones((n_tokens, 64), np.float32),
+        **pair("lm_head", 64, n_tokens),
+    }
+
+
+def test_copies_of_the_vocabulary_beside_its_adapter_stay_behind(tmp_path: Path, base: Path, base_gguf: Path) -> None:
+    path = convert(write_peft(tmp_path / "adapter", on_the_vocabulary()), "F32", base)
+    validate_adapter(path, base_gguf)
+    assert set(written(path)) == {f"{name}.weight.lora_{side}" for name in ("output", "token_embd") for side in "ab"}
+
+
+def test_a_vocabulary_that_has_grown_with_its_adapter_is_refused(tmp_path: Path, base: Path) -> None:
+    folder = write_peft(tmp_path / "adapter", on_the_vocabulary(280))
+    with pytest.raises(CheckpointError, match="a vocabulary of 280 tokens, its base model one of 272"):
+        plan(folder, file_type_named("F16"), tmp_path / "a.gguf", PlanOptions(base=str(base)))
+
+
+def test_an_embedding_that_is_the_output_cannot_change(tmp_path: Path) -> None:
+    """llama.cpp aborts over such an adapter."""
+    base = TinyLlama(n_embd=64, n_ff=96, is_tied=True).write(tmp_path / "base")
+    tensors = {name: matrix for name, matrix in on_the_vocabulary().items() if "lm_head" not in name}
+    folder = write_peft(tmp_path / "adapter", tensors)
+    with pytest.raises(CheckpointError, match="which is the output of its base model too"):
+        plan(folder, file_type_named("F16"), tmp_path / "a.gguf", PlanOptions(base=str(base)))
+
+
 def test_pickled_adapters_are_refused(tmp_path: Path, base: Path) -> None:
     folder = write_peft(tmp_path / "adapter", PAIRS)
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")

@@ -9,7 +9,7 @@ import pytest
 from quantizer.gguf.adapters import read_control_vector, validate_adapter
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.quantizer.gguf_adapters import control_vector, lora, lora_weights
-from tests.quantizer.gguf_files import N_EMBD, N_LAYERS, N_TOKENS, tiny_llama
+from tests.quantizer.gguf_files import N_EMBD, N_LAYERS, N_TOKENS, tiny_llama, tiny_weights
 
 OUTPUT = "blk.0.attn_output.weight"
 EMBEDDING = "token_embd.weight"
@@ -28,8 +28,15 @@ def test_an_adapter_that_fits_is_let_through(tmp_path: Path, model: Path) -> Non
     assert len(validate_adapter(lora(tmp_path / "a.gguf"), model).tensors) == len(lora_weights())
 
 
-def test_the_matrices_of_an_embedding_lie_the_other_way(tmp_path: Path, model: Path) -> None:
-    assert validate_adapter(lora(tmp_path / "a.gguf", pair(EMBEDDING, (N_TOKENS, 4), (N_EMBD, 4))), model)
+def test_the_matrices_of_an_embedding_lie_the_other_way(tmp_path: Path) -> None:
+    weights = tiny_weights() | {"output.weight": np.zeros((N_TOKENS, N_EMBD), np.float32)}
+    untied = tiny_llama(tmp_path / "untied.gguf", tensors=weights)
+    assert validate_adapter(lora(tmp_path / "a.gguf", pair(EMBEDDING, (N_TOKENS, 4), (N_EMBD, 4))), untied)
+
+
+def test_an_adapter_of_an_embedding_that_is_the_output_is_refused(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(ModelFileError, match="which is the output of this model too"):
+        validate_adapter(lora(tmp_path / "a.gguf", pair(EMBEDDING, (N_TOKENS, 4), (N_EMBD, 4))), model)
 
 
 def test_a_model_is_no_adapter(model: Path) -> None:

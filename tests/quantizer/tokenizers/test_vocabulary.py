@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from quantizer.checkpoint.config import CheckpointError
-from quantizer.tokenizers import vocabulary_entries
+from quantizer.tokenizers import Token, TokenType, vocabulary_entries
+from quantizer.tokenizers.vocabulary import token_list
 from tests.quantizer.tokenizer_files import vocabulary_of
 
 
@@ -104,3 +105,11 @@ def test_a_template_is_written_as_it_stands(tmp_path: Path) -> None:
     keys = entries_of(tmp_path, text)
     assert list(keys) == ["tokenizer.chat_template"]
     assert keys["tokenizer.chat_template"].endswith(text.encode())
+
+
+def test_added_tokens_beyond_the_embedding_are_left_out_even_where_the_alphabet_lists_them() -> None:
+    alphabet = {0: Token("a"), 1: Token("b"), 2: Token("<pad>")}
+    tokens = token_list(alphabet, [(1, "<s>", TokenType.CONTROL), (2, "<pad>", TokenType.CONTROL)], 2)
+    assert [token.text for token in tokens] == ["a", "<s>"]
+    with pytest.raises(CheckpointError, match="do not fit"):
+        token_list(alphabet, [], 2)
