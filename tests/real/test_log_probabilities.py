@@ -11,7 +11,7 @@ from tests.app.running import RunningService
 from tests.real.comparing import assert_alike, n_sure
 from tests.real.texts import TEXTS
 
-MODELS = ("smollm",)
+MODELS = ("smollm", "gemma")
 CASES = [(model, name) for model in MODELS for name in TEXTS]
 # transformers makes its tokenizer of a GGUF without the splitting of numerals ("½") that SmolLM2's own one has.
 SAME_TOKENS = [case for case in CASES if case != ("smollm", "odd")]

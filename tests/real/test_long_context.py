@@ -16,7 +16,7 @@ from tests.app.running import RunningService
 from tests.real.comparing import MEAN_ERROR, n_sure
 from tests.real.texts import long_text
 
-MODELS = ("smollm",)
+MODELS = ("smollm", "gemma")
 WINDOW = 8192  # of SmolLM2
 N_PARAGRAPHS = 330  # 7,756 tokens
 CONTINUATION = " so he painted the door green and mended the old wooden boat."
