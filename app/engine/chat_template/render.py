@@ -108,8 +108,23 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         return is_of_list or super().is_safe_attribute(obj, attr, value)
 
 
-def _to_json(value: object, indent: int | None = None, **_options: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent, default=list)  # filters make generators
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """The filter `tojson`, its options in the order of transformers' (utils/chat_template_utils.py@5.24.0), with which
+    models were trained; Jinja's own takes only an indent, and escapes HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=list,  # filters make generators
+    )
 
 
 def _raise_exception(message: object) -> NoReturn:

@@ -38,6 +38,37 @@ async def test_variables_reach_the_template(renderer: TemplateProcess) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("", '{"b": "é<", "a": [1]}'),
+        ("()", '{"b": "é<", "a": [1]}'),
+        ("(separators=(',', ':'))", '{"b":"é<","a":[1]}'),  # Kimi K2.5
+        ("(separators=[',', ':'])", '{"b":"é<","a":[1]}'),
+        ("(ensure_ascii=True)", '{"b": "\\u00e9<", "a": [1]}'),  # Reka Edge
+        ("(ensure_ascii=false)", '{"b": "é<", "a": [1]}'),
+        ("(sort_keys=True)", '{"a": [1], "b": "é<"}'),
+        ("(indent=2)", '{\n  "b": "é<",\n  "a": [\n    1\n  ]\n}'),
+        ("(indent=2, sort_keys=True)", '{\n  "a": [\n    1\n  ],\n  "b": "é<"\n}'),
+        ("(true, 1, (',', ':'), true)", '{\n "a":[\n  1\n ],\n "b":"\\u00e9<"\n}'),
+    ],
+)
+def test_tojson_takes_the_options_that_it_has_in_transformers_in_their_order(options: str, expected: str) -> None:
+    template = "{{ value | tojson" + options + " }}"
+    assert render(template, {"value": {"b": "é<", "a": [1]}}) == expected
+
+
+def test_tojson_refuses_an_option_that_it_does_not_have() -> None:
+    with pytest.raises(TypeError, match="sorted"):
+        render("{{ 1 | tojson(sorted=true) }}", {})
+
+
+@pytest.mark.parametrize("options", ["", "(ensure_ascii=True)", "(separators=(',', ':'))", "(sort_keys=True)"])
+def test_tojson_writes_what_a_filter_of_jinja_makes_as_a_list(options: str) -> None:
+    text = render("{{ values | map('upper') | tojson" + options + " }}", {"values": ["a"]})
+    assert text == '["A"]'
+
+
 async def test_a_template_may_collect_and_take_items_of_a_list(renderer: TemplateProcess) -> None:
     template = "{% set n = namespace(ids=[]) %}{% set _ = n.ids.append('f:0') %}{{ n.ids.pop(0) }}{{ n.ids }}"
     assert await renderer.render(template, HELLO) == "f:0[]", "Kimi K2 Thinking counts its calls so"
