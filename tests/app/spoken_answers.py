@@ -1,6 +1,7 @@
 """Answers of a random model that spells: what binds its calls is followed letter by letter; for tests without a model.
 
-A sampler draws a text of each grammar that it is bound by and spells it; while it is free it spells what it is told to.
+A sampler draws a text of each grammar that it is bound by and spells it; while it is free it spells what it is told to,
+and behind a call at random the begin of another one.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import random
 from collections.abc import Collection
 from functools import lru_cache
 
-from app.engine.grammar.call_rules import CallRules
+from app.engine.grammar.call_rules import CallRules, numbered
 from app.engine.loop.call_stages import AnswerVocabulary, CallStages
 from tests.app.gbnf_texts import Grammar
 
 END = -1
+AGAIN = 0.75  # how often another call follows
 MOST_DRAWS = 2000
 MOST_LETTERS = 20_000
 
@@ -27,17 +29,25 @@ class SpellingSampler:
     def __init__(self, chance: random.Random, free: str = "") -> None:
         self._chance = chance
         self._free = free
+        self._next = ""  # behind a call, before what is left of `free`
         self._grammar: Grammar | None = None
         self._text = self._said = ""
         self.n_bound = 0
 
     def sample(self, row: int) -> int:
         if self._grammar is None:
-            letter, self._free = self._free[:1], self._free[1:]
+            if self._next:
+                letter, self._next = self._next[:1], self._next[1:]
+            else:
+                letter, self._free = self._free[:1], self._free[1:]
             return ord(letter) if letter else END
         letter = self._text[len(self._said) : len(self._said) + 1]
         self._said += letter
         return ord(letter) if letter else END
+
+    def say(self, text: str) -> None:
+        """Spell `text` next, if nothing binds the answer then."""
+        self._next = text
 
     def sample_other(self, row: int, refused: Collection[int]) -> int:
         raise AssertionError("a single letter begins every call")
@@ -55,6 +65,7 @@ class SpellingSampler:
     def bind(self, grammar: str, visible: Collection[int] = ()) -> None:
         self._grammar, self._said = None, ""
         if grammar:
+            self._next = ""
             self.n_bound += 1
             self._grammar = _read(grammar)
             self._text = self._grammar.sample(self._chance)
@@ -81,7 +92,11 @@ def spoken(rules: CallRules, chance: random.Random, free: str = "", closings: Co
             sampler.accept(token)
         else:
             token = stages.sample(0)
+        n_calls = stages.n_calls
         stages.follow(token)
+        is_between = stages.n_calls > n_calls and rules.is_repeated and (rules.begin or rules.last or not rules.goes_on)
+        if is_between and chance.random() < AGAIN:
+            sampler.say(numbered(f"{rules.between}{chance.choice(rules.heads).text}", stages.n_calls))
         if token == END:
             return said
         said += chr(token)

@@ -1,7 +1,9 @@
 """The tool calls of one answer: free text until one begins, then bound by grammars until the calls end.
 
 A token belongs to one stage: none goes beyond the head of a call or beyond its end. A call within reasoning is a
-thought and binds nothing. What can be written in one way only, as the rest of a head whose tool is clear, is `forced`:
+thought and binds nothing. Whether another call follows is for the model to say and not for a grammar, whose only choice
+beside the end of the answer is that call: a small model would repeat itself as long as it may. An answer that has made
+a call twice ends. What can be written in one way only, as the rest of a head whose tool is clear, is `forced`:
 its tokens are computed in one batch instead of sampled one by one.
 """
 
@@ -22,6 +24,7 @@ _ENDING = 'root ::= ""\n'
 _N_TAIL = 512  # characters in which the head of a call is looked for
 _LAST, _NO_MORE = -1, -2  # in the place of a part: the text behind the calls, and the end of the answer
 _BLANKS = " \t\r\n"
+_MAX_BLANKS = 8  # between calls
 
 
 class _Option(NamedTuple):
@@ -71,6 +74,9 @@ class CallStages:
         self._options: Sequence[_Option] = ()
         self._begun = ""  # of one of the options
         self._is_loose = False  # blanks that they begin with may be others
+        self._call = ""  # the part of the call that is being written, and its text so far
+        self._made: set[str] = set()  # calls, as they were written
+        self._is_repeating = False  # a call was made twice
         self._step = self._wait
         if rules.begin:
             self._step = self._begin
@@ -80,6 +86,8 @@ class CallStages:
         """Return the next token, for which `row` has the logits; one that begins a call and goes on as no call does is
         replaced by another. Raises as `Sampler` does."""
         token = self._sampler.sample(row)
+        if self._step == self._between and not self._may_go_on(self._piece(token)):
+            return self._closing(row)
         if is_thought or self._step != self._wait:
             return token
         refused: set[int] = set()
@@ -128,13 +136,23 @@ class CallStages:
                 self._enter(option.part)
                 return
 
+    def _between(self, text: str) -> None:
+        """Follow the text behind a call, which nothing binds until it is clear what it begins."""
+        self._begun += text
+        if self._begun.strip(_BLANKS):
+            self._choose(self._options, self._begun)
+
     def _head(self, text: str) -> None:
         self._begun += text
         self._choose(self._options, self._begun, is_bound=True)
 
     def _arguments(self, text: str) -> None:
+        self._call += text
         if not text[-1:].isalnum() and self._sampler.is_complete():
             self.n_calls += 1
+            written = _squeezed(self._call)
+            self._is_repeating = written in self._made
+            self._made.add(written)
             self._after_call()
 
     def _ended(self, text: str) -> None:
@@ -164,27 +182,57 @@ class CallStages:
         rules = self._rules
         self.forced.clear()
         if part != _LAST:
-            self._step = self._arguments
+            self._call, self._step = f"{part} ", self._arguments
             self._sampler.bind(with_plain_values(rules.parts[part]), self._visible)
-        elif rules.is_repeated and rules.goes_on and not rules.begin:
+        elif rules.is_repeated and rules.goes_on and not (rules.begin or self._is_repeating):
             self._free()
         else:
             self._end()
 
     def _after_call(self) -> None:
         rules, self._is_loose = self._rules, False
+        most = MAX_REQUIRED_CALLS if rules.begin else MAX_CALLS
         if self._is_bare:
             self._end()
-        elif not rules.is_repeated or self.n_calls >= (MAX_REQUIRED_CALLS if rules.begin else MAX_CALLS):
+        elif self._is_repeating or not rules.is_repeated or self.n_calls >= most:
             self._choose([_Option(rules.last, _LAST)], "") if rules.last else self._end()
-        elif rules.last:
-            self._choose([*self._all(rules.between), _Option(rules.last, _LAST)], "")
-        elif rules.goes_on and not rules.begin:
+        elif not rules.last and rules.goes_on and not rules.begin:
             self._free()
-        elif self._may_end or rules.begin:
-            self._choose([*self._all(rules.between), _Option("", _NO_MORE)], "")
+        elif rules.last or self._may_end or rules.begin:
+            end = _Option(rules.last, _LAST) if rules.last else _Option("", _NO_MORE)
+            self._options, self._begun, self._is_loose = [*self._all(rules.between), end], "", True
+            self._step = self._between
+            self._sampler.bind("")
         else:
             self._end()
+
+    def _may_go_on(self, piece: bytes) -> bool:
+        """Return whether a token with the text `piece` may come between calls: another call, or what closes them."""
+        text = self._decoded(piece)
+        if not text:  # the end of the answer, or a part of a character
+            return bool(piece) or not self._rules.last
+        begun = self._begun + text
+        return _fits(self._options, begun) and (len(begun) <= _MAX_BLANKS or bool(begun.strip(_BLANKS)))
+
+    def _decoded(self, piece: bytes) -> str:
+        """Return the text of `piece` behind what was said, without saying it."""
+        state = self._decoder.getstate()
+        text = self._decoder.decode(piece)
+        self._decoder.setstate(state)
+        return text
+
+    def _closing(self, row: int) -> int:
+        """Close the calls, and return the first token of that."""
+        last = next((option for option in self._options if option.part == _LAST), None)
+        if last is None:
+            self._end()
+        else:
+            self._choose([last], "")
+        if not self.forced:
+            return self._sampler.sample(row)
+        token = self.forced.popleft()
+        self._sampler.accept(token)
+        return token
 
     def _free(self) -> None:
         self._sampler.bind("")
@@ -207,10 +255,7 @@ class CallStages:
         """Return whether a token with the text `piece` may come while the answer waits for a call."""
         if not self._is_at_begin and self._last_bytes.isdisjoint(piece):
             return True
-        state = self._decoder.getstate()
-        tail = self._tail + self._decoder.decode(piece)
-        self._decoder.setstate(state)
-        options, begun = self._opened(tail)
+        options, begun = self._opened(self._tail + self._decoded(piece))
         return not options or _fits(options, begun)
 
     def _opened(self, tail: str) -> tuple[list[_Option], str]:

@@ -187,7 +187,7 @@ def tool_options_of(
         tools=tuple(tool.tool() for tool in tools),
         must_call=bool(only) or choice == "required",
         only=only,
-        is_parallel=is_parallel is not False,
+        is_parallel=is_parallel,
     )
 
 

@@ -79,7 +79,7 @@ class HarmonyParser:
         new_id: Callable[[], str] = new_call_id,
     ) -> None:
         self._tools = {tool.name for tool in options.callable_tools}
-        self._is_parallel = options.is_parallel
+        self._may_repeat = options.may_repeat
         self._separates_reasoning = separates_reasoning
         self._is_verbatim = is_verbatim
         self._new_id = new_id
@@ -134,7 +134,7 @@ class HarmonyParser:
         text = text.rpartition("<|start|>")[2]  # between the end of a message and the content of the next
         found = (pattern.search(text) for pattern in (_ROLE, _CHANNEL, _RECIPIENT))
         header = _Header(*(each["name"] if each else "" for each in found))
-        if header.function in self._tools and (not self._n_calls or self._is_parallel):
+        if header.function in self._tools and (not self._n_calls or self._may_repeat):
             self._function, self._doubtful = header.function, self._unread[:n_read]
             self._part, self._step = header.part, self._call
         elif header.recipient not in ("", *_NOBODY) if header.part == "text" else not self._separates_reasoning:

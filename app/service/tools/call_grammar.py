@@ -65,7 +65,7 @@ def bound_calls(calling: ToolCalling, tags: ReasoningTags, json_format: JsonForm
         first=syntax.before_first,
         between=syntax.between or "",
         last=syntax.after_last,
-        is_repeated=options.is_parallel and syntax.between is not None,
+        is_repeated=options.may_repeat and syntax.between is not None,
         goes_on=bool(tool_format.fillers)
         and (syntax.after_last or syntax.after_arguments).endswith(tool_format.fillers),
         bare=tool_format.bare,

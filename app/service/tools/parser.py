@@ -1,24 +1,28 @@
 """The tools of one request in any dialect, and the calls in its answer, separated from the text while both stream.
 
-Text is held back until it is clear whether it is a call; a call of a tool that was not offered is text again. Reasoning
-is separated before.
+Text is held back until it is clear whether it is a call; a call of a tool that was not offered is text again, and what
+an answer that was cut has begun of a call or of a tag behind one is neither. A call that was made before is left out:
+its parts are held back until they differ. Reasoning is separated before.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import string
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from app.common.answer_text import partial_match_length
+from app.engine.grammar.call_rules import numbered
 from app.protocol.chat import AnswerDelta, Tool, ToolCallDelta, joined_deltas
 from app.protocol.errors import RequestError
 from app.service.tools.argument_forms import ArgumentsReader, JsonArguments, JsonForm, ObjectReader, n_after_arguments
-from app.service.tools.formats import ToolFormat
+from app.service.tools.formats import EXAMPLE_ID, ToolFormat
 
 MAX_TOOLS = 512
 MAX_HEADER_CHARACTERS = 256
@@ -35,14 +39,17 @@ _ID_ALPHABET = string.ascii_letters + string.digits
 class ToolOptions:
     """The `tools` of a request. With `must_call` the answer must be a call, of the tool `only` if that is given.
 
-    Unless `is_parallel`, at most one call is made. Raises RequestError for an invalid name, too many tools, two of one
-    name, and an unknown `only`.
+    `is_parallel` says whether several calls may be made, none of them twice. Where a client does not say (None), they
+    may, as in OpenAI's and Anthropic's APIs, unless one tool is named: "call exactly one specific function" (OpenAI's
+    guide to function calling), which vLLM answers with one call too.
+
+    Raises RequestError for an invalid name, too many tools, two of one name, and an unknown `only`.
     """
 
     tools: tuple[Tool, ...] = ()
     must_call: bool = False
     only: str = ""
-    is_parallel: bool = True
+    is_parallel: bool | None = None
 
     def __post_init__(self) -> None:
         names = [tool.name for tool in self.tools]
@@ -61,6 +68,11 @@ class ToolOptions:
     @property
     def callable_tools(self) -> tuple[Tool, ...]:
         return tuple(tool for tool in self.tools if not self.only or tool.name == self.only)
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether the answer may have more than one call."""
+        return not self.only if self.is_parallel is None else self.is_parallel
 
 
 NO_TOOLS = ToolOptions()
@@ -95,7 +107,7 @@ class ToolCallParser:
         self._format = tool_format
         self._is_verbatim = is_verbatim
         self._tools = {tool.name: tool for tool in options.callable_tools}
-        self._is_parallel = options.is_parallel
+        self._may_repeat = options.may_repeat
         self._new_id = new_id
         self._unread = ""
         self._doubtful = ""  # read as the start of a call, and text if it is none
@@ -108,11 +120,16 @@ class ToolCallParser:
         self._step = self._bare if tool_format.bare else self._first_step
         self._text: list[str] = []
         self._parts: list[ToolCallDelta] = []
+        self._made: list[tuple[str, str]] = []  # whole calls, by name and arguments
+        self._name = ""  # of the call that is being read, and its arguments so far
+        self._written: list[str] = []
+        self._held: list[ToolCallDelta] = []  # its parts, as long as an earlier call begins with the same text
+        self._must_call = options.must_call
         self.n_calls = 0
 
     @property
     def is_holding(self) -> bool:
-        return bool(self._unread or self._doubtful)
+        return bool(self._unread or self._doubtful or self._held)
 
     def push(self, text: str, *, is_final: bool = False) -> AnswerDelta:
         """Return the text and calls that are certain after `text`; with `is_final`, all that was held back."""
@@ -120,6 +137,8 @@ class ToolCallParser:
         self._is_final = is_final
         while self._step():
             pass
+        if is_final and self._held:
+            self._end_call()
         parsed = AnswerDelta("".join(self._text), calls=joined_deltas(self._parts))
         self._text, self._parts = [], []
         return parsed
@@ -156,6 +175,8 @@ class ToolCallParser:
         n_shown = len(self._unread)
         if not self._is_final:  # blanks before a call are dropped
             n_shown = len(self._unread[: n_shown - partial_match_length(self._unread, self._format.openings)].rstrip())
+        elif self._must_call and self._is_cut_call(self._unread):
+            self._unread, n_shown = "", 0
         self._add_text(n_shown)
         return False
 
@@ -178,15 +199,37 @@ class ToolCallParser:
             return self._give_up(head.n_characters)
         if head.arguments is not None:
             self._add_arguments(head.arguments)
+            self._end_call()
             self._step = self._after_call
         return True
 
     def _give_up(self, n_characters: int) -> bool:
-        """Turn all that seemed to be a call, and the next `n_characters`, into text."""
+        """Turn all that seemed to be a call, and the next `n_characters`, into text, unless it is cut off within."""
+        begun = self._doubtful + self._unread
+        is_opened = self._must_call or self._is_among_calls or any(tag in begun for tag in self._format.openings)
+        if self._is_final and is_opened and self._is_cut_call(begun):
+            self._doubtful = self._unread = ""
+            self._step = self._plain
+            return True
         self._doubt(n_characters)
         self._text.append(self._doubtful)
         self._doubtful, self._step = "", self._rest if self._is_verbatim and not self.n_calls else self._plain
         return True
+
+    def _is_cut_call(self, begun: str) -> bool:
+        """Return whether all of `begun` is the begin of a call of one of the tools, as models write it."""
+        syntax, wanted = self._format.syntax, _squeezed(begun)
+        heads = ((syntax.before_name, syntax.before_arguments), *syntax.other_heads)
+        for before in {"", syntax.before_first, syntax.between or ""}:
+            for (before_name, before_arguments), name in product(heads, self._tools):
+                text = _squeezed(numbered(f"{before}{before_name}{name}{before_arguments}", self.n_calls))
+                at = text.find(EXAMPLE_ID)  # an id of this answer's own stands there
+                if at >= 0:
+                    end = at + len(EXAMPLE_ID)
+                    text = f"{text[:at]}{wanted[at:end] or EXAMPLE_ID}{text[end:]}"
+                if wanted and text.startswith(wanted):
+                    return True
+        return False
 
     def _add_text(self, n_characters: int) -> None:
         self._text.append(self._unread[:n_characters])
@@ -202,10 +245,11 @@ class ToolCallParser:
         """Begin a call after `n_characters`. Return False, reading nothing, where `name` may not be called."""
         bare = _NAMESPACE.sub("", name)  # models write a namespace before a name, and a number behind it
         name = next((known for known in (name, bare, _NUMBER.sub("", bare)) if known in self._tools), "")
-        if not name or (self.n_calls and not self._is_parallel):
+        if not name or (self.n_calls and not self._may_repeat):
             return False
         self._unread, self._doubtful = self._unread[n_characters:], ""
-        self._parts.append(ToolCallDelta(self.n_calls, call_id or self._new_id(), name))
+        self._name, self._written = name, []
+        self._add_part(ToolCallDelta(self.n_calls, call_id or self._new_id(), name), is_first=True)
         self.n_calls += 1
         is_object = self._step == self._in_object
         form = JsonForm() if is_object else self._format.arguments
@@ -217,17 +261,44 @@ class ToolCallParser:
     def _in_arguments(self) -> bool:
         more = self._arguments.push(self._unread)
         self._unread = ""
-        if self._is_final and self._arguments.rest is None:
+        if is_cut := self._is_final and self._arguments.rest is None:
             more += self._arguments.finish()
         self._add_arguments(more)
-        if self._arguments.rest is None:
+        if is_cut or self._arguments.rest is None:  # what is left of a call that was cut is no text
             return False
+        self._end_call()
         self._unread, self._step = self._arguments.rest, self._behind_arguments
         return True
 
     def _add_arguments(self, text: str) -> None:
         if text:
-            self._parts.append(ToolCallDelta(self.n_calls - 1, arguments=text))
+            self._written.append(text)
+            self._add_part(ToolCallDelta(self.n_calls - 1, arguments=text))
+
+    def _add_part(self, part: ToolCallDelta, *, is_first: bool = False) -> None:
+        if not (is_first or self._held):
+            self._parts.append(part)
+            return
+        self._held.append(part)
+        begun = _squeezed("".join(self._written))
+        if not any(name == self._name and _squeezed(made).startswith(begun) for name, made in self._made):
+            self._show()
+
+    def _show(self) -> None:
+        self._parts += self._held
+        self._held = []
+
+    def _end_call(self) -> None:
+        """End the call that is being read: one that was made before is left out, and what was cut off of it."""
+        arguments = "".join(self._written)
+        if self._held:
+            value = _parsed(arguments)
+            if value is None or any(name == self._name and _parsed(made) == value for name, made in self._made):
+                self._held = []
+                self.n_calls -= 1
+                return
+            self._show()
+        self._made.append((self._name, arguments))
 
     def _end_of_object(self) -> bool:
         n_read = n_after_arguments(self._unread, is_final=self._is_final)
@@ -242,7 +313,9 @@ class ToolCallParser:
         if tag := next((tag for tag in fillers if unread.startswith(tag)), ""):
             self._unread, self._is_among_calls = unread.removeprefix(tag), False
             return True
-        if not self._is_final and any(tag.startswith(unread) for tag in (*fillers, *openings, "")):
+        if any(tag.startswith(unread) for tag in (*fillers, *openings, "")):
+            if self._is_final:  # a tag behind a call is none of the text, however much of it was written
+                self._unread = ""
             return False
         if self._is_among_calls and unread[:1] in _SEPARATORS and unread and not unread.startswith(openings):
             self._unread = unread[1:]
@@ -250,6 +323,18 @@ class ToolCallParser:
         is_listed = self._is_among_calls and self._format.listed.match(unread)
         self._step = self._header if is_listed else self._plain
         return True
+
+
+def _squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+def _parsed(arguments: str) -> object:
+    """Return the value of `arguments`, None where they are no JSON: they may be cut."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -197,7 +197,7 @@ class AnthropicToolChoiceBody(Body):
 
     type: Literal["auto", "any", "tool", "none"]
     name: StrictStr = ""
-    disable_parallel_tool_use: bool = False
+    disable_parallel_tool_use: bool | None = None
 
 
 class OutputFormatBody(Body):
@@ -289,7 +289,7 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
             tools=tuple(Tool(tool.name, tool.description, schema) for tool, schema in tools if schema is not None),
             must_call=choice.type in ("any", "tool"),
             only=choice.name if choice.type == "tool" else "",
-            is_parallel=not choice.disable_parallel_tool_use,
+            is_parallel=None if choice.disable_parallel_tool_use is None else not choice.disable_parallel_tool_use,
         )
 
 

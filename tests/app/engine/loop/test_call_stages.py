@@ -128,10 +128,31 @@ def test_an_answer_that_must_call_is_bound_from_its_begin() -> None:
     _, bound, *_ = answered(said, must, reasoning=THOUGHT)
     assert bound[0].startswith(must.begin)
     assert bound[1].startswith(RULES.parts[1])
-    assert '""' in bound[2], "the answer may end behind a call"
-    assert "walk" in bound[2]
-    _, bound, *_ = answered('<call>{"stop":2}</call>' * (MAX_REQUIRED_CALLS + 3), must)
+    assert bound[2:] == [""], "whether it calls again is for the model to say"
+    numbers = [f'<call>{{"stop":{number}}}</call>' for number in range(MAX_REQUIRED_CALLS + 3)]
+    _, bound, *_ = answered("".join(numbers), must)
+    assert len([grammar for grammar in bound if grammar.startswith(must.parts[1])]) == MAX_REQUIRED_CALLS
     assert bound[-1] == 'root ::= ""\n'
+
+
+@pytest.mark.parametrize("begin", ["", 'root ::= "<call>{\\"stop\\":"\n'])
+@pytest.mark.parametrize("last", ["", "]"])
+def test_an_answer_that_makes_a_call_twice_ends(begin: str, last: str) -> None:
+    rules = replace(RULES, begin=begin, last=last)
+    said = '<call>{"stop":2}</call><call>{"stop":3}</call><call>{"stop":2}</call>'
+    _, bound, *_ = answered(said + f'{last}<call>{{"stop":4}}</call>', rules)
+    assert len([grammar for grammar in bound if grammar.startswith(rules.parts[1])]) == 3
+    assert bound[-1] == 'root ::= ""\n'
+
+
+@pytest.mark.parametrize(
+    ("behind", "closes"), [(" Well.", True), ("\n\n\n\n\n\n\n\n\n\n<call>", True), ("\n<call>", False)]
+)
+def test_whether_another_call_follows_is_said_by_the_model(behind: str, closes: bool) -> None:
+    must = replace(RULES, begin='root ::= "<call>{\\"stop\\":"\n', between="\n")
+    _, bound, *_ = answered(f'<call>{{"stop":2}}</call>{behind}{{"walk":1}}</call>', must)
+    assert bound[2] == "", "no grammar has a say"
+    assert (bound[3] == 'root ::= ""\n') == closes
 
 
 def test_answers_of_one_request_are_bound_each_by_itself() -> None:

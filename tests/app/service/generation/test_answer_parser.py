@@ -30,7 +30,7 @@ def parts(parsed: AnswerDelta) -> tuple[str, str, list[object]]:
     ("text", "n_calls"),
     [
         (f"<think>I look.\n{CALL}", 1),  # Kimi K2 Thinking, Qwen3.5: agents asked again and again
-        (f"<think>I look.\n{CALL}\n{CALL}\n", 2),
+        (f"<think>I look.\n{CALL}\n{CALL}\n", 1),
         (f"<think>I look.\n{CALL}</think>\n", 1),
         (f"<think>I write <tool_call> and then\n{CALL}", 1),
         (f"<think>I look.</think>{CALL}", 1),

@@ -36,9 +36,38 @@ def test_text_before_and_after_a_call_is_text_without_the_blanks_between(name: s
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_format_may_call_twice(name: str) -> None:
-    parsed = split(family(name), f"{call_text(name)}\n{call_text(name)}", [40, 100])
-    assert [call for call, _ in names_and_arguments(parsed)] == ["get_weather", "get_weather"]
+    other = call_text(name).replace("Åre", "Åra").replace("days", "day")
+    parsed = split(family(name), f"{call_text(name)}\n{other}", [40, 100])
+    assert names_and_arguments(parsed) == [("get_weather", ARGUMENTS), ("get_weather", {"city": "Åra", "day": 3})]
     assert parsed.text == ""
+
+
+@pytest.mark.parametrize("cuts", [[], [40, 100], list(range(400))])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_no_two_calls_of_an_answer_are_equal(name: str, cuts: list[int]) -> None:
+    first, other = call_text(name), call_text(name).replace("Åre", "Åra")
+    parsed = split(family(name), "\n".join((first, first, other, first, other)), cuts)
+    assert [arguments["city"] for _, arguments in names_and_arguments(parsed)] == ["Åre", "Åra"]
+    assert [call.index for call in parsed.calls] == [0, 1]
+    assert parsed.text == ""
+
+
+def test_what_is_cut_off_in_a_repetition_is_no_call() -> None:
+    text = f"{call_text('hermes')}\n{call_text('hermes')}"
+    for end in range(len(call_text("hermes")), len(text)):
+        parsed = split(GENERIC, text[:end], [])
+        assert (end, names_and_arguments(parsed), parsed.text) == (end, [("get_weather", ARGUMENTS)], "")
+
+
+@pytest.mark.parametrize("must_call", [False, True])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("llama-3", "llama-4")])
+def test_an_answer_that_is_cut_within_a_call_has_no_tag_as_its_text(name: str, must_call: bool) -> None:
+    tool_format = family(name)
+    text = tool_format.written([("get_weather", ARGUMENTS), ("now", {})])
+    offer = ToolOptions(tools=OFFER.tools, must_call=must_call)
+    opening = next(tag for tag in tool_format.openings if text.startswith(tag))
+    for end in range(0 if must_call else len(opening), len(text)):
+        assert (end, split(tool_format, text[:end], [], offer).text) == (end, "")
 
 
 TAGS = [part for _, text in FAMILIES.values() for part in (text[:12], text[-8:])]
@@ -64,8 +93,13 @@ def test_parsed_calls_do_not_depend_on_chunks(name: str, text: str, cuts: list[i
 @settings(max_examples=400)
 @given(name=st.sampled_from([*FAMILIES]), text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=5))
 def test_text_without_a_call_passes_unchanged(name: str, text: str, cuts: list[int]) -> None:
-    nothing_to_call = ToolOptions(tools=(Tool("never"),))
-    assert split(family(name), text, cuts, nothing_to_call) == AnswerDelta(text)
+    nothing_to_call, tool_format = ToolOptions(tools=(Tool("never"),)), family(name)
+    parsed = split(tool_format, text, cuts, nothing_to_call)
+    assert parsed.calls == ()
+    assert text.startswith(parsed.text)
+    if left_out := text.removeprefix(parsed.text).strip():  # the end of the answer may begin a call
+        assert left_out.startswith(tool_format.openings) or tool_format.bare
+        assert "".join(left_out.split()) in "".join(tool_format.written([("never", {}), ("never", {})]).split())
 
 
 @pytest.mark.parametrize(
@@ -74,8 +108,8 @@ def test_text_without_a_call_passes_unchanged(name: str, text: str, cuts: list[i
         "<tool_call>not json</tool_call>",
         '<tool_call>{"name": "get_weather", "arguments": 3}</tool_call>',
         '<tool_call>{"name": "unknown", "arguments": {}}</tool_call>',
-        '<tool_call>{"nam',
-        "<tool_call>",
+        '<tool_call>{"nom',
+        '<tool_call>{"name": "get_whether',
         "a <tool_c",
         '<tool_call>{"a": {"name": "now"}}</tool_call>',
         '<tool_call>{"name": "now", "arguments": "[1]"}</tool_call>',

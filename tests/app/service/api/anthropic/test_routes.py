@@ -19,6 +19,7 @@ ASK: dict[str, Any] = {
 }
 TOOL = {"name": "get_weather", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Åre"}}\n</tool_call>'
+OTHER_CALL = CALL.replace("Åre", "Oslo")
 
 
 def _events(response: httpx.Response) -> list[dict[str, Any]]:
@@ -65,20 +66,23 @@ def test_the_events_of_an_answer_come_in_anthropics_order(service: RunningServic
 
 
 def test_text_and_calls_are_blocks_of_their_own(service: RunningService) -> None:
-    messages = [{"role": "user", "content": f"<say>One moment.{CALL}{CALL}</say>"}]
+    messages = [{"role": "user", "content": f"<say>One moment.{CALL}{OTHER_CALL}</say>"}]
     body = ASK | {"messages": messages, "tools": [TOOL], "max_tokens": 500}
     whole = service.http.post("/v1/messages", json=body).json()
     text, *calls = whole["content"]
     assert text["text"] == "One moment."
-    assert [(call["name"], call["input"]) for call in calls] == [("get_weather", {"city": "Åre"})] * 2
+    assert [(call["name"], call["input"]["city"]) for call in calls] == [
+        ("get_weather", "Åre"),
+        ("get_weather", "Oslo"),
+    ]
     assert whole["stop_reason"] == "tool_use"
     events = _events(service.http.post("/v1/messages", json=body | {"stream": True}))
     begins = [event for event in events if event["type"] == "content_block_start"]
     assert [event["content_block"]["type"] for event in begins] == ["text", "tool_use", "tool_use"]
     assert [event["index"] for event in begins] == [0, 1, 2]
-    for index in (1, 2):
+    for index, city in ((1, "Åre"), (2, "Oslo")):
         parts = [event for event in events if event["type"] == "content_block_delta" and event["index"] == index]
-        assert json.loads("".join(part["delta"]["partial_json"] for part in parts)) == {"city": "Åre"}
+        assert json.loads("".join(part["delta"]["partial_json"] for part in parts)) == {"city": city}
 
 
 def test_the_stop_sequence_that_came_is_named(service: RunningService) -> None:
@@ -139,12 +143,13 @@ def test_tools_that_only_anthropics_servers_run_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("choice", "must_call", "only", "is_parallel"),
     [
-        ({"type": "auto"}, False, "", True),
+        ({"type": "auto"}, False, "", None),
+        ({"type": "tool", "name": "get_weather", "disable_parallel_tool_use": False}, True, "get_weather", True),
         ({"type": "any", "disable_parallel_tool_use": True}, True, "", False),
-        ({"type": "tool", "name": "get_weather"}, True, "get_weather", True),
+        ({"type": "tool", "name": "get_weather"}, True, "get_weather", None),
     ],
 )
-def test_a_choice_of_tools(choice: dict[str, Any], must_call: bool, only: str, is_parallel: bool) -> None:
+def test_a_choice_of_tools(choice: dict[str, Any], must_call: bool, only: str, is_parallel: bool | None) -> None:
     offer = MessagesBody.model_validate(ASK | {"tools": [TOOL], "tool_choice": choice}).turn().tools
     assert (offer.must_call, offer.only, offer.is_parallel) == (must_call, only, is_parallel)
 

@@ -15,6 +15,7 @@ OPTIONS = {"temperature": 0, "num_predict": 6}
 CHAT: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "hello"}], "options": OPTIONS}
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Åre"}}\n</tool_call>'
+OTHER_CALL = CALL.replace("Åre", "Oslo")
 
 
 def _lines(response: httpx.Response) -> list[dict[str, Any]]:
@@ -69,10 +70,11 @@ def test_a_request_without_content_type_is_served(service: RunningService) -> No
 
 def test_calls_come_whole_with_their_arguments_as_an_object_an_id_and_an_index(service: RunningService) -> None:
     """Source of the form: Ollama 0.33, api/types.go, ToolCall; ollama-python 0.6 and Go's client read it."""
-    messages = [{"role": "user", "content": f"<say>One moment.{CALL}{CALL}</say>"}]
+    messages = [{"role": "user", "content": f"<say>One moment.{CALL}{OTHER_CALL}</say>"}]
     body = {"model": "tiny", "messages": messages, "tools": [TOOL]}
     *texts, calls, end = _lines(service.http.post("/api/chat", json=body))
-    functions = [{"index": index, "name": "get_weather", "arguments": {"city": "Åre"}} for index in range(2)]
+    cities = enumerate(("Åre", "Oslo"))
+    functions = [{"index": index, "name": "get_weather", "arguments": {"city": city}} for index, city in cities]
     assert "".join(frame["message"]["content"] for frame in texts) == "One moment."
     assert {**calls["message"], "tool_calls": None} == {"role": "assistant", "content": "", "tool_calls": None}
     assert [call["function"] for call in calls["message"]["tool_calls"]] == functions
