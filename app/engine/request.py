@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TypeAlias
@@ -20,6 +20,7 @@ from app.protocol.sampling import SamplingOptions
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
 MAX_LOGIT_BIASES = 1024
+MAX_BIASED_CHARACTERS = 256
 MAX_LOGPROBS = 20
 MAX_INDENT = 1024
 MAX_BRANCHES = 8
@@ -92,22 +93,32 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams(SamplingOptions):
-    """The sampling options with `logit_bias`: (token id, bias) pairs, where -infinity bans the token. Tool calls are
+    """The sampling options with `logit_bias`: (token id, bias) pairs, where -infinity bans the token. `text_bias` has
+    texts, whose tokens all get the bias, and becomes `logit_bias` where a model is at hand. Tool calls are
     bound by `calls`, instead of the whole answer by a `grammar`. Raises RequestError as SamplingOptions, and for biases
     that are too many or outside their range."""
 
     logit_bias: tuple[tuple[int, float], ...] = ()
+    text_bias: tuple[tuple[str, float], ...] = ()
     calls: CallRules | None = None
 
     def __post_init__(self) -> None:
         SamplingOptions.__post_init__(self)
         assert not (self.grammar and self.calls), "one of them binds an answer"
-        if len(self.logit_bias) > MAX_LOGIT_BIASES:
-            raise RequestError(f"logit_bias has {len(self.logit_bias)} tokens.", f"Give at most {MAX_LOGIT_BIASES}.")
-        for token, bias in self.logit_bias:
+        if (n_biases := len(self.logit_bias) + len(self.text_bias)) > MAX_LOGIT_BIASES:
+            raise RequestError(f"logit_bias has {n_biases} tokens.", f"Give at most {MAX_LOGIT_BIASES}.")
+        if any(not 1 <= len(text) <= MAX_BIASED_CHARACTERS for text, _ in self.text_bias):
+            cause = "A text of logit_bias is empty or too long."
+            raise RequestError(cause, f"Use 1 to {MAX_BIASED_CHARACTERS} characters, or ids from /tokenize.")
+        for token, bias in (*self.logit_bias, *self.text_bias):
             if not (-1000.0 <= bias <= 1000.0 or bias == -math.inf):
-                cause = f"logit_bias of token {token} is {bias}."
+                cause = f"logit_bias of {f'token {token}' if isinstance(token, int) else repr(token)} is {bias}."
                 raise RequestError(cause, "Give a number from -1000 to 1000, or false to ban the token.")
+
+    def with_token_biases(self, tokenize: Callable[[str], Sequence[int]]) -> SamplingParams:
+        """Return the parameters with biases of token ids only. Raises RequestError where these are too many."""
+        found = tuple((token, bias) for text, bias in self.text_bias for token in dict.fromkeys(tokenize(text)))
+        return replace(self, logit_bias=(*self.logit_bias, *found), text_bias=()) if self.text_bias else self
 
     @property
     def ends_by_grammar(self) -> bool:

@@ -312,7 +312,8 @@ class Admission:
         )
 
     def _new_chooser(self, request: Request, tokens: Many[int]) -> TokenChooser:
-        backend, sampling = self._backend, request.sampling
+        backend = self._backend
+        sampling = request.sampling.with_token_biases(lambda text: backend.tokenize(text, False, False))
         # Special tokens that are text to the client: tags of the request that are a single token.
         tagged = ((tag, self._within_answer(tag)) for tag in request.visible_tags)
         visible = {ids[0]: tag.encode() for tag, ids in tagged if len(ids) == 1}

@@ -6,6 +6,7 @@ parameter of a model's recipe is the default of which field. Source: llama-serve
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from math import inf
@@ -33,6 +34,7 @@ NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the co
 _LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
 _MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
 _IN_MEMORY_NAMES = ("in_memory", "in-memory")
+_INTEGER = re.compile(r"-?[0-9]+")
 _STOPS = ("stop_sequences", "stop")
 _NUMBER_FIELDS: dict[str, Any] = {
     HTTP_NAMES.get(name, name): (kind | None, None) for name, kind in NUMBER_TYPES.items()
@@ -46,7 +48,7 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
     stop: StrictStr | list[StrictStr] | None = None
     seed: int | None = None
     dry_sequence_breakers: list[StrictStr] | None = None
-    logit_bias: dict[str, Bias] | list[tuple[StrictInt, Bias]] | None = None
+    logit_bias: dict[str, Bias] | list[tuple[StrictInt | StrictStr, Bias]] | None = None
     grammar: StrictStr | None = None
 
     def sampling(self, json_format: JsonFormat | None = None) -> SamplingParams:
@@ -62,7 +64,10 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
         if json_format and self.grammar:
             raise RequestError("grammar excludes response_format and schemas.", "Send only one of them.")
         options["grammar"] = json_format.grammar if json_format else self.grammar or ""
-        return SamplingParams(**options, logit_bias=self._biases())
+        biases = self._biases()
+        of_tokens = tuple((token, bias) for token, bias in biases if isinstance(token, int))
+        of_texts = tuple((text, bias) for text, bias in biases if isinstance(text, str))
+        return SamplingParams(**options, logit_bias=of_tokens, text_bias=of_texts)
 
     def new_request(
         self, prompt: str | tuple[int, ...], json_format: JsonFormat | None, max_tokens: int | None, **options: Any
@@ -78,22 +83,26 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
         )
 
     def stop_strings(self) -> tuple[str, ...]:
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        """Return the strings to stop at. Clients with an empty field for them send an empty one, which stops nothing:
+        llama-server leaves it out too."""
+        strings = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        return tuple(text for text in strings if text)
 
-    def _biases(self) -> tuple[tuple[int, float], ...]:
-        """Return the biases by token id: keys of a JSON object are text, and llama-server accepts pairs too."""
+    def _biases(self) -> list[tuple[int | str, float]]:
+        """Return the biases by token id or by text, whose tokens all get it (source: llama-server, `logit_bias` in
+        server-schema.cpp@0.3.36): pairs of llama-server's, or an object, where a key of digits is an id."""
         biases = self.logit_bias or {}
-        found: list[tuple[int, float]] = []
-        for token, bias in biases.items() if isinstance(biases, dict) else biases:
-            if isinstance(token, str) and not (token.isascii() and token.isdigit() and len(token) <= 10):
-                cause = f"logit_bias names {token[:40]!r}, which is not a token id."
-                raise RequestError(cause, "Use ids from /tokenize.")
+        found: list[tuple[int | str, float]] = []
+        for named, bias in biases.items() if isinstance(biases, dict) else biases:
+            token: int | str = named
             if bias is True:
                 raise RequestError("logit_bias of a token is true.", "Give a number, or false to ban the token.")
-            found.append((int(token), -inf if bias is False else bias))
-        return tuple(found)
+            if isinstance(biases, dict) and isinstance(named, str) and _INTEGER.fullmatch(named):
+                if not named.isdigit() or len(named) > 10:
+                    raise RequestError(f"logit_bias names {named[:40]}, which is no token.", "Use ids from /tokenize.")
+                token = int(named)
+            found.append((token, -inf if bias is False else bias))
+        return found
 
 
 def conversation_of(key: str | None, retention: str | None) -> str:

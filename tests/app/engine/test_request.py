@@ -47,6 +47,12 @@ def test_a_value_outside_its_range_is_refused_by_name(name: str, value: object) 
         SamplingParams(**{name: value})
 
 
+@pytest.mark.parametrize("pair", [("", 1.0), ("x" * 257, 1.0), ("a", math.inf), ("a", math.nan)])
+def test_a_bias_of_a_text_that_means_nothing_is_refused(pair: tuple[str, float]) -> None:
+    with pytest.raises(RequestError, match="logit_bias"):
+        SamplingParams(text_bias=(pair,))
+
+
 def test_a_grammar_past_64_kib_is_refused() -> None:
     with pytest.raises(RequestError, match="64 KiB"):
         SamplingParams(grammar="x" * (64 * 1024 + 1))
@@ -105,3 +111,11 @@ def test_a_refusal_names_what_is_loaded() -> None:
         adapter_set(KNOWN, ((7, 1.0),))
     with pytest.raises(RequestError, match="--lora"):
         adapter_set((), ((0, 1.0),))
+
+
+def test_a_bias_of_a_text_is_one_of_its_tokens() -> None:
+    params = SamplingParams(logit_bias=((7, 1.0),), text_bias=(("aba", -2.0), ("c", -math.inf)))
+    made = params.with_token_biases(lambda text: list(text.encode()))
+    assert made.logit_bias == ((7, 1.0), (97, -2.0), (98, -2.0), (99, -math.inf))
+    assert made.text_bias == ()
+    assert made.with_token_biases(lambda text: []) is made

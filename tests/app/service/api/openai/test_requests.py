@@ -154,7 +154,26 @@ def test_thoughts_are_separated_by_default(wanted: str | None, is_split: bool) -
     assert ChatCompletionBody.model_validate(fields).turn().separates_reasoning is is_split
 
 
-@pytest.mark.parametrize("biases", [{"5": True}, {"²": 1}, {"-1": 1}, {"99999999999": 1}])
+@pytest.mark.parametrize(
+    ("biases", "pairs"),
+    [
+        ([["Paris", -5.5], [" no", False]], (("Paris", -5.5), (" no", -inf))),
+        ({"Paris": -5, "²": False}, (("Paris", -5.0), ("²", -inf))),
+        ([["12", 1]], (("12", 1.0),)),
+    ],
+)
+def test_a_bias_may_be_of_a_text(biases: object, pairs: tuple[object, ...]) -> None:
+    sampling = _sampling(logit_bias=biases)
+    assert (sampling.logit_bias, sampling.text_bias) == ((), pairs)
+
+
+@pytest.mark.parametrize("stop", ["", [""], ["", ""], [], None])
+def test_an_empty_stop_string_stops_nothing(stop: object) -> None:
+    fields = {"messages": [{"role": "user", "content": "x"}], "stop": stop}
+    assert ChatCompletionBody.model_validate(fields).turn().request.stop == ()
+
+
+@pytest.mark.parametrize("biases", [{"5": True}, {"-1": 1}, {"99999999999": 1}])
 def test_a_bias_that_means_nothing_is_refused(biases: object) -> None:
     with pytest.raises(RequestError, match="logit_bias"):
         _sampling(logit_bias=biases)
