@@ -3,7 +3,8 @@
 Owns the conversion of supported keywords; any other is an error, since an answer that only seems to fit would be worse.
 Five rules are narrower than the standard: properties come in the order of the schema; an object with `properties` has
 no others unless `additionalProperties` allows them; an array with `prefixItems` has just these; `oneOf` equals `anyOf`,
-and has only the ways that are supported. `format` is an annotation, as there.
+and has only the ways that are supported. A `format` that is regular is kept to, for texts; any other is an annotation,
+as there, and named by `format_notices`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from app.engine.grammar.json_schema import (
     types,
 )
 from app.engine.grammar.number_range import integers_between, numbers_between
-from app.engine.grammar.pattern import limited_pattern
+from app.engine.grammar.pattern import limited_pattern, pattern_of
 from app.protocol.errors import RequestError
 
 MAX_DEPTH = 32
@@ -225,7 +226,8 @@ class _Converter:
 
     def _of_type(self, kind: str, schema: Schema, place: _Place) -> str:
         keywords = KEYWORDS_OF.get("number" if kind == "integer" else kind, frozenset())
-        if kind in PLAIN_VALUES and not keywords & schema.keys():
+        has_format = kind == "string" and pattern_of(schema) is not None
+        if kind in PLAIN_VALUES and not (keywords & schema.keys() or has_format):
             return kind
         return self.rules.add(self._builders[kind](schema, place))
 
@@ -234,8 +236,8 @@ class _Converter:
 
     def _string(self, schema: Schema, _place: _Place) -> str:
         shortest, longest = length_bounds(schema)
-        if "pattern" in schema:
-            return f'"\\"" {limited_pattern(schema["pattern"], shortest, longest)} "\\""'
+        if (pattern := pattern_of(schema)) is not None:
+            return f'"\\"" {limited_pattern(pattern, shortest, longest)} "\\""'
         return f'"\\"" {repeated("char", shortest, longest, self.rules)} "\\""'
 
     def _array(self, schema: Schema, place: _Place) -> str:

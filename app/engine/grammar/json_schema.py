@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 from app.engine.grammar.gbnf import MAX_REPETITIONS
 from app.engine.grammar.number_range import Bound
+from app.engine.grammar.pattern import FORMATS
 from app.protocol.errors import RequestError
 
 Schema: TypeAlias = Mapping[str, Any]
@@ -67,6 +68,25 @@ def is_supported(keyword: str, schema: Schema) -> bool:
 
 def constraints(schema: Schema) -> set[str]:
     return {keyword for keyword in schema if keyword not in _ANNOTATIONS and not keyword.startswith("x-")}
+
+
+def format_notices(schema: object) -> tuple[str, ...]:
+    """Return a sentence for each `format` in `schema` that its texts are not held to."""
+    found: dict[str, None] = {}
+    left = [schema]
+    while left:
+        part = left.pop()
+        if isinstance(part, Mapping):
+            name, kinds = part.get("format"), part.get("type", "string")
+            is_of_texts = (
+                "string" in (kinds if isinstance(kinds, list) else [kinds]) and not {"enum", "const"} & part.keys()
+            )
+            if isinstance(name, str) and is_of_texts and ("pattern" in part or name not in FORMATS):
+                found[name] = None
+            left += part.values()
+        elif isinstance(part, list):
+            left += part
+    return tuple(f"The schema's format {name[:40]!r} is not enforced." for name in found)
 
 
 def tuple_items(schema: Schema) -> list[Any]:

@@ -7,9 +7,9 @@ of lines; other control characters and surrogates are not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from app.engine.grammar.gbnf import UnsupportedSchemaError, character_class, literal
 from app.protocol.errors import RequestError
@@ -23,6 +23,27 @@ _WITHOUT_LOOKING_AHEAD = {
     r"^(?!\.)(?!.*\.\.)([A-Za-z0-9_'+\-\.]*)[A-Za-z0-9_+-]@([A-Za-z0-9][A-Za-z0-9\-]*\.)+[A-Za-z]{2,}$": (
         r"^[A-Za-z0-9_+-]{1,32}(\.[A-Za-z0-9_+-]{1,32}){0,4}@([A-Za-z0-9][A-Za-z0-9\-]{0,32}\.){1,4}[A-Za-z]{2,24}$"
     )
+}
+# Formats of JSON Schema that are regular (sources: RFC 3339, 4122, 2673; appendix A of RFC 3339 for durations). Leap
+# seconds are left out, and addresses as zod leaves them out.
+_YEAR = "([0-9]{4})"
+_LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
+_DATE = (
+    f"({_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+    f"|{_LEAP_YEAR}-02-29)"
+)
+_TIME = r"(([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))"
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_CLOCK = "T([0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?|[0-9]{1,4}M([0-9]{1,4}S)?|[0-9]{1,4}S)"
+_DAYS = "([0-9]{1,4}Y([0-9]{1,4}M([0-9]{1,4}D)?)?|[0-9]{1,4}M([0-9]{1,4}D)?|[0-9]{1,4}D)"
+FORMATS: Mapping[str, str] = {
+    "date": f"^{_DATE}$",
+    "time": f"^{_TIME}$",
+    "date-time": f"^{_DATE}T{_TIME}$",
+    "duration": f"^P({_DAYS}({_CLOCK})?|{_CLOCK}|[0-9]{{1,4}}W)$",
+    "uuid": "^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+    "ipv4": rf"^{_BYTE}(\.{_BYTE}){{3}}$",
+    "email": next(iter(_WITHOUT_LOOKING_AHEAD.values())),
 }
 _Span = tuple[int, int]  # the first and the last character, by their numbers
 _DIGITS: tuple[_Span, ...] = ((0x30, 0x39),)
@@ -39,7 +60,7 @@ _LAST = 0x10FFFF
 class InJson:
     """A string of JSON: how its characters are written."""
 
-    any_text = "char*"
+    any_character = "char"
     excluded = _NEVER_RAW
     escaped = _ESCAPED
 
@@ -49,7 +70,7 @@ class RawText:
 
     def __init__(self, excluded: str) -> None:
         code = ord(excluded)
-        self.any_text = f"{character_class(excluded)}*"
+        self.any_character = character_class(excluded)
         self.excluded = tuple(sorted(((0x00, 0x08), (0x0B, 0x0C), (0x0E, 0x1F), (code, code), (0xD800, 0xDFFF))))
         self.escaped: dict[int, str] = {}
 
@@ -71,21 +92,54 @@ class Pattern:
 _NOTHING = Pattern("", 0, 0)
 
 
+def pattern_of(schema: Mapping[str, Any]) -> object:
+    """Return the `pattern` of texts of `schema`, or that of their `format`, None without one."""
+    return schema["pattern"] if "pattern" in schema else FORMATS.get(str(schema.get("format")))
+
+
 def limited_pattern(
     expression: object, shortest: int, longest: int | None, written: InJson | RawText = _IN_JSON
 ) -> str:
-    """Return GBNF for the strings that match and have `shortest` to `longest` characters, as they are `written`. Raises
-    RequestError for lengths that would limit them further."""
+    """Return GBNF for strings that match and have `shortest` to `longest` characters, as they are `written`.
+
+    The lengths limit how often each part is repeated: one part alone exactly, several of them all alike, which is
+    narrower than the schema. Raises RequestError where there is no such string."""
     if not isinstance(expression, str):
         raise RequestError("The schema's pattern must be a string.", "Give a regular expression.")
-    pattern = parse_pattern(expression, written)
-    if pattern.shortest < shortest:
-        cause = "The schema's minLength beside a pattern is not supported."
-        raise UnsupportedSchemaError(cause, "Let the pattern say it.")
+    pattern, most = parse_pattern(expression, written), None
     if longest is not None and (pattern.longest is None or pattern.longest > longest):
-        cause = "The schema's maxLength beside a pattern is not supported."
-        raise UnsupportedSchemaError(cause, "Let the pattern say it.")
+        # The largest limit of each repetition that keeps the whole short enough, found by halves.
+        low, high = -1, min(longest, MAX_COPIES)
+        while low < high:
+            most = (low + high + 1) // 2
+            found = _limited(expression, written, 0, most)
+            is_fit = found is not None and found.longest is not None and found.longest <= longest
+            low, high = (most, high) if is_fit else (low, most - 1)
+        limited = _limited(expression, written, 0, low) if low >= 0 else None
+        if limited is None:
+            cause = "The schema's maxLength is below what its pattern demands."
+            raise UnsupportedSchemaError(cause, "Let them agree.")
+        pattern, most = limited, low
+    if pattern.shortest < shortest:
+        low, high = 0, min(shortest, MAX_COPIES) + 1
+        while low < high:  # the least number of each repetition that makes the whole long enough
+            least = (low + high) // 2
+            found = _limited(expression, written, least, most)
+            low, high = (low, least) if found and found.shortest >= shortest else (least + 1, high)
+        raised = _limited(expression, written, low, most)
+        if raised is None or raised.shortest < shortest:
+            cause = "The schema's minLength beside this pattern is not supported."
+            raise UnsupportedSchemaError(cause, "Let the pattern say it.")
+        pattern = raised
     return pattern.text
+
+
+def _limited(expression: str, written: InJson | RawText, least: int, most: int | None) -> Pattern | None:
+    """Return `expression` with `least` to `most` of what it repeats, within its own limits; None if too large."""
+    try:
+        return _Parser(_WITHOUT_LOOKING_AHEAD.get(expression, expression), written, least, most).parse()
+    except UnsupportedSchemaError:
+        return None
 
 
 def parse_pattern(expression: str, written: InJson | RawText = _IN_JSON) -> Pattern:
@@ -97,9 +151,10 @@ def parse_pattern(expression: str, written: InJson | RawText = _IN_JSON) -> Patt
 
 
 class _Parser:
-    def __init__(self, expression: str, written: InJson | RawText) -> None:
+    def __init__(self, expression: str, written: InJson | RawText, least: int = 0, most: int | None = None) -> None:
         self._expression = expression
         self._written = written
+        self._least, self._most = least, most  # of each repetition, within what it allows
         self._at = 0
         self._depth = 0
 
@@ -119,12 +174,19 @@ class _Parser:
         is_first = self._take("^")
         parts = [self._sequence()]
         if not is_first:
-            parts.insert(0, Pattern(self._written.any_text, 0, None))
+            parts.insert(0, self._any_text())
         if not self._take("$"):
-            parts.append(Pattern(self._written.any_text, 0, None))
+            parts.append(self._any_text())
         if self._next() not in ("", "|", ")"):
             self._refuse("$ in the middle")
         return _joined(parts)
+
+    def _any_text(self) -> Pattern:
+        least, most = self._least, self._most
+        if not least and most is None:
+            return Pattern(f"{self._written.any_character}*", 0, None)
+        text = f"{self._written.any_character}{{{least},{'' if most is None else most}}}"
+        return Pattern(text, least, most, max(least, most or 0, 1))
 
     def _group(self) -> Pattern:
         self._depth += 1
@@ -167,6 +229,10 @@ class _Parser:
         low, high = self._repetitions()
         if (low, high) == (1, 1):
             return atom
+        if high is None or high > low:
+            if self._most is not None:
+                high = max(low, self._most if high is None else min(high, self._most))
+            low = max(low, self._least if high is None else min(high, self._least))
         n_copies = atom.n_copies * max(low, high or 0, 1)
         if n_copies > MAX_COPIES:
             self._refuse(f"more than {MAX_COPIES} repetitions")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from app.common.answer_text import reasoning_tags_of
 from app.engine.grammar.json_grammar import JsonFormat
+from app.engine.grammar.json_schema import format_notices
 from app.engine.request import Request
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
@@ -92,6 +93,8 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     if generation.tool_calling is not None:  # a second for 200 tools that were not seen before
         calls = await asyncio.to_thread(bound_calls, generation.tool_calling, generation.tags, turn.json_format)
         model.record.notices += calls.notices
+    if turn.json_format is not None:
+        model.record.notices += format_notices(turn.json_format.schema)
     requests = turn.bound(generation, model.file.chat_template, calls).variants(turn.n_answers)
     if notice := notice_of_notes(turn.messages, turn.media.senses):
         model.record.notices.append(notice)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol
 from app.engine.grammar.gbnf import GbnfRules, character_class, literal, text_through
 from app.engine.grammar.json_grammar import schema_rule
 from app.engine.grammar.json_schema import ANY_OF, constraints, length_bounds, listed, required_names
-from app.engine.grammar.pattern import RawText, limited_pattern
+from app.engine.grammar.pattern import RawText, limited_pattern, pattern_of
 from app.protocol.errors import RequestError
 
 _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}  # as Jinja prints them, which models imitate
@@ -242,6 +242,8 @@ def raw_text(
     not even the first: narrower than the schema, and never wrong.
     Raises RequestError where the schema is not of texts, or limits them in ways that no grammar has here.
     """
+    if pattern_of(schema) is not None and not constraints(schema) - {*_LENGTHS, "pattern"}:  # a `format` is one
+        schema = {**schema, "pattern": pattern_of(schema)}
     limits, behind = constraints(schema), f"{before_tag}{tag}"
     foreign = (*without, *((tag,) if before_tag else ()))
     if limits <= {"type"}:

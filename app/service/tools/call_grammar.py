@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from app.common.answer_text import ReasoningTags
 from app.engine.grammar.call_rules import BLANKS, CallHead, CallRules, numbered, texts_rule, without_last_blank
 from app.engine.grammar.gbnf import GbnfRules, check_grammar, literal, text_through, with_plain_values
 from app.engine.grammar.json_grammar import JsonFormat
+from app.engine.grammar.json_schema import format_notices
 from app.protocol.chat import Tool
 from app.protocol.errors import RequestError
 from app.service.tools.argument_forms import ArgumentForm, JsonForm
@@ -26,9 +27,14 @@ from app.service.tools.parser import ToolCalling
 
 _MAX_REMEMBERED = 1024  # an agent sends the same tools with each request
 _DEFINITIONS = ("$defs", "definitions")
+# Keywords with other schemas in them that allow the more, the more these do.
+_OF_NAMES, _OF_PARTS = ("properties",), ("anyOf", "oneOf", "allOf", "prefixItems", "items")
+_OF_ONE = ("items", "additionalProperties")
+_ANNOTATED = frozenset(("title", "description", "$schema", "$id", "$comment"))
 _OBJECT = ('{"name": "', '", "parameters": ')  # how a format with bare calls writes them as objects, too
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 _MAX_SHOWN = 5  # names in a notice
+_MAX_TRIED = 200  # parts of a schema that is not supported as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +241,10 @@ def _argument_grammar(end: CallEnd, schema_text: str) -> ArgumentGrammar:
         except RequestError as error:
             cause = cause or error.cause
         else:
+            cause = cause or " ".join(format_notices(attempt))
+            if len(left_out := list(_left_out(schema, attempt))) > 1:
+                more = f" and {len(left_out) - _MAX_SHOWN} more" if left_out[_MAX_SHOWN:] else ""
+                cause = f"{cause} Left out: {', '.join(left_out[:_MAX_SHOWN])}{more}."
             return ArgumentGrammar(text, json.dumps(attempt, ensure_ascii=False), cause)
     raise AssertionError("any form describes an object without properties")
 
@@ -246,21 +256,62 @@ def _attempts(form: ArgumentForm, schema: Mapping[str, Any]) -> Iterator[Mapping
     properties = described if isinstance(described, Mapping) else {}
     required = schema.get("required")
     names = [name for name in required if name in properties] if isinstance(required, list) else []
-    parts = {key: schema[key] for key in _DEFINITIONS if isinstance(schema.get(key), Mapping)}
+    budget = iter(range(_MAX_TRIED))
+
+    def is_kept(tried: Any) -> bool:
+        return next(budget, None) is not None and _is_supported(form, {"properties": {"any": tried}, **parts})
+
+    def is_defined(tried: Any) -> bool:  # whatever it refers to
+        anything: dict[str, Any] = {key: {name: {} for name in described} for key, described in definitions.items()}
+        return next(budget, None) is not None and _is_supported(JsonForm(), {"properties": {"any": tried}, **anything})
+
+    definitions = {key: schema[key] for key in _DEFINITIONS if isinstance(schema.get(key), Mapping)}
+    parts = {
+        key: {name: _kept(part, is_defined) for name, part in described.items()}
+        for key, described in definitions.items()
+    }
     base = {"type": "object", "required": names, **parts}
     # No more than the type of each: a text, which forms write in their own way, or anything.
     loosened: dict[str, dict[str, Any]] = {
         name: {"type": "string"} if isinstance(value, Mapping) and value.get("type") == "string" else {}
         for name, value in properties.items()
     }
-    kept = {
-        name: value if _is_supported(form, {"properties": {name: value}, **parts}) else loosened[name]
-        for name, value in properties.items()
-    }
+    kept = {name: _kept(value, is_kept) for name, value in properties.items()}
     if properties:
         yield {**base, "properties": kept}
         yield {"type": "object", "required": names, "properties": loosened}
     yield {}
+
+
+def _kept(schema: Any, is_supported: Callable[[Any], bool]) -> Any:
+    """Return `schema` without the keywords that are not supported, or not beside others: of each part of it, as much as
+    can be. What is left allows all that the whole does."""
+    if not isinstance(schema, Mapping) or is_supported(schema):
+        return schema
+    tried: dict[str, Any] = {}
+    for keyword, value in sorted(schema.items(), key=lambda item: item[0] != "type"):
+        if keyword in _OF_NAMES and isinstance(value, Mapping):
+            value = {name: _kept(part, is_supported) for name, part in value.items()}
+        elif keyword in _OF_PARTS and isinstance(value, list):
+            value = [_kept(part, is_supported) for part in value]
+        elif keyword in _OF_ONE:
+            value = _kept(value, is_supported)
+        if is_supported({**tried, keyword: value}):
+            tried[keyword] = value
+    return tried
+
+
+def _left_out(schema: Any, kept: Any, path: str = "") -> Iterator[str]:
+    """Yield the paths of what `kept` lacks of `schema`."""
+    if isinstance(schema, Mapping) and isinstance(kept, Mapping):
+        for key, value in schema.items():
+            if key in kept:
+                yield from _left_out(value, kept[key], f"{path}{key}.")
+            elif key not in _ANNOTATED:
+                yield f"{path}{key}"
+    elif isinstance(schema, list) and isinstance(kept, list):
+        for number, (value, other) in enumerate(zip(schema, kept, strict=False)):
+            yield from _left_out(value, other, f"{path}{number}.")
 
 
 def _is_supported(form: ArgumentForm, schema: Mapping[str, Any]) -> bool:

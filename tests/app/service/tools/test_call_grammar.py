@@ -16,7 +16,8 @@ from app.protocol.chat import AnswerDelta, Tool, joined_deltas
 from app.protocol.errors import RequestError
 from app.service.generation.generation import answer_parser
 from app.service.generation.harmony import HARMONY_BOUNDS
-from app.service.tools.call_grammar import answer_grammar, bound_calls
+from app.service.tools.argument_forms import JsonForm
+from app.service.tools.call_grammar import CallEnd, answer_grammar, argument_grammar, bound_calls
 from app.service.tools.formats import ToolFormat, tool_format_of
 from app.service.tools.parser import MAX_TOOLS, ToolCalling, ToolOptions
 from tests.app.call_texts import FAMILIES, family
@@ -242,6 +243,39 @@ def test_what_no_grammar_describes_is_left_out_alone_and_said(name: str) -> None
             arguments = json.loads(call.arguments)
             assert call.name == "walk" or (3 <= arguments["b"] <= 5 and isinstance(arguments["a"], str))
     assert names == {"odd", "odder", "walk"}
+
+
+@pytest.mark.parametrize(
+    ("described", "left", "wrong"),
+    [
+        ({"type": "integer", "maximum": 5, "not": {"const": 3}}, "not", [9, "a"]),
+        ({"type": "array", "items": {"type": "integer"}, "contains": {"const": 1}}, "contains", [["a"], 3]),
+        ({"type": "array", "items": {"type": "integer", "multipleOf": 0.5}}, "multipleOf", [["a"], 3]),
+        (
+            {"type": "object", "properties": {"x": {"type": "integer", "not": {}}}, "required": ["x"]},
+            "not",
+            [{"x": "a"}, {}, 3],
+        ),
+        ({"enum": ["a", "b"], "minLength": 1}, "minLength", ["c", 3]),
+        ({"type": "string", "pattern": "(?=a)a", "maxLength": 3}, "lookaround", ["abcd", 3]),
+        ({"$ref": "#/$defs/odd"}, "not", ["c", 3]),
+        ({"type": "array", "items": {"$ref": "#/$defs/tree"}}, "not", [[{"of": 3}], 3]),
+    ],
+)
+def test_a_keyword_that_no_grammar_has_is_left_out_and_the_rest_of_its_property_is_kept(
+    described: Mapping[str, Any], left: str, wrong: list[Any]
+) -> None:
+    definitions = {
+        "odd": {"enum": ["a", "b"], "not": {"const": "b"}},
+        "tree": {"type": "object", "properties": {"of": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}},
+    }
+    schema = {"type": "object", "properties": {"a": described}, "required": ["a"], "$defs": definitions}
+    if "tree" in json.dumps(described):
+        definitions["tree"]["not"] = {"const": 1}
+    grammar = argument_grammar(CallEnd(JsonForm(), ""), Tool("odd", "", schema))
+    assert left in grammar.cause
+    kept = Draft202012Validator(json.loads(grammar.schema))
+    assert [value for value in wrong if kept.is_valid({"a": value})] == []
 
 
 @pytest.mark.parametrize(
