@@ -460,9 +460,10 @@ def windows_but_every(n: int) -> Callable[[Config], list[str]]:
     return kinds
 
 
-def _rope_base(config: Config) -> Value:
+def _window_base(config: Config) -> Value:
     windowed = config.section("rope_parameters").section("sliding_attention")
-    return windowed.optional_number("rope_theta") or config.optional_number("rope_local_base_freq")
+    kind_of(windowed_config := Config({"rope_parameters": windowed.values}), ("default",))
+    return rope_of(windowed_config).optional_number("rope_theta") or config.optional_number("rope_local_base_freq")
 
 
 def _pattern(config: Config) -> Value:
@@ -471,4 +472,18 @@ def _pattern(config: Config) -> Value:
 
 
 WINDOW_PATTERN = (bool_list("attention.sliding_window_pattern", _pattern),)
-WINDOW_ROPE = (f32("rope.freq_base_swa", _rope_base),)
+
+
+def _scaled_window_base(config: Config) -> Value:
+    yarn = yarn_of(config) if _named_kind(config) == "yarn" else None
+    if yarn and yarn.attention != mscale(yarn.factor, 1.0):
+        raise CheckpointError(
+            "config.json has an attention factor of yarn, which llama.cpp would apply to layers with a window too.",
+            "Choose another model.",
+        )
+    return _window_base(config)
+
+
+# of graphs that multiply the rotations of all layers by one factor, and of those that leave layers with a window alone
+WINDOW_ROPE = (f32("rope.freq_base_swa", _scaled_window_base),)
+UNSCALED_WINDOW_ROPE = (f32("rope.freq_base_swa", _window_base),)

@@ -92,7 +92,7 @@ _OLMO_2 = Architecture(
 _OLMO_3 = replace(
     _OLMO_2,
     hf_classes=("Olmo3ForCausalLM",),
-    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.WINDOW + rows.WINDOW_PATTERN + rows.WINDOW_ROPE,
+    hyperparameters=rows.DECODER + rows.RMS_NORM + rows.WINDOW + rows.WINDOW_PATTERN + rows.UNSCALED_WINDOW_ROPE,
 )
 
 

@@ -81,7 +81,7 @@ _MELLUM = Architecture(
     hf_classes=("MellumForCausalLM",),
     gguf_name="mellum",
     hyperparameters=(
-        *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS + _WINDOW + rows.WINDOW_ROPE),
+        *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS + _WINDOW + rows.UNSCALED_WINDOW_ROPE),
         rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
     ),
     tensors=RequiredTensors(layer={**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS, **shapes.EXPERT_FEED_FORWARD}),
@@ -200,7 +200,7 @@ _LAGUNA = Architecture(
     gguf_name="laguna",
     hyperparameters=(
         *rows.without(rows.DECODER, "attention.head_count"),
-        *(rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS + _WINDOW + rows.WINDOW_ROPE),
+        *(rows.RMS_NORM + rows.VOCABULARY + rows.EXPERTS + _WINDOW + rows.UNSCALED_WINDOW_ROPE),
         rows.u32_list("attention.head_count", _heads),
         rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
         rows.u32("rope.dimension_count_swa", _rotated_in_windows),
