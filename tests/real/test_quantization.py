@@ -9,6 +9,8 @@ import pytest
 
 from tests.real.quantizing import quantized_loss
 
+pytestmark = pytest.mark.slow
+
 # How far the predictions of a text may be from the original's, in nats a token. The original is Q4_1, its rows are no
 # multiples of 256 (so K and IQ types fall back to others), and rounding of activations alone costs 0.003.
 MOST_KLD = {
