@@ -10,6 +10,8 @@ from tests.app.running import RunningService
 from tests.real.comparing import CLEAR_MARGIN
 from tests.real.texts import PASSAGE, TEXTS
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = {
     "a copy": PASSAGE + PASSAGE + PASSAGE[:60],
     "an edit": TEXTS["code"] + "\n" + TEXTS["code"].replace("average", "mean")[:80],

@@ -11,6 +11,8 @@ import pytest
 from tests.app.running import RunningService
 from tests.real.texts import TEXTS
 
+pytestmark = pytest.mark.slow
+
 # By which way caches are saved: a model whose cells may be cut anywhere, and one with sliding windows.
 MODELS = ("smollm_file", "gemma_file")
 

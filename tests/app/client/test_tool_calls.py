@@ -13,7 +13,7 @@ CALL = '<tool_call>\n{"name": "read_file", "arguments": {"path": "notes.txt"}}\n
 
 async def test_calls_arrive_and_their_results_are_answered(service: RunningService) -> None:
     options = GenerationOptions(tools=(READ,), temperature=0.0)
-    question = Message("user", f"Read it. <say>One moment.{CALL}{CALL}</say>")
+    question = Message("user", f"Read it. <say>One moment.{CALL}{CALL.replace('notes', 'plans')}</say>")
     calls: tuple[ToolCall, ...] = ()
     text = ""
     async with ServiceClient(service.url) as client:
@@ -24,7 +24,9 @@ async def test_calls_arrive_and_their_results_are_answered(service: RunningServi
             else:
                 assert event.finish_reason == "tool_calls"
         assert text.strip() == "One moment."
-        assert [(call.name, call.arguments) for call in calls] == [("read_file", '{"path": "notes.txt"}')] * 2
+        assert [(call.name, call.arguments) for call in calls] == [
+            ("read_file", f'{{"path": "{name}.txt"}}') for name in ("notes", "plans")
+        ]
         assert len({call.call_id for call in calls}) == 2
         results = [Message("tool", "<say>Leeks.</say>", call_id=call.call_id, name=call.name) for call in calls]
         turns = [question, Message("assistant", text, calls=calls), *results]

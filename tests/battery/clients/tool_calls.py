@@ -169,7 +169,9 @@ def draw(chance: random.Random, number: int, names: Sequence[str]) -> Case:
     )
     calling = ToolCalling(tool_format, options)
     bound = bound_calls(calling, tags, _JSON if way == "json" else None)
-    assert not bound.notices, bound.notices
+    # of a schema's formats a call's grammar has none
+    unbound = [notice for notice in bound.notices if "schema's format" not in notice]
+    assert not unbound, unbound
     sampling = SamplingParams(
         temperature=chance.choice((0.7, 1.0, 1.5, 3.0)),
         top_k=chance.choice((0, 40)),
