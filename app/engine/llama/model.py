@@ -30,9 +30,9 @@ from app.engine.llama.host_memory import (
     StepWeights,
     new_zero_pages_given_back,
 )
-from app.engine.llama.native import EvalObserver, ggml_function, lib, load_error, native_log
+from app.engine.llama.native import EvalObserver, architecture_of, ggml_function, lib, load_error, native_log
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
-from app.engine.llama.rope_scaling import architecture_of, context_params
+from app.engine.llama.rope_scaling import context_params
 from app.engine.media.chunks import MediaDecoder
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.engine.request import Adapter
@@ -303,8 +303,7 @@ def dry_compute_bytes(path: Path, config: RunConfig, parameters: LoadParameters)
     Raises EngineError if llama.cpp cannot run the model, or a device no longer exists."""
     params, placement, log = _model_params(), PlacementParams(parameters), native_log()
     placement.fill(params)
-    params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # with mmap llama.cpp 0.3.36 asserts and aborts
-    params.use_extra_bufts = False
+    _leave_out_weights(params)
     with _loaded(path, params) as model:
         log.take_buffers()
         context = lib.llama_init_from_model(model, dry_context_params(model, config, parameters))
@@ -321,8 +320,8 @@ def unread_tensors(path: Path, names: Iterable[str], *, has_graph: bool) -> list
     Raises EngineError with llama.cpp's message where it fails for another reason than unread tensors.
     """
     params, log = _model_params(), native_log()
-    params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE
-    params.use_extra_bufts, params.n_gpu_layers = False, 0
+    _leave_out_weights(params)
+    params.n_gpu_layers = 0
     loaded: set[str] = set()
     log.loaded_tensors = loaded
     try:
@@ -344,6 +343,11 @@ def _build_graph(model: int) -> None:
     if not context:
         raise EngineError(f"llama.cpp cannot run this model: {native_log().last_lines()}", "Choose another model.")
     lib.llama_free(context)
+
+
+def _leave_out_weights(params: lib.llama_model_params) -> None:
+    params.no_alloc, params.load_mode = True, lib.LLAMA_LOAD_MODE_NONE  # with mmap llama.cpp 0.3.36 asserts and aborts
+    params.use_extra_bufts = False
 
 
 def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters) -> lib.llama_context_params:

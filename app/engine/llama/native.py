@@ -124,6 +124,19 @@ def load_error(what: str, words: str, remedy: str) -> EngineError:
     return MemoryShortError(f"Not enough memory: {what}{needs}.", remedy)
 
 
+def metadata_text(model: int, key: str) -> str | None:
+    """Return the value of `key` in a loaded model's metadata as text, cut after 63 bytes; None where it is missing."""
+    buffer = ctypes.create_string_buffer(64)
+    if lib.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer)) < 0:
+        return None
+    return buffer.value.decode("utf-8", "replace")
+
+
+def architecture_of(model: int) -> str:
+    """Return llama.cpp's name for the architecture of a loaded model."""
+    return metadata_text(model, "general.architecture") or ""
+
+
 @cache
 def mtmd() -> Any:
     """Return the binding of libmtmd, loaded only for models with a projector; its log goes where llama.cpp's goes."""

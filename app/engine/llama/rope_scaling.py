@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 
-from app.engine.llama.native import lib
+from app.engine.llama.native import architecture_of, lib, metadata_text
 
 # parameters of a context, and metadata that llama.cpp 0.3.36 reads for Grok and Mistral 3 only
 _RAMP = ("yarn_beta_fast", "yarn_beta_slow")
@@ -39,11 +38,6 @@ def scales_rotations(model: int) -> bool:
     return abs(scale - 1) > _MAX_ERROR
 
 
-def architecture_of(model: int) -> str:
-    """Return llama.cpp's name for the architecture of a loaded model."""
-    return _metadata(model, "general.architecture") or ""
-
-
 def _number(model: int, key: str) -> float | None:
     try:
         return float(_text(model, key) or "")
@@ -52,11 +46,4 @@ def _number(model: int, key: str) -> float | None:
 
 
 def _text(model: int, key: str) -> str | None:
-    return _metadata(model, f"{architecture_of(model)}.{key}")
-
-
-def _metadata(model: int, key: str) -> str | None:
-    buffer = ctypes.create_string_buffer(64)
-    if lib.llama_model_meta_val_str(model, key.encode(), buffer, len(buffer)) < 0:
-        return None
-    return buffer.value.decode("utf-8", "replace")
+    return metadata_text(model, f"{architecture_of(model)}.{key}")

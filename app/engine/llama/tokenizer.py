@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import cached_property
 
-from app.engine.llama.native import lib, prompt_bytes, tokenize
+from app.engine.llama.native import lib, metadata_text, prompt_bytes, tokenize
 from app.engine.wordpiece import WordPieceTokenizer, WordPieceVocabulary
 
 _DEFAULT_UNKNOWN = 100  # BERT's, and llama.cpp's for files without one (src/llama-vocab.cpp in llama-cpp-python 0.3.36)
@@ -49,7 +48,4 @@ class LlamaTokenizer:
         )
 
     def _metadata(self, name: str) -> str:
-        """Return a short value of the file's metadata as text, empty where it is missing."""
-        buffer = ctypes.create_string_buffer(16)
-        size = lib.llama_model_meta_val_str(self._model, f"tokenizer.ggml.{name}".encode(), buffer, len(buffer))
-        return "" if size < 0 else buffer.value.decode("ascii", "replace")
+        return metadata_text(self._model, f"tokenizer.ggml.{name}") or ""
