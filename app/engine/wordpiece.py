@@ -50,14 +50,18 @@ class WordPieceTokenizer:
         self._begins = {text.removeprefix(WORD_BEGIN): i for text, i in words if text.startswith(WORD_BEGIN)}
         self._continuations = {text: i for text, i in words if not text.startswith(WORD_BEGIN)}
         self._longest = max((len(text) for text in (*self._begins, *self._continuations)), default=0)
+        self._whole: dict[bool, Mapping[str, int]] = {
+            False: vocabulary.specials,
+            True: {**vocabulary.specials, **vocabulary.controls},
+        }
+        self._splits = {parses_special: _split_pattern(whole) for parses_special, whole in self._whole.items()}
         self._cleaned, self._separated = _Cleaning(), _Separation(vocabulary)
         self._pieces = lru_cache(_MAX_WORDS_CACHED)(self._split_word)
 
     def __call__(self, text: str, add_special: bool, parse_special: bool) -> list[int]:
-        vocabulary = self._vocabulary
-        whole = {**vocabulary.specials, **(vocabulary.controls if parse_special else {})}
+        vocabulary, whole, split = self._vocabulary, self._whole[parse_special], self._splits[parse_special]
         tokens = [*vocabulary.begin] if add_special else []
-        for part in _parts(text, whole):
+        for part in split.split(text) if split else [text]:
             tokens.extend([whole[part]] if part in whole else self._words(part))
         return [*tokens, *vocabulary.end] if add_special else tokens
 
@@ -81,12 +85,10 @@ class WordPieceTokenizer:
         return tuple(tokens) or (self._vocabulary.unknown,)
 
 
-def _parts(text: str, whole: Mapping[str, int]) -> list[str]:
-    """Return the parts of `text`, of which each text of `whole` is one, the longest where several begin."""
-    if not whole:
-        return [text]
+def _split_pattern(whole: Mapping[str, int]) -> re.Pattern[str] | None:
+    """Return a pattern that splits a text before and behind each of `whole`, the longest where several begin."""
     longest_first = sorted(whole, key=len, reverse=True)
-    return re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+    return re.compile(f"({'|'.join(map(re.escape, longest_first))})") if whole else None
 
 
 class _Cleaning(dict[int, str | None]):
