@@ -120,9 +120,10 @@ class ToolCallParser:
         self._step = self._bare if tool_format.bare else self._first_step
         self._text: list[str] = []
         self._parts: list[ToolCallDelta] = []
-        self._made: list[tuple[str, str]] = []  # whole calls, by name and arguments
+        self._made: list[tuple[str, str, object]] = []  # of whole calls the name, the squeezed arguments, their value
         self._name = ""  # of the call that is being read, and its arguments so far
         self._written: list[str] = []
+        self._squeezed = ""  # all of these
         self._held: list[ToolCallDelta] = []  # its parts, as long as an earlier call begins with the same text
         self._must_call = options.must_call
         self.n_calls = 0
@@ -248,7 +249,7 @@ class ToolCallParser:
         if not name or (self.n_calls and not self._may_repeat):
             return False
         self._unread, self._doubtful = self._unread[n_characters:], ""
-        self._name, self._written = name, []
+        self._name, self._written, self._squeezed = name, [], ""
         self._add_part(ToolCallDelta(self.n_calls, call_id or self._new_id(), name), is_first=True)
         self.n_calls += 1
         is_object = self._step == self._in_object
@@ -273,6 +274,7 @@ class ToolCallParser:
     def _add_arguments(self, text: str) -> None:
         if text:
             self._written.append(text)
+            self._squeezed += _squeezed(text)
             self._add_part(ToolCallDelta(self.n_calls - 1, arguments=text))
 
     def _add_part(self, part: ToolCallDelta, *, is_first: bool = False) -> None:
@@ -280,8 +282,7 @@ class ToolCallParser:
             self._parts.append(part)
             return
         self._held.append(part)
-        begun = _squeezed("".join(self._written))
-        if not any(name == self._name and _squeezed(made).startswith(begun) for name, made in self._made):
+        if not any(name == self._name and made.startswith(self._squeezed) for name, made, _ in self._made):
             self._show()
 
     def _show(self) -> None:
@@ -290,15 +291,14 @@ class ToolCallParser:
 
     def _end_call(self) -> None:
         """End the call that is being read: one that was made before is left out, and what was cut off of it."""
-        arguments = "".join(self._written)
+        value = _parsed("".join(self._written))
         if self._held:
-            value = _parsed(arguments)
-            if value is None or any(name == self._name and _parsed(made) == value for name, made in self._made):
+            if value is None or any(name == self._name and made == value for name, _, made in self._made):
                 self._held = []
                 self.n_calls -= 1
                 return
             self._show()
-        self._made.append((self._name, arguments))
+        self._made.append((self._name, self._squeezed, value))
 
     def _end_of_object(self) -> bool:
         n_read = n_after_arguments(self._unread, is_final=self._is_final)
