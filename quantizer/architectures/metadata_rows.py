@@ -198,7 +198,8 @@ def attention_correction(native: Callable[[Config, Yarn], float]) -> Hyperparame
     return f32("rope.scaling.attn_factor", read)
 
 
-def _scaling_factor(config: Config) -> Value:
+def scaling_factor(config: Config) -> Value:
+    """Return by how much a yarn or linear scaling lengthens the context, None for another."""
     yarn = yarn_of(config)
     return yarn.factor if yarn else rope_number("factor", kinds=("linear",))(config)
 
@@ -210,7 +211,7 @@ def _if_configured(name: str) -> Callable[[Config], Value]:
 _ORIGINAL_CONTEXT = u32("rope.scaling.original_context_length", yarn_number(lambda yarn: yarn.n_original))
 ROPE = (
     string("rope.scaling.type", lambda config: kind if (kind := kind_of(config)) in ("linear", "yarn") else None),
-    f32("rope.scaling.factor", _scaling_factor),
+    f32("rope.scaling.factor", scaling_factor),
     _ORIGINAL_CONTEXT,
     attention_correction(lambda _config, yarn: mscale(yarn.factor, 1.0)),
     # llama.cpp reads these for two architectures; the engine passes them to it for all
@@ -462,8 +463,8 @@ def windows_but_every(n: int) -> Callable[[Config], list[str]]:
 
 def _window_base(config: Config) -> Value:
     windowed = config.section("rope_parameters").section("sliding_attention")
-    kind_of(windowed_config := Config({"rope_parameters": windowed.values}), ("default",))
-    return rope_of(windowed_config).optional_number("rope_theta") or config.optional_number("rope_local_base_freq")
+    kind_of(Config({"rope_parameters": windowed.values}), ("default",))  # refuses a scaling of layers with a window
+    return windowed.optional_number("rope_theta") or config.optional_number("rope_local_base_freq")
 
 
 def _pattern(config: Config) -> Value:

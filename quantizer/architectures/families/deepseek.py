@@ -54,7 +54,7 @@ def _log_multiplier(config: Config) -> Value:
     modeling_deepseek_v3.py, transformers 5.24; src/models/deepseek2.cpp as vendored in llama-cpp-python 0.3.36.
     """
     weight, yarn = rows.rope_of(config).optional_number("mscale_all_dim"), rows.yarn_of(config)
-    factor = yarn.factor if yarn else rows.rope_number("factor", kinds=("linear",))(config)
+    factor = rows.scaling_factor(config)
     own = yarn.attention if yarn else rows.mscale(float(factor or 1), 1.0)  # type: ignore[arg-type]
     if own == 1 or not isinstance(factor, float) or factor <= 1:
         return None if weight is None else 0.1 * weight
