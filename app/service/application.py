@@ -125,7 +125,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        beginning = [asyncio.create_task(work) for work in (models.warm_up(), prune())]
+        beginning = [asyncio.create_task(work) for work in (models.warm_up(), prune(), jobs.adopt())]
         yield
         for task in beginning:
             task.cancel()

@@ -28,6 +28,7 @@ MAX_WAITING = 200
 INTERVAL_S = 0.1  # between two updates of a subscriber
 _TICK_S = 1e-3  # between jobs that a clock would put in the wrong order
 _SAVE_INTERVAL_S = 5.0  # for progress, which matters little after a restart
+_ADOPT_INTERVAL_S = 0.5
 
 # Two downloads share a line well; two conversions or measurements take each other's time, and spoil the figures.
 LIMITS: Mapping[Resource, int] = {"network": 2, "machine": 1}
@@ -73,6 +74,21 @@ class JobManager:
         self._subscriptions = Subscriptions(self._notify_if_idle)
         for job in [job for job in self.all if not job.has_ended]:
             self._save(_interrupted(job))
+
+    async def adopt(self) -> None:
+        """Add the unfinished jobs of services that were still running when this one started, once those have ended.
+
+        An app that is started again right after it was killed has a service of its own while the previous one still
+        waits for its jobs to end.
+        """
+        while self._store.is_shared:
+            await asyncio.sleep(_ADOPT_INTERVAL_S)
+            known = set(self._jobs)  # also what is forgotten while the files are read
+            found = [job for job in await asyncio.to_thread(self._store.load) if job.id not in known]
+            for job in found:
+                self._update(job if job.has_ended else _interrupted(job))
+            if found:
+                self._jobs = {job.id: job for job in sorted(self.all, key=lambda job: (job.created_s, job.id))}
 
     @property
     def all(self) -> tuple[Job, ...]:

@@ -294,11 +294,12 @@ class JobStore:
     """The jobs in `folder`, which is created with the first one.
 
     Each unfinished job names a lock that its service holds as long as it runs, so that two services on one data folder
-    leave each other's jobs alone.
+    leave each other's jobs alone. `is_shared` says whether `load` left a job to another service.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.is_shared = False
         self._owner = secrets.token_hex(8)
         self._lock: BaseFileLock | None = None
 
@@ -316,6 +317,7 @@ class JobStore:
                 owners[owner] = self._is_alive(owner)
             if job.id == path.stem and (job.has_ended or not owners[owner]):
                 jobs.append(job)
+        self.is_shared = any(is_alive for owner, is_alive in owners.items() if owner != self._owner)
         return sorted(jobs, key=lambda job: (job.created_s, job.id))
 
     def save(self, job: Job) -> None:

@@ -22,6 +22,7 @@ from app.service.http.errors import RefusedError
 from app.service.jobs import manager as module
 from app.service.jobs.arguments import Resource
 from app.service.jobs.manager import LIMITS, JobManager, Subscriptions, startable
+from app.service.jobs.run import JobStore
 from app.settings.settings import Settings
 
 # Writes its arguments down, says a step and does what its last word asks for.
@@ -99,6 +100,35 @@ async def test_each_end_has_its_state(opened: Opened) -> None:
         assert "status 3: last words" in died.error.cause
         assert failed.error.cause == "Full."
         assert "last words" in jobs.log(died.id)
+
+
+async def test_the_next_service_lists_the_jobs_of_one_that_ends_after_it_has_started(opened: Opened) -> None:
+    async with opened() as last:
+        ended = await end_of(last, await last.start(TuneOptions(model="first")))
+        waiting = await last.start(TuneOptions(model="wait"))
+        await running(last, waiting)
+        async with opened() as jobs, asyncio.timeout(60):
+            assert [job.id for job in jobs.all] == [ended.id]
+            adopting = asyncio.create_task(jobs.adopt())
+            newer = await end_of(jobs, await jobs.start(TuneOptions(model="newer")))
+            jobs.forget(ended.id)
+            await last.close()
+            await adopting
+            assert [(job.id, job.state) for job in jobs.all] == [(waiting.id, "interrupted"), (newer.id, "done")]
+            assert (await jobs.retry(waiting.id)).state in ("queued", "running")
+
+
+async def test_the_jobs_of_a_service_that_is_killed_after_the_start_of_the_next_are_interrupted(
+    opened: Opened, tmp_path: Path
+) -> None:
+    last = JobStore(tmp_path / "jobs")
+    last.save(Job(id="ab12", kind="tune", title="Tune", arguments={"model": "guide"}, created_s=1.0, state="running"))
+    async with opened() as jobs, asyncio.timeout(60):
+        assert jobs.all == ()
+        last.close()
+        await jobs.adopt()
+        assert [(job.id, job.state) for job in jobs.all] == [("ab12", "interrupted")]
+    assert [job.state for job in JobStore(tmp_path / "jobs").load()] == ["interrupted"]
 
 
 async def test_jobs_are_listed_in_the_order_of_their_start_though_the_clock_was_put_back(
