@@ -164,6 +164,7 @@ class Request:
     priority: int = 0  # the higher is served first
     max_draft_tokens: int | None = None  # verified in a step; None: as many as pay
     conversation: str = ""  # what its states belong to and are removed with, in characters of a file name
+    notices: tuple[str, ...] = ()  # what of the client's request has no effect: for its answer, nothing to compute
 
     def __post_init__(self) -> None:
         self._check_prompt()

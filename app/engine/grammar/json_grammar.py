@@ -30,6 +30,7 @@ from app.engine.grammar.json_schema import (
     Schema,
     bounds,
     constraints,
+    format_notices,
     is_of_type,
     is_same,
     is_supported,
@@ -64,14 +65,18 @@ def schema_rule(schema: object, rules: GbnfRules, document: object = None) -> st
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
-    """An answer that is JSON of `schema`, as parsed from JSON; `grammar` is the GBNF of that JSON alone. Raises
-    RequestError as `schema_grammar` does."""
+    """An answer that is JSON of `schema`, as parsed from JSON; `grammar` is the GBNF of that JSON alone, and `notices`
+    say what of the schema that does not enforce. Raises RequestError as `schema_grammar` does."""
 
     schema: Any
     grammar: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "grammar", schema_grammar(self.schema))
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        return format_notices(self.schema)
 
     def rule(self, rules: GbnfRules) -> str:
         """Return a rule of `rules` for the JSON."""

@@ -79,6 +79,7 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
             sampling=self.sampling(json_format),
             max_tokens=max_tokens,
             stop=self.stop_strings(),
+            notices=json_format.notices if json_format else (),
             **options,
         )
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from app.common.answer_text import reasoning_tags_of
 from app.engine.grammar.json_grammar import JsonFormat
-from app.engine.grammar.json_schema import format_notices
 from app.engine.request import Request
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
@@ -60,8 +59,11 @@ class ChatTurn:
 
     def bound(self, generation: Generation, chat_template: str, calls: BoundCalls | None = None) -> Request:
         """Return the request of `generation` with what binds its answer: the budget of reasoning, a grammar, or
-        `calls`, which are computed unless they are given. Raises RequestError for what cannot be enforced."""
+        `calls`, which are computed unless they are given. Raises RequestError for what cannot be enforced, and has
+        notices of what is not."""
         (request,) = generation.requests
+        if self.json_format:
+            request = replace(request, notices=self.json_format.notices)
         tags, tool_calling = generation.tags, generation.tool_calling
         if not request.sampling.grammar:  # the client's has no rules for reasoning
             may_call = tool_calling is not None
@@ -69,7 +71,8 @@ class ChatTurn:
             request = replace(request, reasoning=budget)
         if tool_calling is not None:
             calls = calls or bound_calls(tool_calling, tags, self.json_format)
-            return replace(request, sampling=replace(request.sampling, calls=calls.rules))
+            notices = (*calls.notices, *request.notices)
+            return replace(request, sampling=replace(request.sampling, calls=calls.rules), notices=notices)
         if self.json_format:
             grammar = answer_grammar(self.json_format, tags)
             return replace(request, sampling=replace(request.sampling, grammar=grammar))
@@ -92,9 +95,6 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     generation, calls = replace(generation, requests=(request,)), None
     if generation.tool_calling is not None:  # a second for 200 tools that were not seen before
         calls = await asyncio.to_thread(bound_calls, generation.tool_calling, generation.tags, turn.json_format)
-        model.record.notices += calls.notices
-    if turn.json_format is not None:
-        model.record.notices += format_notices(turn.json_format.schema)
     requests = turn.bound(generation, model.file.chat_template, calls).variants(turn.n_answers)
     if notice := notice_of_notes(turn.messages, turn.media.senses):
         model.record.notices.append(notice)

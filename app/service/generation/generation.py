@@ -201,6 +201,7 @@ class Generation:
             request.request_id: Answer(index, answer_parser(self.tags, self.tool_calling, **how))
             for index, request in enumerate(self.requests)
         }
+        model.record.notices += dict.fromkeys(notice for request in self.requests for notice in request.notices)
         async with model.answer(*self.requests) as events:
             async for event in events:
                 answer = answers[event.request_id]

@@ -131,6 +131,41 @@ async def test_ignored_fields_are_in_a_header_a_field_and_the_lines_of_the_log(
     assert events == [f"{path} ignores frob nicate"]
 
 
+SCHEMA = {"type": "object", "properties": {"at": {"type": "string", "format": "hostname"}}}
+STRICT = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
+# Path → the same schema in its words. The last are continued as text, without a chat template.
+WITH_SCHEMA = {
+    "/v1/chat/completions": {"response_format": STRICT},
+    "/v1/messages": {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+    "/v1/responses": {"text": {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA}}},
+    "/api/chat": {"format": SCHEMA},
+    "/api/generate": {"format": SCHEMA},
+    "/v1/completions": {"response_format": STRICT},
+    "/completion": {"json_schema": SCHEMA},
+    "/api/generate?raw": {"format": SCHEMA, "raw": True},
+}
+
+
+@pytest.mark.parametrize("path", WITH_SCHEMA)
+async def test_each_answer_names_the_format_of_its_schema_that_is_not_enforced_once(
+    tmp_path: Path, tiny_model: Path, path: str
+) -> None:
+    route = path.split("?")[0]
+    async with _service(tmp_path, tiny_model) as service:
+        answer = await service.http.post(route, json=WHOLE[route] | WITH_SCHEMA[path])
+        assert answer.status_code == 200, answer.text
+        stream = (await service.http.post(route, json=WHOLE[route] | WITH_SCHEMA[path] | {"stream": True})).text
+    assert answer.json()["warnings"] == ["The schema's format 'hostname' is not enforced."]
+    assert "format 'hostname' is not enforced" in stream
+
+
+async def test_of_several_prompts_with_one_schema_the_notice_comes_once(tmp_path: Path, tiny_model: Path) -> None:
+    body = {"prompt": ["one", "two"], "max_tokens": 4, **WITH_SCHEMA["/v1/completions"]}
+    async with _service(tmp_path, tiny_model) as service:
+        answer = await service.http.post("/v1/completions", json=body)
+    assert answer.json()["warnings"] == ["The schema's format 'hostname' is not enforced."]
+
+
 async def test_of_many_ignored_fields_some_are_named_and_not_for_ever_logged(
     tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
