@@ -131,6 +131,8 @@ _LEAST_ROOM_TOKENS = 128  # for what is read at once
 _MARGIN_SHARE = 20  # of the context a twentieth: an estimate may be wrong
 _WORDS_PER_TOKEN = 0.5  # asked for, so that a summary ends before its limit in most languages
 _MOST_FILES = 20
+_SENTENCES = re.compile(r""".*(?:[.!?…]["'”’»)\]*_`]*(?=\s|$)|[。！？]|\n)""", re.DOTALL)
+_WORDS = re.compile(r".*\s", re.DOTALL)
 
 _REQUEST = (
     "Summarise our conversation so far. Your summary will take the place of these messages, so that the conversation "
@@ -468,14 +470,17 @@ def summary_turn(summary: str) -> str:
     return _TURN.format(summary=summary)
 
 
-def checked_summary(text: str, finish_reason: str, n_tokens: int) -> str:
-    """Return a summary as it is stored. Raises RequestError for one that is empty or did not end."""
-    remedy = "/compact with a few words about what matters tries again; another model may do better (F6)."
-    if not text.strip():
+def checked_summary(text: str, *, is_cut: bool) -> str:
+    """Return a summary as it is stored: one that `is_cut`, because the model wrote on up to the limit, as small ones
+    do, up to its last whole sentence or line, or else word. Raises RequestError for one that is empty."""
+    text = text.strip()
+    if is_cut:
+        whole = _SENTENCES.match(text) or _WORDS.match(text)
+        text = whole.group().rstrip() if whole else text
+    if not text:
+        remedy = "/compact with a few words about what matters tries again; another model may do better (F6)."
         raise RequestError("The model wrote an empty summary, so nothing was compacted.", remedy)
-    if finish_reason == "length":
-        raise RequestError(f"The summary did not end within {n_tokens:,} tokens, so nothing was compacted.", remedy)
-    return text.strip()
+    return text
 
 
 def with_files(summary: str, summarised: Sequence[Message]) -> str:

@@ -190,7 +190,7 @@ async def _write(chat: ChatState, leaf_id: int | None, plan: CompactionPlan, foc
                         yield Written(written, chunk.text)
             if cost is None:
                 raise RequestError("The summary did not end.", "/compact tries again.")
-            text = checked_summary(text, cost.finish_reason, plan.n_summary_tokens)
+            text = checked_summary(text, is_cut=cost.finish_reason == "length")
         assert cost is not None, "a plan has parts"
         n_after = plan.n_tokens_left + cost.n_output_tokens
         stats: dict[str, Scalar] = {**asdict(cost), TOKENS_BEFORE: n_before, TOKENS_AFTER: n_after}
@@ -208,6 +208,8 @@ async def _write(chat: ChatState, leaf_id: int | None, plan: CompactionPlan, foc
             conversation.leaf_id = leaf_id
     entry = conversation.entries()[-1]
     saved = f": {n_before:,} → {n_after:,} tokens"
+    if cost.finish_reason == "length":
+        saved += f". The summary did not end within {plan.n_summary_tokens:,} tokens and was cut"
     yield Note(f"Compacted {entry.n_summarised} message{'s' if entry.n_summarised != 1 else ''}{saved}")
 
 

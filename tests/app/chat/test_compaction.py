@@ -306,11 +306,30 @@ def test_a_summary_is_told_as_a_summary() -> None:
     assert "\n\nSoup with leeks.\n\n" in summary_turn("Soup with leeks.")
 
 
-@pytest.mark.parametrize(("text", "reason"), [("", "stop"), (" \n", "stop"), ("It was", "length")])
-def test_an_empty_or_endless_summary_is_an_error_with_a_way_out(text: str, reason: str) -> None:
+@pytest.mark.parametrize("is_cut", [False, True])
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_summary_is_an_error_with_a_way_out(text: str, is_cut: bool) -> None:
     with pytest.raises(RequestError, match="nothing was compacted") as raised:
-        checked_summary(text, reason, 300)
+        checked_summary(text, is_cut=is_cut)
     assert "/compact" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("A soup. It has 1.5 l of wat", "A soup."),
+        ("A soup! (With leeks.) And the", "A soup! (With leeks.)"),
+        ("- 3 leeks\n- salt\n- pep", "- 3 leeks\n- salt"),
+        ("スープです。ネギが入", "スープです。"),
+        ("soup with leeks and pot", "soup with leeks and"),
+        ("A soup.", "A soup."),
+        ("soup", "soup"),
+        ("汤" * 5, "汤" * 5),
+    ],
+)
+def test_a_summary_that_is_cut_ends_with_its_last_whole_sentence(text: str, kept: str) -> None:
+    assert checked_summary(text, is_cut=True) == kept
+    assert checked_summary(f" {text}\n", is_cut=False) == text
 
 
 def test_a_summary_names_the_files_that_are_no_longer_sent() -> None:

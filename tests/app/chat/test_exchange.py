@@ -19,7 +19,7 @@ from app.protocol.errors import ContextOverflowError
 from app.tools.approval import Decision, ToolSettings
 from quantizer.system.errors import EngineError, StorageError
 from tests.app.chat.tool_chats import TOOLS, backend_of, call, calling, roles, said, unbatched
-from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
+from tests.app.client.scripted_client import COMPLETED, READY, ScriptedClient, ScriptedReply
 
 __all__ = ["unbatched"]
 
@@ -34,9 +34,9 @@ LONG = (reply("One. " + "leeks " * 700, 60, 1000), reply("leeks " * 300 + "Two."
 THIRD = MessageContent(role="user", content="And now? " + "word " * 80)
 
 
-def chat_of(client: ScriptedClient, tools: ToolSettings = TOOLS) -> ChatState:
+def chat_of(client: ScriptedClient, tools: ToolSettings = TOOLS, n_ctx: int = 2048) -> ChatState:
     opened = OpenedChat(InMemoryChatRepository().new(), Conversation(ChatSettings(tools=tools)))
-    model = LoadedModel(client, ConnectionState(phase="ready", model="guide", n_ctx=2048))
+    model = LoadedModel(client, ConnectionState(phase="ready", model="guide", n_ctx=n_ctx))
     return ChatState(opened, model, tools=backend_of(), clock=lambda: 0.0)
 
 
@@ -172,6 +172,40 @@ async def test_a_summary_that_fails_is_a_note_and_the_question_is_sent_as_it_is(
     assert "empty summary" in note.text
     assert roles(chat.conversation.branch) == ["user", "assistant"] * 3
     assert not chat.may_compact
+
+
+class EndlessModel(ScriptedClient):
+    """Writes on until it meets a limit, as very small models do. A token is a word."""
+
+    def chat(self, messages, model="", options=None):
+        n_prompt = sum(4 + len(message.content.split()) for message in messages)
+        if n_prompt >= self.model.n_ctx:
+            reply = ScriptedReply(ending=ContextOverflowError(n_prompt, self.model.n_ctx))
+        else:
+            n_left = self.model.n_ctx - n_prompt
+            n_words = min(n_left, options.max_tokens or n_left)
+            text = " ".join(f"Fact {n}." for n in range(n_words // 2)) + " And"
+            ending = replace(COMPLETED, n_prompt_tokens=n_prompt, n_output_tokens=n_words, finish_reason="length")
+            reply = ScriptedReply(deltas=(text,), ending=ending)
+        self._replies = (reply,)
+        return super().chat(messages, model, options)
+
+
+@pytest.mark.parametrize("n_ctx", [768, 1024, 2048])
+@pytest.mark.parametrize("options", [{}, {"max_tokens": 100}], ids=["unlimited", "short answers"])
+async def test_a_chat_with_a_model_that_never_ends_goes_on_in_a_small_context(n_ctx, options):
+    client = EndlessModel(model=replace(READY, n_ctx=n_ctx))
+    chat = chat_of(client, ToolSettings(), n_ctx)
+    chat.conversation.settings = replace(chat.conversation.settings, options=options)
+    notes = []
+    for _ in range(40):
+        events = await drained(ask(chat, QUESTION, chat.conversation.leaf_id))
+        notes += [event.text for event in events if isinstance(event, Note)]
+        assert not chat.conversation.errors
+    summaries = [message for message in chat.conversation.branch if message.role == "summary"]
+    assert len(summaries) == len(notes) > 2
+    assert all("did not end within" in note and "was cut" in note for note in notes)
+    assert all(summary.content.endswith(".") for summary in summaries)
 
 
 async def test_asking_again_replaces_a_blank_answer_and_keeps_others_as_versions():

@@ -405,7 +405,7 @@ def summary_line(entry: TranscriptEntry) -> str:
         number, n_parts = entry.part
         part = f", part {number} of {n_parts}" if n_parts > 1 else ""
         return f"Summarising {count}{part}: Esc stops it"
-    if entry.ending is not Ending.COMPLETE:
+    if entry.ending not in (Ending.COMPLETE, Ending.CUT):  # of one that was cut its whole sentences are sent
         return "A summary that was not finished: all messages are sent"
     verb = "is" if entry.n_summarised == 1 else "are"
     return f"{count} {verb} summarised; they stay in the chat"
