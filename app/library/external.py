@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of, without_heads
-from app.library.local.recipe import MAX_RECIPE_BYTES, Recipe, checked_recipe, read_recipe
+from app.library.local.recipe import MAX_RECIPE_BYTES, Recipe, checked_recipe, read_recipe, recipe_path
 from quantizer.gguf.gguf_reader import ModelFileError
 
 Parsed = TypeVar("Parsed", dict[str, Any], list[Any])
@@ -31,7 +31,7 @@ _MAX_SETTINGS_BYTES = 4 << 20
 _MAIN_BYTES = 256
 _OLLAMA_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # of the service that Linux packages install
 _LAYER = "application/vnd.ollama.image"
-_MODEL_LAYER, _PROJECTOR_LAYER = f"{_LAYER}.model", f"{_LAYER}.projector"
+_MODEL_LAYER, _PROJECTOR_LAYER, _ADAPTER_LAYER = f"{_LAYER}.model", f"{_LAYER}.projector", f"{_LAYER}.adapter"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _BLOB = re.compile(r"sha256-([0-9a-f]{64})")
 _MAX_MANIFESTS_CACHED = 1024
@@ -186,10 +186,25 @@ def recipe_of(ref: ModelRef) -> Recipe:
         raise _bad_layer(ref, str(error)) from error
 
 
+def recipe_stamp(ref: ModelRef) -> str:
+    """Return a stamp of what `recipe_of` reads, which differs after any change of it; empty for a file that is gone."""
+    try:
+        status = (ref.manifest or recipe_path(ref.path)).stat()
+    except OSError:
+        return ""
+    return f"{status.st_mtime_ns}:{status.st_size}:{status.st_ino}"
+
+
+def weights_of(ref: ModelRef) -> tuple[str, ...]:
+    """Return the hashes of the weights and the adapters that Ollama runs the model at `ref` with now."""
+    layers = _layers_of(ref.manifest) if ref.manifest else ()
+    return tuple(digest for kind, digest in layers if kind in (_MODEL_LAYER, _ADAPTER_LAYER))
+
+
 def adapters_of(ref: ModelRef) -> tuple[Path, ...]:
     """Return the LoRA adapters that Ollama runs the model at `ref` with, none for any other program's model."""
     layers = _layers_of(ref.manifest) if ref.manifest else ()
-    return tuple(ref.path.with_name(f"sha256-{digest}") for kind, digest in layers if kind == f"{_LAYER}.adapter")
+    return tuple(ref.path.with_name(f"sha256-{digest}") for kind, digest in layers if kind == _ADAPTER_LAYER)
 
 
 def _layer_text(ref: ModelRef, digest: str) -> str:

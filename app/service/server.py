@@ -40,7 +40,6 @@ from app.service.models.model_file import (
     NOTHING_ATTACHED,
     Attachments,
     ModelFile,
-    own_attachments,
     read_attachments,
     read_model_file,
 )
@@ -153,18 +152,12 @@ def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, Mod
     """
     try:
         ref = resolve(settings.model, settings)
-        return ref, read_model_file(ref.path, settings.projector, ref.manifest), _attachments(settings, ref)
+        return ref, read_model_file(ref.path, settings.projector, ref.manifest), read_attachments(settings, ref)
     except ModelFileError:
         if not is_owned or settings.model == GUIDE:
             raise
         ref = resolve(GUIDE, settings)
         return ref, read_model_file(ref.path, general_choice(settings.projector)), NOTHING_ATTACHED
-
-
-def _attachments(settings: Settings, ref: ModelRef) -> Attachments:
-    """Return what the settings attach, after the adapters that the model has in Ollama."""
-    own, chosen = own_attachments(ref), read_attachments(settings, ref.path)
-    return replace(chosen, lora=(*own.lora, *chosen.lora))
 
 
 async def _serve_while_loading(

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from app.bench.target import TurnTiming
+    from app.library.local.model_files import ModelRef
     from app.library.machine_fit.planning import PlanningContext
     from offload.advice.doctor import Bottleneck
     from offload.devices.machine import Machine
@@ -80,6 +81,7 @@ def plan(
     from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
     from app.library.hub.selection import find_model
     from app.library.local.projectors import general_choice
+    from app.library.local.resolve import resolve
     from app.library.machine_fit.planning import plan_of_absent
     from app.protocol.plan import describe_plan
     from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS
@@ -108,7 +110,8 @@ def plan(
             lora=tuple(lora or ()) or (settings.lora if is_default else ()),
             control_vector=(),
         )
-        found = _plan_with_auxiliary(candidate, settings, wanted(), is_here=not vram and ram is None)
+        ref = resolve(model, settings)
+        found = _plan_with_auxiliary(candidate, ref, settings, wanted(), is_here=not vram and ram is None)
         data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
     if wants_json:
         print_json(data)
@@ -128,17 +131,17 @@ def _gains(header: Header | None, settings: Settings) -> tuple[dict[str, Any], I
 
 
 def _plan_with_auxiliary(
-    model: PlannedModel, settings: Settings, context: PlanningContext, *, is_here: bool
+    model: PlannedModel, ref: ModelRef, settings: Settings, context: PlanningContext, *, is_here: bool
 ) -> PlacementPlan:
-    """Return the plan of `model` with what `settings` attach to it, else with the draft head and the projector that are
-    kept with it. Raises UserError for files of another kind."""
+    """Return the plan of `model` with its adapters in Ollama and what `settings` attach to it, else with the draft head
+    and the projector that are kept with it. Raises UserError for files of another kind."""
     from app.engine.load.auxiliary_models import best_fit, read_auxiliary_models
     from app.engine.load.head_file import find_head
     from app.library.local.projectors import choose_projector
     from app.library.machine_fit.planning import plan_of
     from app.service.models.model_file import read_attachments
 
-    attached = read_attachments(settings, model.header.path)
+    attached = read_attachments(settings, ref)
     head, notices = (None, ()) if settings.draft else find_head(model.header)
     seeing = choose_projector(model.header, settings.projector)
     notices = (*notices, *seeing.passed_over)

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from app.engine.load.auxiliary_models import read_auxiliary_models
 from app.engine.load.machine import survey
 from app.engine.load.planner import DryRunRequest, compute_by_device, requested_config
 from app.engine.load.run_history import fitted_rates
+from app.library.external import adapters_of
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import GUIDE
 from app.protocol.library import ModelFit, Quant, TypeChoice
@@ -81,15 +83,15 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     return PlanningContext(machine, rates, requested_config(settings, machine))
 
 
-def with_projector(model: PlannedModel, choice: str) -> PlannedModel:
-    """Return a model of this machine with its projector, by a `choice` of the settings for all models."""
+def with_own_files(model: PlannedModel, ref: ModelRef, choice: str) -> PlannedModel:
+    """Return the model at `ref` with its projector, by a `choice` of the settings for all models, and with its adapters
+    in Ollama. Raises ModelFileError for an adapter of another kind."""
     from app.library.local.projectors import choose_projector, general_choice
 
     found = choose_projector(model.header, general_choice(choice)).projector
-    if found is None:
-        return model
-    planned = PlannedProjector.of(found, model.header)
-    return replace(model, auxiliary=replace(model.auxiliary, projector=planned))
+    projector = None if found is None else PlannedProjector.of(found, model.header)
+    adapters = read_auxiliary_models(model.header, adapters=adapters_of(ref)).adapters
+    return replace(model, auxiliary=replace(model.auxiliary, projector=projector, adapters=adapters))
 
 
 def plan_of(model: PlannedModel, settings: Settings, context: PlanningContext, *, is_here: bool) -> PlacementPlan:

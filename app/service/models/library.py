@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.library.external import external_models
+from app.library.external import external_models, weights_of
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
 from app.library.local.model_record import ModelDescription, describe_model
@@ -246,20 +246,21 @@ def _more(device: Device, n_bytes: int) -> Device:
 
 @dataclass(frozen=True, slots=True)
 class _CachedModel:
-    """A model with the notice of how it was found (empty for one in the library), and when it was read."""
+    """A model with the notice of how it was found (empty for one here, which is at `ref`), and when it was read."""
 
     model: PlannedModel
+    ref: ModelRef | None
     notice: str
     stamp: str
     read_s: float
 
     @property
     def is_current(self) -> bool:
-        """Whether its files and what may be its projector are unchanged; of a model of the hub, whether it was read
-        lately."""
-        if self.notice:
+        """Whether its files, its adapters and what may be its projector are unchanged; of a model of the hub, whether
+        it was read lately."""
+        if self.ref is None:
             return time.monotonic() - self.read_s < _MAX_AGE_S
-        return self.stamp == _stamp(self.model)
+        return self.stamp == _stamp(self.ref)
 
 
 class PlanService:
@@ -322,7 +323,7 @@ class PlanService:
     def _model(self, request: PlanRequest, settings: Settings) -> _CachedModel:
         """Return the requested model; its header is read once for each version of the file."""
         from app.library.hub.selection import find_model
-        from app.library.machine_fit.planning import planning_context, with_projector
+        from app.library.machine_fit.planning import planning_context, with_own_files
 
         with self._lock:
             known = self._known.get(request.model)
@@ -330,9 +331,10 @@ class PlanService:
             model, notice = find_model(
                 request.model, settings, lambda: planning_context(settings, self._machine(request, ()))
             )
-            stamp = "" if notice else _stamp(model)
-            model = model if notice else with_projector(model, settings.projector)
-            known = _CachedModel(model, notice, stamp, time.monotonic())
+            ref = None if notice else resolve(request.model, settings)
+            stamp = "" if ref is None else _stamp(ref)
+            model = model if ref is None else with_own_files(model, ref, settings.projector)
+            known = _CachedModel(model, ref, notice, stamp, time.monotonic())
         with self._lock:
             self._known[request.model] = known
             self._known.move_to_end(request.model)
@@ -369,6 +371,5 @@ class PlanService:
         return tuple(runs[-_MAX_MEASURED_RUNS:])
 
 
-def _stamp(model: PlannedModel) -> str:
-    path = model.header.path
-    return f"{path.stat().st_mtime_ns} {projector_stamp(path)}"
+def _stamp(ref: ModelRef) -> str:
+    return f"{ref.path.stat().st_mtime_ns} {projector_stamp(ref.path)} {weights_of(ref)}"

@@ -28,6 +28,7 @@ from app.service.models.model_file import (
     is_placeholder,
     own_attachments,
     read_model_file,
+    with_current_recipe,
 )
 from app.service.models.served_model import ServedModel, TemplateRenderer
 from app.service.pool.background import IdleTuning
@@ -145,7 +146,7 @@ class ModelManager:
     async def named(self, name: str) -> ServedModel:
         """Return the model that clients call `name` (no path), not loaded yet; an empty name is the default.
         Raises UnknownModelError that lists the models."""
-        return await self._known_if_current(name) or await self._open(await self.find(name))
+        return await self._current(await self.find(name))
 
     async def answering(self, name: str, task: ModelTask = "text") -> ServedModel:
         """Return the model that answers a request for `name`: that one, or the one that is meant by a placeholder.
@@ -212,21 +213,27 @@ class ModelManager:
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default
 
-    async def _known_if_current(self, name: str) -> ServedModel | None:
-        """Return the model known as `name`, unless its file or its projector has been removed, added or replaced. A
-        loaded model is not checked, and the default is always kept."""
-        model = self._known(name)
-        if model is None or model is self.default or model.keep_alive.is_holding:
-            return model
-        if await asyncio.to_thread(is_current, model.ref.path, model.file):
+    async def _known_or_opened(self, name: str, when_unfit: UnfitPolicy | None = None) -> ServedModel:
+        known = self._known(name)
+        return await self._current(known.ref if known else await self.catalog.resolve(name), when_unfit)
+
+    async def _current(self, ref: ModelRef, when_unfit: UnfitPolicy | None = None) -> ServedModel:
+        """Return the model at `ref` with its present recipe, opened unless it is known, and again if its files or its
+        projector have been removed, added or replaced. The files of a loaded model are not checked, and the default is
+        always kept."""
+        model = self.serving(ref)
+        if model is None:
+            return await self._open(ref, when_unfit)
+        is_kept = model is self.default or model.keep_alive.is_holding
+        if is_kept or await asyncio.to_thread(is_current, model.ref, model.file):
+            file = await asyncio.to_thread(with_current_recipe, model.ref, model.file)
+            if file is not model.file:
+                model = self._models[model.ref.id] = replace(model, file=file)
             return model
         if self._models.get(model.ref.id) is model and not model.is_busy:
             await self._forget(model)
-        return None
-
-    async def _known_or_opened(self, name: str, when_unfit: UnfitPolicy | None = None) -> ServedModel:
-        known = await self._known_if_current(name)
-        return known or await self._open(await self.catalog.resolve(name), when_unfit)
+        has_moved = model.ref.manifest or not await asyncio.to_thread(model.ref.path.exists)
+        return await self._open(await self.catalog.resolve(model.ref.id) if has_moved else ref, when_unfit)
 
     async def _forget(self, model: ServedModel) -> None:
         del self._models[model.ref.id]

@@ -14,11 +14,11 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from app.library.external import adapters_of, recipe_of
+from app.library.external import adapters_of, recipe_of, recipe_stamp, weights_of
 from app.library.local.model_files import FileIdentity, ModelRef, identity_of
 from app.library.local.projectors import (
     NOTHING_FOUND,
@@ -88,7 +88,10 @@ class ModelFile:
     recipe: Recipe = NO_RECIPE
     identity: FileIdentity = ()
     projector: FoundProjector = NOTHING_FOUND
-    projectors: str = ""  # a stamp of the files that may be its projector
+    # What differs once another file may be its projector, Ollama has other weights for it, or its recipe changed.
+    projectors: str = ""
+    weights: tuple[str, ...] = ()
+    recipe_stamp: str = ""
 
     @property
     def projector_path(self) -> str:
@@ -113,8 +116,10 @@ def read_model_file(path: Path, projector: str = "", manifest: Path | None = Non
     """Read the header of the GGUF at `path`; `projector` is how to choose the one that belongs to it, `manifest` is
     that of a model of Ollama. Raises ModelFileError for a file without a text model, and for a chosen projector that
     does not belong to it."""
-    projectors = projector_stamp(path)  # before reading: a change in between is detected next time
-    header, recipe = validate_gguf(path), recipe_of(ModelRef(path.stem, path, manifest=manifest))
+    ref = ModelRef(path.stem, path, manifest=manifest)
+    # Before reading: a change in between is detected next time.
+    projectors, weights, stamp = projector_stamp(path), weights_of(ref), recipe_stamp(ref)
+    header, recipe = validate_gguf(path), recipe_of(ref)
     check_answers(header, needs_tokenizer=True)
     return ModelFile(
         chat_template=recipe.template or header.text(_TEMPLATE),
@@ -128,11 +133,29 @@ def read_model_file(path: Path, projector: str = "", manifest: Path | None = Non
         identity=identity_of(path),
         projector=choose_projector(header, projector),
         projectors=projectors,
+        weights=weights,
+        recipe_stamp=stamp,
     )
 
 
-def is_current(path: Path, file: ModelFile) -> bool:
-    return identity_of(path) == file.identity and projector_stamp(path) == file.projectors
+def is_current(ref: ModelRef, file: ModelFile) -> bool:
+    """Return whether all that `file` was read from is unchanged, but for its recipe."""
+    return (identity_of(ref.path), projector_stamp(ref.path), weights_of(ref)) == (
+        file.identity,
+        file.projectors,
+        file.weights,
+    )
+
+
+def with_current_recipe(ref: ModelRef, file: ModelFile) -> ModelFile:
+    """Return `file`, with its recipe read again if that changed; a removed manifest changes nothing. Raises
+    ModelFileError for a recipe that cannot be read."""
+    stamp = recipe_stamp(ref)
+    if stamp == file.recipe_stamp or (ref.manifest and not stamp):
+        return file
+    recipe = recipe_of(ref)
+    template = recipe.template or validate_gguf(ref.path).text(_TEMPLATE)
+    return replace(file, recipe=recipe, chat_template=template, recipe_stamp=stamp)
 
 
 def _task(header: Header) -> ModelTask:
@@ -232,13 +255,13 @@ def own_attachments(ref: ModelRef) -> Attachments:
     return Attachments(lora=tuple((str(path), f"adapter-{number}") for number, path in enumerate(adapters, 1)))
 
 
-def read_attachments(settings: Settings, model: Path) -> Attachments:
-    """Return what `settings` attach to the valid GGUF `model`.
+def read_attachments(settings: Settings, ref: ModelRef) -> Attachments:
+    """Return what `settings` attach to the valid model at `ref`, after the adapters that it has in Ollama.
 
     Raises UsageError for an invalid scale, ModelFileError for an invalid file, UnknownModelError for a draft model that
     is not installed.
     """
-    lora = tuple((str(path), name or path.stem) for path, name in map(_split, settings.lora))
+    model, lora = ref.path, tuple((str(path), name or path.stem) for path, name in map(_split, settings.lora))
     vectors = tuple((str(path), _scale(text)) for path, text in map(_split, settings.control_vector))
     for file, _ in lora:
         validate_adapter(Path(file), model)
@@ -248,7 +271,7 @@ def read_attachments(settings: Settings, model: Path) -> Attachments:
     if settings.draft not in ("", NO_DRAFT):
         draft_path = str(resolve(settings.draft, settings).path)
         validate_gguf(Path(draft_path))
-    return Attachments(lora, vectors, draft_path)
+    return Attachments((*own_attachments(ref).lora, *lora), vectors, draft_path)
 
 
 def _split(text: str) -> tuple[Path, str]:

@@ -13,6 +13,8 @@ from app.library.machine_fit.planning import parse_machine
 from offload.devices.machine import Device, DeviceKind, Machine
 from quantizer.system.errors import UsageError
 from tests.app.cli.in_process import run_localllm
+from tests.app.external_folders import add_ollama_layers, ollama_model_that_sees
+from tests.quantizer.gguf_adapters import lora
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_heads import predicting_model
@@ -53,6 +55,18 @@ def test_auxiliary_models_are_listed_and_counted(environment: Mapping[str, str],
     gpu, _ = output["devices"]
     assert gpu["extras_bytes"] >= extra["weights_bytes"] + extra["kv_bytes"] > 0
     assert extra["kv_bytes"] == gpu["kv_bytes"]
+
+
+def test_the_adapter_of_a_model_of_ollama_is_counted(environment: Mapping[str, str], tmp_path: Path) -> None:
+    manifest = "registry.ollama.ai/library/tuned/latest"
+    base, _ = ollama_model_that_sees(tmp_path / "ollama", manifest)
+    add_ollama_layers(tmp_path / "ollama", manifest, base, adapter=lora(tmp_path / "adapter.gguf"))
+    own = {**environment, "OLLAMA_MODELS": str(tmp_path / "ollama")}
+    done = plan(own, "tuned", "--ram", "16GiB@60GB/s", "--json")
+    assert done.returncode == 0, done.stderr
+    (extra,) = json.loads(done.stdout)["extras"]
+    assert extra["what"].startswith("adapter sha256-")
+    assert extra["weights_bytes"] > 0
 
 
 def test_the_head_beside_a_model_is_counted_unless_none_is_wanted(

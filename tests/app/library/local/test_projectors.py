@@ -5,6 +5,7 @@ from pathlib import Path
 import gguf
 import pytest
 
+from app.library.local.model_files import ModelRef
 from app.library.local.projectors import choose_projector, find_projector, general_choice, projector_stamp
 from app.service.models.model_file import is_current, read_model_file
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -139,11 +140,11 @@ def test_a_model_of_ollama_has_the_projector_of_its_manifest(tmp_path: Path) -> 
 def test_a_projector_that_comes_or_goes_makes_a_read_model_out_of_date(tmp_path: Path) -> None:
     model = tiny_llama(tmp_path / "m.gguf")
     before = read_model_file(model)
-    assert is_current(model, before)
+    assert is_current(ModelRef("m", model), before)
     path = tiny_projector(tmp_path / "mmproj-m.gguf")
-    assert not is_current(model, before)
+    assert not is_current(ModelRef("m", model), before)
     after = read_model_file(model)
-    assert is_current(model, after)
+    assert is_current(ModelRef("m", model), after)
     path.unlink()
-    assert not is_current(model, after)
+    assert not is_current(ModelRef("m", model), after)
     assert projector_stamp(model) == ""

@@ -16,7 +16,10 @@ from app.service.pool.memory import LoadedModel
 from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.speed.cost_model import Work
+from quantizer.gguf.header import read_header
 from quantizer.system.errors import UsageError
+from tests.app.external_folders import add_ollama_layers, ollama_model_that_sees
+from tests.quantizer.gguf_adapters import lora
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
 
@@ -55,6 +58,19 @@ def test_a_plan_has_the_projector_that_is_kept_with_the_model(settings: Settings
     [extra] = planner.plan(elsewhere(model)).extras
     assert (extra.what, extra.picture_tokens) == ("projector mmproj-m.gguf", 4)
     assert PlanService(replace(settings, projector="none")).plan(elsewhere(model)).extras == ()
+
+
+def test_a_plan_counts_the_adapters_that_a_model_has_in_ollama_now(home: Path, settings: Settings) -> None:
+    manifest = "registry.ollama.ai/library/tuned/latest"
+    base, _ = ollama_model_that_sees(home / "ollama", manifest)
+    add_ollama_layers(home / "ollama", manifest, base)
+    planner, wanted = PlanService(settings), PlanRequest(model="tuned", vram=CARD, ram=RAM)
+    assert planner.plan(wanted).extras == ()
+    adapter = lora(home / "adapter.gguf")
+    add_ollama_layers(home / "ollama", manifest, base, adapter=adapter)
+    [extra] = planner.plan(wanted).extras
+    assert extra.what.startswith("adapter sha256-")
+    assert extra.weights_bytes == sum(tensor.n_bytes for tensor in read_header(adapter).tensors)
 
 
 def test_a_file_that_changed_is_read_again_and_no_other(

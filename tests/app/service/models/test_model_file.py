@@ -7,6 +7,7 @@ from typing import Any
 import gguf
 import pytest
 
+from app.library.local.model_files import ModelRef
 from app.service.models.model_file import InfillTokens, infill_tokens_of, is_placeholder, read_attachments
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -21,7 +22,7 @@ def test_names_and_scales_are_split_from_files_that_may_have_an_equals_sign(tmp_
     plain, odd = lora(tmp_path / "plain.gguf"), lora(tmp_path / "a=b.gguf")
     vector = control_vector(tmp_path / "vector.gguf")
     settings = Settings(lora=(f"{plain}=style", str(odd)), control_vector=(f"{vector}=-0.5", str(vector)))
-    attached = read_attachments(settings, tiny_model)
+    attached = read_attachments(settings, ModelRef("tiny", tiny_model))
     assert attached.lora == ((str(plain), "style"), (str(odd), "a=b"))
     assert attached.control_vectors == ((str(vector), -0.5), (str(vector), 1.0))
 
@@ -30,26 +31,26 @@ def test_names_and_scales_are_split_from_files_that_may_have_an_equals_sign(tmp_
 def test_an_invalid_scale_is_a_usage_error(tmp_path: Path, tiny_model: Path, scale: str) -> None:
     vector = control_vector(tmp_path / "vector.gguf")
     with pytest.raises(UsageError, match="scale"):
-        read_attachments(Settings(control_vector=(f"{vector}={scale}",)), tiny_model)
+        read_attachments(Settings(control_vector=(f"{vector}={scale}",)), ModelRef("tiny", tiny_model))
 
 
 @pytest.mark.parametrize("setting", ["lora", "control_vector"])
 def test_an_invalid_file_stops_the_start(tiny_model: Path, setting: str) -> None:
     with pytest.raises(ModelFileError):
-        read_attachments(Settings(**{setting: (str(tiny_model),)}), tiny_model)  # type: ignore[arg-type]
+        read_attachments(Settings(**{setting: (str(tiny_model),)}), ModelRef("tiny", tiny_model))  # type: ignore[arg-type]
 
 
 def test_a_draft_model_is_found_by_name_and_validated(tmp_path: Path, tiny_model: Path) -> None:
-    assert read_attachments(Settings(draft=str(tiny_model)), tiny_model).draft_path == str(tiny_model)
+    assert read_attachments(Settings(draft=str(tiny_model)), ModelRef("tiny", tiny_model)).draft_path == str(tiny_model)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(tiny_model.read_bytes()[:200])
     with pytest.raises(ModelFileError):
-        read_attachments(Settings(draft=str(broken)), tiny_model)
+        read_attachments(Settings(draft=str(broken)), ModelRef("tiny", tiny_model))
 
 
 def test_no_draft_model_is_read_without_a_name_and_for_the_word_none(tiny_model: Path) -> None:
     for draft in ("", "none"):
-        assert read_attachments(Settings(draft=draft), tiny_model).draft_path == ""
+        assert read_attachments(Settings(draft=draft), ModelRef("tiny", tiny_model)).draft_path == ""
 
 
 @pytest.fixture(scope="module")
