@@ -189,10 +189,12 @@ def _placed(tensor: _Origin, name: str, kind: str, config: Config, architecture:
         tensor = rearrange_rows(tensor, name, row_order, config)
     if kind in architecture.layout.column_orders:
         return ReorderedColumns(tensor, name, architecture.layout.column_orders[kind](config, tensor.shape[0]))
+    placed = replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)
     if kind in architecture.layout.row_factors:
         n_rows = math.prod(tensor.shape[1:])
-        return ScaledRows(tensor, name, np.broadcast_to(architecture.layout.row_factors[kind](config, n_rows), n_rows))
-    return replace(tensor, name=name) if values is None else MappedTensor(tensor, name, values)
+        factors = np.broadcast_to(architecture.layout.row_factors[kind](config, n_rows), n_rows)
+        return ScaledRows(placed, name, factors) if np.any(factors != 1) else placed
+    return placed
 
 
 def _file_order(name: str) -> tuple[int, int, str]:

@@ -14,6 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
 from quantizer.architectures.architecture import (
@@ -59,6 +62,23 @@ def _log_multiplier(config: Config) -> Value:
     if own == 1 or not isinstance(factor, float) or factor <= 1:
         return None if weight is None else 0.1 * weight
     return (rows.mscale(factor, weight or 0.0) / own - 1) / math.log(factor)
+
+
+def _sharpened_queries(config: Config, n_rows: int) -> npt.NDArray[np.float32]:
+    """Return what queries are multiplied with, where llama.cpp's own scale of attention is not transformers'.
+
+    A graph with the weight of `_log_multiplier` has it for linear and YaRN scalings, but none for a dynamic one.
+    """
+    rope, kind, yarn = rows.rope_of(config), rows.kind_of(config), rows.yarn_of(config)
+    factor = rope.optional_number("factor") or 1.0
+    wanted = 1.0 if kind == "default" else rows.mscale(factor, rope.optional_number("mscale_all_dim") or 0.0)
+    own = yarn.attention if yarn else rows.mscale(factor, 1.0) if kind == "linear" else 1.0
+    return np.full(n_rows, (wanted / own) ** 2, np.float32)
+
+
+def _dynamically_sharpened(config: Config, n_rows: int) -> npt.NDArray[np.float32]:
+    is_sharpened = rows.kind_of(config) in ("linear", "yarn")
+    return np.ones(n_rows, np.float32) if is_sharpened else _sharpened_queries(config, n_rows)
 
 
 def _with_correction(
@@ -167,6 +187,7 @@ def _whole_parts_rotated(config: Config) -> dict[str, Any]:
     return {key: 1.0 if key == "partial_rotary_factor" else value for key, value in settings.items()}
 
 
+_QUERY_KINDS = ("ATTN_Q", "ATTN_Q_B")
 _ASSUMED: dict[str, Any] = {
     "hidden_act": "silu",
     "moe_layer_freq": 1,
@@ -185,6 +206,7 @@ _V3 = Architecture(
             **shapes.FUSED_EXPERTS,
         },
         stacks=shapes.NUMBERED_EXPERTS,
+        row_factors=dict.fromkeys(_QUERY_KINDS, _dynamically_sharpened),
     ),
     settings=Settings(
         defaults={"scoring_func": "sigmoid"}, assumed={**_ASSUMED, "rope_interleave": True, "topk_method": "noaux_tc"}
@@ -254,16 +276,6 @@ _V32 = replace(
 )
 
 
-def _not_sharpened(config: Config) -> Value:
-    """Return nothing to write, as llama.cpp reads no weight here. Raises CheckpointError where it would take one."""
-    if rows.kind_of(config) in ("linear", "yarn") and _log_multiplier(config):
-        raise CheckpointError(
-            "config.json has a rope scaling whose mscale_all_dim llama.cpp does not support for this architecture.",
-            "Choose another model.",
-        )
-    return None
-
-
 DEEPSEEK = (
     _V3,
     _V32,
@@ -276,9 +288,10 @@ DEEPSEEK = (
                 rows.without(_V32.hyperparameters, _LOG_MULTIPLIER),
                 lambda _config, yarn: rows.mscale(yarn.factor, 1.0),
             ),
-            rows.f32(_LOG_MULTIPLIER, _not_sharpened),
             rows.bool_list("attention.indexer.types", _run_indexers),
         ),
+        # this graph reads no weight
+        layout=replace(_V32.layout, row_factors=dict.fromkeys(_QUERY_KINDS, _sharpened_queries)),
         tensors=replace(
             _V32.tensors,
             layer=lambda config, i: {**_layer(config, i), **(_INDEXER if _run_indexers(config)[i] else {})},
