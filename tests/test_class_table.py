@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from app.engine.llama.eval_callback import Tensor
+from app.engine.llama.native import ggml_function
 from tests.bench.conversion.class_rows import (
     Cell,
+    Compared,
     Row,
     attempted,
     difference_cell,
@@ -18,10 +24,12 @@ from tests.bench.conversion.class_rows import (
     refusal_cell,
     table,
     types_cell,
+    worst_table,
 )
 from tests.bench.conversion.compare_files import Difference, Values, compare_keys, compare_tensors
 from tests.bench.conversion.convert_with_peer import as_published
-from tests.bench.conversion.explained_differences import reason_for
+from tests.bench.conversion.explained_differences import graph_deviations, reason_for
+from tests.bench.conversion.native_outputs import GELUS, ExactGelu
 
 
 def floats(*numbers: float) -> Values:
@@ -130,23 +138,103 @@ def test_a_plan_may_be_off_by_three_percent() -> None:
     assert not plan_cell(real | {"caches": 1.0}, real).is_ok
 
 
-def test_logits_that_are_no_numbers_are_wrong() -> None:
-    assert difference_cell(2e-3).is_ok
-    assert not difference_cell(2.1e-3).is_ok
-    assert not difference_cell(math.nan).is_ok
-    assert not difference_cell(math.nan, ["it is near"], ["it is near"]).is_ok
+def equal_to(difference: float, noise: float = 0.0, plain: float | None = None, *reasons: str) -> Compared:
+    return Compared(difference, noise, difference if plain is None else plain, reasons)
 
 
-def test_logits_may_be_off_where_conversion_warns_of_an_approximation() -> None:
-    assert difference_cell(0.05, ["it is near"], ["it is near", "other"]) == Cell(
-        "5.0e-02 as warned", True, ("it is near",)
-    )
-    assert difference_cell(1e-3, ["it is near"], ["it is near"]) == Cell("1.0e-03")
+def test_outputs_of_f32_are_equal_within_half_a_millionth() -> None:
+    assert difference_cell(equal_to(5e-7)).text == "5.0e-07"
+    assert not difference_cell(equal_to(5.1e-7)).is_ok
+    assert not difference_cell(equal_to(math.nan)).is_ok
+    assert not difference_cell(equal_to(math.nan), ["it is near"], ["it is near"]).is_ok
 
 
-def test_other_warnings_excuse_no_logits() -> None:
-    assert difference_cell(0.05, [], ["25 of 40 tensors become Q5_0"]) == Cell("5.0e-02", False)
-    assert not difference_cell(0.05, ["it is near"], []).is_ok
+def test_outputs_may_be_as_far_off_as_three_times_what_f32_costs_the_original() -> None:
+    assert difference_cell(equal_to(2.9e-6, 1e-6)).text == "2.9e-06, F32 itself 1.0e-06"
+    assert difference_cell(equal_to(2.9e-6, 1e-6)).is_ok
+    assert not difference_cell(equal_to(3.1e-6, 1e-6)).is_ok
+    assert not difference_cell(equal_to(3.1e-6, math.nan)).is_ok
+
+
+def test_what_explains_a_difference_is_shown_with_what_it_explains() -> None:
+    cell = difference_cell(equal_to(2e-7, 1e-7, 4e-4, "a table"))
+    assert (cell.text, cell.is_ok, cell.reasons) == ("2.0e-07 (explained: 4.0e-04)", True, ("a table",))
+    assert not difference_cell(equal_to(3e-6, 1e-7, 4e-4, "a table")).is_ok
+
+
+def test_outputs_may_be_off_where_conversion_warns_of_an_approximation() -> None:
+    cell = difference_cell(equal_to(0.05), ["it is near"], ["it is near", "other"])
+    assert (cell.text, cell.is_ok, cell.reasons) == ("5.0e-02 as warned", True, ("it is near",))
+    assert difference_cell(equal_to(1e-7), ["it is near"], ["it is near"]).reasons == ()
+
+
+def test_other_warnings_excuse_no_outputs() -> None:
+    assert not difference_cell(equal_to(0.05), [], ["25 of 40 tensors become Q5_0"]).is_ok
+    assert not difference_cell(equal_to(0.05), ["it is near"], []).is_ok
+
+
+def test_the_largest_difference_of_each_architecture_is_told() -> None:
+    near, far = (row(difference=difference_cell(equal_to(each, 1e-7, 3e-4, "a table"))) for each in (1e-7, 2e-7))
+    assert worst_table([near, far, row(difference=Cell("an error", False))]).splitlines()[2:] == [
+        "| llama | 2 | 2.0e-07 | 1.0e-07 | 3.0e-04 |"
+    ]
+
+
+class _Norm:
+    """An RMSNorm by its name, as modules of transformers are told apart."""
+
+    def __init__(self, epsilon: float) -> None:
+        self.variance_epsilon = epsilon
+
+
+_RMSNorm = type("SomeRMSNorm", (_Norm,), {})
+
+
+class _Model:
+    def __init__(self, *epsilons: float) -> None:
+        self.config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(rms_norm_eps=1e-5))
+        self.parts = [_RMSNorm(epsilon) for epsilon in epsilons]
+
+    def modules(self) -> list[Any]:
+        return [*self.parts, object()]
+
+
+def test_a_deviation_of_a_graph_concerns_models_of_its_architectures_that_it_changes() -> None:
+    assert graph_deviations("llama", _Model(1e-5, 1e-6)) == []
+    assert graph_deviations("minicpm3", _Model(1e-5, 1e-5)) == []
+    (deviation,) = graph_deviations("minicpm3", model := _Model(1e-5, 1e-6))
+    deviation.imitate(model)
+    assert [part.variance_epsilon for part in model.parts] == [1e-5, 1e-5]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("GELU", "tanh"), ("GEGLU", "erf")])
+def test_gelu_of_a_graph_is_computed_anew_even_where_its_output_replaces_its_input(name: str, kind: str) -> None:
+    """The callback gets the nodes as llama.cpp hands them out: it asks before each, and again once it is computed."""
+    exact = ExactGelu(kind)
+    values = np.linspace(-3, 3, 8, dtype=np.float32)
+    node, source = Tensor(), Tensor()
+    for tensor, n in ((source, 8), (node, 8 if name == "GELU" else 4)):
+        tensor.ne[:], tensor.nb[:] = (n, 1, 1, 1), (4, 4 * n, 4 * n, 4 * n)
+        tensor.data = values.ctypes.data
+    node.src[0] = ctypes.pointer(source)
+    node.op, node.op_params[0] = _numbers(name)
+    expected = GELUS[kind](values[:4].astype(np.float64)) * values[4:]
+    if name == "GELU":
+        expected = GELUS[kind](values.astype(np.float64))
+    assert exact.callback(ctypes.addressof(node), True, None)
+    values[:] = 0
+    assert exact.callback(ctypes.addressof(node), False, None)
+    np.testing.assert_allclose(values[: len(expected)], expected, rtol=1e-6)
+    assert exact.n_replaced == 1
+
+
+def _numbers(name: str) -> tuple[int, int]:
+    """ggml's numbers of an operation, and of its kind."""
+    kinds = ("unary", "UNARY") if name == "GELU" else ("glu", "GLU")
+    op_name = ggml_function("ggml_op_name", ctypes.c_char_p, ctypes.c_int)
+    kind_name = ggml_function(f"ggml_{kinds[0]}_op_name", ctypes.c_char_p, ctypes.c_int)
+    op = next(number for number in range(200) if op_name(number).decode() == kinds[1])
+    return op, next(number for number in range(30) if kind_name(number).decode() == name)
 
 
 def test_an_error_is_a_cell() -> None:

@@ -9,7 +9,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from tests.bench.conversion.compare_files import Difference
 from tests.bench.conversion.explained_differences import reason_for, reason_for_refusal
@@ -17,6 +18,7 @@ from tests.bench.conversion.explained_differences import reason_for, reason_for_
 __all__ = [
     "BLOCKS",
     "Cell",
+    "Compared",
     "Row",
     "attempted",
     "difference_cell",
@@ -27,9 +29,9 @@ __all__ = [
     "refusal_cell",
     "table",
     "types_cell",
+    "worst_table",
 ]
 
-LIMIT = 2e-3
 PLAN_LIMIT = 0.03
 # of what a projector gives, by the type that it is written in
 _PROJECTION_LIMITS = {"F32": 1e-3, "F16": 2e-3, "Q8_0": 0.05}
@@ -40,12 +42,37 @@ _MAX_ERROR = 200
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """How far llama.cpp's outputs are from the original's in F64, as a share of their range.
+
+    `plain` is so as both are, `difference` once the original does what llama.cpp's graph is known to do, for the
+    `reasons`. `noise` is how far the original in F32 is from itself in F64: nobody who computes in F32 is nearer.
+    """
+
+    LIMIT: ClassVar[float] = 5e-7
+    N_NOISES: ClassVar[int] = 3
+
+    difference: float
+    noise: float
+    plain: float
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def is_equal(self) -> bool:
+        return self.difference <= max(self.LIMIT, self.N_NOISES * self.noise)
+
+    def summary(self) -> dict[str, Any]:
+        return asdict(self) | {"is_equal": self.is_equal}
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """What is written in the table, whether it is right, and the reasons of explained differences."""
 
     text: str
     is_ok: bool = True
     reasons: tuple[str, ...] = ()
+    compared: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +89,19 @@ class Row:
         return all(cell.is_ok for cell in self.cells.values())
 
 
-def difference_cell(difference: float, approximations: Sequence[str] = (), warnings: Sequence[str] = ()) -> Cell:
-    """The largest difference of outputs, as a share of their range.
+def difference_cell(compared: Compared, approximations: Sequence[str] = (), warnings: Sequence[str] = ()) -> Cell:
+    """How far the outputs are from the original's.
 
-    Above the limit only where llama.cpp computes by approximations, and every one was a warning of the conversion.
+    Too far only where llama.cpp computes by approximations, and every one was a warning of the conversion.
     """
-    if difference <= LIMIT:
-        return Cell(f"{difference:.1e}")
-    is_told = bool(approximations) and set(approximations) <= set(warnings) and math.isfinite(difference)
-    return Cell(f"{difference:.1e}{' as warned' if is_told else ''}", is_told, tuple(approximations))
+    text = f"{compared.difference:.1e}"
+    if compared.reasons:
+        text += f" (explained: {compared.plain:.1e})"
+    if compared.is_equal:
+        of_f32 = f", F32 itself {compared.noise:.1e}" if compared.difference > compared.LIMIT else ""
+        return Cell(text + of_f32, True, compared.reasons, compared)
+    is_told = bool(approximations) and set(approximations) <= set(warnings) and math.isfinite(compared.difference)
+    return Cell(f"{text}{' as warned' if is_told else ''}", is_told, (*compared.reasons, *approximations), compared)
 
 
 def peer_cell(architecture: str, change: str, differences: Sequence[Difference]) -> Cell:
@@ -138,3 +169,17 @@ def table(rows: Sequence[Row]) -> str:
         lines.append(f"| {row.name} | {row.hf_class} | {row.architecture} | {' | '.join(cells)} |")
     counts = Counter(reason for row in rows for cell in row.cells.values() for reason in cell.reasons)
     return "\n".join([*lines, "", *(f"{n:4} × {reason}" for reason, n in sorted(counts.items()))])
+
+
+def worst_table(rows: Sequence[Row]) -> str:
+    """The largest difference of each of llama.cpp's architectures, as a table of Markdown."""
+    found: dict[str, list[Compared]] = {}
+    for row in rows:
+        if (cell := row.cells.get("difference")) and cell.compared:
+            found.setdefault(row.architecture, []).append(cell.compared)
+    lines = ["| architecture | checkpoints | largest | F32 itself | without what is explained |", "|---" * 5 + "|"]
+    for architecture, compared in sorted(found.items()):
+        worst = max(compared, key=lambda each: each.difference)
+        figures = (worst.difference, max(each.noise for each in compared), max(each.plain for each in compared))
+        lines.append(f"| {architecture} | {len(compared)} | {' | '.join(f'{each:.1e}' for each in figures)} |")
+    return "\n".join(lines)

@@ -1,11 +1,12 @@
 """The table of all classes: does each convert, as llama.cpp's converter does, quantize, answer, and fit its plan.
 
-    uv run --group train python tests/bench/conversion/class_table.py FOLDER [NAME ...] --peer convert_hf_to_gguf.py
-        [--json]
+    uv run --group train python tests/bench/conversion/class_table.py FOLDER [NAME ...]
+        [--peer convert_hf_to_gguf.py] [--json]
 
 For each entry of tiny_checkpoints.py FOLDER gets a checkpoint and what is made of it. A cell says `ok`, or `ok:` with
 what is told apart and explained, or what is wrong, for which the script exits with 1. Each row, each file, each answer
-and the peer have a process of their own, so that a crash is one cell. The peer needs protobuf for SentencePiece.
+and the peer have a process of their own, so that a crash is one cell. The peer needs protobuf for SentencePiece;
+without one the table has only the differences, and the largest of each of llama.cpp's architectures.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from tests.bench.conversion.class_rows import (
     refusal_cell,
     table,
     types_cell,
+    worst_table,
 )
 from tests.bench.conversion.compare_files import compare_files
 from tests.bench.models.tiny_checkpoints import CHECKPOINTS, ENCODERS, write
@@ -94,15 +96,17 @@ class Checkpoint:
     def projector(self, type_name: str) -> Path:
         return self.folder / "ours" / f"mmproj-{self.name}-{type_name}.gguf"
 
-    def row(self, conversion: dict[str, str], projection: dict[str, str]) -> Row:
-        """Measure everything; `conversion` is what the peer said of it, `projection` of its projector."""
-        cells = {
-            "difference": attempted(self._difference),
-            "as theirs": attempted(partial(self._as_theirs, conversion)),
-            **{name: attempted(partial(self._quantized, name)) for name in BLOCKS},
-            "plan": attempted(self._plan),
-        }
-        if self.sees:
+    def row(self, conversion: dict[str, str] | None, projection: dict[str, str] | None) -> Row:
+        """Measure everything; `conversion` is what the peer said of it, `projection` of its projector.
+
+        Without a peer only the difference is measured.
+        """
+        cells = {"difference": attempted(self._difference)}
+        if conversion:
+            cells["as theirs"] = attempted(partial(self._as_theirs, conversion))
+            cells |= {name: attempted(partial(self._quantized, name)) for name in BLOCKS}
+            cells["plan"] = attempted(self._plan)
+        if self.sees and projection:
             cells["projector"] = attempted(partial(self._projector, projection))
         found = self.file("F32")
         architecture = read_header(found).architecture if found.exists() else ""
@@ -111,10 +115,10 @@ class Checkpoint:
     def _difference(self) -> Cell:
         warnings = self._convert("F32")
         if self.name in ENCODERS:  # what is said of these is what localllm leaves out
-            return difference_cell(compare_embeddings.largest_difference(self.path, self.file("F32")))
-        difference = compare_logits.largest_difference(self.path, self.file("F32"))
+            return difference_cell(compare_embeddings.compared_vectors(self.path, self.file("F32")))
+        compared = compare_logits.compared_logits(self.path, self.file("F32"))
         architecture, config = find_architecture(self.settings)
-        return difference_cell(difference, architecture.approximations(config), warnings)
+        return difference_cell(compared, architecture.approximations(config), warnings)
 
     def _as_theirs(self, conversion: dict[str, str]) -> Cell:
         ours, theirs = self.file("F32"), self.folder / "theirs" / f"{self.name}.gguf"
@@ -216,20 +220,21 @@ def apart(function: Callable[..., _Result], *arguments: object) -> _Result:
         return pool.submit(function, *arguments).result()
 
 
-def measured(folder: Path, names: Sequence[str], peer: Path) -> Iterator[Row]:
+def measured(folder: Path, names: Sequence[str], peer: Path | None) -> Iterator[Row]:
     """Yield the row of each checkpoint as it is done."""
     checkpoints = [Checkpoint(name, folder) for name in names]
     written = {each: attempted(partial(apart, each.write)) for each in checkpoints}
     there = [each.path for each, cell in written.items() if cell.is_ok]
-    conversions = peer_conversions(peer, folder / "theirs", there)
+    conversions = peer_conversions(peer, folder / "theirs", there) if peer else None
     for each, cell in written.items():
         row = _row(each, conversions) if cell.is_ok else _lost(each, cell)
         print(f"{each.name}: {'ok' if row.is_ok else 'FAILED'}", file=sys.stderr, flush=True)
         yield row
 
 
-def _row(checkpoint: Checkpoint, conversions: dict[str, dict[str, str]]) -> Row:
-    said = [conversions.get(name, _NO_CONVERSION) for name in (checkpoint.name, f"mmproj-{checkpoint.name}")]
+def _row(checkpoint: Checkpoint, conversions: dict[str, dict[str, str]] | None) -> Row:
+    names = (checkpoint.name, f"mmproj-{checkpoint.name}")
+    said = [None if conversions is None else conversions.get(name, _NO_CONVERSION) for name in names]
     try:
         return apart(checkpoint.row, *said)
     except BrokenExecutor as error:
@@ -244,13 +249,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", choices=[*CHECKPOINTS, *ENCODERS, []], default=[])
-    parser.add_argument("--peer", type=Path, required=True, help="convert_hf_to_gguf.py of the vendored llama.cpp")
+    parser.add_argument("--peer", type=Path, help="convert_hf_to_gguf.py of the vendored llama.cpp")
     parser.add_argument("--json", action="store_true", dest="wants_json")
     arguments = parser.parse_args()
     folder = arguments.folder.resolve()
     folder.mkdir(exist_ok=True)
-    rows = list(measured(folder, arguments.names or [*CHECKPOINTS, *ENCODERS], arguments.peer.resolve()))
-    print(json.dumps([asdict(row) for row in rows], indent=1) if arguments.wants_json else table(rows))
+    peer = arguments.peer.resolve() if arguments.peer else None
+    rows = list(measured(folder, arguments.names or [*CHECKPOINTS, *ENCODERS], peer))
+    shown = f"{table(rows)}\n\n{worst_table(rows)}"
+    print(json.dumps([asdict(row) for row in rows], indent=1) if arguments.wants_json else shown)
     return exit_code(rows)
 
 

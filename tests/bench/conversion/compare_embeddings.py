@@ -1,9 +1,9 @@
-"""Compare a converted encoder with its checkpoint, through the engine: the largest difference, relative to their range.
+"""Compare a converted encoder with its checkpoint: the largest difference of vectors or scores relative to their range.
 
-    uv run --group train python tests/bench/conversion/compare_embeddings.py CHECKPOINT MODEL.gguf
+    uv run --group train python -m tests.bench.conversion.compare_embeddings CHECKPOINT MODEL.gguf
 
-Exits 1 above 2e-3. transformers runs in float32 here and its last hidden states are pooled as modules.json says, the
-engine in a child process. A model that ranks gets texts, any other random ids, which are the harder input.
+As compare_logits.py does for decoders, with the same limit. The last hidden states of transformers are pooled as
+modules.json says. A model that ranks gets texts, any other random ids, which are the harder input.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from typing import Any
 import numpy as np
 
 from quantizer.convert.embedding_modules import PROMPT
+from quantizer.gguf.header import read_header
+from tests.bench.conversion.class_rows import Compared
+from tests.bench.conversion.compare_logits import Values, compare
+from tests.bench.conversion.native_outputs import native_vectors
 
-LIMIT = 2e-3
 _LENGTHS = (1, 7, 40, 96)
 _FIRST_WORD_ID = 5  # those before are special in every tokenizer of the tiny checkpoints
 _QUERY, _WORDS, _N_DOCUMENTS = "hello", ("hello", "he", "llo", "l", "o", "h", "e"), 24
@@ -32,20 +35,22 @@ _POOLINGS = {
 }
 
 
-def reference_vectors(checkpoint: Path, ids: list[list[int]]) -> np.ndarray:
+def reference_vectors(model: Any, checkpoint: Path, ids: list[list[int]]) -> Values:
     """Vectors of length one, shape [n_texts, n_embd]."""
     import torch
     from safetensors.torch import load_file
-    from transformers import AutoModel
 
-    model = AutoModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
     pool = _POOLINGS[pooling_of(checkpoint)]
     dense = [load_file(path)["linear.weight"].numpy() for path in sorted(checkpoint.glob("*_Dense/model.safetensors"))]
     model = model.encoder if hasattr(model, "decoder") else model
     with torch.no_grad():
         vectors = np.stack([pool(model(torch.tensor([text])).last_hidden_state[0]).numpy() for text in ids])
     for weights in dense:
-        vectors = vectors @ weights.T
+        vectors = vectors @ weights.T.astype(vectors.dtype)
+    return _of_length_one(vectors)
+
+
+def _of_length_one(vectors: Values) -> Values:
     return np.stack([vector / np.linalg.norm(vector) for vector in vectors])
 
 
@@ -57,32 +62,20 @@ def pooling_of(checkpoint: Path) -> int:
     return {"mean": _MEAN, "cls": _FIRST, "lasttoken": _LAST}[mode]
 
 
-def answer_scores(checkpoint: Path, documents: list[str]) -> np.ndarray:
-    """The share of yes in the answers yes and no for each document, shape [n_documents]."""
+def answer_scores(model: Any, prompts: list[list[int]], answers: list[int]) -> Values:
+    """The share of yes in the answers yes and no to each prompt, shape [n_documents]."""
     import torch
-    from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    answers = [tokenizer.token_to_id(word) for word in ("yes", "no")]
     with torch.no_grad():
-        prompts = [PROMPT.replace("{query}", _QUERY).replace("{document}", document) for document in documents]
-        ids = [torch.tensor([tokenizer.encode(prompt, add_special_tokens=False).ids]) for prompt in prompts]
-        return np.array([float(model(prompt).logits[0, -1, answers].softmax(0)[0]) for prompt in ids])
+        return np.array([float(model(torch.tensor([ids])).logits[0, -1, answers].softmax(0)[0]) for ids in prompts])
 
 
-def reference_scores(checkpoint: Path, documents: list[str]) -> np.ndarray:
+def reference_scores(model: Any, pairs: list[list[int]]) -> Values:
     """The first output for each document, shape [n_documents]."""
     import torch
-    from tokenizers import Tokenizer
-    from transformers import AutoModelForSequenceClassification
 
-    model = AutoModelForSequenceClassification.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
     with torch.no_grad():
-        pairs = [torch.tensor([tokenizer.encode(_QUERY, document).ids]) for document in documents]
-        return np.array([float(model(pair).logits[0, 0]) for pair in pairs])
+        return np.array([float(model(torch.tensor([ids])).logits[0, 0]) for ids in pairs])
 
 
 def through_engine(gguf: Path, case: dict[str, Any]) -> dict[str, Any]:
@@ -95,16 +88,42 @@ def through_engine(gguf: Path, case: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def largest_difference(checkpoint: Path, gguf: Path) -> float:
-    """The largest difference of any number of a vector, or of any score, as a share of the reference's range."""
+def compared_vectors(checkpoint: Path, gguf: Path) -> Compared:
+    """Compare the vectors of some texts, or the scores of some documents."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer
+
     config = json.loads((checkpoint / "config.json").read_text())
-    case = case_for(config)
-    if "documents" in case:
-        scores = answer_scores if _is_decoder(config) else reference_scores
-        reference, answer = scores(checkpoint, case["documents"]), through_engine(gguf, case)["scores"]
+    case, architecture = case_for(config), read_header(gguf).architecture
+    if "documents" not in case:
+        model = transformers.AutoModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        return compare(
+            architecture,
+            model,
+            lambda model: reference_vectors(model, checkpoint, case["inputs"]),
+            lambda gelu: (found := native_vectors(gguf, case["inputs"], gelu)).with_values(
+                _of_length_one(found.values)
+            ),
+        )
+    tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
+    if _is_decoder(config):
+        answers = [tokenizer.token_to_id(word) for word in ("yes", "no")]
+        prompts = [PROMPT.replace("{query}", _QUERY).replace("{document}", each) for each in case["documents"]]
+        ids = [tokenizer.encode(prompt, add_special_tokens=False).ids for prompt in prompts]
+        model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        reference = lambda model: answer_scores(model, ids, answers)  # noqa: E731
     else:
-        reference, answer = reference_vectors(checkpoint, case["inputs"]), through_engine(gguf, case)["vectors"]
-    return float(np.abs(reference - np.array(answer)).max() / (reference.max() - reference.min()))
+        ids = [tokenizer.encode(_QUERY, document).ids for document in case["documents"]]
+        kind = transformers.AutoModelForSequenceClassification
+        model = kind.from_pretrained(checkpoint, dtype=torch.float32).eval()
+        reference = lambda model: reference_scores(model, ids)  # noqa: E731
+    return compare(
+        architecture,
+        model,
+        reference,
+        lambda gelu: (found := native_vectors(gguf, ids, gelu)).with_values(found.values[:, 0]),
+    )
 
 
 def case_for(config: dict[str, Any]) -> dict[str, Any]:
@@ -124,9 +143,9 @@ def main() -> int:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("gguf", type=Path)
     arguments = parser.parse_args()
-    difference = largest_difference(arguments.checkpoint, arguments.gguf)
-    print(f"largest difference {difference:.2e} of the range (limit {LIMIT:.0e})")
-    return int(difference > LIMIT)
+    compared = compared_vectors(arguments.checkpoint, arguments.gguf)
+    print(json.dumps(compared.summary(), indent=1))
+    return int(not compared.is_equal)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
 """Where our files differ from those of llama.cpp's converter on purpose: each difference with its reason.
 
 Owns the tables. A difference that no row explains is an error; rows are narrow, so that a new one is seen. Sections:
-the tokenizer, tensors, sizes, positions, experts, and what the peer refuses altogether.
+the tokenizer, tensors, sizes, positions, experts, and what the peer refuses altogether. Last what llama.cpp's graphs
+compute otherwise than the original, each with how the original is made to do the same: what is left then is a fault.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tests.bench.conversion.compare_files import Difference
 
-__all__ = ["reason_for", "reason_for_refusal"]
+__all__ = ["GraphDeviation", "gelu_deviation", "graph_deviations", "reason_for", "reason_for_refusal"]
 
 _MISSING = r".* for nothing"
 
@@ -503,3 +507,126 @@ def reason_for(architecture: str, difference: Difference) -> str | None:
 def reason_for_refusal(architecture: str, error: str) -> str | None:
     """Return why llama.cpp's converter refuses with `error` what is converted here, None where nobody knows."""
     return next((row.reason for row in _REFUSALS if row.fits(architecture, error)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphDeviation:
+    """What the graphs of some of llama.cpp's architectures compute otherwise, which no file can change.
+
+    `imitate` makes a model of transformers compute the same; `concerns` says whether that changes this one.
+    """
+
+    architectures: tuple[str, ...]
+    reason: str
+    imitate: Callable[[Any], None]
+    concerns: Callable[[Any], bool] = lambda _model: True
+
+
+def _norms(model: Any) -> list[tuple[Any, str]]:
+    """The RMS norms of a model, and the name of the attribute that is their epsilon."""
+    norms = [each for each in model.modules() if "RMSNorm" in type(each).__name__]
+    return [(norm, "variance_epsilon" if hasattr(norm, "variance_epsilon") else "eps") for norm in norms]
+
+
+def _set_epsilon(epsilon: Callable[[Any], float]) -> Callable[[Any], None]:
+    def imitate(model: Any) -> None:
+        for norm, name in _norms(model):
+            setattr(norm, name, epsilon(model))
+
+    return imitate
+
+
+def _one_epsilon(model: Any) -> float:
+    settings = model.config.get_text_config()
+    return float(getattr(settings, "rms_norm_eps", None) or settings.layer_norm_epsilon)
+
+
+def _has_several_epsilons(model: Any) -> bool:
+    return any(getattr(norm, name) != _one_epsilon(model) for norm, name in _norms(model))
+
+
+def _norm_vectors_by_epsilon(model: Any) -> None:
+    """Set the epsilon of the class's `l2norm`, a function of its module."""
+    module, epsilon = sys.modules[type(model).__module__], _one_epsilon(model)
+    original = getattr(module.l2norm, "original", module.l2norm)
+
+    def l2norm(x: Any, dim: int = -1, eps: float = 0.0) -> Any:
+        return original(x, dim, epsilon)
+
+    l2norm.original = original  # type: ignore[attr-defined]
+    module.l2norm = l2norm  # type: ignore[attr-defined]
+
+
+def _of_parts(attribute: str, value: Any) -> Callable[[Any], None]:
+    def imitate(model: Any) -> None:
+        for part in model.modules():
+            if hasattr(part, attribute):
+                setattr(part, attribute, value(part) if callable(value) else value)
+
+    return imitate
+
+
+def _sample_deviation(part: Any) -> Callable[[Any], Any]:
+    """Gemma 3n's threshold with the deviation of a sample: its squares divided by one less than their number."""
+
+    def threshold(inputs: Any) -> Any:
+        import torch
+
+        normal = torch.distributions.normal.Normal(0, 1)
+        n_deviations = normal.icdf(torch.tensor(part.activation_sparsity)).to(inputs.dtype)
+        deviation = inputs.std(-1, keepdim=True, unbiased=True)
+        return torch.relu(inputs - inputs.mean(-1, keepdim=True) - deviation * n_deviations)
+
+    return threshold
+
+
+def _end_ramp_at_whole_pairs(model: Any) -> None:
+    for part in model.modules():
+        if type(part).__name__.endswith("RotaryEmbedding"):
+            part.config.rope_parameters["truncate"] = True
+            part.inv_freq = type(part)(part.config).inv_freq
+
+
+_DEVIATIONS = (
+    GraphDeviation(
+        ("gpt-oss",),
+        "the graph's ramp of YaRN ends at whole pairs of a head",
+        _end_ramp_at_whole_pairs,
+        lambda model: model.config.rope_parameters.get("truncate") is False,
+    ),
+    GraphDeviation(
+        ("qwen2vl",), "the graph does not read the epsilon of norms: it is 0", _set_epsilon(lambda _model: 0.0)
+    ),
+    GraphDeviation(
+        ("deepseek2", "minicpm3", "glm-dsa", "kimi-linear", "mamba"),
+        "the graph has one epsilon for all norms, the class another one for latent vectors or what states take in",
+        _set_epsilon(_one_epsilon),
+        _has_several_epsilons,
+    ),
+    GraphDeviation(
+        ("kimi-linear",),
+        "the graph takes the epsilon of the norms for the lengths of keys and queries too",
+        _norm_vectors_by_epsilon,
+    ),
+    GraphDeviation(
+        ("nemotron_h", "nemotron_h_moe"),
+        "the graph lets time steps be as short as they come, the class makes them 0.001 at least",
+        _of_parts("time_step_limit", (0.0, float("inf"))),
+    ),
+    GraphDeviation(
+        ("gemma3n",),
+        "the graph finds what a sparse feed-forward keeps by the deviation of a sample, the class by that of all",
+        _of_parts("_gaussian_topk", _sample_deviation),
+    ),
+)
+
+
+def graph_deviations(architecture: str, model: Any) -> list[GraphDeviation]:
+    """Return what llama.cpp's graph computes otherwise than this model of transformers, beside GELU."""
+    return [each for each in _DEVIATIONS if architecture in each.architectures and each.concerns(model)]
+
+
+def gelu_deviation(kind: str) -> str:
+    """Return what ggml computes otherwise where the class has GELU of a kind (`tanh` or `erf`)."""
+    exact = ", of its approximation by tanh, where the class has the exact function" if kind == "erf" else ""
+    return f"ggml looks GELU up in a table of F16 numbers{exact}"

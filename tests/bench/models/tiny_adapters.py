@@ -2,7 +2,7 @@
 
     uv run python tests/bench/models/tiny_adapters.py CHECKPOINT ADAPTER MERGED
     localllm quantize ADAPTER F32 --base CHECKPOINT -o adapter.gguf
-    uv run --group train python tests/bench/conversion/compare_logits.py MERGED model.gguf --adapter adapter.gguf
+    uv run --group train python -m tests.bench.conversion.compare_logits MERGED model.gguf --adapter adapter.gguf
 
 CHECKPOINT is one that `tiny_checkpoints.py` wrote. Every projection, the router of experts and the output change, and
 the embedding where it is no output.

@@ -71,6 +71,7 @@ _LATENT = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_si
     "num_key_value_heads": 4,
 }
 _GROUPED = {"topk_method": "group_limited_greedy", "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
+_TEMPERED_LATENTS = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0, "mscale_all_dim": 0.7}
 _TALL = {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}
 _SINKING = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 32, "sliding_window": 40} | {
     "hidden_size": 96,
@@ -314,6 +315,10 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2": ("Cohere2Config", {"sliding_window": 40, "logit_scale": 0.25}),
     "deepseek3": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 2, "topk_group": 1}),
     "deepseek3-yarn": ("DeepseekV3Config", _LATENT | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1} | _TALL),
+    "deepseek3-dynamic": (
+        "DeepseekV3Config",
+        _LATENT | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1, "rope_parameters": _TEMPERED_LATENTS},
+    ),
     "deepseek3-lite": ("DeepseekV3Config", _LATENT | {"q_lora_rank": None, "n_group": 1, "topk_group": 1}),
     "deepseek2": ("DeepseekV2Config", _LATENT | {"q_lora_rank": 24, "n_group": 1, "topk_group": 1} | _TALL),
     "deepseek2-grouped": ("DeepseekV2Config", _LATENT | {"q_lora_rank": 24} | _GROUPED),
@@ -378,6 +383,7 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "arcee-tied": ("ArceeConfig", {"head_dim": 32, "rope_parameters": _LLAMA_3, "tie_word_embeddings": True}),
     "helium": ("HeliumConfig", {"head_dim": 16}),
     "exaone4": ("Exaone4Config", _FULL | {"rope_parameters": _LLAMA_3, "tie_word_embeddings": True}),
+    "exaone4-yarn": ("Exaone4Config", _FULL | {"rope_parameters": _YARN | {"beta_fast": 16.0, "beta_slow": 2.0}}),
     "exaone4-windows": ("Exaone4Config", {"sliding_window": 40, "num_hidden_layers": 64, "hidden_size": 32}),
     "exaone-moe": ("ExaoneMoeConfig", _K_EXAONE),
     "exaone-moe-fused": ("ExaoneMoeConfig", _K_EXAONE | _GROUPS | {"num_shared_experts": 2}),
@@ -416,6 +422,10 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek32-yarn": ("DeepseekV32Config", _INDEXED | {"index_topk": 256} | _TALL),
     "deepseek32-fused": ("DeepseekV32Config", _INDEXED | {"index_topk": 40, "index_n_heads": 24}),
     "glm5": ("GlmMoeDsaConfig", _INDEXED | {"index_topk": 40}),
+    "glm5-yarn": (
+        "GlmMoeDsaConfig",
+        _INDEXED | {"index_topk": 40, "rope_parameters": _YARN | {"mscale": 0.7, "mscale_all_dim": 0.6}},
+    ),
     "glm5-shared-fused": ("GlmMoeDsaConfig", _INDEXED | {"index_topk": 40, "index_topk_freq": 2, "index_n_heads": 24}),
     "mellum": ("MellumConfig", _MELLUM),
     "mellum-yarn-fused": ("MellumConfig", _MELLUM | {"rope_parameters": _ONE_BASE | {"full_attention": _YARN_BASE}}),
@@ -705,6 +715,8 @@ def open_model(checkpoint: Path) -> Any:
     """The model in a folder, in float32; of one that could speak the part that thinks."""
     config = transformers.AutoConfig.from_pretrained(checkpoint)
     model = auto_class(config).from_pretrained(checkpoint, dtype=torch.float32)
+    if type(model) is transformers.Llama4ForConditionalGeneration:  # fails without a picture (transformers 5.24)
+        return model.language_model
     return getattr(model, "thinker", model)
 
 
