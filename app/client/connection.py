@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Self
 
@@ -34,17 +35,25 @@ class HttpConnection(ABC):
         self.base_url = base_url
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(base_url=base_url, headers=headers, transport=transport, **options)
+        self._requests: set[asyncio.Task[httpx.Response]] = set()  # until the head of the response is here
+        self._is_closed = False
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_error: object) -> None:
+        self._is_closed = True
+        # A socket that is being opened when httpx closes is opened all the same, and nobody would close it.
+        for request in self._requests:
+            request.cancel()
+        await asyncio.gather(*self._requests, return_exceptions=True)
         await self._http.aclose()
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         """Return the JSON of the response."""
         with self._reachable():
-            response = await self._http.request(method, path, json=encode(body))
+            async with self._response(method, path, body) as response:
+                await response.aread()
         if not response.is_success:
             raise self._refusal(path, response.status_code, response.content)
         with self._parsing():
@@ -54,7 +63,7 @@ class HttpConnection(ABC):
         """Yield the data of server-sent events until they end. Raises ServiceError without a required `[DONE]`."""
         is_done = False
         with self._reachable():
-            async with self._http.stream(method, path, json=encode(body)) as response:
+            async with self._response(method, path, body) as response:
                 if not response.is_success:
                     raise self._refusal(path, response.status_code, await response.aread())
                 async for line in response.aiter_lines():
@@ -69,6 +78,27 @@ class HttpConnection(ABC):
         if self._requires_done and not is_done:
             raise ServiceError("The service ended the answer before it was complete.", _START_AGAIN)
 
+    @asynccontextmanager
+    async def _response(self, method: str, path: str, body: object) -> AsyncIterator[httpx.Response]:
+        """Send a request, and close its response at the end."""
+        closed = self._unreachable(RuntimeError("This connection was closed."))
+        if self._is_closed:
+            raise closed
+        request = self._http.build_request(method, path, json=encode(body))
+        sending = asyncio.create_task(self._http.send(request, stream=True))
+        self._requests.add(sending)
+        sending.add_done_callback(self._requests.discard)
+        try:
+            await asyncio.wait({sending})
+            if sending.cancelled():
+                raise closed
+            yield sending.result()
+        finally:
+            sending.cancel()
+            await asyncio.wait({sending})
+            if not sending.cancelled() and sending.exception() is None:
+                await sending.result().aclose()
+
     def _event(self, data: str) -> Any:
         """Return the value of an event's JSON. Raises the error that it reports."""
         return json.loads(data)
@@ -78,7 +108,7 @@ class HttpConnection(ABC):
         try:
             yield
         except (httpx.TransportError, httpx.InvalidURL, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not self._http.is_closed:  # closed by its owner
+            if isinstance(error, RuntimeError) and not self._is_closed:  # closed by its owner
                 raise
             raise self._unreachable(error) from error
 

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator
+from contextlib import closing, suppress
 from typing import Any
 
 import httpx
@@ -21,6 +26,64 @@ async def test_a_connection_that_its_owner_closed_is_a_service_that_is_not_reach
     with pytest.raises(ServiceError, match="11500"):
         async for _ in client.watch_jobs():
             pass
+
+
+async def test_a_request_under_way_when_its_owner_closes_ends_and_leaves_no_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with closing(writer), suppress(ConnectionError):
+            await reader.read(1)
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n" + b'{"jobs": []}'
+            )
+            await reader.read()
+
+    left: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: left.append(str(unraisable.exc_value)))
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        for n_turns in range(30):  # of the event loop before it is closed: while it connects, sends, reads
+            async with ServiceClient(f"http://127.0.0.1:{port}") as client:
+                asking = asyncio.create_task(client.jobs())
+                for _ in range(n_turns):
+                    await asyncio.sleep(0)
+            async with asyncio.timeout(60):
+                await asyncio.wait({asking})
+            assert isinstance(asking.exception(), ServiceError) or asking.result() == ()
+            del asking
+            gc.collect()
+    assert left == []
+
+
+async def test_a_request_that_its_caller_cancels_is_closed_before_the_caller_goes_on() -> None:
+    is_open = asyncio.Event()
+
+    class Response(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"data: {}\n\n"
+            await asyncio.Event().wait()
+
+        async def aclose(self) -> None:
+            is_open.clear()
+
+    async def opened(_: httpx.Request) -> httpx.Response:
+        is_open.set()
+        return httpx.Response(200, stream=Response())
+
+    async def ask() -> None:
+        async for _ in client.events("GET", "/api/localllm/jobs/events"):
+            pass
+
+    async with ServiceClient("http://127.0.0.1:11500", transport=httpx.MockTransport(opened)) as client:
+        for n_turns in range(10):
+            asking = asyncio.create_task(ask())
+            for _ in range(n_turns):
+                await asyncio.sleep(0)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            assert not is_open.is_set()
 
 
 async def test_so_is_an_engine_elsewhere() -> None:
