@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -27,6 +28,7 @@ _FOLDER = "REAL_WEIGHTS_DIR"  # names another folder than the user's cache
 _PIP_TIMEOUT_S = 600
 _LOCK_TIMEOUT_S = 1200.0  # of a worker that waits for another one's download
 _PIECE_BYTES = 1 << 20
+_BROKEN = re.compile(r"connection broken by .*?>?: ([^\n]*?)'?\)'?: /")
 
 
 class NoIndexError(Exception):
@@ -125,8 +127,9 @@ def _download(packages: tuple[str, ...], wheels: Path) -> None:
             timeout=_PIP_TIMEOUT_S,
         )
     except subprocess.CalledProcessError as error:
+        broken = _BROKEN.search(error.stderr)  # pip ends with "No matching distribution" then too
         last = error.stderr.strip().splitlines()[-1:] or ["pip said nothing"]
-        raise NoIndexError(last[0]) from None
+        raise NoIndexError(broken[1] if broken else last[0]) from None
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
         raise NoIndexError(str(error)) from None
 
