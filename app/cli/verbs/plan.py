@@ -18,7 +18,6 @@ from app.cli.resources import announced_rpc_endpoints, requested_planning_contex
 from app.common.terminal import printable
 from app.engine.tuning.tune_results import (
     AS_FAST,
-    DEFAULT_KV_TYPE,
     DEFAULT_WORKLOAD,
     N_BATCHED,
     SpeedMeasurement,
@@ -26,6 +25,7 @@ from app.engine.tuning.tune_results import (
     TuneRequest,
     fastest,
     tune_key,
+    unasked,
 )
 from app.options.jobs import TuneOptions
 from app.protocol.codec import encode
@@ -304,9 +304,7 @@ def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
 
 
 def _print_measured(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool) -> None:
-    # smaller KV types change answers, so they are never chosen here
-    unchanged = [item for item in measured if item.setting.kv_type == DEFAULT_KV_TYPE]
-    best = fastest(unchanged or measured, DEFAULT_WORKLOAD)
+    best = fastest(unasked(measured) or measured, DEFAULT_WORKLOAD)
     if wants_json:
         print_json({"model": name, "best": best.setting, "measured": measured})
         return

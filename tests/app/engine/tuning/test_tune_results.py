@@ -19,6 +19,7 @@ from app.engine.tuning.tune_results import (
     SpeedMeasurement,
     TuneFile,
     Workload,
+    best_measurement,
     choose_setting,
     default_setting,
     describe_drafts,
@@ -175,6 +176,24 @@ def test_only_weights_that_gain_are_kept_in_both_layouts(tiny_model: Path, monke
     assert plain_from_of(faster) == PLAIN_FROM
     monkeypatch.setattr("platform.machine", lambda: "arm64")
     assert plain_from_of(faster) == 0
+
+
+@pytest.mark.parametrize("kv_type", ["q8_0", "q4_0"])
+def test_a_smaller_kv_type_is_not_chosen_unasked_however_fast_it_is(
+    tmp_path: Path, tiny_model: Path, kv_type: str
+) -> None:
+    """q4_0 is four times as far from the truth as llama-server's default: tests/bench/engine/accuracy_by_setting.py."""
+    faster = speeds(with_kv_type(BOTH, kv_type), 9e9, 9e9)
+    assert chosen((*MEASURED, faster)).setting == BOTH
+    asked = replace(CONFIG, kv_type=kv_type)
+    default = speeds(with_kv_type(DEFAULT, kv_type), 1.0, 1.0)
+    choice = choose_setting((default, faster), DEFAULT_WORKLOAD, asked, has_gpu=False, is_safe=True, plain_from=24)
+    assert choice.setting == faster.setting
+    header = read_header(tiny_model)
+    TuneFile(tmp_path).store(tune_key(header), "tiny", [*MEASURED, faster])
+    best = best_measurement(header, tmp_path)
+    assert best is not None
+    assert best.setting == BOTH, "what a model's page and the costs of its steps are by"
 
 
 def test_a_build_that_cannot_run_repacked_weights_gets_none() -> None:
