@@ -165,18 +165,21 @@ class Conversation:
         return entries[-1] if entries else None
 
     def entries(self) -> tuple[TranscriptEntry, ...]:
-        """Return the shown branch as entries."""
         tree = self._tree
         branch = tree.path(self.leaf_id)
-        shown = (self._entry(message, tree.siblings(message.id)) for message in branch)
-        with_calls = zip(shown, _calls_of(branch), (*branch[1:], None)[: len(branch)], strict=True)
-        joined = [
-            replace(each, call=call, is_joined=_is_joined(each.message, after)) for each, call, after in with_calls
-        ]
+        calls: dict[str, ToolCall] = {}
+        entries: list[TranscriptEntry] = []
         for index, message in enumerate(branch):
+            calls |= {call.call_id: call for call in message.calls}
+            entry = self._entry(message, tree.siblings(message.id))
+            if message.result is not None:
+                entry = replace(entry, call=calls.get(message.result.call_id))
+            if message.role == "tool" and index + 1 < len(branch):  # shown right above another call
+                entry = replace(entry, is_joined=branch[index + 1].role == "tool" or has_only_calls(branch[index + 1]))
             if message.role == "summary":
-                joined[index] = replace(joined[index], n_summarised=len(replaced_messages(branch[: index + 1])))
-        return self._compared(joined, tree)
+                entry = replace(entry, n_summarised=len(replaced_messages(branch[: index + 1])))
+            entries.append(entry)
+        return self._compared(entries, tree)
 
     def add(self, message: Message) -> None:
         """Add or replace a message, and show the branch that ends with it."""
@@ -256,7 +259,6 @@ class Conversation:
         return message if message.role == "summary" else self.question_of(message_id)
 
     def question_of(self, message_id: int) -> Message | None:
-        """Return the latest question up to a message, or None."""
         messages = self._tree.path(message_id)
         return next((message for message in reversed(messages) if message.role == "user"), None)
 
@@ -345,17 +347,3 @@ def _last_answer(messages: Sequence[Message]) -> Message | None:
     """Return the last answer before the next question."""
     of_turn = takewhile(lambda message: message.role != "user", messages)
     return next((message for message in reversed(list(of_turn)) if message.role == "assistant"), None)
-
-
-def _is_joined(message: Message, after: Message | None) -> bool:
-    """Return whether a call is shown right above what comes `after` it."""
-    is_call = message.role == "tool"
-    return is_call and after is not None and (after.role == "tool" or has_only_calls(after))
-
-
-def _calls_of(branch: Sequence[Message]) -> Iterator[ToolCall | None]:
-    """Yield for each message of a branch the call that it answers, None for other messages."""
-    calls: dict[str, ToolCall] = {}
-    for message in branch:
-        calls |= {call.call_id: call for call in message.calls}
-        yield calls.get(message.result.call_id) if message.result else None

@@ -98,7 +98,6 @@ class Message(MessageContent):
 
 
 def placed(content: MessageContent, message_id: int, parent_id: int | None) -> Message:
-    """Return a message with its place in a chat."""
     values = {each.name: getattr(content, each.name) for each in fields(MessageContent)}
     return Message(id=message_id, parent_id=parent_id, **values)
 

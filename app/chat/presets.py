@@ -37,7 +37,6 @@ class Presets:
         self._path = data_dir / _FILE_NAME
 
     def all(self) -> dict[str, ChatSettings]:
-        """Return the presets by name, in the order of the file."""
         try:
             with explained(f"{self._path} cannot be read", "Check its permissions."):
                 tables = tomllib.loads(self._text())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from app.chat.branches import UNSAVED_ID, Conversation, RemovedMessages
 from app.chat.conversation import MediaFile, Message, MessageContent, MessageState, placed, provisional_title
@@ -165,32 +165,20 @@ class InMemoryChat:
         self._ids = ids or count(UNSAVED_ID + 1)
         self._contents = contents
 
-    async def prepare(self, question: str, model: str, settings: ChatSettings) -> None: ...
-
     async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
         return placed(message, next(self._ids), parent_id)
-
-    async def write_result(self, message_id: int, result: ToolResult) -> None: ...
-
-    async def finish_call(self, message_id: int, content: str, result: ToolResult) -> None: ...
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerWriter]:
         answer = MessageContent(role="assistant", content="", model=target.model, state=MessageState.PARTIAL)
         yield _InMemoryWriter(target.continued or await self.add_message(target.parent_id, answer))
 
-    async def show(self, leaf_id: int | None) -> None: ...
+    async def _nothing_to_store(self, *_args: Any, **_named: Any) -> None: ...
 
-    async def remove(self, message_id: int, leaf_id: int | None) -> None: ...
-
-    async def restore(self, removed: RemovedMessages) -> None: ...
-
-    async def set_title(self, question: str, title: str) -> None: ...
+    prepare = write_result = finish_call = show = remove = restore = set_title = save_draft = _nothing_to_store
 
     async def draft(self) -> MessageContent:
         return MessageContent()
-
-    async def save_draft(self, draft: MessageContent) -> None: ...
 
     async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
         return {file.sha256: encode_media(file, self._contents[file.sha256]) for file in files}
@@ -213,7 +201,8 @@ class SqliteChatRepository:
         self._n_writers = 0
         self._is_written = asyncio.Event()
         self._is_written.set()
-        self._prepare_lock = asyncio.Lock()  # no draft may be stored under "no chat" while a chat is created
+        # While a chat is created no draft may be stored under "no chat": that draft becomes the first question.
+        self.prepare_lock = asyncio.Lock()
 
     async def __aenter__(self) -> SqliteChatRepository:
         return self
@@ -252,11 +241,6 @@ class SqliteChatRepository:
             self._n_writers -= 1
             if not self._n_writers:
                 self._is_written.set()
-
-    @property
-    def prepare_lock(self) -> asyncio.Lock:
-        """The lock for creating a chat and saving a draft: the draft of "no chat" becomes the first question."""
-        return self._prepare_lock
 
     @property
     def thread(self) -> StoreThread:
@@ -301,8 +285,7 @@ class SqliteChat:
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
         from app.chat.store.chat_store import AnswerRecorder
 
-        place = (self._prepared_id, target.parent_id, target.model, target.continued)
-        recorder = AnswerRecorder(self._thread, *place)
+        recorder = AnswerRecorder(self._thread, self._prepared_id, target.parent_id, target.model, target.continued)
         async with self._repository.being_written(), recorder:
             yield recorder
 
@@ -374,9 +357,8 @@ class DraftAutosave:
         self._stored: StoredChat | None = None
         self._on_error = on_error
         self._draft = MessageContent()
-        self._saved: MessageContent | None = (
-            None  # None while no chat is open: nothing may take the place of an unread draft
-        )
+        # None while no chat is open: nothing may take the place of an unread draft
+        self._saved: MessageContent | None = None
         self._saving: asyncio.Task[None] | None = None
         self._has_failed = False
 

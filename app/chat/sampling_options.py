@@ -9,9 +9,10 @@ is valid. Lists and schemas are stored as JSON.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any
 
 from app.chat.conversation import Scalar
 from app.protocol.chat import GenerationOptions, Message
@@ -35,14 +36,13 @@ class PromptTemplate:
 
     def render(self, turns: Sequence[Message]) -> str:
         """Return the prompt: every turn, and the beginning of the answer, or the answer to continue without an end."""
-        ends_open = turns[-1].role == "assistant"
-        whole = turns[:-1] if ends_open else turns
-        text = "".join(self._turn(turn) for turn in (whole if self.system else _with_system_in_question(whole)))
-        return text + self.assistant[0] + (turns[-1].content if ends_open else "")
-
-    def _turn(self, turn: Message) -> str:
-        before, after = {"user": self.user, "assistant": self.assistant, "system": self.system or ("", "")}[turn.role]
-        return f"{before}{turn.content}{after}"
+        whole, begun = (turns[:-1], turns[-1].content) if turns[-1].role == "assistant" else (turns, "")
+        if self.system is None and len(whole) > 1 and whole[0].role == "system":
+            system, question, *others = whole
+            whole = [Message(question.role, f"{system.content}\n\n{question.content}"), *others]
+        marks = {"user": self.user, "assistant": self.assistant, "system": self.system or ("", "")}
+        text = "".join(turn.content.join(marks[turn.role]) for turn in whole)
+        return text + self.assistant[0] + begun
 
 
 def _marked(meaning: str, before: str, after: str, stops: tuple[str, ...]) -> PromptTemplate:
@@ -100,56 +100,48 @@ def render_prompt(template: str, turns: Sequence[Message]) -> str:
 
 
 def template_stops(template: str) -> tuple[str, ...]:
-    """Return the texts that end an answer."""
     return () if template == COMPLETION else TEMPLATES[template].stops
-
-
-def _with_system_in_question(turns: Sequence[Message]) -> list[Message]:
-    if len(turns) < 2 or turns[0].role != "system":
-        return list(turns)
-    system, question, *others = turns
-    return [Message(question.role, f"{system.content}\n\n{question.content}"), *others]
 
 
 MAX_OPTION_BYTES = MAX_GRAMMAR_BYTES
 _MAX_TEXTS = 16
-_MAX_TEXT_BYTES = 1024
 _MAX_BREAKER_BYTES = 40
-_MAX_THINK_DIGITS = 9
+_MAX_COUNT_DIGITS = 9
 THINK_LEVELS = ("off", "low", "medium", "high")
 
 
-class ChatOption(Protocol):
-    """One option under the engine's name. `expected` says which values it takes."""
+@dataclass(frozen=True, slots=True)
+class ChatOption(ABC):
+    """One option under the engine's name."""
+
+    name: str
+    meaning: str
 
     @property
-    def name(self) -> str: ...
+    @abstractmethod
+    def expected(self) -> str:
+        """Which values it takes, as a sentence for someone who gave another."""
 
-    @property
-    def meaning(self) -> str: ...
-
-    @property
-    def expected(self) -> str: ...
-
-    def parse(self, text: str) -> Scalar | None:
-        """Return the value of what a user wrote; None if it is not valid. Raises UsageError where it knows why."""
-
+    @abstractmethod
     def valid(self, value: object) -> Scalar | None:
         """Return a stored value in this option's kind; None if it is not valid."""
 
+    def parse(self, text: str) -> Scalar | None:
+        """Return the value of what a user wrote; None if it is not valid. Raises UsageError where it knows why."""
+        return self.valid(text)
+
     def sent(self, value: Any) -> Any:
         """Return a valid value as requests have it."""
+        return value
 
 
 @dataclass(frozen=True, slots=True)
-class NumberOption:
+class NumberOption(ChatOption):
     """A number; the bounds are inclusive."""
 
-    name: str
     kind: type[int] | type[float]
     lowest: float
     highest: float
-    meaning: str
 
     @property
     def expected(self) -> str:
@@ -166,18 +158,16 @@ class NumberOption:
             return None
         return self.kind(value) if self.lowest <= value <= self.highest else None
 
-    def sent(self, value: Any) -> Any:
-        return value
-
 
 @dataclass(frozen=True, slots=True)
-class TextsOption:
+class TextsOption(ChatOption):
     """Some texts, such as stop strings: a JSON list of them, or one as it is."""
 
-    name: str
-    meaning: str
-    most_bytes: int = _MAX_TEXT_BYTES
-    expected: str = f'Give one text, or up to {_MAX_TEXTS} as JSON: ["END", "\\n"].'
+    most_bytes: int = 1024
+
+    @property
+    def expected(self) -> str:
+        return f'Give one text, or up to {_MAX_TEXTS} as JSON: ["END", "\\n"].'
 
     def parse(self, text: str) -> Scalar | None:
         return self.valid(text if text.startswith("[") else [text])
@@ -194,29 +184,25 @@ class TextsOption:
 
 
 @dataclass(frozen=True, slots=True)
-class TextOption:
+class TextOption(ChatOption):
     """A text that the engine checks, such as a grammar."""
 
-    name: str
-    meaning: str
-    expected: str = f"Give at most {MAX_OPTION_BYTES >> 10} KiB of text."
-
-    def parse(self, text: str) -> Scalar | None:
-        return self.valid(text)
+    @property
+    def expected(self) -> str:
+        return f"Give at most {MAX_OPTION_BYTES >> 10} KiB of text."
 
     def valid(self, value: object) -> Scalar | None:
         is_valid = isinstance(value, str) and 0 < _n_bytes(value) <= MAX_OPTION_BYTES
         return str(value) if is_valid else None
-
-    def sent(self, value: Any) -> Any:
-        return value
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaOption(TextOption):
     """A JSON schema; which of its keywords are supported is known to the service."""
 
-    expected: str = f"Give a JSON object of at most {MAX_OPTION_BYTES >> 10} KiB, or a file with one."
+    @property
+    def expected(self) -> str:
+        return f"Give a JSON object of at most {MAX_OPTION_BYTES >> 10} KiB, or a file with one."
 
     def parse(self, text: str) -> Scalar | None:
         try:
@@ -234,34 +220,16 @@ class SchemaOption(TextOption):
 
 
 @dataclass(frozen=True, slots=True)
-class ChoiceOption:
-    """One of some names."""
+class ChoiceOption(ChatOption):
+    """One of some names; where it `takes_counts`, a number of tokens too."""
 
-    name: str
-    meaning: str
     choices: tuple[str, ...]
+    takes_counts: bool = False
 
     @property
     def expected(self) -> str:
-        return f"Give one of {', '.join(self.choices)}, or nothing."
-
-    def parse(self, text: str) -> Scalar | None:
-        return self.valid(text.lower())
-
-    def valid(self, value: object) -> Scalar | None:
-        return value if isinstance(value, str) and value in self.choices else None
-
-    def sent(self, value: Any) -> Any:
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class ThinkOption:
-    """How much to think before an answer: a level, or the most tokens of a thought."""
-
-    name: str
-    meaning: str
-    expected: str = f"Give one of {', '.join(THINK_LEVELS)}, a number of tokens, or nothing."
+        count = ", a number of tokens" if self.takes_counts else ""
+        return f"Give one of {', '.join(self.choices)}{count}, or nothing."
 
     def parse(self, text: str) -> Scalar | None:
         return self.valid(text.lower())
@@ -269,16 +237,13 @@ class ThinkOption:
     def valid(self, value: object) -> Scalar | None:
         if not isinstance(value, str):
             return None
-        is_count = value.isascii() and value.isdecimal() and len(value) <= _MAX_THINK_DIGITS
-        return value if is_count or value in THINK_LEVELS else None
-
-    def sent(self, value: Any) -> Any:
-        return value
+        is_count = value.isascii() and value.isdecimal() and len(value) <= _MAX_COUNT_DIGITS
+        return value if value in self.choices or (self.takes_counts and is_count) else None
 
 
 _OF_ANSWERS: tuple[ChatOption, ...] = (
-    ThinkOption("think", "thought: off, low, medium, high, or its tokens"),
-    NumberOption("max_tokens", int, 1, 2**31 - 1, "longest answer"),
+    ChoiceOption("think", "thought: off, low, medium, high, or its tokens", THINK_LEVELS, takes_counts=True),
+    NumberOption("max_tokens", "longest answer", int, 1, 2**31 - 1),
     TextsOption("stop", 'texts that end it: END, or ["END", "\\n"]'),
     SchemaOption("json_schema", "form of the answer: a schema, or its file"),
     ChoiceOption("template", "form of the prompt: completion, chatml …", (COMPLETION, *TEMPLATES)),
@@ -289,32 +254,32 @@ _FIRST = ("temperature", "top_p", "min_p", "top_k", "seed", "max_tokens", "stop"
 def _samplers() -> Iterator[ChatOption]:
     for name, meaning in SAMPLER_DESCRIPTIONS.items():
         if name in NUMBER_TYPES:
-            yield NumberOption(name, NUMBER_TYPES[name], *NUMBER_RANGES[name], meaning)
+            yield NumberOption(name, meaning, NUMBER_TYPES[name], *NUMBER_RANGES[name])
         elif name == "seed":
-            yield NumberOption(name, int, 0, 2**32 - 1, meaning)
+            yield NumberOption(name, meaning, int, 0, 2**32 - 1)
         elif name == "grammar":
             yield TextOption(name, meaning)
         else:
             yield TextsOption(name, meaning, _MAX_BREAKER_BYTES)
 
 
-def _in_order(options: Mapping[str, ChatOption]) -> tuple[ChatOption, ...]:
-    return tuple(options[name] for name in dict.fromkeys((*_FIRST, *options)))
-
-
-CHAT_OPTIONS = _in_order({option.name: option for option in (*_samplers(), *_OF_ANSWERS)})
+_DECLARED = {option.name: option for option in (*_samplers(), *_OF_ANSWERS)}
+_BY_NAME = {name: _DECLARED[name] for name in (*_FIRST, *(name for name in _DECLARED if name not in _FIRST))}
+CHAT_OPTIONS = tuple(_BY_NAME.values())
 FILE_OPTIONS = frozenset(option.name for option in CHAT_OPTIONS if isinstance(option, TextOption))
-_BY_NAME = {option.name: option for option in CHAT_OPTIONS}
 _FIELDS = frozenset(item.name for item in fields(GenerationOptions))
 
 
 def parse_options(texts: Mapping[str, str]) -> dict[str, Scalar]:
     """Parse `texts` by option name; a blank text is the model's default. Raises UsageError for an invalid value."""
-    return {
-        option.name: _parsed(option, texts[option.name].strip())
-        for option in CHAT_OPTIONS
-        if texts.get(option.name, "").strip()
-    }
+    parsed: dict[str, Scalar] = {}
+    for option in CHAT_OPTIONS:
+        if text := texts.get(option.name, "").strip():
+            value = option.parse(text)
+            if value is None:
+                raise _refusal(option, text)
+            parsed[option.name] = value
+    return parsed
 
 
 def split_changes(text: str) -> dict[str, str]:
@@ -401,13 +366,6 @@ def _json(value: object) -> Any:
 
 def _n_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
-
-
-def _parsed(option: ChatOption, text: str) -> Scalar:
-    value = option.parse(text)
-    if value is None:
-        raise _refusal(option, text)
-    return value
 
 
 def _refusal(option: ChatOption, text: str) -> UsageError:

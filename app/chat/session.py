@@ -342,7 +342,6 @@ class OpenChat(ChatState):
 
 
 def joined(*drafts: MessageContent) -> MessageContent:
-    """Return several unsent questions as one."""
     text = "\n\n".join(filter(None, (draft.content for draft in drafts)))
     return MessageContent(content=text, attachments=tuple(each for draft in drafts for each in draft.attachments))
 

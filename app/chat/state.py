@@ -50,7 +50,6 @@ class AnswerFigures:
 
     @classmethod
     def of_cost(cls, model: str, cost: Completed) -> AnswerFigures:
-        """Return the figures that the engine reported."""
         return cls(
             model=model,
             tokens_per_s=cost.decode_tokens_per_s,

@@ -166,7 +166,6 @@ def enabled_tools(settings: ToolSettings, servers: Sequence[ServerStatus]) -> li
 
 
 def rule_text(rule: ApprovalRule) -> str:
-    """Return what a rule allows or refuses."""
     verb = "refused" if rule.is_denied else "allowed"
     server, tool = printable_line(rule.server), printable_line(rule.tool)
     if rule.scope == "server":
@@ -215,6 +214,5 @@ def _box(is_checked: bool) -> str:
 
 
 def _beginning(tool: ServerTool) -> str:
-    """Return the first words of what a tool says it does."""
     text = printable_line(tool.definition.description)
     return text if len(text) <= _DESCRIPTION_CHARACTERS else f"{text[: _DESCRIPTION_CHARACTERS - 1]}…"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, takewhile
 
 from app.chat.attachments.prompt import compose_prompt, media_of
 from app.chat.compaction import sent_branch, summary_turn
@@ -68,7 +68,6 @@ def _groups(path: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
 
 
 def _sent_text(message: Message) -> str:
-    """Return the text of a message as the model reads it."""
     if message.role == "summary":
         return summary_turn(message.content)
     return compose_prompt(message.content, message.attachments)
@@ -78,12 +77,16 @@ def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator
     """Yield the turns of answers and results. What has text alone is joined with what follows it. Models go on from
     their reasoning while they call tools; of earlier questions they are not shown it."""
     texts: list[str] = []
+    called: set[str] = set()  # by the last answer: other results are sent as text
     for index, message in enumerate(messages):
         calls = made_calls(message)
-        results = _results_after(messages, index) if calls else {}
-        if message.content and not _answers_a_call(messages, index):
+        if message.content and not (message.result is not None and message.result.call_id in called):
             texts.append(_sent_text(message))
+        if message.role != "tool":
+            called = {call.call_id for call in calls}
         if calls:
+            after = takewhile(lambda each: each.role == "tool", messages[index + 1 :])
+            results = {each.result.call_id: each for each in after if each.result is not None}
             reasoning = message.reasoning if sends_reasoning else ""
             # Engines refuse arguments that are no JSON; the result of such a call says that they were none.
             sent = tuple(replace(call, arguments="{}") if arguments_of(call) is None else call for call in calls)
@@ -94,26 +97,6 @@ def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator
                 yield ChatMessage("tool", text, call_id=call.call_id, name=call.name)
     if texts:
         yield ChatMessage("assistant", _PARAGRAPH_BREAK.join(texts))
-
-
-def _results_after(messages: Sequence[Message], index: int) -> dict[str, Message]:
-    """Return the messages that answer the calls of the answer at `index`, by the id of the call."""
-    results: dict[str, Message] = {}
-    for message in messages[index + 1 :]:
-        if message.role != "tool":
-            break
-        if message.result is not None:
-            results[message.result.call_id] = message
-    return results
-
-
-def _answers_a_call(messages: Sequence[Message], index: int) -> bool:
-    """Return whether a message is the result of a call of the answer before it; others are sent as text."""
-    result = messages[index].result
-    if result is None:
-        return False
-    answer = next((message for message in reversed(messages[:index]) if message.role != "tool"), None)
-    return answer is not None and any(call.call_id == result.call_id for call in made_calls(answer))
 
 
 def _result_text(message: Message | None) -> str:

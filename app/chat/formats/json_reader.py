@@ -18,7 +18,16 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from app.chat.attachments.kinds import Form, kind_of
-from app.chat.conversation import Attachment, Chat, MediaFile, Message, MessageContent, Transcript, provisional_title
+from app.chat.conversation import (
+    Attachment,
+    Chat,
+    MediaFile,
+    Message,
+    MessageContent,
+    Transcript,
+    placed,
+    provisional_title,
+)
 from app.protocol.chat import ToolCall
 from app.tools.approval import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 from app.tools.tool import ToolOutcome, ToolResult
@@ -134,13 +143,6 @@ class TreeNode:
     reasoning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    key: str
-    parent_id: int | None
-    reasoning: str
-
-
 def import_tree(
     chat: Chat, nodes: Mapping[str, TreeNode], current: str, place: str
 ) -> tuple[Transcript, tuple[str, ...]]:
@@ -150,19 +152,30 @@ def import_tree(
     children: dict[str | None, list[str]] = {}
     for key, node in nodes.items():
         children.setdefault(node.parent if node.parent in nodes else None, []).append(key)
+
+    def moment_ms(key: str) -> int:
+        message = nodes[key].message
+        return message.created_ms if message else 0
+
+    def latest_first(parent: str | None) -> list[str]:
+        return sorted(children.get(parent, ()), key=moment_ms)[::-1]
+
     messages: list[Message] = []
     last_ids: dict[str, int | None] = {}  # of every node reached: the message that it is or follows
-    waiting = [_Step(key, None, "") for key in _latest_first(children.get(None, []), nodes)]
+    # Keys to visit, each with the message that its own follows, and the reasoning before it. A stack, not recursion: a
+    # chat may be deeper than Python calls.
+    waiting: list[tuple[str, int | None, str]] = [(key, None, "") for key in latest_first(None)]
     while waiting:
-        step = waiting.pop()
-        node = nodes[step.key]
-        message_id, reasoning = step.parent_id, step.reasoning + node.reasoning
+        key, parent_id, reasoning = waiting.pop()
+        node = nodes[key]
+        message_id, reasoning = parent_id, reasoning + node.reasoning
         if node.message is not None:
             message_id = len(messages) + 1
-            messages.append(_message(message_id, step.parent_id, node.message, reasoning))
+            message = replace(node.message, reasoning=reasoning + node.message.reasoning)
+            messages.append(placed(message, message_id, parent_id))
             reasoning = ""
-        last_ids[step.key] = message_id
-        waiting += [_Step(key, message_id, reasoning) for key in _latest_first(children.get(step.key, []), nodes)]
+        last_ids[key] = message_id
+        waiting += [(child, message_id, reasoning) for child in latest_first(key)]
     if not messages:
         raise FormatError(place, "has no message that could be imported")
     unreached = tuple(key for key in nodes if key not in last_ids)
@@ -182,25 +195,11 @@ def _completed(chat: Chat, messages: Sequence[Message]) -> Chat:
     )
 
 
-def _message(message_id: int, parent_id: int | None, message: MessageContent, reasoning: str) -> Message:
-    fields = {name: getattr(message, name) for name in MessageContent.__dataclass_fields__}
-    return Message(**{**fields, "reasoning": reasoning + message.reasoning}, id=message_id, parent_id=parent_id)
-
-
-def _latest_first(keys: list[str], nodes: Mapping[str, TreeNode]) -> list[str]:
-    def moment_ms(key: str) -> int:
-        message = nodes[key].message
-        return message.created_ms if message else 0
-
-    return sorted(keys, key=moment_ms)[::-1]
-
-
 ContentOf: TypeAlias = Callable[[MediaFile], bytes]
 """Returns the content of a picture or sound; raises StorageError if it is missing."""
 
 
 def data_url(file: MediaFile, content: bytes) -> str:
-    """Return a URL that holds the content itself."""
     return f"data:{file.mime_type};base64,{base64.b64encode(content).decode()}"
 
 

@@ -190,5 +190,4 @@ def _digest_of(path: Path) -> str:
 
 
 def encode_media(file: MediaFile, content: bytes) -> MediaPart:
-    """Return a picture or sound as requests have it."""
     return MediaPart(file.mime_type, base64.b64encode(content).decode())

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from app.chat.conversation import Chat, Message, MessageContent, MessageState, Transcript
 from app.chat.store.attachment_files import FOLDER_NAME, AttachmentFiles, use_in_draft
-from app.chat.store.database import attachments_json, attachments_of, chat_columns, insert, now_ms, open_chats, storable
+from app.chat.store.database import SCHEMA, attachments_json, attachments_of, chat_columns, insert, now_ms, storable
 from app.chat.store.search import Search
 from app.chat.store.tables import PURGE_AFTER_MS, Chats, Messages, insert_message, touch
 from app.common.database import Database
@@ -72,7 +72,6 @@ class Drafts:
         self._database = database
 
     def get(self, chat_id: int | None) -> MessageContent:
-        """Return the draft of a chat, which may be empty."""
         values = (chat_id or _NO_CHAT,)
         with self._database.reading() as connection:
             text = connection.execute("SELECT content FROM drafts WHERE chat_id = ?", values).fetchone()
@@ -110,7 +109,7 @@ class ChatStore:
     processes may have one each. Every method of its parts raises StorageError if the file cannot be used."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._database = open_chats(data_dir / FILE_NAME)
+        self._database = Database(data_dir / FILE_NAME, SCHEMA)  # which opens it on first use
         self.chats = Chats(self._database)
         self.messages = Messages(self._database)
         self.transcripts = Transcripts(self._database, self.chats, self.messages)
@@ -138,7 +137,6 @@ class ChatStore:
         return n_purged
 
     def close(self) -> None:
-        """Close the file."""
         self._database.close()
 
 
@@ -183,17 +181,13 @@ class AnswerRecorder:
     ) -> None:
         self._thread = thread
         self._continued = continued
-        self._place = (
-            chat_id,
-            parent_id,
-            MessageContent(role="assistant", model=model, state=MessageState.PARTIAL),
-        )
+        self._new = (chat_id, parent_id, MessageContent(role="assistant", model=model, state=MessageState.PARTIAL))
         self._has_news = asyncio.Event()
 
     async def __aenter__(self) -> AnswerRecorder:
-        place, continued = self._place, self._continued
+        new, continued = self._new, self._continued
         if continued is None:
-            continued = await self._thread.do(lambda store: store.messages.add(*place))
+            continued = await self._thread.do(lambda store: store.messages.add(*new))
         self.message: Message = continued
         self._saving = asyncio.create_task(self._save_along())
         return self

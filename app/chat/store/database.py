@@ -9,12 +9,11 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 from app.chat.conversation import Attachment, Chat, ChatSettings, MediaFile, Message, MessageContent, MessageState
-from app.common.database import Database, Schema, migrate_to
+from app.common.database import Schema
 from app.protocol.chat import ToolCall
 from app.protocol.codec import decode, encode
 from app.tools.approval import NO_TOOL_SETTINGS
@@ -151,16 +150,6 @@ STEPS: tuple[tuple[str, ...], ...] = (
 SCHEMA = Schema("chats", STEPS, gone="The chat or message no longer exists.", holder="window")
 
 
-def open_chats(path: Path) -> Database:
-    """Return the database of chats at `path`, which is opened on first use."""
-    return Database(path, SCHEMA)
-
-
-def migrate(connection: sqlite3.Connection, steps: tuple[tuple[str, ...], ...] = STEPS) -> None:
-    """Bring the tables of chats up to date; see `app.common.database.migrate_to`."""
-    migrate_to(connection, replace(SCHEMA, steps=steps))
-
-
 def storable(text: str) -> str:
     """Return `text` with U+FFFD for NUL, lone surrogates and our two marks: SQLite takes the rest as it is."""
     return text.translate(_UNSTORABLE)
@@ -196,7 +185,6 @@ def chat_of(row: sqlite3.Row) -> Chat:
 
 
 def message_of(row: sqlite3.Row) -> Message:
-    """Return the message of a row of the table."""
     return Message(
         id=row["id"],
         parent_id=row["parent_id"],
@@ -254,7 +242,6 @@ def settings_json(settings: ChatSettings) -> str:
 
 
 def message_columns(message: MessageContent) -> Mapping[str, str | int]:
-    """Return the columns of a message."""
     return {
         "role": message.role,
         "content": storable(message.content),

@@ -10,7 +10,6 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice, takewhile
 
 from app.chat.conversation import Chat
@@ -104,55 +103,33 @@ class Search:
             return list(islice(hits, limit))
 
 
+# Where words are looked for, in this order: the table with an index of words, what joins the chat to a row of it, the
+# id of the message, and the time that a filter compares.
+_OF_MESSAGE = "JOIN chats ON chats.id = messages.chat_id"
+_OF_ROW = "JOIN messages ON messages.id = message_id " + _OF_MESSAGE
+_SOURCES = (
+    ("chats", "", "NULL", "chats.updated_ms"),
+    ("messages", _OF_MESSAGE, "messages.id", "messages.created_ms"),
+    ("attachment_names", _OF_ROW, "messages.id", "messages.created_ms"),
+    ("call_texts", _OF_ROW, "messages.id", "messages.created_ms"),
+)
+
+
 def _hits(connection: sqlite3.Connection, chat_filter: ChatFilter, values: Mapping[str, object]) -> Iterator[ChatMatch]:
     """Yield one match per chat. Rows come in the order of the index, so that the first need no sorting."""
     seen = set()
-    for statement, moment in _SOURCES:
+    for table, joined, message_id, moment in _SOURCES:
         conditions, limits = chat_filter.conditions(moment)
-        for row in connection.execute(statement(conditions), {**values, **limits}):
+        words = f"{table}_words"
+        statement = f"""SELECT {CHAT_COLUMNS}, {message_id} AS message_id,
+                snippet({words}, 0, :begin, :end, '…', :tokens) AS snippet
+            FROM {words} JOIN {table} ON {table}.id = {words}.rowid {joined}
+            WHERE {words} MATCH :expression AND {conditions}
+            ORDER BY {words}.rowid DESC"""  # noqa: S608  (all of it is ours)
+        for row in connection.execute(statement, {**values, **limits}):
             if row["id"] not in seen:
                 seen.add(row["id"])
                 yield ChatMatch(chat_of(row), row["message_id"], snippet_of(row["snippet"]))
-
-
-def _titles(conditions: str) -> str:
-    return f"""SELECT {CHAT_COLUMNS}, NULL AS message_id,
-            snippet(chats_words, 0, :begin, :end, '…', :tokens) AS snippet
-        FROM chats_words JOIN chats ON chats.id = chats_words.rowid
-        WHERE chats_words MATCH :expression AND {conditions}
-        ORDER BY chats_words.rowid DESC"""  # noqa: S608  (all of it is ours)
-
-
-def _contents(conditions: str) -> str:
-    return f"""SELECT {CHAT_COLUMNS}, messages.id AS message_id,
-            snippet(messages_words, 0, :begin, :end, '…', :tokens) AS snippet
-        FROM messages_words
-            JOIN messages ON messages.id = messages_words.rowid
-            JOIN chats ON chats.id = messages.chat_id
-        WHERE messages_words MATCH :expression AND {conditions}
-        ORDER BY messages_words.rowid DESC"""  # noqa: S608  (all of it is ours)
-
-
-def _beside_messages(table: str, conditions: str) -> str:
-    """Return the statement for a table whose rows belong to messages."""
-    words = f"{table}_words"
-    return f"""SELECT {CHAT_COLUMNS}, messages.id AS message_id,
-            snippet({words}, 0, :begin, :end, '…', :tokens) AS snippet
-        FROM {words}
-            JOIN {table} ON {table}.id = {words}.rowid
-            JOIN messages ON messages.id = {table}.message_id
-            JOIN chats ON chats.id = messages.chat_id
-        WHERE {words} MATCH :expression AND {conditions}
-        ORDER BY {words}.rowid DESC"""  # noqa: S608  (all of it is ours)
-
-
-# Statements, and the column of the time that a filter compares.
-_SOURCES = (
-    (_titles, "chats.updated_ms"),
-    (_contents, "messages.created_ms"),
-    (partial(_beside_messages, "attachment_names"), "messages.created_ms"),
-    (partial(_beside_messages, "call_texts"), "messages.created_ms"),
-)
 
 
 def snippet_of(marked: str) -> Snippet:

@@ -60,7 +60,6 @@ class Chats:
         self._database = database
 
     def create(self, *, title: str = "", model: str = "", settings: ChatSettings | None = None) -> Chat:
-        """Create a chat."""
         chat = Chat(id=0, title=title, model=model, settings=settings or ChatSettings())
         with self._database.writing() as connection:
             chat_id = insert(connection, "chats", chat_columns(chat, now_ms()))

@@ -20,7 +20,8 @@ from app.chat.conversation import Attachment, MediaFile, Message, MessageContent
 from app.chat.store import attachment_files
 from app.chat.store.attachment_files import FOLDER_NAME, KEPT_FOR_MS
 from app.chat.store.chat_store import FILE_NAME, ChatStore
-from app.chat.store.database import STEPS, attachments_of, migrate, now_ms
+from app.chat.store.database import SCHEMA, STEPS, attachments_of, now_ms
+from app.common.database import migrate_to
 from app.protocol.chat import MediaPart
 from quantizer.system.errors import StorageError
 
@@ -192,7 +193,7 @@ def test_what_killed_processes_left_is_found_and_removed(store: ChatStore, tmp_p
 def test_attachments_of_the_former_tables_open_and_are_found_by_name(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None)) as raw:
         raw.row_factory = sqlite3.Row
-        migrate(raw, STEPS[:3])
+        migrate_to(raw, replace(SCHEMA, steps=STEPS[:3]))
         raw.execute("INSERT INTO chats (id, title, created_ms, updated_ms) VALUES (1, 't', 1, 1)")
         old = '[{"name":"recipe.md","content":"Soup.","media_type":"text/plain"}]'
         raw.execute(

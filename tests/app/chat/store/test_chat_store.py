@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 from app.chat.conversation import Attachment, MessageContent
 from app.chat.store.chat_store import FILE_NAME, ChatStore
-from app.chat.store.database import STEPS, migrate
+from app.chat.store.database import SCHEMA, STEPS
+from app.common.database import migrate_to
 
 
 def test_each_chat_has_a_draft_of_its_own(store: ChatStore) -> None:
@@ -68,7 +70,7 @@ def test_a_draft_changes_nothing_of_its_chat(store: ChatStore) -> None:
 
 def test_chats_that_were_kept_before_there_were_drafts_are_brought_up_to_date(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None) as connection:
-        migrate(connection, STEPS[:1])
+        migrate_to(connection, replace(SCHEMA, steps=STEPS[:1]))
         connection.execute("INSERT INTO chats (title, created_ms, updated_ms) VALUES ('old', 1, 1)")
     connection.close()
     with ChatStore(tmp_path) as store:

@@ -5,13 +5,15 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.chat.conversation import MessageContent
 from app.chat.store.chat_store import FILE_NAME, ChatStore
-from app.chat.store.database import STEPS, migrate
+from app.chat.store.database import SCHEMA, STEPS
+from app.common.database import migrate_to
 from quantizer.system.errors import StorageError
 from quantizer.system.process import child_environment
 
@@ -96,8 +98,8 @@ def test_a_file_of_a_newer_localllm_is_left_alone(store: ChatStore, tmp_path: Pa
 
 def test_each_step_builds_on_the_ones_before(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "steps.db", isolation_level=None)
-    migrate(connection)
-    migrate(connection, (*STEPS, ("ALTER TABLE chats ADD COLUMN colour TEXT",)))
+    migrate_to(connection, SCHEMA)
+    migrate_to(connection, replace(SCHEMA, steps=(*STEPS, ("ALTER TABLE chats ADD COLUMN colour TEXT",))))
     assert connection.execute("SELECT colour FROM chats").fetchall() == []
     assert connection.execute("PRAGMA user_version").fetchone() == (len(STEPS) + 1,)
     connection.close()
@@ -105,9 +107,9 @@ def test_each_step_builds_on_the_ones_before(tmp_path: Path) -> None:
 
 def test_a_step_that_fails_leaves_the_version_that_was(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "steps.db", isolation_level=None)
-    migrate(connection)
+    migrate_to(connection, SCHEMA)
     with pytest.raises(sqlite3.OperationalError):
-        migrate(connection, (*STEPS, ("ALTER TABLE chats ADD COLUMN colour TEXT", "not SQL")))
+        migrate_to(connection, replace(SCHEMA, steps=(*STEPS, ("ALTER TABLE chats ADD COLUMN colour TEXT", "not SQL"))))
     assert connection.execute("PRAGMA user_version").fetchone() == (len(STEPS),)
     assert "colour" not in [row[1] for row in connection.execute("PRAGMA table_info(chats)")]
     connection.close()
