@@ -10,9 +10,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING
 
-from app.chat.backend import ChatBackend, ChatConnection
+from app.chat.backend import ChatConnection
 from app.chat.branches import UNSAVED_ID, RemovedMessages
 from app.chat.compaction import TOKENS_AFTER, AutoCompaction, estimated_tokens
 from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
@@ -25,15 +24,11 @@ from app.chat.steps import StepHistory, UndoneStep
 from app.chat.stream import with_cache_key
 from app.chat.summaries import is_near, make_room, make_room_now
 from app.common.terminal import printable_line
-from app.protocol.chat import AnswerDelta, GenerationOptions, Tool
+from app.protocol.chat import AnswerDelta, GenerationOptions
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.errors import NoTemplateError
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import StorageError, UserError
-
-if TYPE_CHECKING:
-    from app.protocol.status import ModelStatus
-
 
 Draw = Callable[[ChatEvent], Awaitable[None]]
 
@@ -58,12 +53,7 @@ class OpenChat(ChatState):
         compaction: Callable[[], AutoCompaction] = AutoCompaction,
     ) -> None:
         super().__init__(
-            opened,
-            connection,
-            tools=tools,
-            clock=clock,
-            compaction=compaction,
-            on_approvals=lambda: on_change(self),
+            opened, connection, tools=tools, clock=clock, compaction=compaction, on_approvals=lambda: on_change(self)
         )
         self.view: Draw | None = None
         self.unsent = self.left_unsent = MessageContent()
@@ -326,14 +316,23 @@ class OpenChat(ChatState):
                 yield event
 
     async def _update_title(self) -> None:
-        """Generate a title after the first answer; if that fails, the question stays the title."""
+        """Generate a title after the first answer if the model is idle; if that fails, the question stays the title."""
         branch = self.conversation.branch
         if self.stored.id is None or not needs_title(branch) or template_of(self.conversation.settings.options):
             return
         with suppress(UserError):  # the next question reports it
-            client = await self.connection.client()
-            turns, key = await self.turns(branch[-1].id), self.stored.prompt_cache_key
-            if title := await generate_title(client, self.model, turns, key, self.offered):
+            client, model = await self.connection.client(), self.model
+            messages = [*await self.turns(branch[-1].id), ChatMessage("user", _TITLE_REQUEST)]
+            status = (await client.status()).model(model)
+            occupancy = status.occupancy if status is not None and status.id != _GUIDE else None
+            if occupancy is None or occupancy.n_running or occupancy.n_waiting:
+                return
+            # The same tools as for the answer keep the prompt the same, which is cached; a call is no title.
+            options = GenerationOptions(temperature=0.0, max_tokens=_TITLE_TOKENS, tools=tuple(self.offered))
+            options = with_cache_key(options, self.stored.prompt_cache_key)
+            async with aclosing(client.chat(messages, model=model, options=options)) as events:
+                answer = "".join([event.text async for event in events if isinstance(event, AnswerDelta)])
+            if title := parse_title(answer):
                 await self.stored.set_title(branch[0].content, title)
 
     async def _draw(self, event: ChatEvent) -> None:
@@ -353,32 +352,6 @@ def needs_title(branch: Sequence[Message]) -> bool:
     answer = branch[-1]
     is_answered = answer.role == "assistant" and not answer.calls
     return is_answered and answer.state is MessageState.FINISHED and bool(answer.content)
-
-
-def is_idle(model: ModelStatus | None) -> bool:
-    """Return whether `model` can generate titles and has no other requests."""
-    if model is None or model.id == _GUIDE or model.occupancy is None:
-        return False
-    return model.occupancy.n_running == model.occupancy.n_waiting == 0
-
-
-async def generate_title(
-    client: ChatBackend,
-    model: str,
-    turns: Sequence[ChatMessage],
-    prompt_cache_key: str | None = "",
-    tools: Sequence[Tool] = (),
-) -> str:
-    """Return a title for `turns`, "" if the model is busy or returns none. Cancelling stops it. Raises UserError. The
-    same `tools` as for the answer keep the prompt the same, which is cached; a call is no title."""
-    if not is_idle((await client.status()).model(model)):
-        return ""
-    messages = [*turns, ChatMessage("user", _TITLE_REQUEST)]
-    options = GenerationOptions(temperature=0.0, max_tokens=_TITLE_TOKENS, tools=tuple(tools))
-    options = with_cache_key(options, prompt_cache_key)
-    async with aclosing(client.chat(messages, model=model, options=options)) as events:
-        parts = [event.text async for event in events if isinstance(event, AnswerDelta)]
-    return parse_title("".join(parts))
 
 
 def parse_title(answer: str) -> str:

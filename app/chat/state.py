@@ -82,10 +82,7 @@ class AnswerTimer:
         if n_thought_tokens is not None:
             if self._reasoning_started_s is None:
                 self._reasoning_started_s = now_s
-            self.stats = {
-                _REASONING_S: now_s - self._reasoning_started_s,
-                _N_REASONING_TOKENS: n_thought_tokens,
-            }
+            self.stats = {_REASONING_S: now_s - self._reasoning_started_s, _N_REASONING_TOKENS: n_thought_tokens}
 
     def figures(self, model: str, n_context_before: int) -> AnswerFigures:
         """Return the figures of the running answer, whose request had about `n_context_before` tokens."""
@@ -100,11 +97,8 @@ class AnswerTimer:
     @property
     def final_stats(self) -> Mapping[str, Scalar]:
         """The stats of an answer that ends without the engine's figures: what was measured here."""
-        measured = {
-            _N_TOKENS: self._n_tokens or None,
-            _FIRST_TOKEN_S: self.time_to_first_token_s,
-            _RATE: self.tokens_per_s,
-        }
+        first_s, rate = self.time_to_first_token_s, self.tokens_per_s
+        measured = {_N_TOKENS: self._n_tokens or None, _FIRST_TOKEN_S: first_s, _RATE: rate}
         return {**self.stats, **{key: value for key, value in measured.items() if value is not None}}
 
     @property

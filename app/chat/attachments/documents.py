@@ -10,11 +10,10 @@ import io
 import json
 import re
 import zipfile
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError
+from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError, fenced
 
 MAX_PART_BYTES = 32 << 20  # of XML
 _MAX_PARTS = 20_000
@@ -91,7 +90,10 @@ def parse_notebook(data: bytes, _pages: PageChoice, _progress: Callable[[], None
         notebook = json.loads(data.decode("utf-8-sig"))
     except ValueError as error:
         raise RefusedFileError(*_DAMAGED) from error
-    cells = _cells(notebook)
+    holders = [notebook, *_objects(notebook.get("worksheets"))] if isinstance(notebook, dict) else []  # of format 3
+    cells = [cell for holder in holders for cell in _objects(holder.get("cells"))]
+    if not cells:
+        raise RefusedFileError(*_DAMAGED)
     language = _language(notebook)
     text = "\n\n".join(filter(None, (part for cell in cells for part in _parts(cell, language))))
     if not text:
@@ -99,25 +101,16 @@ def parse_notebook(data: bytes, _pages: PageChoice, _progress: Callable[[], None
     return ParsedFile(text, f"{len(cells):,} {'cell' if len(cells) == 1 else 'cells'}")
 
 
-def _cells(notebook: Any) -> list[dict[str, Any]]:
-    if not isinstance(notebook, dict):
-        raise RefusedFileError(*_DAMAGED)
-    sheets = notebook.get("worksheets")  # of format 3
-    holders = [notebook, *(sheets if isinstance(sheets, list) else [])]
-    cells = [holder.get("cells") for holder in holders if isinstance(holder, dict)]
-    found = [cell for listed in cells if isinstance(listed, list) for cell in listed if isinstance(cell, dict)]
-    if not found:
-        raise RefusedFileError(*_DAMAGED)
-    return found
+def _objects(listed: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list, none for anything else."""
+    return [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
 
 
 def _language(notebook: dict[str, Any]) -> str:
     metadata = notebook.get("metadata")
-    for name in ("language_info", "kernelspec"):
+    for name, key in (("language_info", "name"), ("kernelspec", "language")):
         info = metadata.get(name) if isinstance(metadata, dict) else None
-        language = (
-            (info.get("name") if name == "language_info" else info.get("language")) if isinstance(info, dict) else None
-        )
+        language = info.get(key) if isinstance(info, dict) else None
         if isinstance(language, str) and language.isalnum():
             return language
     return "python"
@@ -129,17 +122,13 @@ def _parts(cell: dict[str, Any], language: str) -> Iterator[str]:
         yield source
         return
     if source:
-        yield _fenced(source, language)
-    outputs = cell.get("outputs")
-    printed = (
-        "".join(_printed(output) for output in outputs if isinstance(output, dict)) if isinstance(outputs, list) else ""
-    )
-    printed = _COLORS.sub("", printed).strip()
+        yield fenced(source, language)
+    printed = _COLORS.sub("", "".join(map(_printed, _objects(cell.get("outputs"))))).strip()
     if len(printed) > _MAX_OUTPUT_CHARACTERS:
         n_left_out = len(printed) - _MAX_OUTPUT_CHARACTERS
         printed = f"{printed[:_MAX_OUTPUT_CHARACTERS]}\n[{n_left_out:,} more characters of output left out]"
     if printed:
-        yield f"Output:\n\n{_fenced(printed, '')}"
+        yield f"Output:\n\n{fenced(printed)}"
 
 
 def _printed(output: dict[str, Any]) -> str:
@@ -158,14 +147,7 @@ def _joined(lines: Any) -> str:
     return "".join(line for line in lines if isinstance(line, str)) if isinstance(lines, list) else ""
 
 
-def _fenced(text: str, language: str) -> str:
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}{language}\n{text}\n{fence}"
-
-
-_DELIMITERS = ",;\t|"
+_DELIMITERS = ",;\t|"  # a comma where there is none
 _MAX_COLUMNS = 1_000
 _BOMS = ((b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 
@@ -197,12 +179,9 @@ def _decoded(data: bytes) -> str:
 
 
 def _delimiter(text: str) -> str:
-    """Return the delimiter that the first line has most of, outside quotes; a comma where it has none."""
-    first = text.lstrip().partition("\n")[0]
-    outside = "".join(first.split('"')[::2])
-    counts = Counter({mark: outside.count(mark) for mark in _DELIMITERS})
-    mark, n = counts.most_common(1)[0]
-    return mark if n else ","
+    """Return the delimiter that the first line has most of, outside quotes."""
+    outside = "".join(text.lstrip().partition("\n")[0].split('"')[::2])
+    return max(_DELIMITERS, key=outside.count)
 
 
 def _table_row(row: Sequence[str], n_columns: int) -> str:

@@ -70,21 +70,15 @@ def _has_frames(image: Any) -> bool:
 
 
 MAX_SOUND_S = 30 * 60
+_SOUND_CODECS = {b"RIFF": "wav", b"RF64": "wav", b"fLaC": "flac", b"OggS": "vorbis"}  # mp3 begins in many ways
 
 
 def parse_sound(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
     """Return the length of a sound. Raises RefusedFileError for one that is empty or longer than 30 minutes."""
     import miniaudio
 
-    if data[:4] in (b"RIFF", b"RF64"):
-        info = miniaudio.wav_get_info(data)
-    elif data[:4] == b"fLaC":
-        info = miniaudio.flac_get_info(data)
-    elif data[:4] == b"OggS":
-        info = miniaudio.vorbis_get_info(data)
-    else:
-        info = miniaudio.mp3_get_info(data)
-    length_s = float(info.duration)
+    read_info = getattr(miniaudio, f"{_SOUND_CODECS.get(data[:4], 'mp3')}_get_info")
+    length_s = float(read_info(data).duration)
     if not math.isfinite(length_s) or length_s <= 0:
         raise RefusedFileError("has no sound in it.", "Attach a whole file.")
     minutes, seconds = divmod(round(length_s), 60)

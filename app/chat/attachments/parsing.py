@@ -20,6 +20,14 @@ class ParsedFile:
     pictures: tuple[bytes, ...] = ()
 
 
+def fenced(text: str, language: str = "") -> str:
+    """Return `text` as a block of code, with more backticks than it has in a row: it cannot close its own fence."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
 class RefusedFileError(Exception):
     """A file that cannot be read; `cause` continues a sentence that begins with its name."""
 

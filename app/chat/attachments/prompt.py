@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from app.chat.attachments.parsing import fenced
 from app.chat.conversation import Attachment, MediaFile
-
-_FENCE = "```"
 
 
 def media_of(attachments: Iterable[Attachment]) -> tuple[MediaFile, ...]:
@@ -38,16 +37,8 @@ def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
                 places = f"{kind} {first}" if first == last else f"{kind}s {first} to {last}"
                 parts.append(f"{attachment.label}: {places}")
         if attachment.content or not attachment.media:
-            parts.append(_fenced(attachment))
+            parts.append(f"{attachment.name}:\n{fenced(attachment.content)}")
     return "\n\n".join(filter(None, [*parts, question]))
-
-
-def _fenced(attachment: Attachment) -> str:
-    """Fence a text with more backticks than it contains in a row, so that it cannot close its own fence."""
-    fence = _FENCE
-    while fence in attachment.content:
-        fence += "`"
-    return f"{attachment.name}:\n{fence}\n{attachment.content.rstrip()}\n{fence}"
 
 
 _PAGE = re.compile(r"^\[Page ([0-9]{1,6})\]$", re.MULTILINE)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
+from app.chat.attachments.parsing import fenced
 from app.chat.conversation import Attachment, MediaFile, Message, MessageState, Transcript, call_text
 from app.chat.formats.json_reader import ContentOf, data_url
 from app.tools.tool import ToolOutcome
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 _IN_A_LABEL = re.compile(r"([\\\[\]`*_<>])")
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$", re.MULTILINE)
-_RUN_OF_FENCE = re.compile(r"`{3,}")
 _SPEAKERS = {"user": "You", "system": "System", "tool": "Tool", "summary": "Summary"}
-_LEAST_FENCE = 3
 
 
 def markdown(transcripts: Iterable[Transcript], content_of: ContentOf | None = None) -> Iterator[str]:
@@ -76,25 +75,18 @@ def closed(text: str) -> str:
 def _section(message: Message, shown: dict[str, MediaFile] | None) -> str:
     if message.result is not None:
         title = _IN_A_LABEL.sub(r"\\\1", result_title(message))
-        return f"## {speaker(message)}: {title}\n\n{_fenced(message.content)}\n\n"
+        return f"## {speaker(message)}: {title}\n\n{fenced(message.content)}\n\n"
     parts = [f"## {speaker(message)}"]
     if message.reasoning:
         parts.append("\n".join(f"> {line}".rstrip() for line in message.reasoning.strip().splitlines()))
     if message.content or not message.calls:
         parts.append(closed(message.content))
-    parts += [_fenced(call_text(call)) for call in message.calls]
+    parts += [fenced(call_text(call)) for call in message.calls]
     for attachment in message.attachments:
         parts += _attached(attachment, shown)
     if message.state is MessageState.PARTIAL:
         parts.append("*(unfinished)*")
     return "\n\n".join(parts) + "\n\n"
-
-
-def _fenced(text: str) -> str:
-    """Return `text` as a block of code, which it cannot close."""
-    longest = max((len(run) for run in _RUN_OF_FENCE.findall(text)), default=_LEAST_FENCE - 1)
-    fence = "`" * (longest + 1)
-    return f"{fence}\n{text.rstrip()}\n{fence}"
 
 
 def _attached(attachment: Attachment, shown: dict[str, MediaFile] | None) -> Iterator[str]:

@@ -2,8 +2,7 @@
 
 The transcript of a tree takes time linear in its nodes. Nodes without a message are skipped: their children follow
 their parent. Nodes that no root reaches, such as a cycle, are reported. What a file calls its pictures does not count:
-their first bytes do. A file switches no tool on, names no folder and allows no call; only refusals and the limit of
-rounds are imported, and no changes of files, so that nobody undoes what was never done here.
+their first bytes do.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from app.chat.conversation import (
     provisional_title,
 )
 from app.protocol.chat import ToolCall
-from app.tools.approval import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 from app.tools.tool import ToolOutcome, ToolResult
 from quantizer.system.errors import UserError
 
@@ -38,8 +36,6 @@ _LEAST_MS = 10**11  # as seconds that would be the year 5138
 _SHOWN_CHARACTERS = 40
 _LAST_NUMBER = 1 << 53
 _DATA_URL = re.compile(r"data:[\w.+-]{1,40}/[\w.+-]{1,80}(?:;[\w=.+-]{1,80})*;base64,", re.ASCII)
-_MAX_ROUNDS = 1000
-_OUTCOMES = tuple(each.value for each in ToolOutcome)
 
 
 class FormatError(Exception):
@@ -243,52 +239,6 @@ class ImportedMedia:
         return file
 
 
-def read_calls(calls: JsonField) -> tuple[ToolCall, ...]:
-    """Return the calls of a message in localllm's own form. Raises FormatError."""
-    return tuple(
-        ToolCall(call.at("call_id").text(), call.at("name").text(), call.at("arguments").text())
-        for call in calls.items()
-    )
-
-
-def read_result(result: JsonField, skipped: list[SkippedItem]) -> ToolResult | None:
-    """Return the result of a call in localllm's own form, None if not given; what it changed is added to `skipped`.
-    Raises FormatError."""
-    if not result.is_given:
-        return None
-    outcome = result.at("outcome")
-    if outcome.text() not in _OUTCOMES:
-        raise FormatError(outcome.place, f"must be one of {', '.join(_OUTCOMES)}")
-    changes = result.at("changes")
-    if any(changes.items()):
-        skipped.append(SkippedItem(changes.place, "is about files, which cannot be undone from an imported chat"))
-    return ToolResult(
-        call_id=result.at("call_id").text(),
-        tool=result.at("tool").text(),
-        server=result.at("server").text(),
-        title=result.at("title").text(),
-        outcome=ToolOutcome(outcome.text()),
-        detail=result.at("detail").text(),
-        n_bytes=int(result.at("n_bytes").number()),
-        duration_s=result.at("duration_s").number(),
-        diff=result.at("diff").text(),
-        is_undone=result.at("is_undone").flag(),
-    )
-
-
-def read_tool_settings(tools: JsonField, skipped: list[SkippedItem]) -> ToolSettings:
-    """Return the tools of a chat without what only a person may decide, which is added to `skipped`. Raises
-    FormatError."""
-    if not tools.is_given:
-        return NO_TOOL_SETTINGS
-    rules = [_rule(rule) for rule in tools.at("rules").items()]
-    denials = tuple(rule for rule in rules if rule.is_denied)
-    if any((*tools.at("enabled").items(), *tools.at("folders").items())) or len(denials) < len(rules):
-        skipped.append(SkippedItem(tools.place, "switches tools on or allows calls, which only you do: see /tools"))
-    n_rounds = int(tools.at("max_rounds").number()) or DEFAULT_MAX_ROUNDS
-    return ToolSettings(rules=denials, max_rounds=min(n_rounds, _MAX_ROUNDS))
-
-
 class CallMatcher:
     """Reads the calls of messages in OpenAI's and Ollama's form, in their order, and which call a result answers.
     Ollama's have no ids, and name at most the tool: a result then answers the first such call that has none."""
@@ -323,16 +273,3 @@ class CallMatcher:
 def _arguments(arguments: JsonField) -> str:
     """Return the JSON text of arguments, which Ollama writes as an object."""
     return json.dumps(arguments.value) if isinstance(arguments.value, dict) else arguments.text()
-
-
-def _rule(rule: JsonField) -> ApprovalRule:
-    scope = rule.at("scope")
-    if scope.text() not in ("tool", "server", "command"):
-        raise FormatError(scope.place, "must be one of command, server, tool")
-    return ApprovalRule(
-        scope.text(),  # type: ignore[arg-type]  # one of these
-        rule.at("server").text(),
-        rule.at("tool").text(),
-        tuple(argument.text() for argument in rule.at("argv_prefix").items()),
-        rule.at("is_denied").flag(),
-    )

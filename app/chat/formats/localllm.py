@@ -1,7 +1,8 @@
 """localllm's own format, which imports without loss: a JSON object with format and version.
 
 Owns its keys. Every branch, statistic and setting is kept, pictures and sounds in Base64; newer versions are rejected.
-What a file may not say about tools is `app.chat.formats.json_reader`'s.
+A file switches no tool on, names no folder and allows no call; only refusals and the limit of rounds are imported, and
+no changes of files, so that nobody undoes what was never done here.
 """
 
 from __future__ import annotations
@@ -31,13 +32,14 @@ from app.chat.formats.json_reader import (
     SkippedItem,
     TreeNode,
     import_tree,
-    read_calls,
-    read_result,
-    read_tool_settings,
 )
+from app.protocol.chat import ToolCall
 from app.protocol.codec import encode
-from app.tools.approval import NO_TOOL_SETTINGS
+from app.tools.approval import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
+from app.tools.tool import ToolOutcome, ToolResult
 
+_MAX_ROUNDS = 1000
+_OUTCOMES = tuple(each.value for each in ToolOutcome)
 _FORMAT = "localllm-chat"
 _VERSION = 1
 _VERSION_WITH_MEDIA = 2  # one that knows no media must not lose them silently
@@ -75,7 +77,7 @@ def read_localllm(chat: JsonField) -> ImportedChat:
         settings=ChatSettings(
             settings.at("system").text(),
             _scalars(settings.at("options")),
-            read_tool_settings(settings.at("tools"), media.skipped),
+            _tool_settings(settings.at("tools"), media.skipped),
         ),
     )
     transcript, unreached = import_tree(header, nodes, _key(chat.at("leaf_id")), chat.place)
@@ -133,8 +135,11 @@ def _node(message: JsonField, media: ImportedMedia) -> TreeNode:
         stats=_scalars(message.at("stats")),
         state=MessageState.PARTIAL if state == MessageState.PARTIAL.value else MessageState.FINISHED,
         created_ms=message.at("created_ms").moment_ms(),
-        calls=read_calls(message.at("calls")),
-        result=read_result(message.at("result"), media.skipped),
+        calls=tuple(
+            ToolCall(call.at("call_id").text(), call.at("name").text(), call.at("arguments").text())
+            for call in message.at("calls").items()
+        ),
+        result=_result(message.at("result"), media.skipped),
         n_kept=int(message.at("n_kept").number()),
     )
     return TreeNode(_key(message.at("parent_id")) or None, content)
@@ -154,6 +159,54 @@ def _attachments(attachment: JsonField, media: ImportedMedia) -> tuple[Attachmen
             attachment.at("detail").text(),
             tuple(file for file in read if file is not None),
         ),
+    )
+
+
+def _result(result: JsonField, skipped: list[SkippedItem]) -> ToolResult | None:
+    """Return the result of a call, None if not given; what it changed is added to `skipped`."""
+    if not result.is_given:
+        return None
+    outcome, changes = result.at("outcome"), result.at("changes")
+    if outcome.text() not in _OUTCOMES:
+        raise FormatError(outcome.place, f"must be one of {', '.join(_OUTCOMES)}")
+    if any(changes.items()):
+        skipped.append(SkippedItem(changes.place, "is about files, which cannot be undone from an imported chat"))
+    return ToolResult(
+        call_id=result.at("call_id").text(),
+        tool=result.at("tool").text(),
+        server=result.at("server").text(),
+        title=result.at("title").text(),
+        outcome=ToolOutcome(outcome.text()),
+        detail=result.at("detail").text(),
+        n_bytes=int(result.at("n_bytes").number()),
+        duration_s=result.at("duration_s").number(),
+        diff=result.at("diff").text(),
+        is_undone=result.at("is_undone").flag(),
+    )
+
+
+def _tool_settings(tools: JsonField, skipped: list[SkippedItem]) -> ToolSettings:
+    """Return the tools of a chat without what only a person may decide, which is added to `skipped`."""
+    if not tools.is_given:
+        return NO_TOOL_SETTINGS
+    rules = [_rule(rule) for rule in tools.at("rules").items()]
+    denials = tuple(rule for rule in rules if rule.is_denied)
+    if any((*tools.at("enabled").items(), *tools.at("folders").items())) or len(denials) < len(rules):
+        skipped.append(SkippedItem(tools.place, "switches tools on or allows calls, which only you do: see /tools"))
+    n_rounds = int(tools.at("max_rounds").number()) or DEFAULT_MAX_ROUNDS
+    return ToolSettings(rules=denials, max_rounds=min(n_rounds, _MAX_ROUNDS))
+
+
+def _rule(rule: JsonField) -> ApprovalRule:
+    scope = rule.at("scope")
+    if scope.text() not in ("tool", "server", "command"):
+        raise FormatError(scope.place, "must be one of command, server, tool")
+    return ApprovalRule(
+        scope.text(),  # type: ignore[arg-type]  # one of these
+        rule.at("server").text(),
+        rule.at("tool").text(),
+        tuple(argument.text() for argument in rule.at("argv_prefix").items()),
+        rule.at("is_denied").flag(),
     )
 
 
