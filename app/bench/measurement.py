@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.table import Table
@@ -84,7 +84,6 @@ class Results:
         return cls(label, model, measured, tuple(figure for figure in found if isinstance(figure, Unmeasured)))
 
     def with_predictions(self, predicted: Mapping[tuple[str, str], float]) -> Results:
-        """Return the results with predictions by work and case."""
         items = (replace(item, predicted=predicted.get((item.work, item.case))) for item in self.measurements)
         return replace(self, measurements=tuple(items))
 
@@ -98,12 +97,6 @@ class Results:
             return decode(cls, json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"{path} contains no results: {error}", "Name a file that the driver wrote.") from error
-
-
-def percentile(samples: Iterable[float], percent: int) -> float:
-    """Return the `percent`-th percentile (1 to 99), between the samples nearest to it."""
-    values = list(samples)
-    return values[0] if len(values) == 1 else quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 _GB = 1e9
@@ -146,7 +139,6 @@ def shallowest_decode(results: Results) -> Measurement | None:
 
 
 def roofline_of(label: str, decode: Measurement, weight_bytes_per_pass: int, bandwidth: ReadBandwidth) -> Roofline:
-    """Return the roofline of `decode` for the server called `label`."""
     passes_per_s = decode.value / decode.tokens_per_pass
     return Roofline(label, decode.case, weight_bytes_per_pass, passes_per_s, bandwidth)
 

@@ -79,10 +79,6 @@ class RandomText:
         self._random.shuffle(drawn)
         return [f" {word}" for word in drawn[:-1]] + [f" {drawn[-1]}."]
 
-    def tail(self) -> str:
-        """Return a sentence to end a prompt with, so that no two prompts are equal."""
-        return "".join(self.sentence())
-
     def choice(self) -> str:
         return self._random.choice(WORDS)
 
@@ -126,9 +122,6 @@ class SyntheticChat:
         """Return a chat with a new system prompt of 600 tokens."""
         return cls([{"role": "system", "content": prose.tokens(_SYSTEM_TOKENS)}])
 
-    def sibling(self) -> SyntheticChat:
-        return SyntheticChat(self.messages[:1])
-
     async def turn(self, client: BenchClient, prose: RandomText) -> TimedAnswer:
         """Send 40 words and wait for an answer of 48 tokens."""
         self.messages.append({"role": "user", "content": prose.words(_USER_WORDS).strip()})
@@ -149,22 +142,24 @@ class EditTask:
 def rename(prose: RandomText) -> EditTask:
     """Replace a name that is in every sentence."""
     old, new = prose.choice(), prose.choice()
-    sentences = [prose.sentence(extra=(old,)) for _ in range(_N_SENTENCES)]
-    words = [word for sentence in sentences for word in sentence]
+    words = _words(prose, (old,))
     renamed = (f" {new}{word[len(old) + 1 :]}" if word.strip(" .") == old else word for word in words)
     return _task(f"Write {new} for {old} in this text.", words, renamed)
 
 
 def copy(prose: RandomText) -> EditTask:
-    words = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
+    words = _words(prose)
     return _task("Repeat this text.", words, words)
 
 
 def novel(prose: RandomText) -> EditTask:
     """Write other text of the same words."""
-    words = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
-    others = [word for _ in range(_N_SENTENCES) for word in prose.sentence()]
-    return _task("Write something else than this text.", words, others)
+    return _task("Write something else than this text.", _words(prose), _words(prose))
+
+
+def _words(prose: RandomText, extra: Sequence[str] = ()) -> list[str]:
+    """Return the words of an edit task's text, the `extra` ones in each of its sentences."""
+    return [word for _ in range(_N_SENTENCES) for word in prose.sentence(extra)]
 
 
 def _task(instruction: str, words: Iterable[str], answer: Iterable[str]) -> EditTask:
@@ -249,7 +244,7 @@ async def decode(bench: Bench) -> AsyncGenerator[Figure, None]:
             continue
         begin = bench.prose.beginning(document, depth)
         answers = [
-            await bench.client.complete(begin + bench.prose.tail(), _DECODED_TOKENS, **bench.sampling())
+            await bench.client.complete(begin + "".join(bench.prose.sentence()), _DECODED_TOKENS, **bench.sampling())
             for _ in range(bench.n_runs)
         ]
         rates = tuple(answer.decode_rate for answer in answers)
@@ -284,7 +279,7 @@ async def turns(bench: Bench) -> AsyncGenerator[Figure, None]:
         for _ in range(_OTHER_CHATS):
             await SyntheticChat.fresh(bench.prose).turn(bench.client, bench.prose)
         answers["back after 3 chats"].append(await chat.turn(bench.client, bench.prose))
-        answers["shared system"].append(await chat.sibling().turn(bench.client, bench.prose))
+        answers["shared system"].append(await SyntheticChat(chat.messages[:1]).turn(bench.client, bench.prose))
     for case, of_case in answers.items():
         yield Measurement(
             "first token", case, "s", tuple(answer.first_token_s for answer in of_case), cached_note(of_case)
@@ -309,7 +304,8 @@ async def clients(bench: Bench) -> AsyncGenerator[Figure, None]:
 async def edit(bench: Bench) -> AsyncGenerator[Figure, None]:
     """Measure tokens a second of forced answers that repeat their prompt in part, in whole or not, and of the last
     without drafts, where the server leaves them out on demand."""
-    for name, make, options in [*((*task, {}) for task in TASKS.items()), (NO_DRAFTS, novel, {"speculative.n_max": 0})]:
+    without_drafts = (NO_DRAFTS, novel, {"speculative.n_max": 0})
+    for name, make, options in (*((*task, {}) for task in TASKS.items()), without_drafts):
         answers = [await force_answer(bench.client, make(bench.prose), **options) for _ in range(bench.n_runs)]
         rates = tuple(answer.decode_rate for answer in answers)
         yield Measurement("edit", name, "tok/s", rates, _drafts(answers), _tokens_per_pass(answers))

@@ -259,7 +259,6 @@ def mix_json(found: MixResult) -> dict[str, object]:
 
 
 def print_mix(found: MixResult) -> None:
-    """Print the table, and what the mix compares with."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -348,12 +347,10 @@ def _distances(source: Path, n_threads: int) -> Sequence[LayerDistance]:
 
 
 def pruning_json(found: PrunedRequest) -> dict[str, object]:
-    """Return what was measured and chosen as JSON has it."""
     return {"removed": list(found.request.removed_layers), "layers": [asdict(layer) for layer in found.distances]}
 
 
 def print_layers(found: PrunedRequest) -> None:
-    """Print the table of layers, those that matter least first."""
     from rich.table import Table
 
     removed = found.request.removed_layers

@@ -121,7 +121,6 @@ class _Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the verbs without importing any."""
         offered = [CompletionItem(name, help=verb.help) for name, verb in _VERBS.items() if name.startswith(incomplete)]
         return offered + click.Command.shell_complete(self, ctx, incomplete)
 

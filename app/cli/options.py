@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,12 +16,14 @@ import click
 from click.shell_completion import CompletionItem
 
 from app.common.terminal import printable_line
-from app.options.option import COMMON, Group, Kind, Option, rows
+from app.options.option import COMMON, Group, Kind, Option, like, rows
+from app.options.option import option as declared
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import SETTINGS, load_settings
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
+    from app.chat.conversation import ChatSettings
     from app.chat.tool_switches import RequestedTools
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -67,7 +69,6 @@ def complete_model(_context: click.Context, _parameter: click.Parameter, begun: 
 
 
 def complete_file(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Let the shell offer files."""
     return [CompletionItem(begun, type="file")]
 
 
@@ -89,7 +90,6 @@ def click_parameter(row: Option, *, is_hidden: bool = False) -> Callable[[_Comma
 
 
 def _type_attributes(row: Option) -> dict[str, Any]:
-    """Return what click takes for values of the row's kind."""
     is_setting = row.group is not Group.JOB
     if row.kind is Kind.FLAG and is_setting:
         return {"is_flag": True, "default": None}
@@ -141,19 +141,19 @@ def setting_options(*names: str) -> Callable[[_Command], _Command]:
 
 def options_of(table: type, *, optional: Sequence[str] = ()) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that gives a command the options that the dataclass `table` declares. The command gets them as
-    one object, its first argument. Those that are `optional` may be left out here, and are empty then."""
-    declared = {
+    one object, before its other arguments. Those that are `optional` may be left out here, and are empty then."""
+    own_rows = {
         name: replace(row, default="", metavar=f"[{row.metavar}]") if name in optional else row
         for name, row in rows(table).items()
     }
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(command)
-        def with_object(**values: Any) -> Any:
-            own = {name: values.pop(name) for name in declared}
-            return command(table(**own), **values)
+        def with_object(*outer: Any, **values: Any) -> Any:
+            own = {name: values.pop(name) for name in own_rows}
+            return command(*outer, table(**own), **values)
 
-        return _all_of(declared.values())(with_object)
+        return _all_of(own_rows.values())(with_object)
 
     return decorate
 
@@ -167,15 +167,15 @@ def all_settings(command: click.Command) -> None:
 _SHOWN_IN_CHATS = ("ctx", "kv_type", "projector", "rpc", "gpu", "threads", "host", "port", "connect", "api_key")
 
 
-def generation_options(command: _Command) -> _Command:
-    """Give `command` what a verb that chats takes: how to answer, how to load the model, and where the engine is. It
-    takes every other setting too, out of its help, which would not be read with forty options."""
+def chat_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` what a verb that chats takes: its first arguments are AnswerOptions and ToolOptions, then how to
+    load the model, and where the engine is. It takes every other setting too, out of its help, which would not be read
+    with forty options."""
     own = {*_SHOWN_IN_CHATS, "model", "system"}  # which the verb declares itself
     others = [row for name, row in SETTINGS.items() if name not in own]
     loading = _all_of([SETTINGS[name] for name in _SHOWN_IN_CHATS], others)
-    return options("system", "max_tokens", "temperature", "seed", "think")(
-        loading(option("assume_yes", help=LOAD_ANYWAY)(options("stats")(command)))
-    )
+    with_tools = options_of(ToolOptions)(command)
+    return options_of(AnswerOptions)(loading(option("assume_yes", help=LOAD_ANYWAY)(options("stats")(with_tools))))
 
 
 def service_options(command: _Command) -> _Command:
@@ -187,63 +187,68 @@ def service_options(command: _Command) -> _Command:
 _COMMANDS = "commands"  # the server whose calls are allowed by their beginning only
 
 
-def tool_options(command: _Command) -> _Command:
-    """Give `command` what says which tools the model may use."""
-    decorators = (
-        click.option(
-            "--tools",
-            metavar="NAMES",
-            multiple=True,
-            help="Let the model use tools: files, commands, web, and servers of mcp.json; separated by commas.",
-        ),
-        click.option(
-            "--folder",
-            "folders",
-            metavar="PATH",
-            multiple=True,
-            help="Folder that tools read and write in; repeatable.",
-        ),
-        click.option(
-            "--allow", "allowed", metavar="NAMES", multiple=True, help="Do not ask for these servers or tools."
-        ),
-        click.option(
-            "--allow-command",
-            "allowed_commands",
-            metavar="TEXT",
-            multiple=True,
-            help="Do not ask for commands that begin so; repeatable.",
-        ),
-        click.option("--max-rounds", type=click.IntRange(1, 1000), help="Rounds of calls in an answer.  [default: 25]"),
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """How to answer, unchecked; what is not given is the chat's or the model's own."""
+
+    system: str | None = like(COMMON["system"], None)
+    max_tokens: int | None = like(COMMON["max_tokens"], None)
+    temperature: float | None = like(COMMON["temperature"], None)
+    seed: int | None = like(COMMON["seed"], None)
+    think: str | None = like(COMMON["think"], None)
+
+    def chat_settings(self) -> ChatSettings:
+        """Return the settings of a chat that is answered so. Raises UsageError for an option that is not valid."""
+        from app.chat.conversation import ChatSettings
+        from app.chat.sampling_options import validate_options
+
+        given = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed, "think": self.think}
+        return ChatSettings(system=self.system or "", options=validate_options(given))
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOptions:
+    """Which tools the model may use, unchecked."""
+
+    tools: tuple[str, ...] = declared(
+        (),
+        "Let the model use tools: files, commands, web, and servers of mcp.json; separated by commas.",
+        metavar="NAMES",
     )
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    folders: tuple[str, ...] = declared(
+        (), "Folder that tools read and write in; repeatable.", flags=("--folder",), metavar="PATH"
+    )
+    allowed: tuple[str, ...] = declared(
+        (), "Do not ask for these servers or tools.", flags=("--allow",), metavar="NAMES"
+    )
+    allowed_commands: tuple[str, ...] = declared(
+        (), "Do not ask for commands that begin so; repeatable.", flags=("--allow-command",), metavar="TEXT"
+    )
+    max_rounds: int | None = declared(
+        None, "Rounds of calls in an answer.", kind=Kind.INTEGER, least=1, most=1000, default_text="25"
+    )
 
+    def requested(self) -> RequestedTools:
+        """Return what the options ask for. Raises UsageError for a folder that does not exist, a command that cannot be
+        split into words, and for all commands at once."""
+        from app.chat.tool_switches import RequestedTools
 
-def requested_tools(
-    tools: Sequence[str],
-    folders: Sequence[str],
-    allowed: Sequence[str],
-    allowed_commands: Sequence[str],
-    max_rounds: int | None,
-) -> RequestedTools:
-    """Return what the options ask for. Raises UsageError for a folder that does not exist, a command that cannot be
-    split into words, and for all commands at once."""
-    from app.chat.tool_switches import RequestedTools
-
-    names = _names(allowed)
-    if any(name.partition("/")[0] == _COMMANDS for name in names):
-        raise UsageError("Commands cannot be allowed all at once.", 'Give how they begin: --allow-command "pytest -q".')
-    commands = []
-    for text in allowed_commands:
-        try:
-            words = tuple(shlex.split(text))
-        except ValueError as error:
-            raise UsageError(f"{text!r} cannot be split into words: {error}.", "Close its quotation marks.") from error
-        if not words:
-            raise UsageError("The beginning of a command is empty.", 'Give one: --allow-command "pytest -q".')
-        commands.append(words)
-    return RequestedTools(_names(tools), tuple(map(_folder, folders)), names, tuple(commands), max_rounds)
+        allowed = _names(self.allowed)
+        if any(name.partition("/")[0] == _COMMANDS for name in allowed):
+            remedy = 'Give how they begin: --allow-command "pytest -q".'
+            raise UsageError("Commands cannot be allowed all at once.", remedy)
+        commands = []
+        for text in self.allowed_commands:
+            try:
+                words = tuple(shlex.split(text))
+            except ValueError as error:
+                cause = f"{text!r} cannot be split into words: {error}."
+                raise UsageError(cause, "Close its quotation marks.") from error
+            if not words:
+                raise UsageError("The beginning of a command is empty.", 'Give one: --allow-command "pytest -q".')
+            commands.append(words)
+        folders = tuple(map(_folder, self.folders))
+        return RequestedTools(_names(self.tools), folders, allowed, tuple(commands), self.max_rounds)
 
 
 def _names(texts: Sequence[str]) -> tuple[str, ...]:

@@ -125,7 +125,6 @@ def _codex(target: Target) -> Start:
 
 
 def opencode_settings(target: Target, api_key: str) -> dict[str, object]:
-    """Return opencode's settings for a service."""
     name = f"localllm/{target.model}"
     provider = {
         "npm": "@ai-sdk/openai-compatible",

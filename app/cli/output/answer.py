@@ -33,7 +33,6 @@ class BusyLine:
         self._n_cells = 0
 
     def put(self, text: str) -> None:
-        """Replace the line by `text`."""
         if not self._is_terminal:
             return
         n_most = _row() - _ECHO
@@ -75,7 +74,6 @@ class AnswerPrinter:
         self.begin()
 
     def begin(self) -> None:
-        """Reset for an answer."""
         self.has_begun = self._is_thinking = self._must_end_line = self._has_collapsed = False
 
     async def draw(self, event: ChatEvent, approvals: ApprovalQueue) -> None:

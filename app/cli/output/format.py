@@ -23,7 +23,6 @@ _WIDTH_COLUMNS = 140  # where the output is no terminal
 
 
 def print_json(value: object) -> None:
-    """Print `value` as one line of JSON."""
     click.echo(json.dumps(encode(value)))
 
 

@@ -26,7 +26,6 @@ _N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
 
 
 def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str]:
-    """Yield the lines of a plan."""
     found, setting = plan.assessment, plan.run_config
     yield _VERDICTS[found.verdict]
     cells = f"{setting.n_cells:,} cells of {setting.kv_types}"
@@ -60,7 +59,6 @@ def kv_table_json(rows: Sequence[KvRow]) -> dict[str, Any]:
 
 
 def kv_table_lines(rows: Sequence[KvRow]) -> Iterator[str]:
-    """Yield the lines of the table, a column for each type."""
     sizes = [[f"{row.n_ctx:,}", *map(format_memory, row.n_bytes.values())] for row in rows]
     yield from _aligned([["context", *rows[0].n_bytes], *sizes])
 
@@ -116,7 +114,6 @@ def _remedies(plan: PlacementPlan) -> Iterator[str]:
 
 
 def gains_json(rows: Sequence[DraftGain], *, is_measured: bool) -> dict[str, Any]:
-    """Return the table as one object."""
     return {
         "is_measured": is_measured,
         "speculation": [
@@ -131,7 +128,6 @@ def gains_json(rows: Sequence[DraftGain], *, is_measured: bool) -> dict[str, Any
 
 
 def gains_lines(rows: Sequence[DraftGain], *, is_measured: bool) -> Iterator[str]:
-    """Yield the lines of the table."""
     yield "Speed-up by draft length; rows: acceptance rate of each draft token."
     yield ""
     table = [["acceptance", *map(str, rows[0].gains), "best"]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
 import click
 from rich.console import Console
@@ -60,7 +60,7 @@ class EventBar:
             self._emit()
 
     def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
-        """Update the progress, and emit it at most ten times a second."""
+        """Update the progress, and emit it at most ten times a second. Texts need not be sanitized."""
         self._n_done = self._n_done if n_done is None else n_done
         self._n_total = self._n_total if n_total is None else n_total
         self._title = self._title if title is None else title
@@ -87,27 +87,8 @@ class EventBar:
         self._emitted_s, self._is_emitted = self._now(), True
 
 
-class Bar(Protocol):
-    """The progress of a piece of work: `n_done` of `n_total`, None while unknown. Texts need not be sanitized."""
-
-    def begin(self) -> None: ...
-
-    def end(self) -> None: ...
-
-    def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None: ...
-
-    def note(self, sentence: str) -> None: ...
-
-
-def open_bar(title: str, n_total: int | None, *, is_bytes: bool) -> Bar:
-    """Return the bar of this verb."""
-    context = click.get_current_context(silent=True)
-    events = context.find_object(JobEvents) if context else None
-    return EventBar(events, title, n_total, is_bytes=is_bytes) if events else _TerminalBar(title, n_total, is_bytes)
-
-
 class _TerminalBar:
-    """A bar on stderr that is erased when done; invisible where stderr is not a terminal."""
+    """The same as a bar on stderr that is erased when done; invisible where stderr is not a terminal."""
 
     def __init__(self, title: str, n_total: int | None, is_bytes: bool) -> None:
         counts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
@@ -151,10 +132,14 @@ def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
 
 
 class _Shown:
-    """A context manager around a bar with `n_total` steps; None while unknown."""
+    """A context manager around the bar of this verb, of `n_total` steps; None while unknown."""
 
     def __init__(self, title: str, n_total: int | None, *, is_bytes: bool = False) -> None:
-        self.bar = open_bar(title, n_total, is_bytes=is_bytes)
+        context = click.get_current_context(silent=True)
+        events = context.find_object(JobEvents) if context else None
+        self.bar: EventBar | _TerminalBar = (
+            EventBar(events, title, n_total, is_bytes=is_bytes) if events else _TerminalBar(title, n_total, is_bytes)
+        )
 
     def __enter__(self) -> Self:
         self.bar.begin()
@@ -173,7 +158,6 @@ class DownloadProgress(_Shown):
         self._is_converting = False
 
     def show(self, event: download.Event) -> None:
-        """Update the bar, or print a sentence above it."""
         if isinstance(event, download.Fetching | download.Progress):
             self._is_fetching = event.n_done < event.n_bytes
             self.bar.update(n_total=event.n_bytes, n_done=event.n_done, title=event.name)
@@ -196,7 +180,6 @@ class JobProgress(_Shown):
         super().__init__("Reading headers", None, is_bytes=True)
 
     def show(self, event: Event) -> None:
-        """Update the bar for a plan or a tensor."""
         if isinstance(event, JobPlanned):
             self.bar.update(n_total=event.n_bytes)
         elif isinstance(event, TensorWritten):

@@ -8,9 +8,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from app.chat.conversation import ChatSettings
-from app.chat.sampling_options import validate_options
-from app.cli.options import generation_options, requested_tools, setting_options, tool_options
+from app.cli.options import AnswerOptions, ToolOptions, chat_options, setting_options
 from app.cli.prompts import ChatOptions, combined, current_interface, piped_text
 from app.cli.resources import resolve_settings
 from app.common.terminal import printable_line
@@ -22,7 +20,6 @@ _N_OFFERED = 20
 
 
 def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Return the latest chats."""
     from app.chat.store.chat_store import ChatStore
 
     with ChatStore(load_settings().data_dir) as store:
@@ -51,20 +48,11 @@ def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: 
     help="Continue this chat of `chats list`.",
     shell_complete=_complete_chat,
 )
-@generation_options
-@tool_options
+@chat_options
 def chat(
+    answering: AnswerOptions,
+    tools: ToolOptions,
     model: str | None,
-    system: str | None,
-    max_tokens: int | None,
-    temperature: float | None,
-    seed: int | None,
-    think: str | None,
-    tools: tuple[str, ...],
-    folders: tuple[str, ...],
-    allowed: tuple[str, ...],
-    allowed_commands: tuple[str, ...],
-    max_rounds: int | None,
     chat_id: int | None,
     *,
     is_inline: bool,
@@ -79,7 +67,10 @@ def chat(
     """
     interface, context = current_interface(), click.get_current_context()
     if not is_inline:
-        _refuse_inline_options(context)
+        for parameter in context.command.params:
+            is_given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+            if is_given and parameter.name not in _OF_THE_APP:
+                raise UsageError(f"{parameter.opts[0]} is for a chat in the scrollback.", "Give --inline too.")
     if interface is None:
         raise UsageError("There is no terminal interface.", "Start it as `localllm chat`.")
     if not is_inline:
@@ -87,30 +78,20 @@ def chat(
         context.exit(interface.run_app(load_settings(settings_flags), settings_flags))
     if is_new and chat_id is not None:
         raise UsageError("--new and --chat exclude each other.", "Give one of them.")
-    given = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think}
-    options = validate_options(given)
+    chat_settings = answering.chat_settings()
     prompt = combined(None, piped_text())
     if not prompt and (sys.stdin is None or not sys.stdin.isatty()):
         raise UsageError("There is no prompt.", "Pipe one in, or start it at a terminal.")
     interface.run_chat(
         ChatOptions(
             settings=resolve_settings(model, flags, assume_yes=assume_yes),
-            chat=ChatSettings(system=system or "", options=options),
+            chat=chat_settings,
             is_saved=True,
             chat_id=chat_id,
             is_new=is_new,
             keeps_model=model is not None,
             shows_stats=stats,
             prompt=prompt,
-            tools=requested_tools(tools, folders, allowed, allowed_commands, max_rounds),
+            tools=tools.requested(),
         )
     )
-
-
-def _refuse_inline_options(context: click.Context) -> None:
-    """Raise UsageError for options of the chat in the scrollback, without --inline."""
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if is_given and name not in _OF_THE_APP:
-            raise UsageError(f"{parameter.opts[0]} is for a chat in the scrollback.", "Give --inline too.")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.launch.plan import Check, LaunchPlan
     from app.launch.run import Installed, LaunchResult
-    from app.protocol.status import MeteredUsage, ServiceStatus
+    from app.protocol.status import ServiceStatus
     from app.settings.settings import Settings
 
 
@@ -45,7 +45,6 @@ def agent_lines(agents: Mapping[Agent, Installed | None]) -> Iterator[str]:
 
 
 def agent_json(agent: Agent, installed: Installed | None) -> dict[str, Any]:
-    """Return an agent of the list as JSON data."""
     return {
         "name": agent.name,
         "title": agent.title,
@@ -89,7 +88,6 @@ def _quoted(text: str) -> str:
 
 
 def launch_json(plan: LaunchPlan, service: str) -> dict[str, Any]:
-    """Return what a launch would do as JSON data."""
     return {
         "agent": plan.agent.name,
         "service": service,
@@ -104,57 +102,41 @@ def launch_json(plan: LaunchPlan, service: str) -> dict[str, Any]:
 
 
 def result_lines(plan: LaunchPlan, result: LaunchResult) -> Iterator[str]:
-    """Yield what the requests of a run used."""
     usage = result.usage
     if usage is None:
         yield f"The service ended while {plan.agent.title} ran: nobody counted its requests."
     elif not usage.n_answers:
         yield f"{plan.agent.title} got no answer with the key of this run: there is nothing to report."
     else:
-        yield from _usage_lines(plan, usage)
+        answers = "1 answer" if usage.n_answers == 1 else f"{usage.n_answers:,} answers"
+        later = f", {usage.later_cached_share:.0%} of those after the first prompt" if usage.n_answers > 1 else ""
+        reused = f"{usage.n_cached_tokens:,} ({usage.cached_share:.0%}{later}) reused from the cache"
+        yield printable_line(
+            f"{plan.agent.title} with {plan.target.model}: {answers}, {usage.n_prompt_tokens:,} prompt tokens,"
+            f" {reused}, {usage.n_output_tokens:,} tokens generated."
+        )
+        rates = (("prefill", usage.prefill_tokens_per_s), ("decode", usage.decode_tokens_per_s))
+        begun = f", {usage.n_first_cached_tokens:,} of them reused" if usage.n_first_cached_tokens else ""
+        yield " · ".join((
+            f"first token after {usage.first_token_s or 0:.2f} s (median)",
+            *(f"{name} {rate:.1f} tok/s" for name, rate in rates if rate),
+            f"it began with {usage.n_first_prompt_tokens:,} tokens{begun}",
+        ))  # fmt: skip
     if usage is not None and usage.n_failed:
         are = "request was" if usage.n_failed == 1 else "requests were"
         yield f"{usage.n_failed} {are} refused."
 
 
-def _usage_lines(plan: LaunchPlan, usage: MeteredUsage) -> Iterator[str]:
-    answers = "1 answer" if usage.n_answers == 1 else f"{usage.n_answers:,} answers"
-    later = f", {usage.later_cached_share:.0%} of those after the first prompt" if usage.n_answers > 1 else ""
-    reused = f"{usage.n_cached_tokens:,} ({usage.cached_share:.0%}{later}) reused from the cache"
-    yield printable_line(
-        f"{plan.agent.title} with {plan.target.model}: {answers}, {usage.n_prompt_tokens:,} prompt tokens, {reused},"
-        f" {usage.n_output_tokens:,} tokens generated."
-    )
-    parts = [f"first token after {usage.first_token_s or 0:.2f} s (median)"]
-    if usage.prefill_tokens_per_s:
-        parts.append(f"prefill {usage.prefill_tokens_per_s:.1f} tok/s")
-    if usage.decode_tokens_per_s > 0:
-        parts.append(f"decode {usage.decode_tokens_per_s:.1f} tok/s")
-    begun = f", {usage.n_first_cached_tokens:,} of them reused" if usage.n_first_cached_tokens else ""
-    parts.append(f"it began with {usage.n_first_prompt_tokens:,} tokens{begun}")
-    yield " · ".join(parts)
-
-
 def result_json(plan: LaunchPlan, result: LaunchResult) -> dict[str, Any]:
     """Return how a run ended as JSON data; `usage` is null where nobody counted."""
-    usage = result.usage
-    rates = (
-        {}
-        if usage is None
-        else {
-            "cached_share": usage.cached_share,
-            "later_cached_share": usage.later_cached_share,
-            "prefill_tokens_per_s": usage.prefill_tokens_per_s,
-            "decode_tokens_per_s": usage.decode_tokens_per_s,
-        }
-    )
+    usage, rates = result.usage, ("cached_share", "later_cached_share", "prefill_tokens_per_s", "decode_tokens_per_s")
     return {
         "agent": plan.agent.name,
         "model": plan.target.model,
         "n_ctx": plan.target.n_ctx,
         "exit_status": result.status,
         "took_s": result.took_s,
-        "usage": None if usage is None else {**encode(usage), **rates},
+        "usage": usage and encode(usage) | {name: getattr(usage, name) for name in rates},
     }
 
 

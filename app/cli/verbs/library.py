@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -196,13 +195,7 @@ def _described(removal: RemovalResult) -> str:
 
 @click.command("import", epilog="Example: localllm import llama3.2:3b --as meta/llama-3.2")
 @click.argument("source", shell_complete=complete_model)
-@click.option(
-    "--as",
-    "name",
-    default="",
-    metavar="NAME",
-    help="NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.",
-)
+@click.option("--as", "name", default="", metavar="NAME", help="NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.")
 @click.option("--copy", "is_copy", is_flag=True, help="Copy the file instead of linking to it.")
 @options("wants_json")
 def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> None:
@@ -287,14 +280,9 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
                 words = ": ".join(filter(None, (found.state, printable_line(found.reason))))
                 click.echo(f"{printable_line(ref.id)}  {words}")
     if wants_json:
+        told = ("state", "sha256", "reason")
         listed = [
-            {
-                "id": found.ref.id,
-                "path": str(found.ref.path),
-                "state": found.state,
-                "sha256": found.sha256,
-                "reason": found.reason,
-            }
+            {"id": found.ref.id, "path": str(found.ref.path)} | {name: getattr(found, name) for name in told}
             for found in verdicts
         ]
         print_json({"models": listed})
@@ -340,16 +328,10 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
     n_freed = sum(leftover.n_bytes for leftover in gone)
     if wants_json:
         items = [
-            {
-                "what": item.what,
-                "detail": item.detail,
-                "paths": [str(path) for path in item.paths],
-                "bytes": item.n_bytes,
-            }
+            {"what": item.what, "detail": item.detail, "paths": [*map(str, item.paths)], "bytes": item.n_bytes}
             for item in found
         ]
-        result = {"found": items, "bytes_freed": n_freed, "rows_forgotten": n_forgotten, "dry_run": is_dry_run}
-        print_json(result)
+        print_json({"found": items, "bytes_freed": n_freed, "rows_forgotten": n_forgotten, "dry_run": is_dry_run})
     elif found and not is_dry_run:
         click.echo(f"Freed {format_bytes(n_freed)}.")
 
@@ -383,14 +365,13 @@ def _remove_unused_attachments(data_dir: Path) -> None:
 def _tell(found: Sequence[StaleFiles]) -> None:
     if not found:
         click.echo("There is nothing to remove.")
-    n_bytes: Counter[str] = Counter()
+    groups: dict[str, list[StaleFiles]] = {}
     for item in found:
-        n_bytes[item.what] += item.n_bytes
-    counts = Counter(item.what for item in found)
-    for what, n in n_bytes.items():
-        click.echo(f"{counts[what]:>4} × {what:<22} {format_bytes(n):>8}")
-        for item in found:
-            if item.what == what and item.detail:
+        groups.setdefault(item.what, []).append(item)
+    for what, items in groups.items():
+        click.echo(f"{len(items):>4} × {what:<22} {format_bytes(sum(item.n_bytes for item in items)):>8}")
+        for item in items:
+            if item.detail:
                 click.echo(f"       {printable_line(item.detail)}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,6 +24,7 @@ from app.engine.tuning.tune_results import (
     TuneFile,
     TuneRequest,
     fastest,
+    measured_step_cost,
     tune_key,
     unasked,
 )
@@ -36,8 +37,6 @@ from quantizer.gguf.header import read_header
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from app.bench.target import TurnTiming
     from app.library.local.model_files import ModelRef
     from app.library.machine_fit.planning import PlanningContext
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from offload.devices.machine import Machine
     from offload.footprint.model import PlannedModel
     from offload.plan import PlacementPlan
-    from quantizer.gguf.header import Header
 
 
 @click.command(epilog="Example: localllm plan unsloth/gemma-3-4b-it-GGUF:Q4_K_M --vram 'RTX 3060=12GiB'")
@@ -78,7 +76,8 @@ def plan(
     downloaded (org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name from the catalogue) only the header is
     fetched, and buffers are estimated.
     """
-    from app.cli.output.plan import kv_table_json, kv_table_lines, plan_lines
+    from app.cli.output.plan import gains_json, gains_lines, kv_table_json, kv_table_lines, plan_lines
+    from app.engine.speculative.cost_model import StepCost, draft_gains
     from app.library.hub.selection import find_model
     from app.library.local.projectors import general_choice
     from app.library.local.resolve import resolve
@@ -95,7 +94,10 @@ def plan(
         rows = kv_table(candidate, settings.parallel)
         data, lines = kv_table_json(rows), kv_table_lines(rows)
     elif wants_gains:
-        data, lines = _gains(None if notice else candidate.header, settings)
+        # without the measured cost of this model's steps, typical ones
+        cost = None if notice else measured_step_cost(candidate.header, settings.cache_dir)
+        gains, is_measured = draft_gains(cost or StepCost()), cost is not None
+        data, lines = gains_json(gains, is_measured=is_measured), gains_lines(gains, is_measured=is_measured)
     elif notice:
         if projector == NO_PROJECTOR:
             candidate = replace(candidate, auxiliary=NO_AUXILIARY_MODELS)
@@ -117,17 +119,6 @@ def plan(
         print_json(data)
     else:
         print_lines(lines)
-
-
-def _gains(header: Header | None, settings: Settings) -> tuple[dict[str, Any], Iterator[str]]:
-    """Return the speed-up by drafts, with the measured step costs of the model of `header`; typical ones without it."""
-    from app.cli.output.plan import gains_json, gains_lines
-    from app.engine.speculative.cost_model import StepCost, draft_gains
-    from app.engine.tuning.tune_results import measured_step_cost
-
-    cost = measured_step_cost(header, settings.cache_dir) if header else None
-    gains = draft_gains(cost or StepCost())
-    return gains_json(gains, is_measured=cost is not None), gains_lines(gains, is_measured=cost is not None)
 
 
 def _plan_with_auxiliary(
@@ -210,7 +201,6 @@ def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTim
     """Measure one turn of `model`, and return it with the bottleneck. Raises UserError."""
     from app.bench.target import measure_turn
     from app.cli.output.answer import LoadingLine
-    from app.engine.tuning.tune_results import TuneFile, tune_key
     from app.library.local.resolve import resolve
     from app.library.machine_fit.planning import local_planning_context
     from offload.advice.doctor import Symptoms, bottleneck

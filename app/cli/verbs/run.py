@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -19,10 +18,9 @@ from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.events import Calling, Events, Failed, Paused, Reading
 from app.chat.exchange import ask
 from app.chat.repository import InMemoryChatRepository, OpenedChat
-from app.chat.sampling_options import validate_options
 from app.chat.state import ChatState
 from app.chat.tool_switches import RequestedTools
-from app.cli.options import complete_file, complete_model, generation_options, options, requested_tools, tool_options
+from app.cli.options import AnswerOptions, ToolOptions, chat_options, complete_file, complete_model, options
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, calls_json, ending_note, stats_line
 from app.cli.output.format import print_json
 from app.cli.prompts import (
@@ -49,26 +47,17 @@ from quantizer.system.errors import UsageError, UserError
 @click.argument("files", nargs=-1, shell_complete=complete_file)
 @click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)
 @click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for the default model.")
-@generation_options
-@tool_options
+@chat_options
 @options("wants_json")
 def run(
+    answering: AnswerOptions,
+    tools: ToolOptions,
     model: str | None,
     prompt: str | None,
     files: tuple[str, ...],
     model_option: str | None,
     prompt_option: str | None,
-    system: str | None,
-    max_tokens: int | None,
-    temperature: float | None,
-    seed: int | None,
-    think: str | None,
     stats: bool,
-    tools: tuple[str, ...],
-    folders: tuple[str, ...],
-    allowed: tuple[str, ...],
-    allowed_commands: tuple[str, ...],
-    max_rounds: int | None,
     wants_json: bool,
     assume_yes: bool,
     **flags: object,
@@ -93,17 +82,17 @@ def run(
     # no model's name has line breaks or a question mark
     if chosen and not (prompt or prompt_option) and ("\n" in chosen or "?" in chosen):
         raise UsageError(f"{chosen!r} is not a model.", "Give a prompt with -p, or after a model.")
-    _refuse_file_as_prompt(prompt, files)
+    if prompt and not files and "\n" not in prompt and Path(prompt).suffix and _is_file(prompt):
+        raise UsageError(f"{prompt} is a file, not a prompt.", "Give a question before it, or the prompt with -p.")
     settings = resolve_settings(chosen, flags, assume_yes=assume_yes)
     interface = current_interface()
     piped = piped_input()
     question = combined(prompt or prompt_option, piped if isinstance(piped, str) else "")
     attached = read_attached(files, piped if isinstance(piped, bytes) else b"")
-    requested = requested_tools(tools, folders, allowed, allowed_commands, max_rounds)
-    given: dict[str, Any] = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed, "think": think}
+    requested = tools.requested()
     if question:
         asked = MessageContent(role="user", content=question, attachments=attached.attachments)
-        chat = _chat_settings(system, given)
+        chat = answering.chat_settings()
         with exit_on_signals() if requested else nullcontext():
             asyncio.run(_answer(settings, chat, asked, attached.contents, requested, stats, wants_json))
     elif attached.attachments:
@@ -111,15 +100,10 @@ def run(
             "There is no question about the files.", "Give one before them: localllm run MODEL PROMPT FILE."
         )
     elif sys.stdin is not None and sys.stdin.isatty() and not wants_json and interface:
-        chat = _chat_settings(system, given)
+        chat = answering.chat_settings()
         interface.run_chat(ChatOptions(settings=settings, chat=chat, shows_stats=stats, tools=requested))
     else:
         raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
-
-
-def _chat_settings(system: str | None, given: Mapping[str, Any]) -> ChatSettings:
-    """Return the settings of a chat with the options that were given. Raises UsageError for one that is not valid."""
-    return ChatSettings(system=system or "", options=validate_options(given))
 
 
 async def _answer(
@@ -131,8 +115,7 @@ async def _answer(
     shows_stats: bool,
     wants_json: bool,
 ) -> None:
-    """Load the model, and print its answer while it streams, or as one JSON object. Raises the UserError that ends
-    it."""
+    """Load the model, and print its answer while it streams, or as one JSON object. Raises what ends it."""
     tools = LazyTools(settings.data_dir) if requested else None
     # As the service keeps any other client's prompts: the next `run` on the same document need not read it again.
     repository = InMemoryChatRepository(prompt_cache_key="" if requested else None)
@@ -197,12 +180,6 @@ async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter,
     if failure is not None:
         printer.interrupt()
         raise failure
-
-
-def _refuse_file_as_prompt(prompt: str | None, files: Sequence[str]) -> None:
-    """Raise UsageError for a file in place of the prompt."""
-    if prompt and not files and "\n" not in prompt and Path(prompt).suffix and _is_file(prompt):
-        raise UsageError(f"{prompt} is a file, not a prompt.", "Give a question before it, or the prompt with -p.")
 
 
 def _is_file(name: str) -> bool:

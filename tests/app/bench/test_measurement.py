@@ -14,7 +14,6 @@ from app.bench.measurement import (
     as_json,
     comparison,
     line,
-    percentile,
     reasons,
     roofline_of,
     shallowest_decode,
@@ -39,11 +38,6 @@ def test_a_file_without_results_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("unit", "gain"), [("tok/s", 2.0), ("s", 0.5), ("MB", 0.5)])
 def test_more_is_better_for_rates_only(unit: str, gain: float) -> None:
     assert Measurement("w", "c", unit, (4.0,)).gain_over(Measurement("w", "c", unit, (2.0,))) == gain
-
-
-def test_a_percentile_interpolates_between_samples() -> None:
-    assert percentile([1.0, 2.0, 3.0], 50) == 2.0
-    assert percentile([5.0], 95) == 5.0
 
 
 BEFORE = Results.of(

@@ -51,4 +51,4 @@ def test_prompts_of_several_depths_share_a_beginning_and_end_differently() -> No
     assert document.startswith(prose.beginning(document, 100))
     assert len(prose.beginning(document, 100).split()) == 50
     assert prose.beginning(document, 0) == ""
-    assert prose.tail() != prose.tail()
+    assert prose.sentence() != prose.sentence()

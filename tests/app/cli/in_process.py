@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 from unittest import mock
 
 from app.cli.main import main
 
-__all__ = ["run_localllm"]
+__all__ = ["json_of", "run_localllm"]
 
 
 def run_localllm(environment: Mapping[str, str], *arguments: object, cwd: Path | None = None) -> CompletedProcess[str]:
@@ -32,6 +34,12 @@ def run_localllm(environment: Mapping[str, str], *arguments: object, cwd: Path |
             status = ended.code
     assert isinstance(status, int)
     return CompletedProcess(words, status, _text(out), _text(err))
+
+
+def json_of(done: CompletedProcess[str]) -> Any:
+    """Return what a command printed as JSON, once it has succeeded."""
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 def _text(stream: io.TextIOWrapper) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from app.chat.tool_switches import RequestedTools
-from app.cli.options import requested_tools
+from app.cli.options import ToolOptions
 from quantizer.system.errors import UsageError
 
 
 def test_names_are_separated_by_commas_folders_are_absolute_and_commands_are_words(tmp_path, monkeypatch):
     (tmp_path / "a b").mkdir()
     monkeypatch.chdir(tmp_path)
-    requested = requested_tools(("files,web", "files"), ("a b",), ("files",), ("pytest -q 'a b'",), 9)
+    requested = ToolOptions(("files,web", "files"), ("a b",), ("files",), ("pytest -q 'a b'",), 9).requested()
     folder = str((tmp_path / "a b").resolve())
     assert requested == RequestedTools(("files", "web"), (folder,), ("files",), (("pytest", "-q", "a b"),), 9)
     assert requested
-    assert not requested_tools((), (), (), (), None)
+    assert not ToolOptions().requested()
 
 
 @pytest.mark.parametrize(
@@ -31,4 +31,4 @@ def test_names_are_separated_by_commas_folders_are_absolute_and_commands_are_wor
 )
 def test_what_cannot_be_is_refused(folders, allowed, commands, cause):
     with pytest.raises(UsageError, match=cause):
-        requested_tools((), folders, allowed, commands, None)
+        ToolOptions((), folders, allowed, commands).requested()

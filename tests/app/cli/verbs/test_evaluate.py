@@ -13,7 +13,7 @@ from app.cli.resources import shipped
 from quantizer.gguf.header import read_header
 from quantizer.mix.imatrix import read_imatrix
 from quantizer.system.process import python_command
-from tests.app.cli.in_process import run_localllm
+from tests.app.cli.in_process import json_of, run_localllm
 from tests.app.interrupting import interrupt
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import tiny_llama, tiny_weights
@@ -43,10 +43,7 @@ def evaluate(environment: Mapping[str, str], *arguments: str) -> subprocess.Comp
 
 
 def evaluated(environment: Mapping[str, str], *arguments: str) -> dict[str, object]:
-    done = evaluate(environment, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    result: dict[str, object] = json.loads(done.stdout)
-    return result
+    return json_of(evaluate(environment, *arguments, "--json"))
 
 
 def test_a_model_that_was_rounded_lost_a_little(

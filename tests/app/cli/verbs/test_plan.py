@@ -12,7 +12,7 @@ from app.cli.main import main
 from app.library.machine_fit.planning import parse_machine
 from offload.devices.machine import Device, DeviceKind, Machine
 from quantizer.system.errors import UsageError
-from tests.app.cli.in_process import run_localllm
+from tests.app.cli.in_process import json_of, run_localllm
 from tests.app.external_folders import add_ollama_layers, ollama_model_that_sees
 from tests.quantizer.gguf_adapters import lora
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
@@ -30,9 +30,7 @@ def plan(environment: Mapping[str, str], *arguments: str) -> subprocess.Complete
 
 def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], tiny_model: Path) -> None:
     arguments = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--json")
-    done = plan(environment, str(tiny_model), *arguments)
-    assert done.returncode == 0, done.stderr
-    output = json.loads(done.stdout)
+    output = json_of(plan(environment, str(tiny_model), *arguments))
     keys = ["verdict", "setting", "n_layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
     assert list(output) == [*keys, "uncertainty", "curve", "warnings", "remedies", "extras"]
     assert output["verdict"] == "fits"
@@ -47,9 +45,7 @@ def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], t
 
 def test_auxiliary_models_are_listed_and_counted(environment: Mapping[str, str], tiny_model: Path) -> None:
     machine = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s")
-    done = plan(environment, str(tiny_model), "--draft", str(tiny_model), *machine, "--json")
-    assert done.returncode == 0, done.stderr
-    output = json.loads(done.stdout)
+    output = json_of(plan(environment, str(tiny_model), "--draft", str(tiny_model), *machine, "--json"))
     (extra,) = output["extras"]
     assert extra["what"] == f"draft model {tiny_model.name}"
     gpu, _ = output["devices"]
@@ -92,9 +88,7 @@ def test_the_projector_beside_a_model_is_counted_with_its_tokens_unless_none_is_
 ) -> None:
     model, machine = tiny_llama(tmp_path / "m.gguf"), ("--ram", "16GiB@60GB/s", "--json")
     tiny_projector(tmp_path / "mmproj-m-F16.gguf")
-    done = plan(environment, str(model), *machine)
-    assert done.returncode == 0, done.stderr
-    (extra,) = json.loads(done.stdout)["extras"]
+    (extra,) = json_of(plan(environment, str(model), *machine))["extras"]
     assert extra["what"].endswith("mmproj-m-F16.gguf")
     assert extra["weights_bytes"] > 0 < extra["compute_bytes"]
     assert (extra["picture_tokens"], extra["max_picture_tokens"], extra["sound_tokens"]) == (4, 4, 0)
@@ -121,17 +115,13 @@ def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[s
 
 
 def test_a_plan_for_this_machine_uses_what_it_measured(environment: Mapping[str, str], tiny_model: Path) -> None:
-    done = plan(environment, str(tiny_model), "--json")
-    assert done.returncode == 0, done.stderr
-    output = json.loads(done.stdout)
+    output = json_of(plan(environment, str(tiny_model), "--json"))
     assert output["devices"][-1]["name"] == "CPU"
     assert output["decode_tps"] is None or output["decode_tps"] > 0
 
 
 def test_the_size_of_the_cache_is_listed_by_context_and_type(environment: Mapping[str, str], tiny_model: Path) -> None:
-    done = plan(environment, str(tiny_model), "--kv-table", "--json")
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)["kv_table"]
+    (row,) = json_of(plan(environment, str(tiny_model), "--kv-table", "--json"))["kv_table"]
     assert row["n_ctx"] == 128
     assert row["f16"] == 2 * 64 * 2 * 256  # cells come in blocks of 256
     assert "q8_0" not in row  # heads of 16 elements are no whole blocks
@@ -141,9 +131,7 @@ def test_the_size_of_the_cache_is_listed_by_context_and_type(environment: Mappin
 def test_the_speed_up_of_drafts_is_listed_by_acceptance_and_length(
     environment: Mapping[str, str], tiny_model: Path
 ) -> None:
-    done = plan(environment, str(tiny_model), "--speculation", "--json")
-    assert done.returncode == 0, done.stderr
-    output = json.loads(done.stdout)
+    output = json_of(plan(environment, str(tiny_model), "--speculation", "--json"))
     assert output["is_measured"] is False
     gains = [row["best"]["gain"] for row in output["speculation"]]
     assert gains == sorted(gains)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ import pytest
 from app.cli.calibration import MixTarget
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import TENSOR_TYPES
-from tests.app.cli.in_process import run_localllm
+from tests.app.cli.in_process import json_of, run_localllm
 from tests.app.interrupting import interrupt
 from tests.quantizer.checkpoints import TinyLlama
 
@@ -24,10 +23,7 @@ def localllm(environment: Mapping[str, str], folder: Path, *arguments: object) -
 
 
 def mixed(environment: Mapping[str, str], folder: Path, *arguments: object) -> dict[str, Any]:
-    done = localllm(environment, folder, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return json_of(localllm(environment, folder, *arguments, "--json"))
 
 
 def types_in(path: Path) -> dict[str, str]:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from quantizer.gguf.header import read_header
-from tests.app.cli.in_process import run_localllm
+from tests.app.cli.in_process import json_of, run_localllm
 from tests.quantizer.checkpoints import TinyLlama
 
 
@@ -19,10 +18,7 @@ def localllm(environment: Mapping[str, str], folder: Path, *arguments: object) -
 
 
 def pruned(environment: Mapping[str, str], folder: Path, *arguments: object) -> dict[str, Any]:
-    done = localllm(environment, folder, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return json_of(localllm(environment, folder, *arguments, "--json"))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from app.library.hub.access import HubError
 from app.library.hub.catalogue import Role, catalogue_model, read_catalogue
 from app.protocol.codec import decode
 from app.protocol.library import Recommended
-from tests.app.cli.in_process import run_localllm
+from tests.app.cli.in_process import json_of, run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.library.remote_files import hub_file, sparse_model
@@ -32,11 +32,9 @@ def search(environment: Mapping[str, str], hub_url: str, *arguments: str) -> sub
 
 
 def found(environment: Mapping[str, str], hub_url: str, *arguments: str) -> list[dict[str, Any]]:
-    done = search(environment, hub_url, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    assert list(json.loads(done.stdout)) == ["repositories"]
-    repositories: list[dict[str, Any]] = json.loads(done.stdout)["repositories"]
-    return repositories
+    told = json_of(search(environment, hub_url, *arguments, "--json"))
+    assert list(told) == ["repositories"]
+    return told["repositories"]
 
 
 @pytest.fixture(scope="module")
