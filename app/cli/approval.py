@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
+from app.cli.output.format import styled
 from app.common.terminal import printable_line
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.display import KEYS, LineKind, StyledLine, decision_text, question_lines, question_title
@@ -76,8 +77,7 @@ def print_lines(lines: tuple[StyledLine, ...]) -> None:
 
 
 def _echo(text: str, *, color: str | None = None, bold: bool = False) -> None:
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    click.echo(text if is_plain else click.style(text, fg=color, bold=bold or None), err=True)
+    click.echo(styled(text, fg=color, bold=bold or None), err=True)
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from app.chat.conversation import Attachment, Message
 from app.chat.events import ApprovalNeeded, ChatEvent, Note, Result, Written
 from app.chat.state import ApprovalQueue, format_reasoning
 from app.cli.approval import TerminalApprover
+from app.cli.output.format import styled
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Completed
 from app.protocol.status import ModelStatus
@@ -53,10 +54,7 @@ def _row() -> int:
     return shutil.get_terminal_size().columns - 1
 
 
-def dimmed(text: str) -> str:
-    """Return `text` dimmed, unless NO_COLOR is set or the terminal has no colours."""
-    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return text if is_plain else click.style(text, dim=True)
+dimmed = partial(styled, dim=True)
 
 
 class AnswerPrinter:

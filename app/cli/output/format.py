@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,10 +26,24 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(encode(value)))
 
 
+def print_result(value: object, lines: Iterable[str], *, wants_json: bool) -> None:
+    """Print what a verb returns: `value` as JSON, or its `lines`."""
+    if wants_json:
+        print_json(value)
+    else:
+        print_lines(lines)
+
+
 def print_lines(lines: Iterable[str]) -> None:
     """Print `lines` without control characters, each as soon as it is known."""
     for line in lines:
         click.echo(printable(line))
+
+
+def styled(text: str, **style: Any) -> str:
+    """Return `text` in a style of `click.style`, unless NO_COLOR is set or the terminal has no colours."""
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if is_plain else click.style(text, **style)
 
 
 def print_table(table: Table) -> None:

@@ -12,7 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from app.cli.options import options, setting_options
-from app.cli.output.format import print_json, print_lines
+from app.cli.output.format import print_result
 from app.cli.prompts import confirm_load
 from app.cli.resources import resolve_settings
 from app.common.terminal import printable, printable_line
@@ -176,10 +176,8 @@ def launch(
         from app.launch.run import find_agent
 
         installed = {agent: find_agent(agent) for agent in AGENTS}
-        if wants_json:
-            print_json([agent_json(agent, where) for agent, where in installed.items()])
-        else:
-            print_lines(agent_lines(installed))
+        listed = [agent_json(agent, where) for agent, where in installed.items()]
+        print_result(listed, agent_lines(installed), wants_json=wants_json)
         return
     chosen = agent_named(agent)
     if chosen is None:
@@ -190,10 +188,7 @@ def launch(
     launching = _Launching(chosen, arguments, settings, name)
     if is_dry_run:
         plan, service = asyncio.run(launching.planned())
-        if wants_json:
-            print_json(launch_json(plan, service))
-        else:
-            print_lines(plan_lines(plan, service))
+        print_result(launch_json(plan, service), plan_lines(plan, service), wants_json=wants_json)
         return
     context.exit(asyncio.run(launching.run(assume_yes=assume_yes, wants_json=wants_json)))
 
@@ -212,25 +207,22 @@ class _Launching:
         self._prompts = FirstPrompts(settings.cache_dir, f"{agent.name} {version}".rstrip())
 
     async def planned(self) -> tuple[LaunchPlan, str]:
-        """Return the plan, and what the service is; starts and loads nothing."""
+        """Return the plan, and what the service is; starts and loads nothing. Raises ModelFileError for a model that is
+        not there."""
         from app.launch.model_facts import known_facts
         from app.launch.plan import plan_launch
+        from app.library.local.resolve import resolve
 
         path = self._installed.path if self._installed else self._agent.commands[0]
         url = self._settings.connect or self._settings.url
         service = await _running_status(self._settings)
-        name = service.default_model if service and not self._model else self._model_id()
+        name = self._model or (service.default_model if service else self._settings.model)
+        if not self._settings.connect and (self._model or not service):
+            name = resolve(name, self._settings).id  # as the service calls it
         facts = known_facts(name, service.model(name) if service else None, self._prompts, self._settings.ctx)
         words = f"The service at {url} {'runs already' if service else 'would be started'}."
         missing = "" if self._installed else f" {self._agent.title} is not installed: {self._agent.install}"
         return plan_launch(self._agent, path, url, facts, self._arguments), f"{words}{missing}"
-
-    def _model_id(self) -> str:
-        """Return the id that the chosen model has in the service. Raises ModelFileError where there is none."""
-        from app.library.local.resolve import resolve
-
-        name = self._model or self._settings.model
-        return name if self._settings.connect else resolve(name, self._settings).id
 
     async def run(self, *, assume_yes: bool, wants_json: bool) -> int:
         """Start the service if none runs, check, run the agent, print what it used, and return its exit status."""
@@ -246,7 +238,14 @@ class _Launching:
             plan = await self._prepared(client, self._installed.path)
             self._report_checks(plan, assume_yes=assume_yes)
             result = await run_launch(client, plan)
-        self._report_result(plan, result, wants_json=wants_json)
+        # On stderr, for stdout is the agent's.
+        for line in [json.dumps(result_json(plan, result))] if wants_json else result_lines(plan, result):
+            click.echo(line, err=True)
+        if result.usage is not None and result.usage.n_answers:
+            try:
+                self._prompts.record(plan.target.model, result.usage.n_first_prompt_tokens)
+            except StorageError as error:  # the agent has done its work: its exit status counts
+                click.echo(f"Warning: {printable(str(error))}", err=True)
         return result.status
 
     async def _prepared(self, client: ServiceClient, path: str) -> LaunchPlan:
@@ -281,19 +280,6 @@ class _Launching:
                 f"{self._agent.title} takes no settings for one run. If it does not have them yet, add:", err=True
             )
             click.echo(editor_settings(self._agent.editor, plan.target.url, plan.target.model), err=True)
-
-    def _report_result(self, plan: LaunchPlan, result: LaunchResult, *, wants_json: bool) -> None:
-        """Print what the run used on stderr, for stdout is the agent's, and remember how it began."""
-        if wants_json:
-            click.echo(json.dumps(result_json(plan, result)), err=True)
-        else:
-            for line in result_lines(plan, result):
-                click.echo(line, err=True)
-        if result.usage is not None and result.usage.n_answers:
-            try:
-                self._prompts.record(plan.target.model, result.usage.n_first_prompt_tokens)
-            except StorageError as error:  # the agent has done its work: its exit status counts
-                click.echo(f"Warning: {printable(str(error))}", err=True)
 
 
 async def _running_status(settings: Settings) -> ServiceStatus | None:

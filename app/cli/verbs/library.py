@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import BYTE_SIZE, complete_model, options
-from app.cli.output.format import print_json
+from app.cli.output.format import print_json, print_result
 from app.cli.resources import confirm_removal, open_index
 from app.common.terminal import format_bytes, format_count, printable, printable_line
 from app.protocol.library import ImportWay, PlacementResult
@@ -238,10 +238,9 @@ def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> N
         else:
             way = link_model(plan, index)
     placed = resolve(str(plan.path), settings)
-    if wants_json:
-        print_json(PlacementResult(placed.id, str(placed.path), plan.n_bytes, way))
-        return
-    click.echo(f"{printable_line(placed.id)} ({format_bytes(plan.n_bytes)}) is in the library: {_WAYS[way]}.")
+    line = f"{printable_line(placed.id)} ({format_bytes(plan.n_bytes)}) is in the library: {_WAYS[way]}."
+    result = PlacementResult(placed.id, str(placed.path), plan.n_bytes, way)
+    print_result(result, [line], wants_json=wants_json)
 
 
 _WAYS: dict[ImportWay, str] = {

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from app.cli.options import options
-from app.cli.output.format import print_json, print_lines
+from app.cli.output.format import print_json, print_lines, print_result
 from app.common.terminal import printable_line
 from quantizer.system.errors import UsageError, UserError
 
@@ -153,10 +153,7 @@ def test(name: str, *, wants_json: bool) -> None:
     if server is None:
         raise UsageError(f"There is no server {name!r}, or it is disabled.", "See `localllm mcp list --no-start`.")
     trial = asyncio.run(_tried(server))
-    if wants_json:
-        print_json(trial.as_json())
-    else:
-        print_lines(trial.lines())
+    print_result(trial.as_json(), trial.lines(), wants_json=wants_json)
     if trial.status.state == "failed":
         raise click.exceptions.Exit(1)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import complete_model, options, options_of, setting_options
-from app.cli.output.format import print_json, print_lines
+from app.cli.output.format import print_json, print_lines, print_result
 from app.cli.output.progress import with_progress
 from app.cli.resources import announced_rpc_endpoints, requested_planning_context
 from app.common.terminal import printable
@@ -115,10 +115,7 @@ def plan(
         ref = resolve(model, settings)
         found = _plan_with_auxiliary(candidate, ref, settings, wanted(), is_here=not vram and ram is None)
         data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
-    if wants_json:
-        print_json(data)
-    else:
-        print_lines(lines)
+    print_result(data, lines, wants_json=wants_json)
 
 
 def _plan_with_auxiliary(

@@ -27,7 +27,7 @@ from app.cli.calibration import (
     pruning_json,
 )
 from app.cli.options import complete_model, option, options, options_of
-from app.cli.output.format import print_json, print_table
+from app.cli.output.format import print_json, print_result, print_table
 from app.cli.output.progress import with_progress
 from app.cli.resources import read_text, resolve_model, shipped, window_size
 from app.common.terminal import format_bytes, printable
@@ -152,10 +152,7 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
         matrix = _imatrix(options.imatrix, path, n_threads, is_computing=not is_dry_run)
         request = replace(request, imatrix=matrix)
     result = {**(_planned(request) if is_dry_run else _written(request)), **found}
-    if wants_json:
-        print_json(result)
-    else:
-        click.echo(_summary(result))
+    print_result(result, [_summary(result)], wants_json=wants_json)
 
 
 def _target(options: QuantizeOptions, *, wants_list: bool) -> MixTarget | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.options import LOAD_ANYWAY, option, options, service_options
-from app.cli.output.format import print_json, print_lines
+from app.cli.output.format import print_json, print_lines, print_result
 from app.cli.prompts import confirm_load
 from app.cli.resources import ask_service, with_unfit_policy
 from app.common.terminal import format_bytes, printable, printable_line
@@ -111,10 +111,7 @@ def key(context: click.Context, *, wants_json: bool) -> None:
     """
     if context.invoked_subcommand is None:
         first = _keys().first("first")
-        if wants_json:
-            print_json(_as_json(first))
-        else:
-            click.echo(first.secret)
+        print_result(_as_json(first), [first.secret], wants_json=wants_json)
 
 
 @key.command("list")
@@ -154,10 +151,7 @@ def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
             f"{printable_line(name)!r} is not a valid name.", f"Give one of at most {_MAX_NAME_CHARACTERS} characters."
         )
     made = _keys().add(name, map(KeyScope, scopes or ("infer",)))
-    if wants_json:
-        print_json(_as_json(made))
-    else:
-        click.echo(made.secret)
+    print_result(_as_json(made), [made.secret], wants_json=wants_json)
 
 
 @key.command()
@@ -166,10 +160,7 @@ def new(name: str, scopes: tuple[str, ...], *, wants_json: bool) -> None:
 def remove(name: str, *, wants_json: bool) -> None:
     """Remove the key called NAME. A running service rejects it at once."""
     _keys().remove(name)
-    if wants_json:
-        print_json({"removed": name})
-    else:
-        click.echo(f"Removed {printable_line(name)}.")
+    print_result({"removed": name}, [f"Removed {printable_line(name)}."], wants_json=wants_json)
 
 
 def _keys() -> KeyFile:
@@ -207,13 +198,7 @@ def jobs() -> None:
 def list_jobs(wants_json: bool) -> None:
     """List queued, running and finished jobs, oldest first."""
     found = ask_service(lambda client: client.jobs())
-    if wants_json:
-        print_json(found)
-        return
-    for job in found:
-        click.echo(_line(job))
-    if not found:
-        click.echo("There are no jobs.")
+    print_result(found, map(_line, found) if found else ["There are no jobs."], wants_json=wants_json)
 
 
 @jobs.command()
@@ -228,7 +213,7 @@ def watch(job_id: str | None, wants_json: bool) -> None:
     async def follow(client: ServiceClient) -> Job | None:
         job = None
         async for job in client.watch_job(job_id) if job_id else client.watch_jobs():
-            _print(job, wants_json=wants_json)
+            print_result(job, [_line(job)], wants_json=wants_json)
         return job
 
     last = ask_service(follow)
@@ -241,7 +226,8 @@ def watch(job_id: str | None, wants_json: bool) -> None:
 @options("wants_json")
 def cancel(job_id: str, wants_json: bool) -> None:
     """Cancel job ID. A partial download is kept."""
-    _print(ask_service(lambda client: client.cancel_job(job_id)), wants_json=wants_json)
+    job = ask_service(lambda client: client.cancel_job(job_id))
+    print_result(job, [_line(job)], wants_json=wants_json)
 
 
 @jobs.command()
@@ -249,7 +235,8 @@ def cancel(job_id: str, wants_json: bool) -> None:
 @options("wants_json")
 def retry(job_id: str, wants_json: bool) -> None:
     """Queue job ID again after it has ended. A download resumes."""
-    _print(ask_service(lambda client: client.retry_job(job_id)), wants_json=wants_json)
+    job = ask_service(lambda client: client.retry_job(job_id))
+    print_result(job, [_line(job)], wants_json=wants_json)
 
 
 @jobs.command()
@@ -257,13 +244,6 @@ def retry(job_id: str, wants_json: bool) -> None:
 def log(job_id: str) -> None:
     """Print the log of job ID."""
     click.echo(printable(ask_service(lambda client: client.job_log(job_id))), nl=False)
-
-
-def _print(job: Job, *, wants_json: bool) -> None:
-    if wants_json:
-        print_json(job)
-    else:
-        click.echo(_line(job))
 
 
 def _line(job: Job) -> str:
