@@ -13,7 +13,7 @@ import re
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.output.format import print_lines, print_table
+from app.cli.output.format import print_table
 from app.cli.output.progress import JobProgress, with_progress
 from app.cli.resources import read_text, shipped, window_size
 from app.common.terminal import format_bytes, printable
@@ -271,16 +271,11 @@ def print_mix(found: MixResult) -> None:
         figures = (f"{row.bytes:,}", f"{row.bits_per_weight:.2f}", f"{row.kld:.2g}", f"{row.kld_per_million:.2g}")
         table.add_row(printable(row.tensors), types, *figures)
     print_table(table)
-    print_lines(_sentences(found))
-
-
-def _sentences(found: MixResult) -> Iterator[str]:
-    yield "Last column: the divergence measured with each tensor alone in four bits, for a million weights."
+    click.echo("Last column: the divergence measured with each tensor alone in four bits, for a million weights.")
     measured = "" if found.kld is None else f"; on another text it does by {found.kld:.3g}"
-    yield f"The mix should diverge from the original by {found.mix.kld:.3g} nats a token{measured}."
-    plain = found.search.nearest_plain(found.mix)
-    if plain is not None:
-        yield f"{plain.file_type.name}, of {plain.n_bytes:,} bytes, should diverge by {plain.kld:.3g}."
+    click.echo(f"The mix should diverge from the original by {found.mix.kld:.3g} nats a token{measured}.")
+    if plain := found.search.nearest_plain(found.mix):
+        click.echo(f"{plain.file_type.name}, of {plain.n_bytes:,} bytes, should diverge by {plain.kld:.3g}.")
 
 
 def _rows(found: MixResult) -> list[_Row]:

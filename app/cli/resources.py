@@ -15,15 +15,17 @@ import click
 
 from app.settings.parsing import is_loopback, parse_rpc_endpoints
 from app.settings.settings import Settings, load_settings
-from quantizer.system.errors import UsageError
+from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.library.local.index import Index
     from app.library.machine_fit.planning import PlanningContext
+    from app.protocol.status import ServiceStatus
     from quantizer.gguf.header import Header
 
 
+_PROBE_TIMEOUT_S = 2.0
 _DEFAULT_CTX = 512  # tokens per window, as llama-perplexity has it
 _Answer = TypeVar("_Answer")
 
@@ -86,6 +88,19 @@ def ask_service(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
             return await call(client)
 
     return asyncio.run(answer())
+
+
+async def probe_service(url: str, key: str) -> ServiceStatus | None:
+    """Return the status of the service at `url`; None where none runs, it does not accept the key, or something else
+    answers there."""
+    from app.client.service_client import ServiceClient
+
+    async with ServiceClient(url, key) as client:
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                return await client.status()
+        except (UserError, TimeoutError, ValueError, KeyError, TypeError):
+            return None
 
 
 def resolve_model(name: str) -> tuple[Path, Header]:

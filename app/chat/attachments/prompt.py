@@ -7,7 +7,7 @@ for a context is split where pages, sections or paragraphs begin.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from app.chat.attachments.parsing import fenced
@@ -77,7 +77,12 @@ class TextPart:
 def split_text(text: str, max_characters: int) -> tuple[TextPart, ...]:
     """Return `text` in parts of at most `max_characters`, at least 1; one part if all of it fits."""
     assert max_characters > 0, "a part holds something"
-    pieces = list(_pieces(text, max_characters))
+    pieces, begin = [], 0
+    while len(text) - begin > max_characters:
+        end = _cut(text, begin, begin + max_characters)
+        pieces.append(text[begin:end])
+        begin = end
+    pieces.append(text[begin:])
     pages = _pages(pieces)
     return tuple(
         TextPart(piece, number, len(pieces), *pages[number - 1]) for number, piece in enumerate(pieces, start=1)
@@ -88,15 +93,6 @@ def part_of(attachment: Attachment, part: TextPart) -> Attachment:
     """Return a part of an attachment's text as an attachment; its pictures go with the first part."""
     media = attachment.media if part.number == 1 else ()
     return replace(attachment, content=part.text, detail=part.label, media=media)
-
-
-def _pieces(text: str, max_characters: int) -> Iterator[str]:
-    begin = 0
-    while len(text) - begin > max_characters:
-        end = _cut(text, begin, begin + max_characters)
-        yield text[begin:end]
-        begin = end
-    yield text[begin:]
 
 
 def _cut(text: str, begin: int, limit: int) -> int:

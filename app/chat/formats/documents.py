@@ -127,7 +127,10 @@ table { border-collapse: collapse; } td, th { border: 1px solid #8886; padding: 
 
 def page(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[str]:
     """Yield, in pieces, an HTML page with one article per chat; pictures and sounds are in it."""
-    renderer = _renderer()
+    from markdown_it import MarkdownIt  # only needed here
+
+    # raw HTML is shown as text, and a picture as its link: nothing is loaded
+    renderer = MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")
     yield _HEAD
     for transcript in transcripts:
         yield f"<article>\n<h1>{escape(transcript.chat.title or 'Untitled')}</h1>\n"
@@ -150,30 +153,16 @@ def _html_section(message: Message, renderer: MarkdownIt, content_of: ContentOf)
     for call in message.calls:
         yield _folded(call.name, call_text(call).partition("\n")[2])
     for attachment in message.attachments:
-        yield from _html_attachments(attachment, content_of)
+        for file in attachment.media:
+            url = escape(data_url(file, content_of(file)))
+            shown = f'<audio controls src="{url}"></audio>' if file.is_sound else f'<img alt="" src="{url}">'
+            yield f"<figure>{shown}<figcaption>{escape(attachment.label)}</figcaption></figure>\n"
+        if attachment.content or not attachment.media:
+            yield _folded(attachment.name, attachment.content)
     if message.state is MessageState.PARTIAL:
         yield "<p><em>(unfinished)</em></p>\n"
     yield "</section>\n"
 
 
-def _html_attachments(attachment: Attachment, content_of: ContentOf) -> Iterator[str]:
-    for file in attachment.media:
-        yield f"<figure>{_shown(file, content_of)}<figcaption>{escape(attachment.label)}</figcaption></figure>\n"
-    if attachment.content or not attachment.media:
-        yield _folded(attachment.name, attachment.content)
-
-
-def _shown(file: MediaFile, content_of: ContentOf) -> str:
-    url = escape(data_url(file, content_of(file)))
-    return f'<audio controls src="{url}"></audio>' if file.is_sound else f'<img alt="" src="{url}">'
-
-
 def _folded(title: str, text: str) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>\n"
-
-
-def _renderer() -> MarkdownIt:
-    """Return a renderer that shows raw HTML as text and a picture as its link."""
-    from markdown_it import MarkdownIt  # only needed here
-
-    return MarkdownIt("commonmark", {"html": False, "breaks": True}).enable("table").disable("image")

@@ -10,7 +10,6 @@ import sqlite3
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from app.chat.conversation import Attachment, Chat, ChatSettings, MediaFile, Message, MessageContent, MessageState
 from app.common.database import Schema
@@ -203,11 +202,10 @@ def message_of(row: sqlite3.Row) -> Message:
 
 
 def attachments_of(text: str) -> tuple[Attachment, ...]:
-    return tuple(_attachment(**fields) for fields in json.loads(text))
-
-
-def _attachment(*, media: Iterable[Mapping[str, Any]] = (), **fields: str) -> Attachment:
-    return Attachment(**fields, media=tuple(MediaFile(**file) for file in media))
+    stored = json.loads(text)
+    for fields in stored:
+        fields["media"] = tuple(MediaFile(**file) for file in fields.get("media", ()))  # older rows have none
+    return tuple(Attachment(**fields) for fields in stored)
 
 
 def attachments_json(attachments: Iterable[Attachment]) -> str:

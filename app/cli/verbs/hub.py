@@ -20,7 +20,7 @@ from app.cli.resources import requested_planning_context
 from app.common.terminal import printable
 from app.engine.load.load_check import LOAD_CHECK
 from app.options.jobs import PullOptions
-from app.protocol.library import HubModel, HubRepository, Recommendation, Recommendations, Recommended
+from app.protocol.library import HubRepository, Recommendation, Recommendations, Recommended
 from app.settings.settings import Settings, load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR, PROJECTOR_TYPES
 from quantizer.system.errors import StorageError, UsageError
@@ -187,29 +187,25 @@ def _fitting(hit: HubRepository) -> HubRepository:
 
 
 def _lines(hit: HubRepository) -> Iterator[str]:
+    from app.cli.output.plan import format_fit
+    from app.library.machine_fit.planning import choose_quant
+
     facts = [f"{hit.n_downloads:,} downloads", hit.licence, "gated" if hit.is_gated else ""]
     facts.append("checkpoint, to be converted" if hit.is_checkpoint else "")
     yield f"{hit.repo}  {', '.join(fact for fact in facts if fact)}"
     for model in hit.models:
-        yield from _model_lines(model)
+        context = f", context {model.n_ctx_train:,}" if model.n_ctx_train else ""
+        yield f"  {model.architecture}, {model.n_parameters / 1e9:.1f}B parameters{context}"
+        best = choose_quant(model.quants, model.n_parameters)
+        width = max(len(quant.name) for quant in model.quants)
+        for quant in model.quants:
+            mark = "  ← suits this machine best" if quant is best else ""
+            size = f"{quant.n_bytes / 1e9:.2f} GB"
+            yield f"    {quant.name.ljust(width)}  {size:>9}  {format_fit(quant.fit)}{mark}"
     if hit.problem:
         yield f"  ! {hit.problem}"
     if hit.n_left_out:
         yield f"  and {hit.n_left_out} files of other models"
-
-
-def _model_lines(model: HubModel) -> Iterator[str]:
-    from app.cli.output.plan import format_fit
-    from app.library.machine_fit.planning import choose_quant
-
-    context = f", context {model.n_ctx_train:,}" if model.n_ctx_train else ""
-    yield f"  {model.architecture}, {model.n_parameters / 1e9:.1f}B parameters{context}"
-    best = choose_quant(model.quants, model.n_parameters)
-    width = max(len(quant.name) for quant in model.quants)
-    for quant in model.quants:
-        mark = "  ← suits this machine best" if quant is best else ""
-        size = f"{quant.n_bytes / 1e9:.2f} GB"
-        yield f"    {quant.name.ljust(width)}  {size:>9}  {format_fit(quant.fit)}{mark}"
 
 
 # By role: those of app.library.hub.catalogue, which help must not wait for.

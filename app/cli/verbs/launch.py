@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from app.cli.options import options, setting_options
 from app.cli.output.format import print_result
 from app.cli.prompts import confirm_load
-from app.cli.resources import resolve_settings
+from app.cli.resources import probe_service, resolve_settings
 from app.common.terminal import printable, printable_line
 from app.launch.agents import AGENTS, Agent, agent_named
 from app.protocol.codec import encode
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.launch.plan import Check, LaunchPlan
     from app.launch.run import Installed, LaunchResult
-    from app.protocol.status import ServiceStatus
     from app.settings.settings import Settings
 
 
@@ -140,9 +139,6 @@ def result_json(plan: LaunchPlan, result: LaunchResult) -> dict[str, Any]:
     }
 
 
-_PROBE_TIMEOUT_S = 2.0
-
-
 def _complete_agent(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     return [CompletionItem(agent.name, help=agent.title) for agent in AGENTS if agent.name.startswith(begun)]
 
@@ -209,13 +205,15 @@ class _Launching:
     async def planned(self) -> tuple[LaunchPlan, str]:
         """Return the plan, and what the service is; starts and loads nothing. Raises ModelFileError for a model that is
         not there."""
+        from app.common.keys import own_key
         from app.launch.model_facts import known_facts
         from app.launch.plan import plan_launch
         from app.library.local.resolve import resolve
 
         path = self._installed.path if self._installed else self._agent.commands[0]
         url = self._settings.connect or self._settings.url
-        service = await _running_status(self._settings)
+        settings = self._settings
+        service = await probe_service(url, settings.api_key if settings.connect else own_key(settings))
         name = self._model or (service.default_model if service else self._settings.model)
         if not self._settings.connect and (self._model or not service):
             name = resolve(name, self._settings).id  # as the service calls it
@@ -280,17 +278,3 @@ class _Launching:
                 f"{self._agent.title} takes no settings for one run. If it does not have them yet, add:", err=True
             )
             click.echo(editor_settings(self._agent.editor, plan.target.url, plan.target.model), err=True)
-
-
-async def _running_status(settings: Settings) -> ServiceStatus | None:
-    """Return the status of the service that runs, None where none does or it does not accept our key."""
-    from app.client.service_client import ServiceClient
-    from app.common.keys import own_key
-
-    url, key = settings.connect or settings.url, settings.api_key if settings.connect else own_key(settings)
-    async with ServiceClient(url, key) as client:
-        try:
-            async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                return await client.status()
-        except (UserError, TimeoutError, ValueError, KeyError, TypeError):
-            return None

@@ -13,7 +13,7 @@ import click
 
 from app.cli.options import BYTE_SIZE, complete_model, options
 from app.cli.output.format import print_json, print_result
-from app.cli.resources import confirm_removal, open_index
+from app.cli.resources import confirm_removal, open_index, probe_service
 from app.common.terminal import format_bytes, format_count, printable, printable_line
 from app.protocol.library import ImportWay, PlacementResult
 from app.settings.settings import Settings, load_settings
@@ -135,9 +135,6 @@ def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
             click.echo(f"{label:<{width}}  {text}")
 
 
-_ASKING_TIMEOUT_S = 2.0
-
-
 @click.command(epilog="Example: localllm rm qwen3:0.6b-q8_0")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model)
 @options("assume_yes", "wants_json")
@@ -170,20 +167,15 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
 
 def _check_unused(ids: Sequence[str], settings: Settings) -> None:
     """Raise UserError when a running service has one of the models loaded."""
-    from app.client.service_client import ServiceClient
     from app.common.keys import own_key
 
-    async def loaded_ids() -> set[str]:
-        async with ServiceClient(settings.url, own_key(settings)) as client, asyncio.timeout(_ASKING_TIMEOUT_S):
-            models = (await client.status()).models
-            return {model.id for model in models if model.state in ("loading", "ready")}
-
     try:
-        loaded = sorted(asyncio.run(loaded_ids()).intersection(ids))
-    except (UserError, TimeoutError, ValueError, KeyError, TypeError):  # none, or something else on its port
+        status = asyncio.run(probe_service(settings.url, own_key(settings)))
+    except UserError:  # the keys cannot be read: nobody can be asked
         return
-    if loaded:
-        cause = f"The service at {settings.url} has {', '.join(loaded)} loaded."
+    loaded = {model.id for model in status.models if model.state in ("loading", "ready")} if status else set()
+    if used := sorted(loaded.intersection(ids)):
+        cause = f"The service at {settings.url} has {', '.join(used)} loaded."
         raise UserError(cause, "Stop it, or pass --yes to delete the file anyway.")
 
 

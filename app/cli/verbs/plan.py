@@ -304,9 +304,21 @@ def _print_measured(name: str, measured: Sequence[SpeedMeasurement], *, wants_js
     for heading in (*headings, f"by {N_BATCHED}", f"of {_VERIFIED}"):
         table.add_column(heading, justify="right")
     for item in measured:
-        attention, *figures = _measured_row(item, depths)
+        setting, decode, verify = item.setting, dict(item.decode), dict(item.step_ratios).get(_VERIFIED)
         # the mark is there where bold is not: in a file, with NO_COLOR
-        table.add_row(f"{_MARK if item is best else ''}{attention}", *figures, style="bold" if item is best else None)
+        mark, style = (_MARK, "bold") if item is best else ("", None)
+        table.add_row(
+            f"{mark}{'fused' if setting.flash_attention else 'plain'}",
+            setting.weights,
+            str(setting.n_threads),
+            str(setting.n_ubatch),
+            setting.kv_type,
+            f"{item.prefill:.1f}",
+            *(f"{decode[depth]:.1f}" if depth in decode else "" for depth in depths),
+            f"{item.batched_decode:.1f}" if item.batched_decode else "",
+            f"{verify:.2f}" if verify else "",
+            style=style,
+        )
     Console().print(table)
     click.echo(
         f"Tokens per second: prefill, decode at that many tokens of context, and {N_BATCHED} answers at once, in total."
@@ -315,19 +327,3 @@ def _print_measured(name: str, measured: Sequence[SpeedMeasurement], *, wants_js
     click.echo("Weights: as in the file (plain), repacked for the processor, or both, for large and small steps.")
     among = f"of those within {100 * AS_FAST:g} %, for {N_BATCHED} answers"
     click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer; {among}.")
-
-
-def _measured_row(item: SpeedMeasurement, depths: Sequence[int]) -> tuple[str, ...]:
-    setting, decode = item.setting, dict(item.decode)
-    verify = dict(item.step_ratios).get(_VERIFIED)
-    return (
-        "fused" if setting.flash_attention else "plain",
-        setting.weights,
-        str(setting.n_threads),
-        str(setting.n_ubatch),
-        setting.kv_type,
-        f"{item.prefill:.1f}",
-        *(f"{decode[depth]:.1f}" if depth in decode else "" for depth in depths),
-        f"{item.batched_decode:.1f}" if item.batched_decode else "",
-        f"{verify:.2f}" if verify else "",
-    )
