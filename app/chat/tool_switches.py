@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from app.common.terminal import printable_line
-from app.tools.approval import ApprovalRule, ToolSettings
+from app.tools.approval import MAX_ROUNDS, ApprovalRule, ToolSettings
 from app.tools.tool import Effect, ServerStatus, ServerTool
 from quantizer.system.errors import UsageError
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from app.tools.backend import ToolBackend
 
 ALL = "all"
-_N_MOST_ROUNDS = 1000
 _N_NAMED = 20
 _N_IN_SHORT = 2
 _DESCRIPTION_CHARACTERS = 60
@@ -122,10 +121,8 @@ def without_rule(settings: ToolSettings, index: int) -> ToolSettings:
 
 def with_rounds(settings: ToolSettings, text: str) -> ToolSettings:
     """Return `settings` with the most rounds of an answer. Raises UsageError for a text that is no such number."""
-    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= _N_MOST_ROUNDS):
-        raise UsageError(
-            f"{text} is not a number of rounds.", f"Give one from 1 to {_N_MOST_ROUNDS}: /tools rounds 25."
-        )
+    if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_ROUNDS):
+        raise UsageError(f"{text} is not a number of rounds.", f"Give one from 1 to {MAX_ROUNDS}: /tools rounds 25.")
     return replace(settings, max_rounds=int(text))
 
 

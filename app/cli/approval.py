@@ -10,7 +10,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import click
 
@@ -83,27 +83,24 @@ def _echo(text: str, *, color: str | None = None, bold: bool = False) -> None:
 @contextmanager
 def _opened_terminal() -> Iterator[int | None]:
     """Yield a descriptor of the terminal that shows what is typed; None without one."""
-    if sys.stdin is not None and sys.stdin.isatty():
-        with _fresh(sys.stdin.fileno()) as descriptor:
-            yield descriptor
-        return
-    try:
-        descriptor = os.open(_TERMINAL, os.O_RDWR)
-    except OSError:
-        yield None
-        return
-    try:
-        with _fresh(descriptor):
-            yield descriptor
-    finally:
-        os.close(descriptor)
+    with ExitStack() as opened:
+        descriptor = None
+        if sys.stdin is not None and sys.stdin.isatty():
+            descriptor = sys.stdin.fileno()
+        else:
+            with suppress(OSError):
+                descriptor = os.open(_TERMINAL, os.O_RDWR)
+                opened.callback(os.close, descriptor)
+        if descriptor is not None:
+            opened.enter_context(_fresh(descriptor))
+        yield descriptor
 
 
 @contextmanager
-def _fresh(descriptor: int) -> Iterator[int]:
+def _fresh(descriptor: int) -> Iterator[None]:
     """Show what is typed at a terminal, by whole lines."""
     if sys.platform == "win32":
-        yield descriptor
+        yield
         return
     import termios
 
@@ -112,7 +109,7 @@ def _fresh(descriptor: int) -> Iterator[int]:
     shown[3] |= termios.ECHO | termios.ICANON
     termios.tcsetattr(descriptor, termios.TCSAFLUSH, shown)
     try:
-        yield descriptor
+        yield
     finally:
         with suppress(termios.error):  # the terminal may have closed
             termios.tcsetattr(descriptor, termios.TCSANOW, usual)

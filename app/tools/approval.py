@@ -18,6 +18,7 @@ from app.protocol.chat import ToolCall
 from app.tools.tool import Effect, Preview, ServerTool
 
 DEFAULT_MAX_ROUNDS = 25
+MAX_ROUNDS = 1000  # that a person may allow
 
 
 @dataclass(frozen=True, slots=True)

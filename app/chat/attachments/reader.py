@@ -56,16 +56,13 @@ def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttac
         raise StorageError(
             f"{name} cannot be read: {error.strerror}.", "Check its name and its permissions."
         ) from error
-    return _read(data, kind, name, pages)
+    return read_data(data, name, pages)
 
 
 def read_data(data: bytes, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttachment:
     """Return bytes that come from no file, such as a picture in the clipboard, as an attachment called `name`. Raises
     UsageError as `read_file`."""
-    return _read(data, kind_of(data, name), name, pages)
-
-
-def _read(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ReadAttachment:
+    kind = kind_of(data, name)
     _check_size(len(data), kind, name)
     if pages != ALL_PAGES and kind.parser != "pdf":
         raise UsageError(f"{name} is {kind.words}: it has no pages to choose.", "Attach it without #.")

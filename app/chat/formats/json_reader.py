@@ -79,20 +79,20 @@ class JsonField:
 
     def number(self) -> int | float:
         """Return a number of at least 0, 0 if not given. Raises FormatError for another type or one out of range."""
-        if self.value is None:
-            return 0
-        if isinstance(self.value, int | float) and not isinstance(self.value, bool) and 0 <= self.value < _LAST_NUMBER:
-            return self.value
-        raise FormatError(self.place, "is not a number from 0 on")
+        return self._number(_LAST_NUMBER, "is not a number from 0 on")
 
     def moment_ms(self) -> int:
         """Return a time in milliseconds since 1970, 0 if not given; the size tells seconds from milliseconds. Raises
         FormatError for another type or a time out of range."""
+        moment = self._number(_LAST_MS, "is not a time")
+        return int(moment if moment >= _LEAST_MS else moment * 1000)
+
+    def _number(self, limit: int, fault: str) -> int | float:
         if self.value is None:
             return 0
-        if isinstance(self.value, int | float) and not isinstance(self.value, bool) and 0 <= self.value < _LAST_MS:
-            return int(self.value if self.value >= _LEAST_MS else self.value * 1000)
-        raise FormatError(self.place, "is not a time")
+        if isinstance(self.value, int | float) and not isinstance(self.value, bool) and 0 <= self.value < limit:
+            return self.value
+        raise FormatError(self.place, fault)
 
     def items(self) -> Iterator[JsonField]:
         """Yield the items of a list, none if not given. Raises FormatError for another type."""

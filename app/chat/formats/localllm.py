@@ -35,10 +35,9 @@ from app.chat.formats.json_reader import (
 )
 from app.protocol.chat import ToolCall
 from app.protocol.codec import encode
-from app.tools.approval import DEFAULT_MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
+from app.tools.approval import DEFAULT_MAX_ROUNDS, MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 from app.tools.tool import ToolOutcome, ToolResult
 
-_MAX_ROUNDS = 1000
 _OUTCOMES = tuple(each.value for each in ToolOutcome)
 _FORMAT = "localllm-chat"
 _VERSION = 1
@@ -194,7 +193,7 @@ def _tool_settings(tools: JsonField, skipped: list[SkippedItem]) -> ToolSettings
     if any((*tools.at("enabled").items(), *tools.at("folders").items())) or len(denials) < len(rules):
         skipped.append(SkippedItem(tools.place, "switches tools on or allows calls, which only you do: see /tools"))
     n_rounds = int(tools.at("max_rounds").number()) or DEFAULT_MAX_ROUNDS
-    return ToolSettings(rules=denials, max_rounds=min(n_rounds, _MAX_ROUNDS))
+    return ToolSettings(rules=denials, max_rounds=min(n_rounds, MAX_ROUNDS))
 
 
 def _rule(rule: JsonField) -> ApprovalRule:

@@ -16,18 +16,19 @@ from offload.placement.assessment import FitLevel
 from offload.placement.search import Share
 from offload.plan import PlacementPlan
 
+# In a table, and as a sentence.
 _VERDICTS = {
-    FitLevel.FITS: "It fits.",
-    FitLevel.TIGHT: "It fits tightly.",
-    FitLevel.PARTIAL: "Partly offloaded: only some layers fit where they are fast.",
-    FitLevel.WONT_RUN: "It will not run here.",
+    FitLevel.FITS: ("fits", "It fits."),
+    FitLevel.TIGHT: ("fits tightly", "It fits tightly."),
+    FitLevel.PARTIAL: ("partly offloaded", "Partly offloaded: only some layers fit where they are fast."),
+    FitLevel.WONT_RUN: ("will not run", "It will not run here."),
 }
 _N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
 
 
 def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str]:
     found, setting = plan.assessment, plan.run_config
-    yield _VERDICTS[found.verdict]
+    yield _VERDICTS[found.verdict][1]
     cells = f"{setting.n_cells:,} cells of {setting.kv_types}"
     batches = f", in micro-batches of {setting.n_ubatch} tokens" if setting.n_ubatch != DEFAULT_N_UBATCH else ""
     yield f"Context {setting.n_ctx:,} tokens, {cells}{batches}."
@@ -142,15 +143,7 @@ def gains_lines(rows: Sequence[DraftGain], *, is_measured: bool) -> Iterator[str
         yield "Step costs are typical of a CPU; `localllm tune MODEL` measures them here."
 
 
-_VERDICT_NAMES = {
-    FitLevel.FITS: "fits",
-    FitLevel.TIGHT: "fits tightly",
-    FitLevel.PARTIAL: "partly offloaded",
-    FitLevel.WONT_RUN: "will not run",
-}
-
-
 def format_fit(fit: ModelFit) -> str:
     """Return the fit level and the speed: fits, 32 tok/s, or a range where it is uncertain."""
     pace = "" if fit.decode_tps is None else f", {format_speed_range(fit.decode_tps, fit.uncertainty)} tok/s"
-    return _VERDICT_NAMES[FitLevel(fit.verdict)] + pace
+    return _VERDICTS[FitLevel(fit.verdict)][0] + pace
