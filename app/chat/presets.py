@@ -39,8 +39,7 @@ class Presets:
     def all(self) -> dict[str, ChatSettings]:
         try:
             with explained(f"{self._path} cannot be read", "Check its permissions."):
-                text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
-            tables = tomllib.loads(text)
+                tables = tomllib.loads(self._text())
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise UsageError(f"{self._path} is not valid TOML: {error}.", "Fix it, or move it away.") from error
         return {name: self._settings(name, table) for name, table in tables.items()}
@@ -63,6 +62,13 @@ class Presets:
             private_folder(self._path.parent)
             text = "\n".join(_toml(each, presets[each]) for each in presets)
             write_atomically(self._path, text, sync=True, mode=PRIVATE_FILE)
+
+    def _text(self) -> str:
+        """Return the text of the file, "" where there is none. Raises OSError."""
+        try:
+            return self._path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
 
     def _settings(self, name: str, table: Any) -> ChatSettings:
         if not isinstance(table, dict):
