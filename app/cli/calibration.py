@@ -280,25 +280,19 @@ def print_mix(found: MixResult) -> None:
 
 def _rows(found: MixResult) -> list[_Row]:
     """Return a row for each kind of tensor, those that deserve most bits first."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name in found.search.free:
-        groups[re.sub(r"^blk\.\d+\.", "blk.*.", name).removesuffix(".weight")].append(name)
-    rows = [_row(group, names, found) for group, names in groups.items()]
-    return sorted(rows, key=lambda row: row.kld_per_million, reverse=True)
-
-
-def _row(group: str, names: Sequence[str], found: MixResult) -> _Row:
     kinds, search = found.mix.types, found.search
-    n_weights = sum(math.prod(search.free[name]) for name in names)
-    n_bytes = sum(tensor_type_named(kinds[name]).tensor_bytes(search.free[name]) for name in names)
-    return _Row(
-        group,
-        dict(Counter(kinds[name] for name in names).most_common()),
-        n_bytes,
-        round(8 * n_bytes / n_weights, 3),
-        sum(search.sensitivities[name].loss(kinds[name]) for name in names),
-        sum(search.sensitivities[name].kld for name in names) * _MILLION / n_weights,
-    )
+    groups: dict[str, list[str]] = defaultdict(list)
+    for name in search.free:
+        groups[re.sub(r"^blk\.\d+\.", "blk.*.", name).removesuffix(".weight")].append(name)
+    rows = []
+    for group, names in groups.items():
+        n_weights = sum(math.prod(search.free[name]) for name in names)
+        n_bytes = sum(tensor_type_named(kinds[name]).tensor_bytes(search.free[name]) for name in names)
+        types = dict(Counter(kinds[name] for name in names).most_common())
+        kld = sum(search.sensitivities[name].loss(kinds[name]) for name in names)
+        kld_per_million = sum(search.sensitivities[name].kld for name in names) * _MILLION / n_weights
+        rows.append(_Row(group, types, n_bytes, round(8 * n_bytes / n_weights, 3), kld, kld_per_million))
+    return sorted(rows, key=lambda row: row.kld_per_million, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from codecs import getincrementaldecoder
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
-from types import MappingProxyType
 
 from app.common.media_formats import N_BEGIN, MediaFormat, MediaKind, media_format, unsupported_media
 from quantizer.system.errors import UsageError
@@ -57,14 +56,7 @@ _TSV = FileKind("a table", "text/tab-separated-values", Form.DOCUMENT, "table")
 MAX_FILE_BYTES = 128 * _MIB  # of any kind
 _MEDIA_BYTES = {Form.PICTURE: 64 * _MIB, Form.SOUND: MAX_FILE_BYTES}
 
-_ENDINGS = MappingProxyType({
-    ".htm": _HTML,
-    ".html": _HTML,
-    ".xhtml": _HTML,
-    ".ipynb": _NOTEBOOK,
-    ".csv": _CSV,
-    ".tsv": _TSV,
-})  # fmt: skip
+_ENDINGS = {".htm": _HTML, ".html": _HTML, ".xhtml": _HTML, ".ipynb": _NOTEBOOK, ".csv": _CSV, ".tsv": _TSV}
 
 
 _IS_PDF = re.compile(rb"\s{0,64}%PDF-[0-9]")

@@ -30,7 +30,13 @@ def parse_picture(data: bytes, _pages: PageChoice, _progress: Callable[[], None]
     Image.MAX_IMAGE_PIXELS = None  # the limit below comes before any pixel, with a sentence of its own
     warnings.simplefilter("ignore")  # of odd metadata, which does not count
     with _opened(data) as image:
-        width, height = _checked(image.size)
+        width, height = image.size
+        if not 0 < width * height <= MAX_PIXELS:
+            remedy = f"Attach a picture of at most {MAX_PIXELS:,} pixels."
+            raise RefusedFileError(f"has {width:,} × {height:,} pixels.", remedy)
+        if max(image.size) > MAX_RATIO * min(image.size):
+            cause = f"has {width:,} × {height:,} pixels, which is too narrow."
+            raise RefusedFileError(cause, "Attach a part of it.")
         if image.getexif().get(_ORIENTATION, 1) in _TURNED:
             width, height = height, width
         if image.format == "JPEG":  # decodes fewer pixels: whether it is whole shows all the same
@@ -47,17 +53,6 @@ def _opened(data: bytes) -> Any:
         return Image.open(io.BytesIO(data), formats=_FORMATS)
     except UnidentifiedImageError as error:  # which names an object of ours
         raise ValueError("its header is not that of a picture") from error
-
-
-def _checked(size: tuple[int, int]) -> tuple[int, int]:
-    width, height = size
-    if not 0 < width * height <= MAX_PIXELS:
-        cause = f"has {width:,} × {height:,} pixels."
-        raise RefusedFileError(cause, f"Attach a picture of at most {MAX_PIXELS:,} pixels.")
-    if max(size) > MAX_RATIO * min(size):
-        cause = f"has {width:,} × {height:,} pixels, which is too narrow."
-        raise RefusedFileError(cause, "Attach a part of it.")
-    return size
 
 
 def _has_frames(image: Any) -> bool:

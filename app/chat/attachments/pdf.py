@@ -103,17 +103,13 @@ def _pictures(document: Any, numbers: range, progress: Callable[[], None], *, is
         example = f"#{numbers[0]}-{numbers[0] + MAX_PICTURES - 1},pictures"
         raise RefusedFileError(cause, f"Attach at most {MAX_PICTURES} pages, such as {example}.")
     for number in numbers:
-        yield _picture(document, number)
+        written = io.BytesIO()
+        with closing(document[number - 1]) as page:
+            width, height = page.get_size()
+            if not 0 < max(width, height) <= _MAX_RATIO * min(width, height):
+                raise RefusedFileError(f"has a page {number} of no usable size.", "Attach other pages.")
+            scale = min(_SCALE, MAX_SIDE / max(width, height))
+            with closing(page.render(scale=scale)) as bitmap:
+                bitmap.to_pil().convert("RGB").save(written, "PNG")
+        yield written.getvalue()
         progress()
-
-
-def _picture(document: Any, number: int) -> bytes:
-    with closing(document[number - 1]) as page:
-        width, height = page.get_size()
-        if not 0 < max(width, height) <= _MAX_RATIO * min(width, height):
-            raise RefusedFileError(f"has a page {number} of no usable size.", "Attach other pages.")
-        scale = min(_SCALE, MAX_SIDE / max(width, height))
-        with closing(page.render(scale=scale)) as bitmap:
-            written = io.BytesIO()
-            bitmap.to_pil().convert("RGB").save(written, "PNG")
-    return written.getvalue()
