@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, BinaryIO
@@ -86,7 +85,10 @@ def _exchanged(
     assert child.stdout is not None
     child.stdin.write(json.dumps(job).encode() + b"\n")
     child.stdin.flush()
-    for message in _messages(child.stdout):
+    while line := child.stdout.readline(_MAX_LINE_BYTES):
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            raise TypeError("a message is not an object")
         if "progress" not in message:
             break
         if message["progress"] == "ready":
@@ -102,14 +104,6 @@ def _exchanged(
         raise ValueError("too many pictures")
     pictures = tuple(_blob(child.stdout, n_bytes, _MAX_PICTURE_BYTES) for n_bytes in message["pictures"])
     return ParsedFile(text, str(message["detail"]), pictures)
-
-
-def _messages(pipe: BinaryIO | Any) -> Iterator[dict[str, Any]]:
-    while line := pipe.readline(_MAX_LINE_BYTES):
-        message = json.loads(line)
-        if not isinstance(message, dict):
-            raise TypeError("a message is not an object")
-        yield message
 
 
 def _blob(pipe: BinaryIO | Any, n_bytes: int, max_bytes: int) -> bytes:

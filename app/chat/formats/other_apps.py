@@ -127,8 +127,15 @@ def _pieces(content: str) -> Iterator[tuple[str, str | None]]:
 
 
 def _spoken(message: MessageContent, text: str, calls: tuple[ToolCall, ...]) -> MessageContent:
-    reasoning, content = _split_reasoning(text)
-    return replace(message, content=content, reasoning=reasoning, calls=calls)
+    """Return what an answer says: its reasoning comes first, in a folded quote."""
+    reasoning = ""
+    folded, ends, answer = text.partition(_ENDS)
+    _, has_summary, quoted = folded.partition("</summary>")
+    if text.startswith(_REASONING_BEGINS) and ends and has_summary:
+        lines = html.unescape(quoted).strip().splitlines()
+        reasoning = "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines)
+        text = answer.lstrip("\n")
+    return replace(message, content=text, reasoning=reasoning, calls=calls)
 
 
 def _call(attributes: str, index: int) -> tuple[ToolCall, MessageContent | None]:
@@ -156,18 +163,6 @@ def _attachments(file: JsonField, media: ImportedMedia) -> tuple[Attachment, ...
         return media.attachment(url, file.at("name").text())
     media.skipped.append(SkippedItem(file.place, "is a file, which is not imported"))
     return ()
-
-
-def _split_reasoning(content: str) -> tuple[str, str]:
-    """Split reasoning and answer: reasoning comes first, in a folded quote."""
-    if not content.startswith(_REASONING_BEGINS):
-        return "", content
-    folded, ends, answer = content.partition("</details>")
-    _, has_summary, quoted = folded.partition("</summary>")
-    if not ends or not has_summary:
-        return "", content
-    lines = html.unescape(quoted).strip().splitlines()
-    return "\n".join(line.removeprefix(">").removeprefix(" ") for line in lines), answer.lstrip("\n")
 
 
 def is_plain_messages(chat: JsonField) -> bool:

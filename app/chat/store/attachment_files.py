@@ -12,6 +12,7 @@ import hashlib
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from app.chat.conversation import Attachment, MediaFile
@@ -69,9 +70,11 @@ class AttachmentFiles:
         """Return the files that `remove_unused` and `remove_strays` would remove, and their size in bytes."""
         with self._database.reading() as connection:
             doomed, known = _doomed(connection), _known(connection)
-        sizes = {path: _n_bytes(path) for path in (*map(self._path, doomed), *self._strays(known))}
-        found = {path: n_bytes for path, n_bytes in sizes.items() if n_bytes is not None}
-        return tuple(found), sum(found.values())
+        sizes: dict[Path, int] = {}
+        for path in (*map(self._path, doomed), *self._strays(known)):
+            with suppress(FileNotFoundError):  # another process has removed it
+                sizes[path] = path.stat().st_size
+        return tuple(sizes), sum(sizes.values())
 
     def remove_unused(self) -> int:
         """Remove the rows that may go now, then their files; return how many."""
@@ -175,14 +178,6 @@ def _doomed(connection: sqlite3.Connection) -> list[str]:
 
 def _known(connection: sqlite3.Connection) -> frozenset[str]:
     return frozenset(str(row["sha256"]) for row in connection.execute("SELECT sha256 FROM media_files"))
-
-
-def _n_bytes(path: Path) -> int | None:
-    """Return the size of a file, None for one that another process has removed."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return None
 
 
 def _digest_of(path: Path) -> str:
