@@ -44,11 +44,41 @@ _GUIDE = Path(__file__).parents[1] / "README.md"
 _ENDING = re.compile(r"(For[A-Z]\w*|LMHeadModel|WithLMHeadModel|TextModel|ModelLM|Model|LM)$")
 _NO_WORDS = re.compile(r"[^a-z0-9]+")
 _FAMILY = re.compile(r"[a-z]+")
-_BY_DIFFUSION = "it generates text by diffusion, which is not supported"
+# reason -> the HF classes that stay out of the table for it; other programs may convert some of them
+_LEFT_OUT: dict[str, tuple[str, ...]] = {
+    "it generates text by diffusion, which is not supported": (
+        *("DreamModel", "LLaDAMoEModel", "LLaDAMoEModelLM", "LLaDAModelLM", "RND1"),
+    ),
+    "llama.cpp chooses experts otherwise than the class": ("PhiMoEForCausalLM",),
+    "llama.cpp's feed-forward has SiLU where the class has ReLU squared": ("BitNetForCausalLM", "BitnetForCausalLM"),
+    "llama.cpp has tanh before the head where the class has ReLU": ("DistilBertForSequenceClassification",),
+    "llama.cpp gives both texts of a pair the same type": ("BertForSequenceClassification",),
+    "llama.cpp ranks by two labels only": ("Qwen3ForSequenceClassification",),
+    "half of each head is rotated, its rows reordered for whole heads, which was not shown to be equal": (
+        "BambaForCausalLM",
+    ),
+    "it gives a vector for each token, which is not supported": ("Lfm2Model", "Lfm2BidirectionalModel"),
+    "llama.cpp has no graph for it": ("CwmForCausalLM", "VaultGemmaForCausalLM"),
+    "gguf has no names for its tensors yet": (
+        *("BailingMoeV3ForCausalLM", "DeepseekV4ForCausalLM", "GraniteSwitchForCausalLM", "HYV4ForCausalLM"),
+        *("HrmTextForCausalLM", "KimiK3ForConditionalGeneration", "MapleForCausalLM", "TalkieForCausalLM"),
+    ),
+    "it was not tried yet": (
+        *("ChameleonForCausalLM", "ChameleonForConditionalGeneration", "KimiLinearModel", "MambaLMHeadModel"),
+        *("RWForCausalLM", "StableLMEpochForCausalLM", "UMT5Model"),
+    ),
+    "its code is on the hub only, so that no conversion could be compared with it": (
+        *("ArcticForCausalLM", "BaiChuanForCausalLM", "BaichuanForCausalLM", "BailingMoeForCausalLM"),
+        *("BailingMoeV2ForCausalLM", "ChatGLMForConditionalGeneration", "ChatGLMModel", "CodeShellForCausalLM"),
+        *("DeciLMForCausalLM", "DeepseekForCausalLM", "GPTRefactForCausalLM", "Grok1ForCausalLM", "GrokForCausalLM"),
+        *("GroveMoeForCausalLM", "JAISLMHeadModel", "JinaBertForMaskedLM", "JinaBertModel", "MaincoderForCausalLM"),
+        *("NeoBERT", "OpenELMForCausalLM", "OrionForCausalLM", "PLMForCausalLM", "PanguEmbeddedForCausalLM"),
+        *("Plamo2ForCausalLM", "Plamo3ForCausalLM", "PlamoForCausalLM", "QWenLMHeadModel", "Rwkv6ForCausalLM"),
+        *("Rwkv7ForCausalLM", "SmallThinkerForCausalLM", "Step3p5ForCausalLM", "XverseForCausalLM"),
+    ),
+}
 # HF class -> why it stays out of the table
-UNCONVERTIBLE: dict[str, str] = dict.fromkeys(
-    ("DreamModel", "LLaDAMoEModel", "LLaDAMoEModelLM", "LLaDAModelLM", "RND1"), _BY_DIFFUSION
-)
+UNCONVERTIBLE: dict[str, str] = {name: reason for reason, names in _LEFT_OUT.items() for name in names}
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in FAMILIES for name in entry.hf_classes}
 
@@ -103,14 +133,15 @@ def generated_tensors(architecture: Architecture, config: Config) -> Sequence[So
     if architecture.tensors.generate:
         return architecture.tensors.generate(config)
     rotated = next((row for row in architecture.hyperparameters if row.key == "rope.dimension_count"), None)
-    return no_divisors(config, rotated.read if rotated else head_size)
+    return no_divisors(config, lambda config: (rotated and rotated.read(config)) or head_size(config))
 
 
 def _unknown_class(name: str, settings: Mapping[str, Any], known: Iterable[str]) -> CheckpointError:
     shown = name[:_MAX_NAME] or "of this checkpoint"
     if name in UNCONVERTIBLE:
         return CheckpointError(
-            f"The architecture {shown} cannot be converted: {UNCONVERTIBLE[name]}.", "Choose another model."
+            f"The architecture {shown} cannot be converted: {UNCONVERTIBLE[name]}.",
+            "Look for a GGUF of this model, or choose another.",
         )
     part = settings.get("text_config")
     found = (settings.get("model_type"), part.get("model_type") if isinstance(part, dict) else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from app.cli.calibration import (
     pruning_json,
 )
 from app.cli.options import complete_model, option, options, options_of
-from app.cli.output.format import print_json, print_result, print_table
+from app.cli.output.format import print_json, print_lines, print_result, print_table
 from app.cli.output.progress import with_progress
 from app.cli.resources import read_text, resolve_model, shipped, window_size
 from app.common.terminal import format_bytes, printable
@@ -84,15 +85,48 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
         click.echo(f"{_NEEDS_MATRIX}needs an importance matrix: --imatrix auto computes it.")
 
 
+def _list_architectures(*, wants_json: bool) -> None:
+    """Print which classes of checkpoints convert and with which settings only, and which do not convert, and why."""
+    from rich.table import Table
+
+    from quantizer.architectures.listing import listed_architectures, refused_classes
+
+    found, refused = listed_architectures(), refused_classes()
+    if wants_json:
+        print_json({"architectures": found, "refused": refused})
+        return
+    table = Table(box=None)
+    for heading in ("class", "llama.cpp's name", "converts only with"):
+        table.add_column(heading)
+    for each in found:
+        conditions = [f"{name} = {json.dumps(value)}" for name, value in each.required.items()]
+        if each.derived:
+            conditions.append(f"as other settings have it: {', '.join(each.derived)}")
+        if each.refused_scalings:
+            conditions.append(f"no rope scaling {', '.join(each.refused_scalings)}")
+        table.add_row("\n".join(each.classes), each.architecture, "\n".join(conditions))
+    print_table(table)
+    reasons: dict[str, list[str]] = {}
+    for row in refused:
+        reasons.setdefault(row.reason, []).append(row.hf_class)
+    click.echo("\nThese classes do not convert:")
+    print_lines(f"- {', '.join(classes)}: {reason}." for reason, classes in reasons.items())
+
+
 _GUIDE = "guide"
 _KEPT_IN_NAMES = "-_.+"
 
 
 @click.command(epilog="Example: localllm quantize CHECKPOINT Q4_K_M -o model.gguf --imatrix auto")
-@options_of(QuantizeOptions)
+@options_of(QuantizeOptions, optional=("source",))
 @click.option("--list", "wants_list", is_flag=True, help="List the size and loss of each type; write nothing.")
+@click.option(
+    "--list-architectures", "wants_architectures", is_flag=True, help="List what converts and what is refused; no SRC."
+)
 @options("is_dry_run", "wants_json")
-def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wants_json: bool) -> None:
+def quantize(
+    options: QuantizeOptions, *, wants_list: bool, wants_architectures: bool, is_dry_run: bool, wants_json: bool
+) -> None:
     """Convert and quantize SRC (a checkpoint folder, a GGUF, or guide) to TYPE, Q4_K_M by default.
 
     --size and --kld replace TYPE: they measure the sensitivity of each tensor, once per model, and choose a type for
@@ -105,15 +139,14 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
 
     A killed run resumes when you run it again; Ctrl-C deletes its output.
     """
+    if wants_architectures:
+        _list_architectures(wants_json=wants_json)
+        return
     from quantizer.write.job import JobRequest
     from quantizer.write.plan_options import PlanOptions
 
     source, n_removed, n_threads = options.source, options.prune_layers, options.threads
-    path = Path(source)
-    if source == _GUIDE and not path.exists():
-        path = Path(str(files("assets") / "guide"))
-    if not path.exists():
-        raise StorageError(f"There is no {printable(source)}.", "Name a checkpoint folder or a .gguf file.")
+    path = _source_path(source)
     target = _target(options, wants_list=wants_list)
     if n_removed and (target or wants_list):
         raise UsageError(
@@ -153,6 +186,19 @@ def quantize(options: QuantizeOptions, *, wants_list: bool, is_dry_run: bool, wa
         request = replace(request, imatrix=matrix)
     result = {**(_planned(request) if is_dry_run else _written(request)), **found}
     print_result(result, [_summary(result)], wants_json=wants_json)
+
+
+def _source_path(source: str) -> Path:
+    """Return the path of SRC. Raises UsageError without one, StorageError where nothing is there."""
+    remedy = "Name a checkpoint folder or a .gguf file."
+    if not source:
+        raise UsageError("quantize needs a SRC.", remedy)
+    path = Path(source)
+    if source == _GUIDE and not path.exists():
+        path = Path(str(files("assets") / "guide"))
+    if not path.exists():
+        raise StorageError(f"There is no {printable(source)}.", remedy)
+    return path
 
 
 def _target(options: QuantizeOptions, *, wants_list: bool) -> MixTarget | None:

@@ -136,7 +136,7 @@ _PHI_2 = Architecture(
 )
 
 _BLOOM = Architecture(
-    hf_classes=("BloomForCausalLM",),
+    hf_classes=("BloomForCausalLM", "BloomModel"),
     gguf_name="bloom",
     hyperparameters=_UNROTATED,
     tensors=RequiredTensors(

@@ -382,7 +382,7 @@ _T5_ENCODER = Architecture(
 )
 _T5 = replace(
     _T5_ENCODER,
-    hf_classes=("T5ForConditionalGeneration",),
+    hf_classes=("T5ForConditionalGeneration", "T5WithLMHeadModel"),
     gguf_name="t5",
     hyperparameters=(
         *rows.without(_T5_ENCODER.hyperparameters, "attention.causal"),

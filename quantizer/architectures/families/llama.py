@@ -32,7 +32,7 @@ from quantizer.convert.derived_tensors import Cut, rows_in, unpermute_keys, unpe
 
 # Falcon 3 and many others are this class too
 _LLAMA = Architecture(
-    hf_classes=("LlamaForCausalLM", "InternLM3ForCausalLM"),
+    hf_classes=("LlamaForCausalLM", "LLaMAForCausalLM", "InternLM3ForCausalLM"),
     gguf_name="llama",
     hyperparameters=rows.DIVIDED_DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
     tensors=RequiredTensors(layer=shapes.LLAMA_LAYER, generate=rows.frequency_divisors),

@@ -241,7 +241,7 @@ _LFM_ROWS = (
     rows.u32("shortconv.l_cache", "conv_L_cache"),
 )
 _LFM_2 = Architecture(
-    hf_classes=("Lfm2ForCausalLM",),
+    hf_classes=("Lfm2ForCausalLM", "LFM2ForCausalLM"),
     gguf_name="lfm2",
     hyperparameters=(*_LFM_ROWS, rows.u32("feed_forward_length", _lfm_width)),
     tensors=RequiredTensors(

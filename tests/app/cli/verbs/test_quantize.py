@@ -158,3 +158,19 @@ def test_an_adapter_without_its_model_is_an_error(tmp_path: Path) -> None:
     result = localllm("quantize", str(folder), "F16", "--dry-run", cwd=tmp_path)
     assert result.returncode == 2
     assert "--base" in result.stderr
+
+
+def test_architectures_are_listed_without_a_source() -> None:
+    listed = json.loads(localllm("quantize", "--list-architectures", "--json").stdout)
+    llama = next(row for row in listed["architectures"] if "LlamaForCausalLM" in row["classes"])
+    assert (llama["architecture"], llama["required"]) == ("llama", {"hidden_act": "silu"})
+    assert {"hf_class": "VaultGemmaForCausalLM", "reason": "llama.cpp has no graph for it"} in listed["refused"]
+    shown = localllm("quantize", "--list-architectures").stdout
+    assert 'hidden_act = "silu"' in shown
+    assert "VaultGemmaForCausalLM: llama.cpp has no graph for it." in shown
+
+
+def test_quantize_needs_a_source_otherwise() -> None:
+    result = localllm("quantize")
+    assert result.returncode == 2
+    assert "quantize needs a SRC" in result.stderr
