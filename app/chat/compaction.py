@@ -147,6 +147,7 @@ _FOCUS = " Keep in mind above all: {focus}"
 _TURN = (
     "Earlier messages of this conversation are left out. This is a summary of them:\n\n{summary}\n\nThe summary ends."
 )
+NO_SUMMARY = "They have no summary: the context has no room for one, or the model wrote none."
 _FILES = "Files that were attached and are no longer sent: {names}."
 
 
@@ -289,18 +290,20 @@ def branch_tokens(path: Sequence[Message], system: str = "") -> int:
     return _Counted.of(sent_branch(path), system, 1.0).total
 
 
-def plan_compaction(path: Sequence[Message], budget: ContextBudget, system: str = "") -> CompactionPlan | None:
+def plan_compaction(
+    path: Sequence[Message], budget: ContextBudget, system: str = "", *, is_read: bool = True
+) -> CompactionPlan | None:
     """Return how to compact the branch `path`, or None where that gains nothing or makes not enough room. Whole turns
     are kept, as many as fit a part of the context; of the last one, if it is too long, its last calls with their
-    results. The last question stays while its answer goes on."""
+    results. The last question stays while its answer goes on. Unless what is replaced `is_read`, there are no parts."""
     counted = _Counted.of(sent_branch(path), system, budget.factor)
     cut = _cut(counted, budget)
     if cut is None:
         return None
     messages = counted.sent.messages
     n_summary = _n_summary(counted, cut, budget)
-    parts = tuple(_parts(counted, cut, n_summary, budget))
-    if not parts:
+    parts = tuple(_parts(counted, cut, n_summary, budget)) if is_read else ()
+    if is_read and not parts:
         return None
     kept = {message.id for message in messages[cut:]}
     n_kept = next((len(path) - index for index, message in enumerate(path) if message.id in kept), 0)

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import asdict, replace
 
 from app.chat.compaction import (
+    NO_SUMMARY,
     TOKENS_AFTER,
     TOKENS_BEFORE,
     CompactionPlan,
@@ -19,6 +20,7 @@ from app.chat.compaction import (
     asking_branch,
     branch_tokens,
     checked_summary,
+    estimated_tokens,
     message_tokens,
     plan_compaction,
     summary_request,
@@ -103,27 +105,32 @@ async def _compact(
     overflow: ContextOverflowError | None = None,
 ) -> Events:
     """Summarise the branch to a message in a message after it, if that gains something. There must be room for
-    `question` after it; `overflow` has the tokens that a request of this branch takes. Raises UserError; then, and if
-    stopped, the chat is as it was."""
+    `question` after it; `overflow` has the tokens that a request of this branch takes, which is why older messages are
+    left out then where no summary can be had. Raises UserError; then, and if stopped, the chat is as it was."""
     settings = chat.conversation.settings
     if template_of(settings.options) == COMPLETION:
         raise RequestError(
             "A chat that the model only continues cannot be summarised by it.", "/template names other templates."
         )
     budget = await _budget(chat, leaf_id, question, overflow)
-    for factor in (budget.factor, budget.factor * _TOO_LOW):
-        plan = plan_compaction(_path(chat, leaf_id), replace(budget, factor=factor), settings.system)
+    failure: RequestError | None = None
+    tries = [(budget.factor, True), (budget.factor * _TOO_LOW, True)]
+    for factor, is_read in (*tries, (budget.factor, False)) if overflow else tries:
+        if factor != budget.factor and not isinstance(failure, ContextOverflowError):
+            continue  # only an estimate that was too low is worth a second summary
+        plan = plan_compaction(_path(chat, leaf_id), replace(budget, factor=factor), settings.system, is_read=is_read)
         if plan is None:
-            return
+            continue
         try:
             async with aclosing(_write(chat, leaf_id, plan, focus)) as events:
                 async for event in events:
                     yield event
-        except ContextOverflowError:  # the estimate was too low
-            if factor != budget.factor:
-                raise
+        except RequestError as error:
+            failure = error
         else:
             return
+    if failure is not None:
+        raise failure
 
 
 def _n_tokens(chat: ChatState, leaf_id: int | None, question: MessageContent | None) -> int:
@@ -163,7 +170,7 @@ async def _budget(
 
 async def _write(chat: ChatState, leaf_id: int | None, plan: CompactionPlan, focus: str) -> Events:
     """Write the summary as a message after `leaf_id`, which is stored once it is whole: of one that was stopped,
-    failed or killed nothing is left."""
+    failed or killed nothing is left. For a plan without parts the message says that there is none."""
     conversation, model = chat.conversation, chat.answering_model
     await chat.stored.prepare("", model, conversation.settings)
     n_before = conversation.context_size(leaf_id).n_tokens or plan.n_tokens_before
@@ -191,9 +198,10 @@ async def _write(chat: ChatState, leaf_id: int | None, plan: CompactionPlan, foc
             if cost is None:
                 raise RequestError("The summary did not end.", "/compact tries again.")
             text = checked_summary(text, is_cut=cost.finish_reason == "length")
-        assert cost is not None, "a plan has parts"
-        n_after = plan.n_tokens_left + cost.n_output_tokens
-        stats: dict[str, Scalar] = {**asdict(cost), TOKENS_BEFORE: n_before, TOKENS_AFTER: n_after}
+        text = text or NO_SUMMARY
+        n_after = plan.n_tokens_left + (cost.n_output_tokens if cost else estimated_tokens(text))
+        stats: dict[str, Scalar] = {TOKENS_BEFORE: n_before, TOKENS_AFTER: n_after}
+        stats |= asdict(cost) if cost else {}
         whole = replace(partial, content=with_files(text, plan.replaced), state=MessageState.FINISHED, stats=stats)
         message = await _added(chat, leaf_id, whole)
         conversation.remove(_WRITING_ID)
@@ -208,9 +216,12 @@ async def _write(chat: ChatState, leaf_id: int | None, plan: CompactionPlan, foc
             conversation.leaf_id = leaf_id
     entry = conversation.entries()[-1]
     saved = f": {n_before:,} → {n_after:,} tokens"
-    if cost.finish_reason == "length":
+    if cost is None:
+        saved += f". {NO_SUMMARY}"
+    elif cost.finish_reason == "length":
         saved += f". The summary did not end within {plan.n_summary_tokens:,} tokens and was cut"
-    yield Note(f"Compacted {entry.n_summarised} message{'s' if entry.n_summarised != 1 else ''}{saved}")
+    what = "Compacted" if cost else "Left out"
+    yield Note(f"{what} {entry.n_summarised} message{'s' if entry.n_summarised != 1 else ''}{saved}")
 
 
 async def _added(chat: ChatState, leaf_id: int | None, summary: MessageContent) -> Message:

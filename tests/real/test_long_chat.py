@@ -1,4 +1,4 @@
-"""A long chat with a very small model, whose summaries do not end within their tokens, in a small context."""
+"""Long chats with a very small model, whose summaries do not end within their tokens, in small contexts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.chat.compaction import NO_SUMMARY
 from app.chat.conversation import ChatSettings, MessageContent, MessageState
 from app.chat.repository import SqliteChatRepository
 from app.settings.settings import Settings
@@ -16,13 +17,14 @@ from tui.connection import ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow
 
-N_CTX = 1024
 N_TURNS = 40
 
 
-async def test_forty_turns_in_a_small_context_are_all_answered(smollm_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("n_ctx", [512, 1024])
+async def test_forty_turns_in_a_small_context_are_all_answered(smollm_file: Path, tmp_path: Path, n_ctx: int) -> None:
+    """In the smaller one there is no room to ask for a summary."""
     folders = {"data_dir": tmp_path / "data", "cache_dir": tmp_path / "cache"}
-    settings = Settings(model=str(smollm_file), port=0, ctx=N_CTX, idle_tune=False, **folders)
+    settings = Settings(model=str(smollm_file), port=0, ctx=n_ctx, idle_tune=False, **folders)
     async with (
         SqliteChatRepository(settings.data_dir) as repository,
         ServiceConnection(local_service(settings), settings.model) as connection,
@@ -40,6 +42,7 @@ async def test_forty_turns_in_a_small_context_are_all_answered(smollm_file: Path
     answers = [message for message in branch if message.role == "assistant"]
     summaries = [message for message in branch if message.role == "summary"]
     assert [answer.state for answer in answers] == [MessageState.FINISHED] * N_TURNS
-    assert all(int(answer.stats["n_prompt_tokens"]) < N_CTX for answer in answers)
-    print([(summary.stats["finish_reason"], summary.stats["n_output_tokens"]) for summary in summaries])
+    assert all(int(answer.stats["n_prompt_tokens"]) < n_ctx for answer in answers)
+    print([(summary.stats.get("finish_reason"), summary.content[:40]) for summary in summaries])
     assert len(summaries) > 1
+    assert any(summary.content == NO_SUMMARY for summary in summaries) == (n_ctx == 512)

@@ -10,6 +10,7 @@ import pytest
 
 from app.chat.backend import ConnectionState, LoadedModel
 from app.chat.branches import UNSAVED_ID, Conversation
+from app.chat.compaction import NO_SUMMARY
 from app.chat.conversation import ChatSettings, MessageContent, MessageState
 from app.chat.events import ApprovalNeeded, ChatEvent, Events, Failed, Note, Written
 from app.chat.exchange import ask, ask_again, go_on
@@ -65,6 +66,7 @@ def names(events: list[ChatEvent]) -> str:
 
 
 ANSWERED = "Reading Written Finished"
+FAILED = "Added Reading Failed Summarizing"
 
 
 @pytest.mark.parametrize(
@@ -154,8 +156,11 @@ async def test_a_context_that_is_nearly_full_is_summarised_before_the_next_answe
 @pytest.mark.parametrize(
     ("then", "seen"),
     [
-        (said("Soup."), f"Added Reading Failed Summarizing Written Added Note {ANSWERED}"),
-        (ScriptedReply(ending=ContextOverflowError(2100, 2048)), "Added Reading Failed Summarizing Note Failed"),
+        (said("Soup."), f"{FAILED} Written Added Note {ANSWERED}"),
+        (
+            ScriptedReply(ending=ContextOverflowError(2100, 2048)),
+            "Added Reading Failed Summarizing Added Note Reading Failed",
+        ),
     ],
     ids=["summarised", "too long for a summary too"],
 )
@@ -191,9 +196,10 @@ class EndlessModel(ScriptedClient):
         return super().chat(messages, model, options)
 
 
-@pytest.mark.parametrize("n_ctx", [768, 1024, 2048])
+@pytest.mark.parametrize("n_ctx", [512, 640, 768, 1024, 2048])
 @pytest.mark.parametrize("options", [{}, {"max_tokens": 100}], ids=["unlimited", "short answers"])
 async def test_a_chat_with_a_model_that_never_ends_goes_on_in_a_small_context(n_ctx, options):
+    """In the smallest ones there is no room to ask for a summary."""
     client = EndlessModel(model=replace(READY, n_ctx=n_ctx))
     chat = chat_of(client, ToolSettings(), n_ctx)
     chat.conversation.settings = replace(chat.conversation.settings, options=options)
@@ -202,10 +208,20 @@ async def test_a_chat_with_a_model_that_never_ends_goes_on_in_a_small_context(n_
         events = await drained(ask(chat, QUESTION, chat.conversation.leaf_id))
         notes += [event.text for event in events if isinstance(event, Note)]
         assert not chat.conversation.errors
-    summaries = [message for message in chat.conversation.branch if message.role == "summary"]
+    summaries = [message.content for message in chat.conversation.branch if message.role == "summary"]
     assert len(summaries) == len(notes) > 2
-    assert all("did not end within" in note and "was cut" in note for note in notes)
-    assert all(summary.content.endswith(".") for summary in summaries)
+    assert all("They have no summary" in note or "did not end within" in note for note in notes)
+    assert all(summary.endswith(".") for summary in summaries)
+    assert (NO_SUMMARY in summaries) == (n_ctx < 768)
+
+
+async def test_after_an_overflow_older_messages_are_left_out_where_the_model_writes_no_summary():
+    chat = await filled(ScriptedReply(ending=ContextOverflowError(2100, 2048)), said(" "), said("Fresh."))
+    events = await drained(ask(chat, QUESTION, chat.conversation.leaf_id))
+    (note,) = [event.text for event in events if isinstance(event, Note)]
+    assert note.startswith("Left out 4 messages: ")
+    assert [message.content for message in chat.conversation.branch][-2:] == [NO_SUMMARY, "Fresh."]
+    assert not chat.conversation.errors
 
 
 async def test_asking_again_replaces_a_blank_answer_and_keeps_others_as_versions():

@@ -99,6 +99,16 @@ async def test_a_prompt_that_does_not_fit_is_sent_again_after_compaction(open_ap
         assert client.requests[-1] == client.requests[-2]
 
 
+async def test_where_the_model_writes_no_summary_older_messages_are_left_out_for_a_prompt_that_does_not_fit(open_app):
+    too_long = ScriptedReply(ending=ContextOverflowError(2100, 2048))
+    client = ScriptedClient(*LONG, too_long, ScriptedReply(deltas=("",)), SHORT, model=replace(READY, can_grow=True))
+    async with open_app(client) as user:
+        await _fills(user, "First question", "Second question")
+        await user.asks("Third question")
+        await user.sees("Fresh.", "4 earlier messages are left out; they stay in the chat", "ready")
+        assert "Third question" in client.requests[-1][-1].content
+
+
 async def test_an_overflow_that_compaction_cannot_help_is_shown(open_app):
     client = ScriptedClient(ScriptedReply(ending=ContextOverflowError(3000, 2048)))
     async with open_app(client) as user:

@@ -20,6 +20,7 @@ from textual.strip import Strip
 from textual.widgets import Static
 
 from app.chat.branches import Ending, TranscriptEntry, has_only_calls
+from app.chat.compaction import NO_SUMMARY
 from app.chat.conversation import Attachment, MediaFile, Role
 from app.chat.state import format_reasoning
 from app.common.terminal import printable, printable_line
@@ -408,7 +409,8 @@ def summary_line(entry: TranscriptEntry) -> str:
     if entry.ending not in (Ending.COMPLETE, Ending.CUT):  # of one that was cut its whole sentences are sent
         return "A summary that was not finished: all messages are sent"
     verb = "is" if entry.n_summarised == 1 else "are"
-    return f"{count} {verb} summarised; they stay in the chat"
+    done = "left out" if entry.message.content.startswith(NO_SUMMARY) else "summarised"
+    return f"{count} {verb} {done}; they stay in the chat"
 
 
 def _link(command: str, words: str) -> str:
