@@ -124,7 +124,7 @@ def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -
 
 
 # Versions of the two measurements: a new number discards what is cached.
-_SENSITIVITY_METHOD = 1
+_SENSITIVITY_METHOD = 2
 _LAYER_METHOD = 1
 
 _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
@@ -249,7 +249,10 @@ class _Row:
 def mix_json(found: MixResult) -> dict[str, object]:
     """Return what was found as JSON has it: the type of every tensor, and the rows of the table."""
     plain = found.search.nearest_plain(found.mix)
+    one = next(iter(found.search.sensitivities.values()))
     return {
+        "windows": one.n_windows,
+        "window_tokens": one.n_ctx,
         "expected_kld": found.mix.kld,
         "measured_kld": found.kld,
         "groups": [asdict(row) for row in _rows(found)],
@@ -271,7 +274,11 @@ def print_mix(found: MixResult) -> None:
         figures = (f"{row.bytes:,}", f"{row.bits_per_weight:.2f}", f"{row.kld:.2g}", f"{row.kld_per_million:.2g}")
         table.add_row(printable(row.tensors), types, *figures)
     print_table(table)
-    click.echo("Last column: the divergence measured with each tensor alone in four bits, for a million weights.")
+    one = next(iter(found.search.sensitivities.values()))
+    click.echo(
+        "Last column: the divergence with each tensor alone in four bits, for a million weights,"
+        f" measured on {one.n_windows} windows of {one.n_ctx} tokens."
+    )
     measured = "" if found.kld is None else f"; on another text it does by {found.kld:.3g}"
     click.echo(f"The mix should diverge from the original by {found.mix.kld:.3g} nats a token{measured}.")
     if plain := found.search.nearest_plain(found.mix):

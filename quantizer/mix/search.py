@@ -35,12 +35,15 @@ PROBES = ("Q4_K", "Q4_0")  # what a tensor is bent into to be measured: the firs
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
     """The sensitivity of one tensor: with only this tensor in type `probe`, the model diverges by `kld` nats per token.
-    `distortions` has the squared error of each type that the tensor may become, and of the probe."""
+    `distortions` has the squared error of each type that the tensor may become, and of the probe. It was measured on
+    `n_windows` of `n_ctx` tokens."""
 
     name: str
     probe: str
     kld: float
     distortions: Mapping[str, float]
+    n_windows: int = 0
+    n_ctx: int = 0
 
     def loss(self, kind: str) -> float:
         """Return the divergence that `kind`, one of `distortions`, is expected to cause."""

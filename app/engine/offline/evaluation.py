@@ -95,7 +95,7 @@ class EvalAccumulator:
             return
         log_q = log_softmax(reference)
         self._reference_losses.append(-_taken(log_q, targets))
-        self._divergences.append(_divergence(log_q, log_p))
+        self._divergences.append(divergence(log_q, log_p))
         self._divergence_sum += float(self._divergences[-1].sum())
         self._is_same_top.append(log_q.argmax(axis=1) == log_p.argmax(axis=1))
 
@@ -171,13 +171,13 @@ def _taken(log_p: Floats, targets: NDArray[np.intp]) -> Floats:
     return taken
 
 
-def _divergence(log_q: Floats, log_p: Floats) -> Floats:
+def divergence(log_q: Floats, log_p: Floats) -> Floats:
     """Return KL(reference || model) of each row: Σ q (log q - log p); tokens of probability 0 in q add nothing."""
     with np.errstate(invalid="ignore"):
         terms = np.exp(log_q) * (log_q - log_p)
     terms[np.isneginf(log_q)] = 0.0
-    divergence: Floats = terms.sum(axis=1)
-    return divergence
+    summed: Floats = terms.sum(axis=1)
+    return summed
 
 
 @dataclass(frozen=True, slots=True)

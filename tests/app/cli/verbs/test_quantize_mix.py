@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -43,6 +44,7 @@ def test_a_size_is_met_and_what_was_chosen_is_in_the_file(
     assert {name: kind for name, kind in types_in(output).items() if name in chosen} == chosen
     assert result["mix"]["expected_kld"] == pytest.approx(sum(group["kld"] for group in result["mix"]["groups"]))
     assert result["mix"]["nearest_plain"]["bytes"] > 0
+    assert result["mix"]["windows"] >= 16
 
 
 def test_a_divergence_is_met_and_types_set_by_hand_stay(
@@ -68,6 +70,7 @@ def test_a_checkpoint_is_searched_as_well_and_leaves_only_its_mix(
     assert done.returncode == 0, done.stderr
     assert "to run the checkpoint in" in done.stderr
     assert "blk.*.ffn_down" in done.stdout
+    assert re.search(r"measured on \d+ windows of \d+ tokens", " ".join(done.stdout.split()))
     assert 0.98 * (f16 // 2) <= (tmp_path / "mix.gguf").stat().st_size <= f16 // 2
     assert not list((Path(environment["LOCALLLM_CACHE_DIR"]) / "run").iterdir())
 
