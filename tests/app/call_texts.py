@@ -124,6 +124,7 @@ FAMILIES = {
         "<|START_ACTION|>",
         '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "get_weather", "parameters": @}\n]<|END_ACTION|>',
     ),
+    "firefunction": ("functools[", 'functools[{"name": "get_weather", "arguments": @}]'),
     "granite-3": ("<|tool_call|>", '<|tool_call|>[{"name": "get_weather", "arguments": @}]'),
     "nemotron-nano": ("<TOOLCALL>", '<TOOLCALL>[{"name": "get_weather", "arguments": @}]</TOOLCALL>'),
     "tool-calls-list": (

@@ -66,7 +66,13 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     characters."""
     parts: list[str] = []
     n_characters = 0
-    variables = {**variables, "messages": [_prepared(message) for message in variables.get("messages", ())]}
+    variables = {
+        # FireFunction v2's names for the tools and the day (source: llama.cpp, common/chat.cpp).
+        "functions": _to_json(variables.get("tools") or [], indent=2),
+        "datetime": _now("%b %d %Y"),
+        **variables,
+        "messages": [_prepared(message) for message in variables.get("messages", ())],
+    }
     for part in _compiled(template).generate(**variables):
         n_characters += len(part)
         if n_characters > MAX_OUTPUT_CHARACTERS:
@@ -83,8 +89,12 @@ def _compiled(template: str) -> jinja2.Template:
     environment.filters["tojson"] = _to_json
     environment.tests["none"] = lambda value: value is None or isinstance(value, _NoContent)
     environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = lambda pattern: datetime.now().astimezone().strftime(pattern)
+    environment.globals["strftime_now"] = _now
     return environment.from_string(template)
+
+
+def _now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)
 
 
 def _prepared(message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -18,7 +18,8 @@ from app.protocol.errors import RequestError
 PARAGRAPH_BREAK = "\n\n"
 _PLAIN_ID = re.compile(r"[A-Za-z0-9]{9}")  # all that Mistral's templates take
 _ID_ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
-_OPENING = "Hello."  # of the user, before an answer that has no question
+# What the user says where a template wants a question: before an answer, and between a text and the call after it.
+_OPENING, _GO_ON = "Hello.", "Go on."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +48,9 @@ TAKES_ALL = TemplateOrder()
 STRICTEST = TemplateOrder(**{each.name: False for each in fields(TemplateOrder)})
 
 # The sequences by which each is measured: S system, U user, A assistant, C a call, D two calls, B text and a call, I a
-# call with an id of OpenAI's form, N one without id, T the result of one.
+# call with an id of OpenAI's form, N one without id, M two such, T the result of one.
 _PROBES: Mapping[str, tuple[str, ...]] = {
-    "takes_system": ("SU",),
+    "takes_system": ("SU", "SUAU"),  # Mistral Nemo's prints it before the last question
     "takes_several_systems": ("SSU",),
     "takes_late_system": ("SUASU", "SUAUS", "US"),
     "takes_no_user": ("S",),
@@ -60,14 +61,15 @@ _PROBES: Mapping[str, tuple[str, ...]] = {
 _CALL_PROBES: Mapping[str, tuple[str, ...]] = {
     "takes_late_system": ("SUASU", "SUAUS", "US", "UCTSU"),
     "takes_assistants": ("UAAU", "UACTAU", "UCTAAU"),
+    "takes_assistant_first": ("AU", "SAU", "CTU"),
     "takes_user_after_result": ("UCTU", "UCTUAU"),
     "takes_result_without_call": ("TU", "UTU"),
     "takes_call_without_result": ("UCU",),
     "takes_parallel_calls": ("UDTT",),
     "takes_call_after_result": ("UCTCT",),
-    "takes_text_with_call": ("UBT",),
+    "takes_text_with_call": ("UBT", "UBTAU"),
     "takes_any_call_id": ("UIT",),
-    "takes_no_call_id": ("UNT",),
+    "takes_no_call_id": ("UNT", "UMTTMTT"),
 }
 _ROLES: Mapping[str, Role] = {"S": "system", "U": "user", "T": "tool"}
 PROBED_TOOL = "localllm_probe"
@@ -86,46 +88,61 @@ async def measured_order(
 ) -> TemplateOrder:
     """Return what a template takes, which knows calls if it `has_calls`, with tools or without; `render` raises
     RequestError where it refuses messages."""
-    takes_calls = not has_calls or await is_taken("UCT", render)
+    takes_calls = not has_calls or await is_taken(_probe("UCT"), render)
     probes = dict(_PROBES)
     if has_calls and takes_calls:  # elsewhere calls are text before messages are ordered
         probes |= _CALL_PROBES
         if has_tools:  # Mistral Nemo's prints the system message before a question that comes last, or not
-            probes["takes_system"] = ("SU", "SUCT")
+            probes["takes_system"] = (*_PROBES["takes_system"], "SUCT")
     taken = {}
     for name, sequences in probes.items():
         taken[name] = True
         for letters in sequences:
-            taken[name] = taken[name] and await is_taken(letters, render)
+            if "M" in letters and not taken["takes_parallel_calls"]:
+                continue
+            taken[name] = taken[name] and await is_taken(_probe(letters), render)
     return TemplateOrder(**taken, takes_calls=takes_calls)
 
 
-async def is_taken(letters: str, render: Callable[[Sequence[Message]], Awaitable[str]]) -> bool:
-    """Return whether `render` prints each text of a sequence of roles, in their order."""
+async def takes_system(render: Callable[[Sequence[Message]], Awaitable[str]]) -> bool:
+    return all([await is_taken(_probe(letters), render) for letters in _PROBES["takes_system"]])
+
+
+def _probe(letters: str) -> list[Message]:
     messages: list[Message] = []
-    marks: list[str] = []
     unanswered: list[ToolCall] = []
-
-    def mark() -> str:
-        marks.append(f"probe{'abcdefghij'[len(marks)]}word")
-        return marks[-1]
-
-    for letter in letters:
+    for place, letter in enumerate(letters):
         if letter in _ROLES:
-            messages.append(Message(_ROLES[letter], mark()))
+            messages.append(Message(_ROLES[letter], "x"))
             if letter == "T":  # a client that sends no ids may send no names either
                 call = unanswered.pop(0) if unanswered else ToolCall("call00000", "")
                 messages[-1] = replace(messages[-1], call_id=call.call_id, name=call.name if call.call_id else "")
             continue
-        text = mark() if letter in "AB" else ""
         calls = []
-        for number in range({"A": 0, "D": 2}.get(letter, 1)):
-            call_id = {"I": f"call_{number:024d}", "N": ""}.get(letter, f"call{len(marks):05d}")
-            calls.append(ToolCall(call_id, PROBED_TOOL, f'{{"a": "{mark()}"}}'))
+        for number in range({"A": 0, "D": 2, "M": 2}.get(letter, 1)):
+            call_id = {"I": f"call_{number:024d}", "N": "", "M": ""}.get(letter, f"call{place:04d}{number}")
+            calls.append(ToolCall(call_id, PROBED_TOOL, "{}"))
         unanswered += calls
-        messages.append(Message("assistant", text, calls=tuple(calls)))
+        messages.append(Message("assistant", "x" if letter in "AB" else "", calls=tuple(calls)))
+    return messages
+
+
+async def is_taken(messages: Sequence[Message], render: Callable[[Sequence[Message]], Awaitable[str]]) -> bool:
+    """Return whether `render` prints every text of `messages` in their order. Marks stand in their place: a short text
+    is easily found where another message has it too."""
+    marks: list[str] = []
+
+    def mark() -> str:
+        marks.append(f"probe{len(marks)}word")
+        return marks[-1]
+
+    marked = []
+    for message in messages:
+        content = mark() if message.content else ""
+        calls = tuple(replace(call, arguments=f'{{"a": "{mark()}"}}') for call in message.calls)
+        marked.append(replace(message, content=content, calls=calls))
     try:
-        prompt = await render(messages)
+        prompt = await render(marked)
     except RequestError:
         return False
     end = 0
@@ -138,6 +155,8 @@ async def is_taken(letters: str, render: Callable[[Sequence[Message]], Awaitable
 
 def in_order(messages: Sequence[Message], order: TemplateOrder) -> list[Message]:
     """Return `messages`, whose calls are whole, as a template of `order` takes them, with every text. Pure."""
+    if not messages:  # before an answer that is to be continued
+        return [Message("user", _OPENING)]
     ordered = [
         message
         for message, following in zip(messages, [*messages[1:], None], strict=True)
@@ -154,8 +173,8 @@ def in_order(messages: Sequence[Message], order: TemplateOrder) -> list[Message]
         if ordered[first:] and ordered[first].role == "assistant":
             ordered.insert(first, Message("user", _OPENING))
     ordered = _joined(ordered, order)
-    if not order.takes_text_with_call and order.takes_assistants:
-        ordered = [part for message in ordered for part in _text_apart(message)]
+    if not order.takes_text_with_call:
+        ordered = [part for message in ordered for part in _text_apart(message, order)]
     if not order.takes_parallel_calls and order.takes_call_after_result:
         ordered = _with_single_calls(ordered)
     if not order.takes_any_call_id:
@@ -236,8 +255,9 @@ def _with_systems(messages: Sequence[Message], order: TemplateOrder) -> list[Mes
         if rest[:1] and rest[0].role == "user":
             said.append(rest.pop(0))
         return [Message("user", PARAGRAPH_BREAK.join(message.content for message in said if message.content)), *rest]
-    if first and not order.takes_no_user and all(message.role != "user" for message in rest):
-        return [*first[:-1], replace(first[-1], role="user"), *rest]
+    if not order.takes_no_user and all(message.role != "user" for message in rest):
+        question = [replace(message, role="user") for message in first[-1:]] or [Message("user", _OPENING)]
+        return [*first[:-1], *question, *rest]
     return [*first, *rest]
 
 
@@ -258,11 +278,12 @@ def _joined(messages: Sequence[Message], order: TemplateOrder) -> list[Message]:
     return joined
 
 
-def _text_apart(message: Message) -> list[Message]:
+def _text_apart(message: Message, order: TemplateOrder) -> list[Message]:
     if not message.calls or not message.content:
         return [message]
-    # Command R7B and others leave the text out.
-    return [replace(message, calls=()), Message("assistant", calls=message.calls)]
+    # Command R7B and others leave the text out; Mistral's, which want turns, do not count a message with calls as one.
+    between = [] if order.takes_assistants else [Message("user", _GO_ON)]
+    return [replace(message, calls=()), *between, Message("assistant", calls=message.calls)]
 
 
 def can_join(one: Message, other: Message) -> bool:
@@ -319,7 +340,7 @@ def _with_plain_ids(messages: Sequence[Message], *, is_each: bool = True) -> lis
             known = next((pair for pair in unanswered if message.call_id in ("", pair[0])), None)
             if known is not None:
                 unanswered.remove(known)
-            if known is not None or is_each:
+            if known is not None or is_each or not message.call_id:
                 message = replace(message, call_id=known[1] if known is not None else _plain_id(message.call_id))
         ordered.append(message)
     return ordered

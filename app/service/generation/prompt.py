@@ -24,7 +24,16 @@ from app.common.event_log import log_event
 from app.engine.quoted import Spans
 from app.protocol.chat import Message, Tool
 from app.protocol.errors import NoTemplateError, RequestError
-from app.service.generation.message_order import PARAGRAPH_BREAK, PROBED_TOOL, in_order, is_plain, with_whole_calls
+from app.service.generation.message_order import (
+    PARAGRAPH_BREAK,
+    PROBED_TOOL,
+    TAKES_ALL,
+    TemplateOrder,
+    in_order,
+    is_plain,
+    is_taken,
+    with_whole_calls,
+)
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking
 from app.service.models.served_model import ServedModel
 from app.service.tools.formats import GENERIC, ToolFormat, tool_format_of
@@ -141,9 +150,15 @@ async def _written(
         order = await model.template_probe.order_of(
             model.file, render, has_tools=bool(tools.tools), has_calls=probing.knows_calls
         )
-    whole = with_whole_calls(marks.marked(messages), order)
-    known = writer.in_known_roles(whole, takes_calls=order.takes_calls)
-    text = await writer.write(in_order(known, order))
+
+    def sent(order: TemplateOrder) -> list[Message]:
+        whole = with_whole_calls(marks.marked(messages), order)
+        return in_order(writer.in_known_roles(whole, takes_calls=order.takes_calls), order)
+
+    ordered, as_it_is = sent(order), sent(TAKES_ALL)
+    if ordered != as_it_is and await is_taken(as_it_is, render):  # an order says what a template takes everywhere
+        ordered = as_it_is
+    text = await writer.write(ordered)
     return marks.unmarked(writer.tool_format.continued(text) if writer.knows_calls else text)
 
 

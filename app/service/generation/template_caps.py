@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
-from app.service.generation.message_order import TAKES_ALL, TemplateOrder, is_taken, measured_order
+from app.service.generation.message_order import TAKES_ALL, TemplateOrder, measured_order, takes_system
 from app.service.generation.thinking import Thinking
 
 if TYPE_CHECKING:  # a model holds one of these
@@ -83,7 +83,9 @@ class TemplateProbe:
         """Return what the template of `file` can express; nothing for a model without one."""
         if not file.chat_template:
             return NO_TEMPLATE_CAPS
-        found: TemplateCaps = await self._once(("caps", file.chat_template), _Renderings(file, renderer).caps)
+        found: TemplateCaps = await self._once(
+            ("caps", file.chat_template), _Renderings(file, renderer).caps
+        )
         return found
 
     async def takes_only_parts(self, file: ModelFile, renderer: TemplateRenderer) -> bool:
@@ -119,8 +121,9 @@ class TemplateProbe:
         self, file: ModelFile, render: Callable[[Sequence[Message]], Awaitable[str]]
     ) -> TemplateOrder:
         """Return what the template of `file` takes, as far as it matters for questions and answers in turn."""
-        takes_system = await self._once(("system", file.chat_template), lambda: is_taken("SU", render))
-        return replace(TAKES_ALL, takes_system=takes_system)
+        return replace(
+            TAKES_ALL, takes_system=await self._once(("system", file.chat_template), lambda: takes_system(render))
+        )
 
     async def _once(self, key: tuple[object, ...], measure: Callable[[], Awaitable[Any]]) -> Any:
         if key not in self._found:

@@ -411,6 +411,7 @@ _FORMATS = (
         syntax=CallSyntax(before_name="[TOOL_CALLS]", before_arguments="[ARGS]", between=""),
     ),
     _objects("mistral-list", "[TOOL_CALLS]", "", "[TOOL_CALLS]"),
+    _objects("firefunction", "functools", "", "functools["),
     _objects("granite-3", "<|tool_call|>", "", "<|tool_call|>"),
     _objects("nemotron-nano", "<TOOLCALL>", "</TOOLCALL>", "<TOOLCALL>"),
     _keyed("glm-4.7", "", "</arg_key><arg_value>", "<tool_call>"),

@@ -1,110 +1,63 @@
 """Count the prompts in which a chat template loses a message, refuses it, or changes what it takes by itself.
 
-    python -m tests.bench.service.role_sequences FOLDER
+    python -m tests.bench.service.role_sequences [FOLDER] [--longest N] [--table FILE]
 
-FOLDER has chat templates (*.jinja), such as models/templates of llama.cpp's source. Each renders every sequence of
-roles below in every dialect. A prompt fails that is refused or has not each message's text, in order; it is changed if
-plain Jinja renders the sequence with all its texts too, and otherwise. Prints the counts of each template that has any.
+FOLDER has chat templates (*.jinja); without it those beside llama.cpp's source are read, where uv unpacked that. Each
+renders every sequence of roles, calls and results of up to N messages (3), the last one a question or a result, and
+longer ones that are hard, in every dialect, with a tool and without: see tests/app/service/role_sequences.py. Prints
+the counts of each template that has any, with a sequence. --table writes what each template takes, which tests have as
+data.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
-import sys
+import os
 from collections import Counter
-from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
 
-import jinja2
-
-from app.engine.chat_template.render import render
-from app.library.local.model_files import ModelRef
-from app.protocol.errors import RequestError
-from app.service.api.lmstudio.sdk_requests import ChatHistory
-from app.service.api.ollama.requests import OllamaChatBody
-from app.service.api.openai.requests import ChatCompletionBody
-from app.service.api.responses.requests import ResponsesBody
-from app.service.generation.chat import ChatTurn, prompt_of
-from app.service.models.model_file import ModelFile
-from app.service.models.served_model import ServedModel
-from tests.app.service.generation.test_chat import HereAndNow
-
-ROLES = {"S": "system", "U": "user", "A": "assistant"}
-SEQUENCES = ["".join(roles) + "U" for n in range(4) for roles in product("SUA", repeat=n)]
-MESSAGES = list[dict[str, Any]]
+from tests.app.service.role_sequences import DIALECTS, HARD, fault_of, published_templates, row_of, served
 
 
-def lmstudio(messages: MESSAGES) -> ChatTurn:
-    history = [{**each, "content": [{"type": "text", "text": each["content"]}]} for each in messages]
-    return openai(ChatHistory.model_validate({"messages": history}).openai_messages())
+async def counted(template: str, sequences: list[str]) -> tuple[Counter[str], dict[str, str]]:
+    """Return the counts of faults by dialect, and a sequence of each."""
+    model, counts, examples = served(template), Counter[str](), dict[str, str]()
+    for letters, dialect, has_tools in product(sequences, DIALECTS, (False, True)):
+        counts["prompts"] += 1
+        if fault := await fault_of(model, letters, dialect, has_tools=has_tools):
+            counts[f"{fault}, {dialect}"] += 1
+            examples.setdefault(fault, letters)
+    return counts, examples
 
 
-def openai(messages: MESSAGES) -> ChatTurn:
-    return ChatCompletionBody.model_validate({"messages": messages}).turn()
-
-
-DIALECTS: Mapping[str, Callable[[MESSAGES], ChatTurn]] = {
-    "OpenAI": openai,
-    "Ollama": lambda messages: OllamaChatBody.model_validate({"messages": messages}).turn(),
-    "Responses": lambda messages: ResponsesBody.model_validate({"input": messages}).turn(),
-    "LM Studio": lmstudio,
-}
-
-
-def has_all(prompt: str, messages: MESSAGES) -> bool:
-    end = 0
-    for message in messages:
-        place = prompt.find(message["content"], end)
-        if place < 0:
-            return False
-        end = place + len(message["content"])
-    return True
-
-
-def plain(template: str, messages: MESSAGES) -> str:
-    """Return what Jinja makes of `messages` as they are, "" where the template refuses them."""
-    variables = {"add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>", "tools": None}
-    try:
-        return render(template, {**variables, "messages": messages})
-    except (jinja2.TemplateError, TypeError, ValueError, KeyError, AttributeError):
-        return ""
-
-
-async def counted(template: str) -> Counter[str]:
-    file = ModelFile(chat_template=template, bos_token="<s>", eos_token="</s>", n_ctx_train=1, n_bytes=1)
-    no_engine = cast("Any", None)
-    model = ServedModel(ModelRef("test", Path("test.gguf")), file, no_engine, no_engine, HereAndNow())
-    counts: Counter[str] = Counter()
-    for roles in SEQUENCES:
-        messages = [{"role": ROLES[role], "content": f"Text{place}of{role}."} for place, role in enumerate(roles)]
-        by_itself = plain(template, messages)
-        for dialect, turn in DIALECTS.items():
-            counts["prompts"] += 1
-            try:
-                prompt = (await prompt_of(model, turn(messages))).prompt
-            except RequestError:
-                counts[f"refused, {dialect}"] += 1
-                continue
-            if not has_all(prompt, messages):
-                counts[f"lost, {dialect}"] += 1
-            elif has_all(by_itself, messages) and prompt != by_itself:
-                counts[f"changed, {dialect}"] += 1
-    return counts
-
-
-def main(folder: Path) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?")
+    parser.add_argument("--longest", type=int, default=3)
+    parser.add_argument("--table", type=Path)
+    arguments = parser.parse_args()
+    if arguments.folder:
+        os.environ["LLAMA_CPP_TEMPLATES"] = arguments.folder
+    templates = published_templates()
+    if arguments.table:
+        rows = {name: asyncio.run(row_of(served(template))) for name, template in templates.items()}
+        lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(row)}" for name, row in rows.items())
+        arguments.table.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
+        return
+    lengths = range(arguments.longest)
+    sequences = ["".join(roles) + end for n in lengths for roles in product("SUACDBT", repeat=n) for end in "UT"]
+    sequences += [letters for letters in HARD if letters not in sequences]
     total: Counter[str] = Counter()
-    paths = sorted(folder.glob("*.jinja"))
-    for path in paths:
-        counts = asyncio.run(counted(path.read_text(encoding="utf-8")))
+    for name, template in templates.items():
+        counts, examples = asyncio.run(counted(template, sequences))
         total += counts
-        if len(counts) > 1:
-            print(json.dumps({"template": path.name, **counts}), flush=True)
-    print(json.dumps({"templates": len(paths), "sequences": len(SEQUENCES), **total}))
+        if examples:
+            print(json.dumps({"template": name, **counts, "examples": examples}), flush=True)
+    print(json.dumps({"templates": len(templates), "sequences": len(sequences), **total}))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

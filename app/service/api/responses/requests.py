@@ -172,11 +172,13 @@ def parse_item(value: Item) -> InputItem:
 
 
 def messages_of(items: Iterable[InputItem], media: PromptMedia) -> list[Message]:
-    """Return the messages of `items`: reasoning, text and calls that follow each other are one answer."""
+    """Return the messages of `items`: reasoning, a text and calls that follow each other are one answer."""
     messages: list[Message] = []
     for message in (message for item in items for message in item.messages(media)):
-        if messages and message.role == "assistant" and can_join(messages[-1], message):
-            messages[-1] = join(messages[-1], message)
+        last = messages[-1] if messages and message.role == "assistant" else None
+        is_another = last and last.content and (message.content or (message.reasoning and not last.calls))
+        if last and can_join(last, message) and not is_another:
+            messages[-1] = join(last, message)
         else:
             messages.append(message)
     return messages

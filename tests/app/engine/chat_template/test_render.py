@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from datetime import datetime
 
 import jinja2
 import pytest
@@ -211,6 +212,14 @@ def test_arguments_of_a_call_are_an_object_where_a_template_indexes_them() -> No
 def test_absent_content_is_none_in_a_test_and_empty_in_text(expression: str, text: str) -> None:
     template = f"{{% set content = messages[0].content %}}{expression}"
     assert render(template, {"messages": [{"role": "assistant", "content": None}]}) == text
+
+
+def test_a_template_may_ask_for_the_tools_as_text_and_for_the_day() -> None:
+    """FireFunction v2's fails without either; a time of day would change each prompt's beginning."""
+    assert render("{{ '' + functions }} {{ '' + datetime }}", {"tools": None}).startswith("[] ")
+    tools = [{"type": "function", "function": {"name": "now"}}]
+    assert '"name": "now"' in render("{{ '' + functions }}", {"tools": tools})
+    assert render("{{ datetime }}", {}) == datetime.now().astimezone().strftime("%b %d %Y")
 
 
 def test_text_marked_for_training_is_part_of_the_prompt() -> None:

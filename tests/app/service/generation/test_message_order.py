@@ -20,6 +20,7 @@ from app.service.generation.message_order import (
     TemplateOrder,
     in_order,
     is_plain,
+    is_taken,
     measured_order,
     with_whole_calls,
 )
@@ -75,6 +76,7 @@ def ordered(messages: Sequence[Message], **refused: bool) -> list[Message]:
             [U, asking(call("a"), call("b"), content="Wait."), result("b", "2"), result("a", "1")],
             [U, asking(call("a"), content="Wait."), result("a", "1"), asking(call("b")), result("b", "2")],
         ),
+        ("takes_no_user", [A], [Message("user", "Hello."), A]),
         (
             "takes_text_with_call",
             [U, asking(call("a"), content="Wait.", reasoning="Hm."), result("a")],
@@ -87,6 +89,17 @@ def test_what_a_template_does_not_take_is_said_otherwise(
 ) -> None:
     assert ordered(messages, **{refused: False}) == expected
     assert ordered(messages) == messages, "another template gets what was sent"
+
+
+def test_a_text_before_a_call_is_an_answer_of_its_own_where_roles_have_to_alternate() -> None:
+    """Mistral Nemo's and Small 3.2's templates leave that text out, and count no message with calls as a turn."""
+    sent = [U, asking(call("a"), content="Wait."), result("a"), A2]
+    made = ordered(sent, takes_text_with_call=False, takes_assistants=False)
+    assert made == [U, Message("assistant", "Wait."), Message("user", "Go on."), asking(call("a")), result("a"), A2]
+
+
+def test_an_answer_that_is_to_be_continued_has_a_question_before_it() -> None:
+    assert ordered([]) == [Message("user", "Hello.")]
 
 
 def test_a_call_that_was_cut_off_is_text_and_its_result_comes_after_those_of_whole_calls() -> None:
@@ -261,6 +274,19 @@ async def measured(template: str) -> TemplateOrder:
         return rendered(template, messages)
 
     return await measured_order(render_here, has_calls=True, has_tools=True)
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+async def test_a_short_text_that_others_have_too_is_not_taken_for_one_that_was_left_out(name: str) -> None:
+    async def render_here(messages: Sequence[Message]) -> str:
+        return rendered(TEMPLATES[name][0], messages)
+
+    refused = TEMPLATES[name][1]
+    for fields, sent in {
+        "takes_several_systems": [Message("system", "a"), Message("system", "a"), Message("user", "aaa")],
+        "takes_users": [Message("user", "a"), Message("user", "a"), Message("assistant", "aa"), Message("user", "a")],
+    }.items():
+        assert await is_taken(sent, render_here) == (fields not in refused)
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

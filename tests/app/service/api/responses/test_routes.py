@@ -118,6 +118,15 @@ def test_items_become_messages_with_calls_joined_to_the_text_before_them() -> No
     assert result == {"role": "tool", "content": "1", "tool_call_id": "a"}
 
 
+def test_two_texts_in_a_row_are_two_answers_each_with_the_reasoning_before_it() -> None:
+    """A client that goes on with what was cut, or joins two chats, has both."""
+    thought = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]}
+    texts = [{"role": "assistant", "content": text} for text in ("One.", "Two.", "Three.")]
+    one, two, three = _messages(input=[{"role": "user", "content": "Go."}, *texts[:2], thought, texts[2]])[1:]
+    assert [each["content"] for each in (one, two, three)] == ["One.", "Two.", "Three."]
+    assert ["reasoning_content" in each for each in (one, two, three)] == [False, False, True]
+
+
 def test_tools_that_are_no_functions_are_left_out() -> None:
     tools = [{"type": "web_search"}, {"type": "namespace", "name": "mcp", "tools": []}, TOOL]
     offer = ResponsesBody.model_validate(ASK | {"tools": tools}).turn().tools
