@@ -81,6 +81,7 @@ class ChatTurn:
 
 async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     """Return the generation of `turn` on `model`. Raises RequestError where its template refuses the messages."""
+    model = model.for_chat(has_tools=bool(turn.tools.tools))
 
     async def render(messages: Sequence[Message]) -> str:
         return (await write_prompt(model, messages, turn.tools, turn.thinking))[0]
@@ -116,6 +117,7 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
 async def prompt_of(model: ServedModel, turn: ChatTurn) -> Generation:
     """Return the generation of `turn` as far as its prompt says: one request, up to where the answer goes on, which
     nothing binds yet. Raises RequestError as the template does."""
+    model = model.for_chat(has_tools=bool(turn.tools.tools))
     file, begun = model.file, turn.begun
     text, quoted = await write_prompt(model, turn.messages[:-1] if begun else turn.messages, turn.tools, turn.thinking)
     tags = reasoning_tags_of(file.chat_template, text)

@@ -84,7 +84,7 @@ class TemplateProbe:
         if not file.chat_template:
             return NO_TEMPLATE_CAPS
         found: TemplateCaps = await self._once(
-            ("caps", file.chat_template), _Renderings(file, renderer).caps
+            ("caps", file.chat_template, file.tool_template), _Renderings(file, renderer).caps
         )
         return found
 
@@ -141,9 +141,10 @@ class _Renderings:
         self._renderer = renderer
 
     async def text(self, messages: Messages, tools: Messages | None = None, **variables: Any) -> str:
+        template = self._file.for_chat(has_tools=tools is not None).chat_template
         own: dict[str, Any] = {"bos_token": self._file.bos_token, "eos_token": self._file.eos_token, "tools": tools}
         try:
-            return await self._renderer.render(self._file.chat_template, messages, **own, **variables)
+            return await self._renderer.render(template, messages, **own, **variables)
         except RequestError:
             return ""
 

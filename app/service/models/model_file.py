@@ -44,6 +44,7 @@ ModelTask: TypeAlias = Literal["text", "vectors", "ranking"]  # what a model was
 
 MAX_SCALE = 100.0
 _TEMPLATE, _TOKENS = "tokenizer.chat_template", "tokenizer.ggml.tokens"
+_TOOL_TEMPLATE = f"{_TEMPLATE}.tool_use"  # of Command R+, Hermes 2 Pro and others that have several
 _RANK = 4  # as a `pooling_type`
 _WITH_ENCODER = ("t5", "t5encoder")  # only the encoder runs
 
@@ -72,7 +73,8 @@ TEXT_ONLY = Senses()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """A valid model. `chat_template` is that of its `recipe` if it was made of another model, or its own, or empty.
+    """A valid model. `chat_template` is that of its `recipe` if it was made of another model, or its own, or empty;
+    `tool_template` its own for chats with tools, or empty.
 
     `infill` are the tokens for filling in the middle, None for a model that cannot. `identity` is the same for all
     names of the file. With its `projector`, if it has one, it `sees` pictures or `hears` sounds.
@@ -92,6 +94,7 @@ class ModelFile:
     projectors: str = ""
     weights: tuple[str, ...] = ()
     recipe_stamp: str = ""
+    tool_template: str = ""
 
     @property
     def projector_path(self) -> str:
@@ -104,6 +107,11 @@ class ModelFile:
     @property
     def hears(self) -> bool:
         return self.projector.hears
+
+    def for_chat(self, *, has_tools: bool) -> ModelFile:
+        """Return the file as a chat with tools or without has it: with the template for that as its `chat_template`
+        (source of the choice: transformers' `get_chat_template`)."""
+        return replace(self, chat_template=self.tool_template) if has_tools and self.tool_template else self
 
     @property
     def recipe_n_ctx(self) -> int:
@@ -123,6 +131,7 @@ def read_model_file(path: Path, projector: str = "", manifest: Path | None = Non
     check_answers(header, needs_tokenizer=True)
     return ModelFile(
         chat_template=recipe.template or header.text(_TEMPLATE),
+        tool_template="" if recipe.template else header.text(_TOOL_TEMPLATE),
         bos_token=_token(header, "tokenizer.ggml.bos_token_id"),
         eos_token=_token(header, "tokenizer.ggml.eos_token_id"),
         n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,

@@ -56,6 +56,9 @@ class ServedModel:
         record.model_id, record.engine = self.ref.id, self.engine
         return replace(self, record=record, idle_limit=idle_limit)
 
+    def for_chat(self, *, has_tools: bool) -> ServedModel:
+        return replace(self, file=self.file.for_chat(has_tools=has_tools))
+
     @property
     def engine(self) -> EngineClient:
         """The engine, which may answer under other names too. Use it under this one: `in_use`."""

@@ -8,7 +8,7 @@ stop strings, which are other users'.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, NoReturn
+from typing import Literal, NoReturn, NotRequired
 
 from fastapi import Request, Response
 from pydantic import NonNegativeInt, StrictInt
@@ -79,6 +79,7 @@ class Props(TypedDict):
     model_alias: str
     model_path: str
     chat_template: str
+    chat_template_tool_use: NotRequired[str]
     chat_template_caps: TemplateCaps
     bos_token: str
     eos_token: str
@@ -169,25 +170,26 @@ async def props(request: Request, model: str = "") -> JsonResponse[Props]:
     """The facts that clients read before they send work: context, slots, template; without the model's folder."""
     served = await model_of(request, model)
     ready = await served.ready()
-    return JsonResponse(
-        {
-            "default_generation_settings": {"n_ctx": ready.n_ctx, "params": SamplingParams()},
-            "total_slots": ready.n_sequences,
-            "model_alias": served.ref.id,
-            "model_path": served.ref.path.name,
-            "chat_template": served.file.chat_template,
-            "chat_template_caps": await served.template_probe.caps_of(served.file, served.renderer),
-            "bos_token": served.file.bos_token,
-            "eos_token": served.file.eos_token,
-            "modalities": {"vision": ready.sees, "video": False, "audio": ready.hears},
-            "media_marker": app_state(request).media_marker,
-            "endpoint_slots": True,
-            "endpoint_props": False,
-            "endpoint_metrics": True,
-            "build_info": f"localllm {__version__}",
-            "is_sleeping": False,
-        }
-    )
+    answer: Props = {
+        "default_generation_settings": {"n_ctx": ready.n_ctx, "params": SamplingParams()},
+        "total_slots": ready.n_sequences,
+        "model_alias": served.ref.id,
+        "model_path": served.ref.path.name,
+        "chat_template": served.file.chat_template,
+        "chat_template_caps": await served.template_probe.caps_of(served.file, served.renderer),
+        "bos_token": served.file.bos_token,
+        "eos_token": served.file.eos_token,
+        "modalities": {"vision": ready.sees, "video": False, "audio": ready.hears},
+        "media_marker": app_state(request).media_marker,
+        "endpoint_slots": True,
+        "endpoint_props": False,
+        "endpoint_metrics": True,
+        "build_info": f"localllm {__version__}",
+        "is_sleeping": False,
+    }
+    if served.file.tool_template:
+        answer["chat_template_tool_use"] = served.file.tool_template
+    return JsonResponse(answer)
 
 
 @router.post("/props", openapi_extra=errors(501))
