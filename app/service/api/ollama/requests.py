@@ -36,8 +36,10 @@ from app.settings.parsing import parse_duration
 
 MAX_INPUTS = 2048
 _PICTURE_LINE = re.compile(r"^data:image/[a-z.+-]{1,40};base64,[A-Za-z0-9+/]{32,}+={0,2}$", re.MULTILINE)
-# An action on a field, a variable or one of Go's words: in Jinja none of them is an expression.
-_GO_TEMPLATE = re.compile(r"\{\{-?\s*(?:[.$]|(?:if|else|range(?!\s*\()|with|end|define|template|block)\b)")
+# An action on a field, a variable or one of Go's words, which in Jinja are at most the names of variables.
+_GO_TEMPLATE = re.compile(
+    r"\{\{-?\s*(?:[.$]|(?:if|else|range(?!\s*\()|with|end|define|template|block)\b(?!\s*[\[(|]|\.\w))"
+)
 
 
 class ModelBody(Body):

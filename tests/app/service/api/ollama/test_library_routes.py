@@ -11,6 +11,8 @@ from typing import Any
 import ollama
 import pytest
 
+from app.protocol.errors import RequestError
+from app.service.api.ollama.requests import CreateBody
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.running import RunningService
@@ -285,6 +287,18 @@ def test_an_unsupported_recipe_is_refused_with_the_reason(client: ollama.Client,
         client.create("other", from_="tiny", **what)
     assert refused.value.status_code == 400
     assert "other" not in names(client)
+
+
+@pytest.mark.parametrize("text", ["block.text", "- block['text']", "template | trim", "range (2) | list"])
+def test_a_jinja_template_may_have_variables_that_are_words_of_go(text: str) -> None:
+    """As those of Apertus, Mistral Small 3.2, Ministral 3, Devstral and Spark 2.5."""
+    CreateBody.model_validate({"from": "tiny", "template": f"{{{{{text} }}}}"}).check()
+
+
+@pytest.mark.parametrize("text", ["if eq .Role 1", "end", "- else ", "range .Messages", 'template "x" .', "with $x"])
+def test_a_template_with_actions_of_go_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="Go template"):
+        CreateBody.model_validate({"from": "tiny", "template": f"{{{{{text} }}}}"}).check()
 
 
 @pytest.mark.parametrize(
