@@ -64,6 +64,16 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     """Return `template` filled with `variables`: messages, add_generation_prompt, bos_token, eos_token, tools ...
     Raises jinja2.TemplateError, whatever the expressions of the template raise, and OverflowError past 4 Mi
     characters."""
+    try:
+        return _rendered(template, variables)
+    except TypeError:
+        if variables.get("tools", ()) is not None:
+            raise
+        # Templates made for tools iterate over them: Command R+, Hermes 2 Pro and 3.
+        return _rendered(template, {**variables, "tools": []})
+
+
+def _rendered(template: str, variables: Mapping[str, Any]) -> str:
     parts: list[str] = []
     n_characters = 0
     variables = {

@@ -238,16 +238,7 @@ class TemplateWriter:
         sent = [self._message(message) for message in messages]
         if self.takes_only_parts:
             sent = in_parts(sent)
-        try:
-            return await self.model.renderer.render(self.template, sent, **variables)
-        except RequestError:
-            if functions is not None:
-                raise
-            try:  # templates made for tools iterate over them: Command R+, Hermes 2 Pro and 3
-                return await self.model.renderer.render(self.template, sent, **{**variables, "tools": []})
-            except RequestError:
-                pass  # the first error says what is wrong
-            raise
+        return await self.model.renderer.render(self.template, sent, **variables)
 
     def _message(self, message: Message) -> dict[str, Any]:
         """Return a message as the template reads it; reasoning that it does not read is left out."""

@@ -222,6 +222,13 @@ def test_a_template_may_ask_for_the_tools_as_text_and_for_the_day() -> None:
     assert render("{{ datetime }}", {}) == datetime.now().astimezone().strftime("%b %d %Y")
 
 
+def test_a_template_that_iterates_over_tools_gets_none_to_iterate_over() -> None:
+    """As those of Command R+, Hermes 2 Pro and 3, which are made for tools."""
+    assert render("{% for tool in tools %}{{ tool }}{% endfor %}.", {"tools": None}) == "."
+    with pytest.raises(TypeError):
+        render("{{ 1 + tools }}", {"tools": None})
+
+
 def test_text_marked_for_training_is_part_of_the_prompt() -> None:
     assert render("a{% generation %}{{ 'b' }}{% endgeneration %}c", {}) == "abc"
 
