@@ -41,6 +41,7 @@ class TemplateOrder:
     takes_text_with_call: bool = True
     takes_any_call_id: bool = True
     takes_no_call_id: bool = True
+    takes_no_tool_name: bool = True  # in a result
     takes_calls: bool = True  # and their results; otherwise both are written as text
 
 
@@ -48,7 +49,8 @@ TAKES_ALL = TemplateOrder()
 STRICTEST = TemplateOrder(**{each.name: False for each in fields(TemplateOrder)})
 
 # The sequences by which each is measured: S system, U user, A assistant, C a call, D two calls, B text and a call, I a
-# call with an id of OpenAI's form, N one without id, M two such, T the result of one.
+# call with an id of OpenAI's form, N one without id, M two such, T the result of one, R
+# one that does not name its tool.
 _PROBES: Mapping[str, tuple[str, ...]] = {
     "takes_system": ("SU", "SUAU"),  # Mistral Nemo's prints it before the last question
     "takes_several_systems": ("SSU",),
@@ -70,8 +72,9 @@ _CALL_PROBES: Mapping[str, tuple[str, ...]] = {
     "takes_text_with_call": ("UBT", "UBTAU"),
     "takes_any_call_id": ("UIT",),
     "takes_no_call_id": ("UNT", "UMTTMTT"),
+    "takes_no_tool_name": ("UCR", "UCCR"),  # Gemma 4's looks it up, in the message before
 }
-_ROLES: Mapping[str, Role] = {"S": "system", "U": "user", "T": "tool"}
+_ROLES: Mapping[str, Role] = {"S": "system", "U": "user", "T": "tool", "R": "tool"}
 PROBED_TOOL = "localllm_probe"
 
 
@@ -100,6 +103,8 @@ async def measured_order(
         for letters in sequences:
             if "M" in letters and not taken["takes_parallel_calls"]:
                 continue
+            if "R" in letters and not await is_taken(_probe(letters.replace("R", "T")), render):
+                continue
             taken[name] = taken[name] and await is_taken(_probe(letters), render)
     return TemplateOrder(**taken, takes_calls=takes_calls)
 
@@ -114,9 +119,11 @@ def _probe(letters: str) -> list[Message]:
     for place, letter in enumerate(letters):
         if letter in _ROLES:
             messages.append(Message(_ROLES[letter], "x"))
-            if letter == "T":  # a client that sends no ids may send no names either
+            if letter in "TR":  # a client that sends no ids may send no names either
                 call = unanswered.pop(0) if unanswered else ToolCall("call00000", "")
-                messages[-1] = replace(messages[-1], call_id=call.call_id, name=call.name if call.call_id else "")
+                messages[-1] = replace(
+                    messages[-1], call_id=call.call_id, name=call.name if call.call_id and letter == "T" else ""
+                )
             continue
         calls = []
         for number in range({"A": 0, "D": 2, "M": 2}.get(letter, 1)):
@@ -177,6 +184,8 @@ def in_order(messages: Sequence[Message], order: TemplateOrder) -> list[Message]
         ordered = [part for message in ordered for part in _text_apart(message, order)]
     if not order.takes_parallel_calls and order.takes_call_after_result:
         ordered = _with_single_calls(ordered)
+    if not order.takes_no_tool_name:
+        ordered = _with_tool_names(ordered)
     if not order.takes_any_call_id:
         return _with_plain_ids(ordered)
     return ordered if order.takes_no_call_id else _with_plain_ids(ordered, is_each=False)
@@ -317,6 +326,16 @@ def _with_single_calls(messages: Sequence[Message]) -> list[Message]:
             ordered += [replace(one, calls=(call,)), *([result] if result is not None else [])]
         ordered += left
     return ordered
+
+
+def _with_tool_names(messages: Sequence[Message]) -> list[Message]:
+    names = {call.call_id: call.name for message in messages for call in message.calls}
+    return [
+        replace(message, name=names.get(message.call_id, "unknown"))
+        if message.role == "tool" and not message.name
+        else message
+        for message in messages
+    ]
 
 
 def _with_plain_ids(messages: Sequence[Message], *, is_each: bool = True) -> list[Message]:

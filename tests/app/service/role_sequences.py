@@ -43,7 +43,7 @@ Body = dict[str, Any]
 # What some template refuses, or leaves a text of out, and some client sends.
 HARD = (
     *("SSU", "USU", "SUAU", "SAU", "SUASU", "UUAU", "UAAU", "AU", "ST", "TU", "UT", "CTU", "CUT", "UCU", "UBTAU"),
-    *("UBTBTAU", "UCTU", "SUCTUAU", "UCTSU", "UCTCTAU", "UDTTAU", "UDTU", "UDTTDTTAU", "BAU"),
+    *("UBTBTAU", "UCTU", "SUCTUAU", "UCTSU", "UCTCTAU", "UDTTAU", "UDTU", "UDTTDTTAU", "BAU", "UCCT"),
 )
 
 
@@ -317,6 +317,7 @@ _REFUSALS = {
     "call_after_result": "m.tool_calls and p.role == 'tool'",
     "any_call_id": "m.role == 'tool' and m.tool_call_id | length != 9",
     "no_call_id": "m.role == 'tool' and not m.tool_call_id",
+    "no_tool_name": "m.role == 'tool' and not m.name",
 }
 _TWIN = """{%- for t in tools or [] %}<tools>{{ t | tojson }}{% endfor -%}
 {%- for m in messages %}{% set p = loop.previtem or {} %}{% set n = loop.nextitem or {} -%}

@@ -168,6 +168,13 @@ def test_what_a_template_takes_is_left_as_it_is(messages: list[Message]) -> None
     assert in_order(with_whole_calls(messages, TAKES_ALL), TAKES_ALL) == messages
 
 
+def test_a_result_has_the_name_of_its_tool_where_a_template_wants_one() -> None:
+    """Most clients name it only in the call."""
+    sent = [asking(call("a")), asking(call("b")), result("a"), result("c"), replace(result("b"), name="other")]
+    names = [message.name for message in ordered(sent, takes_no_tool_name=False) if message.role == "tool"]
+    assert names == ["weather", "unknown", "other"]
+
+
 def test_messages_are_not_changed_in_place() -> None:
     messages = [S, asking(call("a"), call("b")), U, U2]
     before = list(messages)
