@@ -55,17 +55,18 @@ class ContextNeed:
 class Agent:
     """A coding agent or an editor with one.
 
-    `commands` are its names on PATH; `package` is what its registry calls it ("npm:" or "pypi:"), empty for others.
+    `name` and `other_commands` are its names on PATH; `package` is what its registry calls it ("npm:" or "pypi:"),
+    empty for others.
     `editor` is its name in `serve --editor`. One that `takes_settings` for a run is told of the service, any other has
     to be pointed there by hand. `default_arguments` follow where the user gives none.
     """
 
     name: str
     title: str
-    commands: tuple[str, ...]
-    install: str
     api: str
     start: Callable[[Target], Start]
+    other_commands: tuple[str, ...] = ()
+    how_to_install: str = ""
     package: str = ""
     need: ContextNeed | None = None
     needs_tools: bool = True
@@ -73,6 +74,15 @@ class Agent:
     editor: str = ""
     takes_settings: bool = True
     default_arguments: tuple[str, ...] = ()
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return (self.name, *self.other_commands)
+
+    @property
+    def install(self) -> str:
+        """The command that installs it, or "see" and an address."""
+        return self.how_to_install or f"npm install -g {self.package.removeprefix('npm:')}"
 
     @property
     def names(self) -> frozenset[str]:
@@ -226,9 +236,7 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="claude",
         title="Claude Code",
-        commands=("claude",),
         package="npm:@anthropic-ai/claude-code",
-        install="npm install -g @anthropic-ai/claude-code",
         api="/v1/messages",
         start=_claude_code,
         need=ContextNeed(35_000, 65_536),
@@ -238,9 +246,7 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="codex",
         title="Codex",
-        commands=("codex",),
         package="npm:@openai/codex",
-        install="npm install -g @openai/codex",
         api="/v1/responses",
         start=_codex,
         need=ContextNeed(8_500, 32_768),
@@ -250,9 +256,7 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="opencode",
         title="opencode",
-        commands=("opencode",),
         package="npm:opencode-ai",
-        install="npm install -g opencode-ai",
         api="/v1/chat/completions",
         start=_opencode,
         need=ContextNeed(7_500, 32_768),
@@ -262,9 +266,8 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="aider",
         title="aider",
-        commands=("aider",),
         package="pypi:aider-chat",
-        install="uv tool install --python 3.12 aider-chat",
+        how_to_install="uv tool install --python 3.12 aider-chat",
         api="/api/chat",
         start=lambda target: Start(
             arguments=("--model", f"ollama_chat/{target.model}"),
@@ -278,9 +281,7 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="qwen",
         title="Qwen Code",
-        commands=("qwen",),
         package="npm:@qwen-code/qwen-code",
-        install="npm install -g @qwen-code/qwen-code",
         api="/v1/chat/completions",
         start=_qwen_code,
         need=ContextNeed(17_000, 32_768),
@@ -290,9 +291,7 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="cn",
         title="Continue CLI",
-        commands=("cn",),
         package="npm:@continuedev/cli",
-        install="npm install -g @continuedev/cli",
         api="/v1/chat/completions",
         start=_continue,
         need=ContextNeed(1_900, 16_384),
@@ -301,9 +300,7 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="copilot",
         title="GitHub Copilot CLI",
-        commands=("copilot",),
         package="npm:@github/copilot",
-        install="npm install -g @github/copilot",
         api="/v1/chat/completions",
         start=_copilot,
         need=ContextNeed(11_000, 32_768),
@@ -312,9 +309,7 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="pi",
         title="pi",
-        commands=("pi",),
         package="npm:@mariozechner/pi-coding-agent",
-        install="npm install -g @mariozechner/pi-coding-agent",
         api="/v1/chat/completions",
         start=_pi,
         need=ContextNeed(1_400, 16_384),
@@ -323,8 +318,8 @@ AGENTS: tuple[Agent, ...] = (
     Agent(
         name="zed",
         title="Zed",
-        commands=("zed", "zeditor"),
-        install="see https://zed.dev/download",
+        other_commands=("zeditor",),
+        how_to_install="see https://zed.dev/download",
         api="/api/chat",
         start=lambda _: Start(arguments=("--wait",), environment={"OLLAMA_API_KEY": KEY}),
         editor="zed",

@@ -36,9 +36,7 @@ _PATH = {"PATH": "/usr/bin:/bin"}
 
 def _plan(*arguments: str, start: Start | None = None) -> LaunchPlan:
     own = start or Start(environment={"THE_KEY": KEY}, removed=("MINE",))
-    agent = Agent(
-        name="script", title="Script", commands=("script",), install="", api="", start=lambda _: own, needs_tools=False
-    )
+    agent = Agent(name="script", title="Script", api="", start=lambda _: own, needs_tools=False)
     return plan_launch(agent, sys.executable, "http://127.0.0.1:9", ModelFacts(id="m", n_ctx=4096), arguments)
 
 
