@@ -14,7 +14,17 @@ from unittest import mock
 
 from app.cli.main import main
 
-__all__ = ["json_of", "run_localllm"]
+__all__ = ["TELLS_MODULES", "json_of", "run_localllm"]
+
+# `python -c`: the command line in a process of its own, and then, on stderr, what it has imported.
+TELLS_MODULES = """
+import sys
+from app.cli.main import main
+try:
+    main()
+finally:
+    print(" ".join(sys.modules), file=sys.stderr)
+"""
 
 
 def run_localllm(environment: Mapping[str, str], *arguments: object, cwd: Path | None = None) -> CompletedProcess[str]:

@@ -13,6 +13,7 @@ from app.cli import main as command_line
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError
 from quantizer.system.process import python_command
+from tests.app.cli.in_process import TELLS_MODULES
 from tests.app.running import RunningService
 
 HEAVY = {"llama_cpp", "numpy", "httpx", "rich", "textual", "fastapi", "uvicorn", "pydantic", "gguf", "asyncio"}
@@ -23,15 +24,7 @@ def _run(*arguments: str, code: str = "from app.cli.main import main; main()") -
 
 
 def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
-    code = """
-import sys
-from app.cli.main import main
-try:
-    main()
-finally:
-    print(" ".join(sys.modules), file=sys.stderr)
-"""
-    done = _run("--help", code=code)
+    done = _run("--help", code=TELLS_MODULES)
     assert done.returncode == 0
     for verb in ("run", "serve", "quantize", "bench", "show"):
         assert f"\n  {verb} " in done.stdout

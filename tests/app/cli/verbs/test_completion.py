@@ -14,17 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.app.cli.in_process import TELLS_MODULES
 from tests.app.small_models import small_model
 
 Run = Callable[..., Any]
-COMPLETES = """
-import sys
-from app.cli.main import main
-try:
-    main()
-finally:
-    print(" ".join(sys.modules), file=sys.stderr)
-"""
 
 
 @pytest.mark.parametrize(("shell", "mark"), [("bash", "complete -o"), ("zsh", "#compdef"), ("fish", "complete --")])
@@ -39,7 +32,7 @@ def _offered(words: str) -> tuple[list[str], set[str]]:
     """What is offered for the last of `words`, and the modules that took."""
     typed = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", COMPLETES],
+        [sys.executable, "-P", "-c", TELLS_MODULES],
         env={**os.environ, **typed, "_LOCALLLM_COMPLETE": "bash_complete"},
         capture_output=True,
         text=True,

@@ -19,19 +19,12 @@ from app.library.local import index as listing
 from app.protocol.codec import decode
 from app.protocol.library import LocalModel
 from quantizer.gguf.header import read_header
+from tests.app.cli.in_process import TELLS_MODULES
 from tests.app.external_folders import hugging_face_model, ollama_model
 from tests.app.running import RunningService
 from tests.app.small_models import small_model, small_shards
 
 Run = Callable[..., Any]
-LISTS = """
-import sys
-from app.cli.main import main
-try:
-    main(["ls"])
-finally:
-    print(" ".join(sys.modules), file=sys.stderr)
-"""
 
 
 def test_the_guide_comes_first_and_then_what_was_dropped_in(localllm: Run, models: Path) -> None:
@@ -107,7 +100,7 @@ def test_a_damaged_index_is_reported_and_rebuilt(localllm: Run, home: Path, mode
 
 def test_a_list_loads_nothing_native_and_no_network(home: Path, models: Path) -> None:
     small_model(models / "me" / "x" / "m.gguf")
-    command = [sys.executable, "-P", "-c", LISTS]
+    command = [sys.executable, "-P", "-c", TELLS_MODULES, "ls"]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=30, check=False)
     assert done.returncode == 0, done.stderr
     heavy = {"llama_cpp", "numpy", "psutil", "gguf", "httpx", "fastapi", "textual"}
