@@ -121,6 +121,8 @@ def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tupl
     """Return every tensor that a model of this config must have -> its shape in ggml order."""
     of_layers, n_layers = architecture.tensors.layer, config.integer("num_hidden_layers")
     tensors = resolve_shapes(architecture.tensors.model(config), config)
+    if architecture.tensors.needs_output:
+        tensors["output.weight"] = tensors["token_embd.weight"]
     for i in range(n_all_layers(config)):
         own = of_layers(config, i) if callable(of_layers) else of_layers
         shapes = resolve_shapes({**own, **(PREDICTION if i >= n_layers else {})}, config)

@@ -40,6 +40,8 @@ class RequiredTensors:
     optional: Callable[[Config], Dimensions] = lambda _config: {}
     # tensors that llama.cpp reads although it does not use them -> those that are written where a checkpoint lacks them
     borrowed: Callable[[Config], Mapping[str, str]] = lambda _config: {}
+    # whether llama.cpp reads an output of its own even where it is tied to the embeddings: then it is written twice
+    needs_output: bool = False
     # computed ones; None: none, and a rope scaling that needs some is refused
     generate: Callable[[Config], Sequence[SourceTensor]] | None = None
 

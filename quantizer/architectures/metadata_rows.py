@@ -395,6 +395,13 @@ EXPERTS = (
 )
 
 
+# experts are chosen within the best of their groups
+GROUPS = (
+    u32("expert_group_count", lambda config: config.optional_integer("n_group")),
+    u32("expert_group_used_count", lambda config: config.optional_integer("topk_group")),
+)
+
+
 def rotation_sections(default: tuple[int, ...]) -> Callable[[Config], Value]:
     """Return a function that reads how the rotations of a head are divided."""
 
@@ -424,7 +431,11 @@ WINDOW = (u32("attention.sliding_window", "sliding_window"),)
 
 
 def _window_within(config: Config) -> int | None:
-    """Return the window where it is shorter than the context."""
+    """Return the window where a layer has one that is shorter than the context."""
+    kinds, n_without = config.values.get("layer_types"), config.optional_integer("max_window_layers") or 0
+    has_any = "sliding_attention" in kinds if kinds else n_without < config.integer("num_hidden_layers")
+    if config.flag("use_sliding_window") is False or not has_any:
+        return None
     window = config.optional_integer("sliding_window")
     return window if window and window < config.integer("max_position_embeddings") else None
 
@@ -433,13 +444,13 @@ def _beyond_window(config: Config) -> tuple[str, ...]:
     if not (window := _window_within(config)):
         return ()
     return (
-        f"Each token of this model attends to the last {window:,}; llama.cpp has no such window for this architecture."
+        f"Layers of this model attend to the last {window:,} tokens; llama.cpp has no window for this architecture."
         f" The context is limited to {window:,} of {config.integer('max_position_embeddings'):,} tokens.",
     )
 
 
 def capped_at_window(entry: Architecture) -> Architecture:
-    """Return the entry of a class all of whose layers have a window, which llama.cpp's graph lacks.
+    """Return the entry of a class whose layers have a window, all or some, which llama.cpp's graph lacks.
 
     Within the window nothing differs, so that is the context.
     """
@@ -467,12 +478,26 @@ def _window_base(config: Config) -> Value:
     return windowed.optional_number("rope_theta") or config.optional_number("rope_local_base_freq")
 
 
-def _pattern(config: Config) -> Value:
-    kinds = config.values.get("layer_types") or windows_but_every(4)(config)
+def _pattern(config: Config, every: int = 4) -> list[bool]:
+    kinds = config.values.get("layer_types") or windows_but_every(every)(config)
     return [kind == "sliding_attention" for kind in kinds]
 
 
-WINDOW_PATTERN = (bool_list("attention.sliding_window_pattern", _pattern),)
+_PATTERN = "attention.sliding_window_pattern"
+WINDOW_PATTERN = (bool_list(_PATTERN, _pattern),)
+
+
+def windows_unless_every(every: int) -> Hyperparameter:
+    """Return the row of which layers have a window, left out where every n-th has none, which the graph assumes."""
+
+    def read(config: Config) -> Value:
+        usual = [(i + 1) % every != 0 for i in range(config.integer("num_hidden_layers"))]
+        pattern = _pattern(config, config.optional_integer("sliding_window_pattern") or every)
+        if len(pattern) != len(usual):
+            raise CheckpointError("layer_types in config.json does not list every layer.", "Check layer_types.")
+        return None if pattern == usual else pattern
+
+    return bool_list(_PATTERN, read)
 
 
 def _scaled_window_base(config: Config) -> Value:

@@ -72,7 +72,8 @@ def map_tensors(
         _put(placed, new_name, _placed(tensor, new_name, kind, config, architecture))
     for generated in generated_tensors(architecture, config):
         _put(placed, generated.name, generated)
-    for new_name, lender in architecture.tensors.borrowed(config).items():
+    output = {"output.weight": "token_embd.weight"} if architecture.tensors.needs_output else {}
+    for new_name, lender in {**architecture.tensors.borrowed(config), **output}.items():
         if new_name not in placed and lender in placed:
             placed[new_name] = RenamedTensor(placed[lender], new_name)
     _check_shapes(placed, needed, resolve_shapes(architecture.tensors.optional(config), config))

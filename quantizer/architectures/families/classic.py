@@ -105,7 +105,9 @@ _NEOX = Architecture(
         rows.u32("rope.dimension_count", rows.partly_rotated(0.25)),
         rows.boolean("use_parallel_residual", lambda config: config.flag("use_parallel_residual")),
     ),
-    tensors=RequiredTensors(model=shapes.decoder_with_bias, layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)}),
+    tensors=RequiredTensors(
+        model=shapes.decoder_with_bias, layer={**_WEIGHTS, **shapes.biases(_WEIGHTS)}, needs_output=True
+    ),
     layout=Layout(row_orders={"ATTN_QKV": derive.ungrouped}),
     settings=Settings(
         aliases={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
@@ -113,7 +115,6 @@ _NEOX = Architecture(
         assumed={
             "hidden_act": _gelu("hidden_act"),
             "attention_bias": True,
-            "tie_word_embeddings": False,
             # keys are not shared
             "num_key_value_heads": rows.integer("num_attention_heads"),
         },
@@ -128,10 +129,11 @@ _PHI_2 = Architecture(
     tensors=RequiredTensors(
         model=lambda config: {**shapes.decoder_with_bias(config), "output.bias": ("n_vocab",)},
         layer={**_PHI_WEIGHTS, **shapes.biases(_PHI_WEIGHTS)},
+        needs_output=True,
     ),
     settings=Settings(
         defaults={"layer_norm_eps": 1e-5},
-        assumed={"hidden_act": _gelu("hidden_act"), "qk_layernorm": False, "tie_word_embeddings": False},
+        assumed={"hidden_act": _gelu("hidden_act"), "qk_layernorm": False},
     ),
 )
 

@@ -189,6 +189,7 @@ _COMMAND_R7B = replace(
     gguf_name="cohere2",
     hyperparameters=(
         *(_COMMAND_R.hyperparameters + rows.VOCABULARY + rows.WINDOW),
+        rows.windows_unless_every(4),
         rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
     ),
     settings=replace(
@@ -198,8 +199,6 @@ _COMMAND_R7B = replace(
             "tie_word_embeddings": True,
             "use_qk_norm": False,
             "rotary_pct": 1.0,
-            "sliding_window_pattern": 4,
-            "layer_types": rows.windows_but_every(4),
         },
     ),
 )
@@ -236,12 +235,13 @@ _APERTUS = Architecture(
     hyperparameters=rows.DIVIDED_DECODER + rows.RMS_NORM + rows.VOCABULARY + rows.ROTATED,
     tensors=RequiredTensors(
         layer={**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS, **shapes.UNGATED_FEED_FORWARD},
+        needs_output=True,
         generate=rows.frequency_divisors,
     ),
     names=TensorNames(ignored=tuple(_XIELU.values())),
     settings=Settings(
         defaults={"rope_theta": 12e6},
-        assumed={"hidden_act": "xielu", "attention_bias": False, "tie_word_embeddings": False},
+        assumed={"hidden_act": "xielu"},
     ),
     metadata_of_tensors=TensorMetadata(layer_numbers=_XIELU),
 )

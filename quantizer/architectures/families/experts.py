@@ -25,7 +25,6 @@ from quantizer.convert.derived_tensors import Cut, TransposedTensor, whole_tenso
 from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceTensor
 
 _SILU: dict[str, Any] = {"hidden_act": "silu"}
-_UNTIED: dict[str, Any] = {"tie_word_embeddings": False}
 _WIDTH_OF_EXPERTS = rows.u32("expert_feed_forward_length", "moe_intermediate_size", "intermediate_size")
 _WHOLE_NORMS: shapes.Dimensions = {"attn_q_norm.weight": ("n_query",), "attn_k_norm.weight": ("n_kv",)}
 
@@ -42,12 +41,14 @@ _MINIMAX_M2 = Architecture(
             lambda config: config.optional_integer("rotary_dim") or rows.partly_rotated(1.0)(config),
         ),
     ),
-    tensors=RequiredTensors(layer={**shapes.NORMED_ATTENTION, **_WHOLE_NORMS, **shapes.BIASED_EXPERTS}),
+    tensors=RequiredTensors(
+        layer={**shapes.NORMED_ATTENTION, **_WHOLE_NORMS, **shapes.BIASED_EXPERTS}, needs_output=True
+    ),
     names=TensorNames(leaves_later_layers=True),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}),
     settings=Settings(
         defaults={"rope_theta": 5e6},
-        assumed={**_SILU, **_UNTIED, "scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer"},
+        assumed={**_SILU, "scoring_func": "sigmoid", "use_qk_norm": True, "qk_norm_type": "per_layer"},
     ),
 )
 
@@ -135,12 +136,13 @@ _OLMOE = Architecture(
     hf_classes=("OlmoeForCausalLM",),
     gguf_name="olmoe",
     hyperparameters=rows.DECODER + rows.RMS_NORM + rows.EXPERTS,
-    tensors=RequiredTensors(layer={**shapes.NORMED_ATTENTION, **_WHOLE_NORMS, **shapes.EXPERT_FEED_FORWARD}),
+    tensors=RequiredTensors(
+        layer={**shapes.NORMED_ATTENTION, **_WHOLE_NORMS, **shapes.EXPERT_FEED_FORWARD}, needs_output=True
+    ),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     settings=Settings(
         assumed={
             **_SILU,
-            **_UNTIED,
             "attention_bias": False,
             "clip_qkv": None,
             "norm_topk_prob": False,
@@ -149,6 +151,10 @@ _OLMOE = Architecture(
         }
     ),
 )
+
+
+def _has_groups(config: Config) -> bool:
+    return (config.optional_integer("n_group") or 1) > 1
 
 
 def _dense_first(setting: str, attention: shapes.Dimensions) -> Callable[[Config, int], shapes.Dimensions]:
@@ -178,20 +184,20 @@ _DOTS_1 = Architecture(
         rows.u32("leading_dense_block_count", "first_k_dense_replace"),
         rows.flag("expert_weights_norm", "norm_topk_prob"),
         rows.f32("expert_weights_scale", rows.number("routed_scaling_factor")),
+        *rows.where(_has_groups, rows.GROUPS),
     ),
     tensors=RequiredTensors(
-        layer=_dense_first("first_k_dense_replace", {**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS})
+        layer=_dense_first("first_k_dense_replace", {**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS}),
+        needs_output=True,
     ),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}),
     settings=Settings(
         defaults={"first_k_dense_replace": 0, "max_window_layers": 62},
         assumed={
             **_SILU,
-            **_UNTIED,
             "attention_bias": False,
             "scoring_func": "sigmoid",
             "num_key_value_heads": rows.integer("num_attention_heads"),
-            "n_group": 1,
             # windows would begin behind this layer
             "max_window_layers": lambda config: max(
                 config.integer("max_window_layers"), config.integer("num_hidden_layers")
@@ -294,8 +300,9 @@ _MIMO_2 = Architecture(
         rows.u32("attention.sliding_window", _mimo_window),
         rows.bool_list("attention.sliding_window_pattern", rows.each_layer(_has_window)),
         rows.u32("rope.dimension_count", rows.partly_rotated(0.334)),
+        *rows.where(_has_groups, rows.GROUPS),
     ),
-    tensors=RequiredTensors(layer=_mimo_layer),
+    tensors=RequiredTensors(layer=_mimo_layer, needs_output=True),
     names=TensorNames(unused=("model.mtp.",)),
     layout=Layout(
         stacks=shapes.NUMBERED_EXPERTS,
@@ -311,7 +318,6 @@ _MIMO_2 = Architecture(
         defaults={"rope_theta": 5e6, "rope_local_base_freq": 1e4, "head_dim": 192, "v_head_dim": 128},
         assumed={
             **_SILU,
-            **_UNTIED,
             "attention_bias": False,
             "add_full_attention_sink_bias": False,
             "add_swa_attention_sink_bias": True,
@@ -322,7 +328,6 @@ _MIMO_2 = Architecture(
             "scoring_func": "sigmoid",
             "norm_topk_prob": True,
             "routed_scaling_factor": 1.0,
-            "n_group": 1,
         },
     ),
 )
@@ -371,6 +376,7 @@ GPT_OSS = Architecture(
     gguf_name="gpt-oss",
     hyperparameters=(
         *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS + rows.WINDOW),
+        rows.windows_unless_every(2),
         rows.u32("expert_feed_forward_length", "intermediate_size"),
     ),
     tensors=RequiredTensors(
@@ -380,6 +386,7 @@ GPT_OSS = Architecture(
             **_GPT_OSS_WEIGHTS,
             **shapes.biases(_GPT_OSS_WEIGHTS),
         },
+        needs_output=True,
         # the ramp is rounded, with a warning
         generate=lambda config: [] if rows.has_fractional_ramp(config) else rows.no_divisors(config),
     ),
@@ -399,10 +406,8 @@ GPT_OSS = Architecture(
         assumed={
             "attention_bias": True,
             "hidden_act": "silu",
-            "layer_types": rows.windows_but_every(2),
             "swiglu_alpha": 1.702,
             "swiglu_limit": 7.0,
-            "tie_word_embeddings": False,
         }
     ),
     approximations=_ramp,

@@ -168,7 +168,7 @@ _HYBRID = Architecture(
                 config.number("lm_head_multiplier") == config.number("embedding_multiplier")
                 and config.flag("tie_word_embeddings")
             ),
-            **dict.fromkeys(("attention_bias", "mlp_bias", "mamba_proj_bias", "projectors_bias"), False),
+            **dict.fromkeys(("attention_bias", "mamba_proj_bias", "projectors_bias"), False),
             "mamba_conv_bias": True,
             # llama.cpp's norm comes after the gate
             "mamba_norm_before_gate": lambda config: (

@@ -10,15 +10,19 @@ them rotated, and may do without values; in one of its models every feed-forward
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from quantizer.architectures import metadata_rows as rows
 from quantizer.architectures import shapes
 from quantizer.architectures.architecture import Architecture, Layout, RequiredTensors, Settings, TensorNames, Value
 from quantizer.checkpoint.config import CheckpointError, Config
-from quantizer.convert.derived_tensors import Cut, ExtendedTensor, plus_one, whole_tensor
+from quantizer.convert.derived_tensors import Cut, ExtendedTensor, RowFactors, plus_one, whole_tensor
 from quantizer.convert.source_model import GeneratedTensor
 
 _SOFTCAP = rows.f32("final_logit_softcapping", rows.number("final_logit_softcapping"))
@@ -26,25 +30,29 @@ _NORMS = ("ATTN_NORM", "ATTN_POST_NORM", "FFN_NORM", "FFN_PRE_NORM", "FFN_POST_N
 _ACTIVATION = {"hidden_activation": "gelu_pytorch_tanh"}
 
 
-def _query_scale(n_layers_of_27b: int) -> dict[str, Any]:
-    """Return llama.cpp's scale of queries: a head's size, and in the model of 27B the hidden size over the heads."""
+def _query_scale(n_layers_of_27b: int = 0) -> RowFactors:
+    """Return what queries are multiplied with, which llama.cpp divides by the root of a head's size.
 
-    def expected(config: Config) -> int:
-        if config.integer("num_hidden_layers") == n_layers_of_27b:
-            return config.integer("hidden_size") // config.integer("num_attention_heads")
-        return shapes.head_size(config)
+    In the model of 27B it is that of the hidden size over the heads.
+    """
 
-    return {"query_pre_attn_scalar": expected}
+    def factors(config: Config, n_rows: int) -> npt.NDArray[np.float32]:
+        own = config.integer("hidden_size") // config.integer("num_attention_heads")
+        own = own if config.integer("num_hidden_layers") == n_layers_of_27b else shapes.head_size(config)
+        wanted = config.optional_number("query_pre_attn_scalar") or own
+        return np.full(n_rows, math.sqrt(own / wanted), np.float32)
 
-
-def _windows(every: int) -> dict[str, Any]:
-    return {"sliding_window_pattern": every, "layer_types": rows.windows_but_every(every)}
+    return factors
 
 
 _GEMMA_3 = Architecture(
     hf_classes=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"),
     gguf_name="gemma3",
-    hyperparameters=(*rows.DECODER, *rows.RMS_NORM, *rows.WINDOW, _SOFTCAP, *rows.WINDOW_ROPE),
+    hyperparameters=(
+        *(rows.DECODER + rows.RMS_NORM + rows.WINDOW + rows.WINDOW_ROPE),
+        _SOFTCAP,
+        rows.windows_unless_every(6),
+    ),
     tensors=RequiredTensors(
         layer={
             **shapes.PRE_NORMS,
@@ -55,7 +63,10 @@ _GEMMA_3 = Architecture(
         }
     ),
     names=TensorNames(skipped_modules=("vision_tower.", "multi_modal_projector.")),
-    layout=Layout(value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one)),
+    layout=Layout(
+        value_maps=dict.fromkeys((*_NORMS, "ATTN_Q_NORM", "ATTN_K_NORM"), plus_one),
+        row_factors={"ATTN_Q_NORM": _query_scale(62)},
+    ),
     settings=Settings(
         # the smaller vision models have only settings that differ from these
         defaults={
@@ -71,9 +82,6 @@ _GEMMA_3 = Architecture(
         },
         assumed={
             **_ACTIVATION,
-            **_query_scale(62),
-            **_windows(6),
-            "tie_word_embeddings": True,
             "use_bidirectional_attention": False,
         },
     ),
@@ -86,8 +94,9 @@ _EMBEDDING_GEMMA = replace(
     names=replace(_GEMMA_3.names, skipped_modules=(), renames={r"^(?!model\.|dense_)": "model."}),
     settings=_GEMMA_3.settings.plus(
         defaults={"use_bidirectional_attention": False},
-        assumed={"query_pre_attn_scalar": shapes.head_size, "use_bidirectional_attention": True},
+        assumed={"tie_word_embeddings": True, "use_bidirectional_attention": True},
     ),
+    layout=replace(_GEMMA_3.layout, row_factors={"ATTN_Q_NORM": _query_scale()}),
     dense_modules=("dense_2", "dense_3"),
 )
 
@@ -125,6 +134,7 @@ GEMMA = (
         gguf_name="gemma2",
         hyperparameters=(
             *(rows.DECODER + rows.RMS_NORM + rows.WINDOW),
+            rows.windows_unless_every(2),
             # llama.cpp caps both in any case; without these rows by the usual values
             rows.f32("final_logit_softcapping", _cap("final_logit_softcapping", _OUT_OF_REACH)),
             rows.f32("attn_logit_softcapping", _cap("attn_logit_softcapping", _HARDLY_REACHED)),
@@ -132,10 +142,10 @@ GEMMA = (
         tensors=RequiredTensors(
             layer={**shapes.PRE_NORMS, **shapes.POST_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}
         ),
-        layout=Layout(value_maps=dict.fromkeys(_NORMS, plus_one)),
+        layout=Layout(value_maps=dict.fromkeys(_NORMS, plus_one), row_factors={"ATTN_Q": _query_scale(46)}),
         settings=Settings(
             defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
-            assumed={**_ACTIVATION, **_query_scale(46), **_windows(2), "tie_word_embeddings": True},
+            assumed={**_ACTIVATION, "tie_word_embeddings": True},
             nullable=("attn_logit_softcapping", "final_logit_softcapping"),
         ),
         approximations=_uncapped_attention,

@@ -318,7 +318,7 @@ _MINICPM = replace(
     settings=replace(
         _PLAIN.settings,
         defaults={"tie_word_embeddings": True, "scale_emb": 1.0, "scale_depth": 1.0, "dim_model_base": 1},
-        assumed={**_ASSUMED, "attention_bias": False, "num_experts": 0},
+        assumed={**_ASSUMED, "num_experts": 0},
     ),
 )
 

@@ -24,8 +24,8 @@ _DENSE = Architecture(
         rows.u32("rope.dimension_count", rows.partly_rotated(0.5)),
     ),
     tensors=RequiredTensors(
-        # llama.cpp does not look for tied embeddings
         model=shapes.decoder_with_bias,
+        needs_output=True,
         layer={
             **shapes.PRE_NORMS,
             **shapes.biases(shapes.PRE_NORMS),
@@ -34,7 +34,7 @@ _DENSE = Architecture(
         },
     ),
     layout=Layout(value_maps=dict.fromkeys(("ATTN_NORM", "FFN_NORM", "OUTPUT_NORM"), plus_one)),
-    settings=Settings(assumed={"hidden_act": "relu2", "tie_word_embeddings": False, "head_dim": shapes.even_head_size}),
+    settings=Settings(assumed={"hidden_act": "relu2", "head_dim": shapes.even_head_size}),
 )
 
 
@@ -145,8 +145,6 @@ _HYBRID = Architecture(
             "mlp_hidden_act": "relu2",
             "mamba_hidden_act": "silu",
             "use_bias": False,
-            "mlp_bias": False,
-            "attention_bias": False,
             "use_conv_bias": True,
             "mamba_proj_bias": False,
             "sliding_window": None,

@@ -25,7 +25,8 @@ from quantizer.convert.source_model import FileTensor, RearrangedTensor, SourceT
 
 _EXPERT_ROWS = (*rows.EXPERTS, rows.u32("expert_feed_forward_length", "moe_intermediate_size"))
 _SHARED_EXPERT_ROW = rows.u32("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
-_ASSUMED = {"hidden_act": "silu", "use_sliding_window": False}
+_ASSUMED = {"hidden_act": "silu"}
+_WINDOWLESS = {"use_sliding_window": False}
 # in llama.cpp every layer has experts
 _ASSUMED_OF_EXPERTS = {**_ASSUMED, "decoder_sparse_step": 1, "mlp_only_layers": []}
 _SHARED_EXPERT: shapes.Dimensions = {
@@ -39,19 +40,19 @@ _DENSE = (
         gguf_name="qwen2",
         hyperparameters=rows.DECODER + rows.RMS_NORM,
         tensors=RequiredTensors(layer={**shapes.LLAMA_LAYER, **shapes.QKV_BIASES}),
-        settings=Settings(assumed=_ASSUMED),
+        settings=Settings(defaults=_WINDOWLESS, assumed=_ASSUMED),
     ),
     Architecture(
         hf_classes=("Qwen3ForCausalLM",),
         gguf_name="qwen3",
         hyperparameters=rows.DECODER + rows.RMS_NORM,
         tensors=RequiredTensors(layer={**shapes.LLAMA_LAYER, **shapes.HEAD_NORMS}),
-        settings=Settings(assumed=_ASSUMED),
+        settings=Settings(defaults=_WINDOWLESS, assumed=_ASSUMED),
     ),
 )
 
 
-QWEN = (
+_TEXT = (
     *_DENSE,
     *(
         replace(entry, hf_classes=(name,), tensors=replace(entry.tensors, model=shapes.decoder_body))
@@ -70,7 +71,7 @@ QWEN = (
             }
         ),
         layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
-        settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": False}),
+        settings=Settings(defaults=_WINDOWLESS, assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": False}),
     ),
     Architecture(
         hf_classes=("Qwen3MoeForCausalLM",),
@@ -78,9 +79,10 @@ QWEN = (
         hyperparameters=rows.DECODER + rows.RMS_NORM + _EXPERT_ROWS,
         tensors=RequiredTensors(layer={**shapes.NORMED_ATTENTION, **shapes.HEAD_NORMS, **shapes.EXPERT_FEED_FORWARD}),
         layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
-        settings=Settings(assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": True}),
+        settings=Settings(defaults=_WINDOWLESS, assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": True}),
     ),
 )
+QWEN = tuple(map(rows.capped_at_window, _TEXT))
 
 
 _SECTIONS = (11, 11, 10)  # transformers' default division of rotations
@@ -246,7 +248,7 @@ QWEN35 = (
         ),
         settings=replace(
             _QWEN35_EXPERTS.settings,
-            assumed={**_ASSUMED_OF_EXPERTS, **_QWEN35.settings.assumed, "norm_topk_prob": True},
+            assumed={**_ASSUMED_OF_EXPERTS, **_WINDOWLESS, **_QWEN35.settings.assumed, "norm_topk_prob": True},
         ),
     ),
 )
@@ -330,7 +332,7 @@ _VL = (
     replace(
         _VL_3,
         hyperparameters=_VL_3.hyperparameters + _DEEPSTACK,
-        settings=_VL_3.settings.plus(assumed={"attention_bias": False}),
+        settings=_VL_3.settings.plus(assumed={"attention_bias": False, **_WINDOWLESS}),
         approximations=_unrotated,
     ),
     replace(
@@ -346,7 +348,7 @@ _VL = (
                 ".experts.down_proj": {".experts.down_proj.weight": _DOWN},
             },
         ),
-        settings=_VL_EXPERTS.settings.plus(assumed={"attention_bias": False}),
+        settings=_VL_EXPERTS.settings.plus(assumed={"attention_bias": False, **_WINDOWLESS}),
         approximations=_unrotated,
     ),
 )

@@ -145,6 +145,7 @@ _K_EXAONE = Architecture(
             **shapes.HEAD_NORMS,
             **(shapes.GATED_FEED_FORWARD if i < config.integer("first_k_dense_replace") else _EXPERTS),
         },
+        needs_output=True,
         generate=rows.frequency_divisors,
     ),
     names=TensorNames(unused=("mtp.",)),
@@ -157,7 +158,6 @@ _K_EXAONE = Architecture(
             "scoring_func": "sigmoid",
             "mlp_layer_types": dense_before_sparse,
             "sliding_window_pattern": _known_pattern,
-            "tie_word_embeddings": False,
         },
     ),
 )

@@ -237,6 +237,10 @@ _TWO_DENSE = {"mlp_layer_types": ["dense", "dense", "sparse", "sparse"], "first_
 # with few heads many tokens score nothing at all, and which of those are chosen is anybody's guess
 _INDEXED = _LATENT | {"q_lora_rank": 24, "index_n_heads": 32, "index_head_dim": 64, "n_group": 1, "topk_group": 1}
 
+_TIED = {"tie_word_embeddings": True}
+_BIASED = {"attention_bias": True, "mlp_bias": True}
+_HALF_WINDOWED = {"use_sliding_window": True, "sliding_window": 128, "max_window_layers": 2}
+
 # name -> transformers' config class, and what it is told beyond `_PLAIN`
 CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaConfig", {"rope_parameters": _LLAMA_3}),
@@ -434,6 +438,29 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "cohere2moe-fused": ("Cohere2MoeConfig", _COHERE | {"tie_word_embeddings": False}),
     "laguna": ("LagunaConfig", _LAGUNA | {"num_attention_heads_per_layer": [4, 6, 6, 4]}),
     "laguna-fused": ("LagunaConfig", _LAGUNA | {"gating": "per-element"} | _FULL | {"sliding_window": 40}),
+    # settings that were refused once
+    "gemma2-pattern": ("Gemma2Config", _GEMMA | _FULL_FIRST | {"query_pre_attn_scalar": 20}),
+    "gemma3-pattern": ("Gemma3TextConfig", _GEMMA | _FULL_FIRST | {"query_pre_attn_scalar": 20}),
+    "gemma3-untied": ("Gemma3TextConfig", _GEMMA | {"tie_word_embeddings": False}),
+    "cohere2-pattern": ("Cohere2Config", _FULL_FIRST | {"sliding_window": 40, "logit_scale": 0.25}),
+    "gpt-oss-tied": ("GptOssConfig", _SINKING | _FULL_FIRST | _TIED),
+    "apertus-biased": ("ApertusConfig", _TIED | {"attention_bias": True, "rope_parameters": _LLAMA_3}),
+    "gptneox-tied": ("GPTNeoXConfig", _TIED | {"num_key_value_heads": None}),
+    "phi2-tied": ("PhiConfig", _TIED | {"num_key_value_heads": 4}),
+    "nemotron-tied": ("NemotronConfig", _TIED),
+    "minimax-m2-tied": ("MiniMaxM2Config", _FEW | _HALF_ROTATED | _TIED),
+    "exaone-moe-tied": ("ExaoneMoeConfig", _K_EXAONE | _TIED),
+    "mimo2-tied": ("MiMoV2FlashConfig", _ROTATED_APART | _MIMO | _GROUPS | _TIED),
+    "olmoe-tied": ("OlmoeConfig", _ALIKE | _TIED | {"num_experts": 8}),
+    "dots1-tied": ("Dots1Config", _ALIKE | _DEALT | _GROUPS | _TIED),
+    "nemotron-h-biased": (
+        "NemotronHConfig",
+        _NEMOTRON | _BIASED | {"layers_block_type": ["linear_attention", "mlp", "full_attention"]},
+    ),
+    "falcon-h1-biased": ("FalconH1Config", _SIDE_BY_SIDE | {"mlp_bias": True}),
+    "minicpm-biased": ("GraniteConfig", _AS_MINICPM | {"attention_bias": True}),
+    "qwen2-window": ("Qwen2Config", _HALF_WINDOWED),
+    "qwen3moe-window": ("Qwen3MoeConfig", _HALF_WINDOWED | _EXPERTS | {"head_dim": 32, "norm_topk_prob": True}),
     "qwen2audio": ("Qwen2Config", {}),
     "audioflamingo3": ("Qwen2Config", {}),
     "qwen3asr": ("Qwen3Config", {"head_dim": 32}),
@@ -449,7 +476,7 @@ _PUBLISHED_AS = {
     "llama-both-sides": "LlamaBidirectionalModel",
     "qwen25omni-published": "Qwen2_5OmniModel",
     "lighton-ocr-published": "LightOnOCRForConditionalGeneration",
-} | dict.fromkeys(("minicpm", "minicpm-tied"), "MiniCPMForCausalLM")
+} | dict.fromkeys(("minicpm", "minicpm-tied", "minicpm-biased"), "MiniCPMForCausalLM")
 # what their config.json has beside the settings of transformers' class
 _PUBLISHED_SETTINGS = {"MiniCPMForCausalLM": {"scale_emb": 12.0, "scale_depth": 1.4, "dim_model_base": 32}}
 # those whose experts are saved in one tensor for each layer

@@ -40,7 +40,6 @@ def rows(name: str, **settings: Any) -> dict[str, Any]:
         ("minicpm3", "dim_model_base", 64),
         ("exaone4", "sliding_window", 4096),
         ("exaone-moe", "sliding_window_pattern", 3),
-        ("exaone-moe", "tie_word_embeddings", True),
         ("hunyuan", "attention_bias", True),
         ("hunyuan-moe", "moe_intermediate_size", [48]),
         ("hunyuan-moe", "num_shared_expert", 2),

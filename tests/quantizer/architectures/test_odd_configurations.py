@@ -311,3 +311,90 @@ def test_the_kind_that_published_qwen_2_vl_names_is_no_scaling() -> None:
     config = OUTLINES["qwen2vl"]["config"] | {"rope_parameters": None, "rope_scaling": rope}
     assert divisors_of(config) == []
     assert TYPE not in rows_of(config)
+
+
+PATTERN = "attention.sliding_window_pattern"
+
+
+@pytest.mark.parametrize(
+    ("name", "every"), [("gemma2", 2), ("gemma3", 6), ("gemma-embedding", 6), ("cohere2", 4), ("gpt-oss", 2)]
+)
+def test_windows_are_listed_where_they_are_not_those_that_the_graph_assumes(name: str, every: int) -> None:
+    """Random checkpoints with another pattern: at most 4.4e-7 off."""
+    config = {**OUTLINES[name]["config"], "num_hidden_layers": 4}
+    for unlisted in ("layer_types", "sliding_window_pattern", "_sliding_window_pattern"):
+        config.pop(unlisted, None)
+    usual = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(4)]
+    assert PATTERN not in rows_of(config)
+    assert PATTERN not in rows_of(config | {"layer_types": usual})
+    kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
+    assert rows_of(config | {"layer_types": kinds})[PATTERN] == [False, True, True, False]
+    assert rows_of(config | {"sliding_window_pattern": 3})[PATTERN] == [True, True, False, True]
+    with pytest.raises(CheckpointError, match="does not list every layer"):
+        rows_of(config | {"layer_types": kinds[:3]})
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("gemma2", "ATTN_Q"), ("gemma3", "ATTN_Q_NORM"), ("gemma-embedding", "ATTN_Q_NORM")]
+)
+@pytest.mark.parametrize("scalar", [None, 20, 32, 144])
+def test_queries_of_gemma_are_scaled_by_the_scalar_of_its_config(name: str, kind: str, scalar: int | None) -> None:
+    config = OUTLINES[name]["config"] | {"query_pre_attn_scalar": scalar, "head_dim": 32}
+    architecture, parsed = find_architecture(config)
+    factors = architecture.layout.row_factors[kind](parsed, 2)
+    assert factors == pytest.approx([math.sqrt(32 / (scalar or 32))] * 2)
+
+
+def test_the_largest_gemma_divides_its_queries_as_its_graph_does() -> None:
+    large = {"query_pre_attn_scalar": 16, "hidden_size": 64, "num_attention_heads": 4, "head_dim": 32}
+    for name, kind, n_layers in (("gemma2", "ATTN_Q", 46), ("gemma3", "ATTN_Q_NORM", 62)):
+        config = OUTLINES[name]["config"] | large | {"num_hidden_layers": n_layers, "layer_types": None}
+        architecture, parsed = find_architecture(config)
+        assert architecture.layout.row_factors[kind](parsed, 1) == [1.0]
+
+
+@pytest.mark.parametrize("name", ["qwen2", "qwen3", "qwen3moe", "qwen2moe", "internvl", "qwen2vl"])
+@pytest.mark.parametrize(
+    ("settings", "n_context"),
+    [
+        ({"use_sliding_window": True}, 48),
+        ({"use_sliding_window": True, "max_window_layers": 0}, 48),
+        ({"use_sliding_window": True, "max_window_layers": 512}, 256),
+        ({"use_sliding_window": True, "layer_types": ["full_attention"]}, 256),
+        ({"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, 48),
+        ({"use_sliding_window": False}, 256),
+        ({"use_sliding_window": None}, 256),
+    ],
+)
+def test_a_window_of_some_layers_of_a_qwen_limits_the_context(
+    name: str, settings: dict[str, Any], n_context: int
+) -> None:
+    windowless = {"sliding_window": 48, "max_position_embeddings": 256, "max_window_layers": 0, "layer_types": None}
+    config = OUTLINES[name]["config"]
+    own = config.get("text_config", config) | windowless | settings
+    config = {**config, "text_config": own} if "text_config" in config else own
+    assert rows_of(config)["context_length"] == n_context
+    assert (f"to {n_context} of 256 tokens" in warnings_of(config)) == (n_context < 256)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("apertus", "attention_bias"),
+        ("minicpm", "attention_bias"),
+        ("nemotron-h", "attention_bias"),
+        ("nemotron-h", "mlp_bias"),
+        ("falcon-h1", "mlp_bias"),
+    ],
+)
+def test_biases_that_the_graph_adds_are_taken(name: str, setting: str) -> None:
+    """Random checkpoints with them: at most 2.1e-7 off. A bias that no graph adds is refused before it is written."""
+    find_architecture(OUTLINES[name]["config"] | {setting: True})
+
+
+@pytest.mark.parametrize(("name", "rows"), [("dots1", (2, 1)), ("mimo2", (2, 1))])
+def test_experts_are_chosen_within_groups_where_there_are_several(name: str, rows: tuple[int, int]) -> None:
+    keys = ("expert_group_count", "expert_group_used_count")
+    config = OUTLINES[name]["config"] | {"n_group": 2, "topk_group": 1}
+    assert tuple(rows_of(config)[key] for key in keys) == rows
+    assert not set(keys) & rows_of(config | {"n_group": 1}).keys()
