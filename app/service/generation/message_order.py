@@ -65,8 +65,8 @@ _CALL_PROBES: Mapping[str, tuple[str, ...]] = {
     "takes_assistants": ("UAAU", "UACTAU", "UCTAAU"),
     "takes_assistant_first": ("AU", "SAU", "CTU"),
     "takes_user_after_result": ("UCTU", "UCTUAU"),
-    "takes_result_without_call": ("TU", "UTU"),
-    "takes_call_without_result": ("UCU",),
+    "takes_result_without_call": ("TU", "UTU", "TTUT"),
+    "takes_call_without_result": ("UCU", "UC"),
     "takes_parallel_calls": ("UDTT",),
     "takes_call_after_result": ("UCTCT",),
     "takes_text_with_call": ("UBT", "UBTAU"),
@@ -211,7 +211,7 @@ def with_whole_calls(messages: Sequence[Message], order: TemplateOrder) -> list[
         texts, said = [], []
         kept: list[ToolCall] = []
         for call, result in pairs:
-            is_open = result is None and bool(rest) and not order.takes_call_without_result
+            is_open = result is None and not order.takes_call_without_result
             if call.arguments_object() is not None and not is_open:
                 kept.append(call)
                 continue

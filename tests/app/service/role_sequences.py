@@ -43,7 +43,21 @@ Body = dict[str, Any]
 # What some template refuses, or leaves a text of out, and some client sends.
 HARD = (
     *("SSU", "USU", "SUAU", "SAU", "SUASU", "UUAU", "UAAU", "AU", "ST", "TU", "UT", "CTU", "CUT", "UCU", "UBTAU"),
-    *("UBTBTAU", "UCTU", "SUCTUAU", "UCTSU", "UCTCTAU", "UDTTAU", "UDTU", "UDTTDTTAU", "BAU", "UCCT"),
+    *(
+        "UBTBTAU",
+        "UCTU",
+        "SUCTUAU",
+        "UCTSU",
+        "UCTCTAU",
+        "UDTTAU",
+        "UDTU",
+        "UDTTDTTAU",
+        "BAU",
+        "UCCT",
+        "TTUT",
+        "UC",
+        "UBCTT",
+    ),
 )
 
 
@@ -69,14 +83,17 @@ def conversation(letters: str) -> list[Message]:
 
 def says_all(prompt: str, messages: Sequence[Message]) -> bool:
     """Return whether `prompt` has each text of `messages`, in order. Calls at once may be written one after the other,
-    each before its result: their arguments only have to come after what was said before them."""
-    end = 0
+    each before its result: their arguments only have to come after what was said before them, and results that follow
+    each other may change places."""
+    end = before_results = 0
     for message in messages:
+        if message.role != "tool":
+            before_results = end
         if message.content:
-            place = prompt.find(message.content, end)
+            place = prompt.find(message.content, before_results if message.role == "tool" else end)
             if place < 0:
                 return False
-            end = place + len(message.content)
+            end = max(end, place + len(message.content))
         places = [prompt.find(json.loads(call.arguments)["city"], end) for call in message.calls]
         if any(place < 0 for place in places):
             return False
@@ -301,7 +318,7 @@ def twin(refused: Collection[str], *, has_calls: bool) -> str:
     return _TWIN.replace("WRONG", wrong).replace("CALLS", calls).replace("TEXT", text).replace("SKIPS", skips)
 
 
-# When a twin raises: `m` is a message, `p` the one before it, `n` the one after it, `a` whether it is an answer.
+# When a twin raises: `m` is a message, `p` the one before it, `n` the one after it, `s` all before it but systems.
 _REFUSALS = {
     "system": "m.role == 'system'",
     "several_systems": "m.role == p.role == 'system'",
@@ -309,7 +326,7 @@ _REFUSALS = {
     "no_user": "not (messages | selectattr('role', 'equalto', 'user') | list)",
     "users": "m.role == p.role == 'user'",
     "assistants": "m.role == p.role == 'assistant'",
-    "assistant_first": "m.role == 'assistant' and (not p or p.role == 'system')",
+    "assistant_first": "m.role == 'assistant' and not s",
     "user_after_result": "m.role == 'user' and p.role == 'tool'",
     "result_without_call": "m.role == 'tool' and not (p.tool_calls or p.role == 'tool')",
     "call_without_result": "m.tool_calls and n and n.role != 'tool'",
@@ -321,6 +338,7 @@ _REFUSALS = {
 }
 _TWIN = """{%- for t in tools or [] %}<tools>{{ t | tojson }}{% endfor -%}
 {%- for m in messages %}{% set p = loop.previtem or {} %}{% set n = loop.nextitem or {} -%}
+{%- set s = messages[:loop.index0] | rejectattr('role', 'equalto', 'system') | list -%}
 {%- if WRONG %}{{ raise_exception('no') }}{% endif -%}
 {%- if SKIPS %}<{{ m.role }}>TEXTCALLS{% endif %}{% endfor %}<assistant>"""
 _CALLS = """{% for c in m.tool_calls or [] -%}

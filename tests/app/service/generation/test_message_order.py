@@ -72,6 +72,11 @@ def ordered(messages: Sequence[Message], **refused: bool) -> list[Message]:
             [U, Message("assistant", 'Incomplete call of weather: {"city": "Åre"}'), U2],
         ),
         (
+            "takes_call_without_result",
+            [U, asking(call("a"))],
+            [U, Message("assistant", 'Incomplete call of weather: {"city": "Åre"}')],
+        ),
+        (
             "takes_parallel_calls",
             [U, asking(call("a"), call("b"), content="Wait."), result("b", "2"), result("a", "1")],
             [U, asking(call("a"), content="Wait."), result("a", "1"), asking(call("b")), result("b", "2")],
