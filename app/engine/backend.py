@@ -159,11 +159,9 @@ class Backend(Protocol):
 
     def restore_checkpoint(self, sequence_id: int, source_id: int | None, n_tokens: int, checkpoint: State) -> bool:
         """Make a sequence the first `n_tokens` of `source_id`, after which these tokens had the states of `checkpoint`.
-
         The two may be one sequence; otherwise the target is empty and shares the source's cells. Without
         `facts.has_attention` there are no cells, and the source is None. Return False, leaving the target empty, if the
-        checkpoint does not fit.
-        """
+        checkpoint does not fit."""
 
     def interrupt(self) -> None:
         """Interrupt the running decode, from any thread. A late call may interrupt the next one, which is repeated."""

@@ -54,14 +54,10 @@ class _Cell:
 
 
 class FakeBackend:
-    """A `Backend` whose answers are letters chosen by a hash. Each decode takes at least `step_s` seconds.
-
-    A prompt with <say>TEXT</say> is answered with the last such TEXT, one with <noise>N</noise> with N letters that
-    depend on the whole prompt and match no draft.
-
-    One token in `end_every` ends the answer. Most others depend on the last two tokens only, so that text repeats and
-    drafts are accepted, the rest on all previous tokens.
-    """
+    """A `Backend` whose answers are letters chosen by a hash. Each decode takes at least `step_s` seconds. A prompt
+    with <say>TEXT</say> is answered with the last such TEXT, one with <noise>N</noise> with N letters that depend on
+    the whole prompt and match no draft. One token in `end_every` ends the answer. Most others depend on the last two
+    tokens only, so that text repeats and drafts are accepted, the rest on all previous tokens."""
 
     def __init__(
         self,

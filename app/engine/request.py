@@ -209,11 +209,9 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """An output token: its bytes, its log probability (natural), and the most likely tokens at its position, by id.
-
     `piece` is empty for a special token; `top` and an echoed prompt contain the text of special tokens. `offset` is
     where its text begins, in characters of the answer. Probabilities are the model's own, before samplers; the first
-    token of a prompt has none.
-    """
+    token of a prompt has none."""
 
     piece: bytes
     logprob: float | None
@@ -224,12 +222,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of one answer. `n_cached_tokens` of the prompt were not computed again.
-
-    The answer took `n_passes` through the model; accepted drafts make them fewer than its tokens. `n_dropped_tokens`
-    of prompt and answer were dropped by context shifts. `n_reasoning_tokens` of the answer were followed as reasoning,
-    which `is_reasoning_cut` where the engine ended it.
-    """
+    """Token counts of one answer. `n_cached_tokens` of the prompt were not computed again. The answer took `n_passes`
+    through the model; accepted drafts make them fewer than its tokens. `n_dropped_tokens` of prompt and answer were
+    dropped by context shifts. `n_reasoning_tokens` of the answer were followed as reasoning, which `is_reasoning_cut`
+    where the engine ended it."""
 
     n_prompt_tokens: int = 0
     n_cached_tokens: int = 0

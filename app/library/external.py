@@ -40,10 +40,8 @@ _OWN_HOST, _OWN_NAMESPACE = "registry.ollama.ai", "library"
 
 
 def external_models(environment: Mapping[str, str] = os.environ) -> tuple[ModelRef, ...]:
-    """Return every GGUF in a program's usual folder, or the one that `environment` sets; sorted by name.
-
-    Unreadable files and folders are skipped.
-    """
+    """Return every GGUF in a program's usual folder, or the one that `environment` sets; sorted by name. Unreadable
+    files and folders are skipped."""
     home = _home_folder()
     found = (_lm_studio_models(home), _hugging_face_models(home, environment), _ollama_models(home, environment))
     return tuple(ref for models in found for ref in sorted(models, key=lambda ref: ref.id))

@@ -23,12 +23,10 @@ MAX_ROUNDS = 1000  # that a person may allow
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """What the person decided for all further calls of this chat.
-
-    `scope` is "tool" (of `server`), "server" (all its tools) or "command" (of that tool, whose argument list begins
-    with exactly `argv_prefix`). The rule allows such a call, or with `is_denied` refuses it. `fingerprint` is that of
-    the tool or server as the person saw it: what has become another since is not allowed by the rule.
-    """
+    """What the person decided for all further calls of this chat. `scope` is "tool" (of `server`), "server" (all its
+    tools) or "command" (of that tool, whose argument list begins with exactly `argv_prefix`). The rule allows such a
+    call, or with `is_denied` refuses it. `fingerprint` is that of the tool or server as the person saw it: what has
+    become another since is not allowed by the rule."""
 
     scope: Literal["tool", "server", "command"]
     server: str
@@ -41,10 +39,8 @@ class ApprovalRule:
 @dataclass(frozen=True, slots=True)
 class ToolSettings:
     """The tools of a chat. `enabled` has "server/tool", or "server" for all that it has; nothing is on by default.
-
     `folders` are the absolute paths that files may be read and written in. An answer has at most `max_rounds` rounds of
-    calls and results before the person is asked to go on.
-    """
+    calls and results before the person is asked to go on."""
 
     enabled: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
@@ -100,11 +96,9 @@ class Approver(Protocol):
 def verdict(
     rules: Sequence[ApprovalRule], tool: ServerTool, argv: Sequence[str] = (), trusted: Collection[str] = ()
 ) -> Verdict:
-    """Return whether a call of `tool`, with `argv` if it is a command, may run; a refusal of `rules` counts first.
-
-    A command is allowed by the exact beginning of its arguments only. A tool or server that changed since it was
-    allowed is asked about again. What only reads needs no question on the servers that are `trusted`.
-    """
+    """Return whether a call of `tool`, with `argv` if it is a command, may run; a refusal of `rules` counts first. A
+    command is allowed by the exact beginning of its arguments only. A tool or server that changed since it was allowed
+    is asked about again. What only reads needs no question on the servers that are `trusted`."""
     matching = [rule for rule in rules if _matches(rule, tool, argv)]
     if any(rule.is_denied for rule in matching):
         return Verdict.DENY
@@ -163,11 +157,8 @@ class NextStep:
 
 
 def next_step(rounds: Sequence[Sequence[ToolCall]], max_rounds: int, n_granted: int = 0) -> NextStep:
-    """Return what comes after `rounds`, the calls of each round since the question.
-
-    `n_granted` is how many of them there were when the person last let the model go on, 0 if they were not asked: it
-    may then use `max_rounds` more.
-    """
+    """Return what comes after `rounds`, the calls of each round since the question. `n_granted` is how many of them
+    there were when the person last let the model go on, 0 if they were not asked: it may then use `max_rounds` more."""
     calls = [call for made in rounds for call in made]
     granted = sum(map(len, rounds[:n_granted]))
     n_repeats = n_in_a_row(calls[granted:])

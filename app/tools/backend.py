@@ -29,11 +29,9 @@ async def _ignore_result(_: ToolResult) -> None: ...
 @dataclass(frozen=True, slots=True)
 class CallRequest:
     """A call that a model made, whose tool and arguments may be anything; the settings of its chat, and who is asked.
-
     `on_update` is awaited with the result so far before anything changes: with its title before the question, and with
     each file change before it is made. `on_progress` never waits. The text of the end has at most `max_characters`
-    (`app.tools.tool.characters_for` knows how many a context has room for).
-    """
+    (`app.tools.tool.characters_for` knows how many a context has room for)."""
 
     call: ToolCall
     settings: ToolSettings
@@ -53,10 +51,8 @@ class ToolBackend(Protocol):
         """Return the tools that are switched on. A server that does not start offers none; `servers` says why."""
 
     async def run(self, request: CallRequest) -> FinishedCall:
-        """Run a call: check its arguments, ask where the rules do not decide, run it, bound its output.
-
-        Cancelling this stops the call; the caller then stores it as cancelled.
-        """
+        """Run a call: check its arguments, ask where the rules do not decide, run it, bound its output. Cancelling this
+        stops the call; the caller then stores it as cancelled."""
 
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
         """Restore files as they were before `changes`, the last one first, and return what that changed, which can be

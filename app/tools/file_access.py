@@ -35,11 +35,9 @@ _CHANGED = "Read it again, and decide anew."
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file as it was when it was read: the SHA-256 and size of its content, and its permission bits.
-
-    `content` is None for more than `MAX_FILE_BYTES`. `stamp` tells it from a later version: device, inode, size and
-    time of change. Where there is no file, `sha256` is "" and `mode` -1.
-    """
+    """A file as it was when it was read: the SHA-256 and size of its content, and its permission bits. `content` is
+    None for more than `MAX_FILE_BYTES`. `stamp` tells it from a later version: device, inode, size and time of change.
+    Where there is no file, `sha256` is "" and `mode` -1."""
 
     sha256: str = ""
     content: bytes | None = None
@@ -57,10 +55,8 @@ NO_FILE = FileState()
 
 
 class OpenFolder:
-    """A folder that is held open; `n_made` of the last folders of its path were made. Names have no separators.
-
-    Methods raise OSError where the system refuses, and StorageError where said.
-    """
+    """A folder that is held open; `n_made` of the last folders of its path were made. Names have no separators. Methods
+    raise OSError where the system refuses, and StorageError where said."""
 
     def __init__(self, path: Path, descriptor: int | None, n_made: int = 0) -> None:
         self.path = path
@@ -113,11 +109,9 @@ class OpenFolder:
     def replace(
         self, name: str, content: bytes, mode: int, expected: FileState, on_partial: Callable[[Path], None]
     ) -> None:
-        """Give a file new content: readers see the old or the new, which survives a power failure on return.
-
-        `mode` are its permission bits, -1 those of a new file. `on_partial` gets the path of the partial file before it
-        is made. Raises StorageError, having changed nothing, if the file is no longer as `expected`.
-        """
+        """Give a file new content: readers see the old or the new, which survives a power failure on return. `mode` are
+        its permission bits, -1 those of a new file. `on_partial` gets the path of the partial file before it is made.
+        Raises StorageError, having changed nothing, if the file is no longer as `expected`."""
         partial = f"{_PREFIX}{os.getpid()}.{next(_counter)}{_SUFFIX}"
         on_partial(self.path / partial)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _BINARY

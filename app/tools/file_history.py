@@ -68,10 +68,8 @@ class FileHistory:
         self._limits = limits
 
     def prepare(self, path: Path, state: FileState, content: bytes) -> FileChange:
-        """Store what a file at the resolved `path` holds and what it will hold, and return the change to record.
-
-        The next step is `write`. A file too large to keep is not stored; its change says so.
-        """
+        """Store what a file at the resolved `path` holds and what it will hold, and return the change to record. The
+        next step is `write`. A file too large to keep is not stored; its change says so."""
         assert len(content) <= MAX_FILE_BYTES
         is_kept = not state.exists or state.content is not None
         with self._locked():
@@ -102,12 +100,10 @@ class FileHistory:
         return content
 
     def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
-        """Restore files as they were before `changes`, the last one first, and return what that changed.
-
-        Changes that never came to pass or are undone already are left out, so that an undo which was killed can be
-        repeated. Raises StorageError: having changed nothing, for a file that was changed since, for one that was too
-        large to keep and where a content is no longer kept; and where the disk fails in the middle.
-        """
+        """Restore files as they were before `changes`, the last one first, and return what that changed. Changes that
+        never came to pass or are undone already are left out, so that an undo which was killed can be repeated. Raises
+        StorageError: having changed nothing, for a file that was changed since, for one that was too large to keep and
+        where a content is no longer kept; and where the disk fails in the middle."""
         with self._locked():
             steps = self._planned(changes)
             for _, state, _ in steps:

@@ -29,12 +29,10 @@ class ToolOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A change of one file: its absolute path, and the SHA-256 of its content before and after in the file history.
-
-    An empty `before` is a file that did not exist, an empty `after` one that was removed. `mode` are the permission
-    bits from before, -1 where there was no file. The last `n_new_folders` folders of the path were made for the file.
-    A file too large for the history is not kept: the change cannot be undone.
-    """
+    """A change of one file: its absolute path, and the SHA-256 of its content before and after in the file history. An
+    empty `before` is a file that did not exist, an empty `after` one that was removed. `mode` are the permission bits
+    from before, -1 where there was no file. The last `n_new_folders` folders of the path were made for the file. A file
+    too large for the history is not kept: the change cannot be undone."""
 
     path: str
     before: str
@@ -46,12 +44,10 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """The result of call `call_id` of `tool` on `server`; `title` is what it did in a line ("read notes.md").
-
-    `detail` says how it went ("exit status 1", "+3 −1 lines"). `n_bytes` is the size of the whole output, of which the
-    message may have a part. `diff` is what a write changes, as the question before it showed that, bounded. `changes`
-    are undone by the file history; those of a call that `is_undone` were.
-    """
+    """The result of call `call_id` of `tool` on `server`; `title` is what it did in a line ("read notes.md"). `detail`
+    says how it went ("exit status 1", "+3 −1 lines"). `n_bytes` is the size of the whole output, of which the message
+    may have a part. `diff` is what a write changes, as the question before it showed that, bounded. `changes` are
+    undone by the file history; those of a call that `is_undone` were."""
 
     call_id: str
     tool: str
@@ -114,10 +110,8 @@ class Effect(Enum):
 @dataclass(frozen=True, slots=True)
 class ServerTool:
     """A tool of a server. `definition.name` is its name for models, unique among all tools; `name` that on the server.
-
     `timeout_s` ends a call, 0 for no limit of its own. A server of others may change what a tool is: `fingerprint`
-    changes with it, and `server_fingerprint` with any tool of its server. Built-in tools have none.
-    """
+    changes with it, and `server_fingerprint` with any tool of its server. Built-in tools have none."""
 
     server: str
     name: str
@@ -131,11 +125,9 @@ class ServerTool:
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """A server as /tools lists it: its tools as far as known, and why they are not ("" where all is well).
-
-    `origin` says where it comes from: "built in", or the file that names it. `state` is "stopped", "ready", "running"
-    or "failed"; `prompts` and `resources` are the names that a server of others lists.
-    """
+    """A server as /tools lists it: its tools as far as known, and why they are not ("" where all is well). `origin`
+    says where it comes from: "built in", or the file that names it. `state` is "stopped", "ready", "running" or
+    "failed"; `prompts` and `resources` are the names that a server of others lists."""
 
     name: str
     origin: str
@@ -148,11 +140,9 @@ class ServerStatus:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a call would do, for the person who approves it; not yet safe for a terminal.
-
-    `title` is one line ("write notes.md", "run pytest -q"). `text` is a unified diff, the command with its folder and
-    environment, or the arguments as indented JSON. `argv` is that of a command.
-    """
+    """What a call would do, for the person who approves it; not yet safe for a terminal. `title` is one line ("write
+    notes.md", "run pytest -q"). `text` is a unified diff, the command with its folder and environment, or the arguments
+    as indented JSON. `argv` is that of a command."""
 
     kind: Literal["diff", "command", "arguments"]
     title: str
@@ -173,10 +163,8 @@ class ToolProgress:
 @dataclass(frozen=True, slots=True)
 class ToolOutput:
     """What a call returned: text of any length and content, still untrusted and unbounded, and how it went in a line.
-
     `n_bytes` is the size of the whole, if `text` is only a part of it. A call that `is_timed_out` was stopped by its
-    server because of its time.
-    """
+    server because of its time."""
 
     text: str
     is_error: bool = False
@@ -191,10 +179,8 @@ async def _record_nothing(_: FileChange) -> None: ...
 @dataclass(frozen=True, slots=True)
 class CallContext:
     """What a call may use: the folders of the chat, the first of which is where relative paths and commands begin.
-
     `record_change` is awaited before a file is changed, so that a kill between both loses nothing. `on_progress` never
-    waits. Of a longer text than `max_characters` the model gets head and tail: a server may choose better.
-    """
+    waits. Of a longer text than `max_characters` the model gets head and tail: a server may choose better."""
 
     folders: tuple[Path, ...] = ()
     on_progress: Callable[[ToolProgress], None] = lambda _: None

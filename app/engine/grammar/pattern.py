@@ -100,10 +100,9 @@ def pattern_of(schema: Mapping[str, Any]) -> object:
 def limited_pattern(
     expression: object, shortest: int, longest: int | None, written: InJson | RawText = _IN_JSON
 ) -> str:
-    """Return GBNF for strings that match and have `shortest` to `longest` characters, as they are `written`.
-
-    The lengths limit how often each part is repeated: one part alone exactly, several of them all alike, which is
-    narrower than the schema. Raises RequestError where there is no such string."""
+    """Return GBNF for strings that match and have `shortest` to `longest` characters, as they are `written`. The
+    lengths limit how often each part is repeated: one part alone exactly, several of them all alike, which is narrower
+    than the schema. Raises RequestError where there is no such string."""
     if not isinstance(expression, str):
         raise RequestError("The schema's pattern must be a string.", "Give a regular expression.")
     pattern, most = parse_pattern(expression, written), None

@@ -53,11 +53,9 @@ class _InitParams(ctypes.Structure):
 
 def measure_speed(device: int, free_bytes: int, clock: Callable[[], float] = time.perf_counter) -> DeviceSpeed | None:
     """Return how fast the native `device` with `free_bytes` reads weights and multiplies matrices, in about a second.
-
     Reading: the products of one vector with 256 MiB of matrices, or with a quarter of its memory. Computing: one such
     matrix with 512 vectors. The best of a few passes counts. None for a device with too little memory, without such
-    products, or that fails: loading a model onto it reports the cause.
-    """
+    products, or that fails: loading a model onto it reports the cause."""
     weight_bytes = min(_WEIGHT_BYTES, free_bytes // _MEMORY_SHARE)
     if weight_bytes < _LEAST_WEIGHT_BYTES:
         return None

@@ -30,12 +30,10 @@ _TOKEN = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|#.*|<\[(\d+)\]>|(<[
 
 
 class Grammar:
-    """Parser state of a GBNF text over one vocabulary, whose tokens `characters` groups and `piece` writes.
-
-    Stricter than llama.cpp's own grammars, which let a special token pass for its name and some invalid UTF-8 for a
-    character: here the text is what clients get, in whole characters. Tokens that the grammar names outside of quotes,
-    by id or name, always count. Raises RequestError for a grammar that is invalid or too complex.
-    """
+    """Parser state of a GBNF text over one vocabulary, whose tokens `characters` groups and `piece` writes. Stricter
+    than llama.cpp's own grammars, which let a special token pass for its name and some invalid UTF-8 for a character:
+    here the text is what clients get, in whole characters. Tokens that the grammar names outside of quotes, by id or
+    name, always count. Raises RequestError for a grammar that is invalid or too complex."""
 
     def __init__(
         self,

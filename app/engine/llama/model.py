@@ -316,9 +316,7 @@ def dry_compute_bytes(path: Path, config: RunConfig, parameters: LoadParameters)
 def unread_tensors(path: Path, names: Iterable[str], *, has_graph: bool) -> list[str]:
     """Return those of `names` that llama.cpp does not read of the model at `path`, by loading it without memory for
     weights. With `has_graph` its graph is built as well, which fails without a tensor that only a computation needs.
-
-    Raises EngineError with llama.cpp's message where it fails for another reason than unread tensors.
-    """
+    Raises EngineError with llama.cpp's message where it fails for another reason than unread tensors."""
     params, log = _model_params(), native_log()
     _leave_out_weights(params)
     params.n_gpu_layers = 0

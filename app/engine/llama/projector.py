@@ -114,11 +114,10 @@ def _is_contiguous(tensor: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProjectorOptions:
-    """How a projector runs: on the GPU that ggml calls `device`, or with `n_threads` on the processor.
-
-    A picture becomes at most `max_tokens`, and a chunk that must be computed in one batch at most `max_whole_tokens`;
-    `limits_tokens` makes libmtmd scale pictures down to that, where a projector allows it. `key` identifies its file.
-    """
+    """How a projector runs: on the GPU that ggml calls `device`, or with `n_threads` on the processor. A picture
+    becomes at most `max_tokens`, and a chunk that must be computed in one batch at most `max_whole_tokens`;
+    `limits_tokens` makes libmtmd scale pictures down to that, where a projector allows it. `key` identifies its
+    file."""
 
     key: str
     n_threads: int

@@ -22,11 +22,9 @@ def context_params(model: int) -> lib.llama_context_params:
 
 
 def scales_rotations(model: int) -> bool:
-    """Return whether llama.cpp multiplies what it rotates by more or less than one.
-
-    It would do so again to all keys each time that some of them move (`build_rope_shift` in src/llama-kv-cache.cpp,
-    0.3.36), as ggml's rope takes one factor for both. The factor is that of llama_context's constructor.
-    """
+    """Return whether llama.cpp multiplies what it rotates by more or less than one. It would do so again to all keys
+    each time that some of them move (`build_rope_shift` in src/llama-kv-cache.cpp, 0.3.36), as ggml's rope takes one
+    factor for both. The factor is that of llama_context's constructor."""
     scale = _number(model, "rope.scaling.attn_factor") or 1.0
     factor = _number(model, "rope.scaling.factor") or 1.0
     if _text(model, "rope.scaling.type") == "yarn" and factor > 1:

@@ -84,12 +84,10 @@ def best_fit(
     is_draft_chosen: bool,
     is_projector_chosen: bool,
 ) -> tuple[Planned, tuple[str, ...]]:
-    """Return the plan of a model with a draft and a projector, or with less where the model alone fits better.
-
-    Where a projector makes the model fit worse, it goes to the processor; one that was found, not chosen, is left out
-    then, and so is a found head, each with a notice. `planned` gets the paths of both, empty for none, and whether the
-    projector is on the processor.
-    """
+    """Return the plan of a model with a draft and a projector, or with less where the model alone fits better. Where a
+    projector makes the model fit worse, it goes to the processor; one that was found, not chosen, is left out then, and
+    so is a found head, each with a notice. `planned` gets the paths of both, empty for none, and whether the projector
+    is on the processor."""
 
     def rank(found: Planned) -> int:
         return plan_of(found).assessment.verdict.rank

@@ -41,11 +41,9 @@ _MAX_PENDING = 64
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
     """One run on `machine` (a `machine_key`) with `n_threads`: the decode of an answer at `depth`, or a prefill.
-
     `model` is its fingerprint, `work` the work of the devices for a token; `n_ubatch` counts for prefill. `at_s` is its
     end in seconds since 1970, `gpu_layers` the number of layers on GPUs, `others_share` the share of the processors
-    that other programs and the hypervisor took meanwhile; old records have 0 and None.
-    """
+    that other programs and the hypervisor took meanwhile; old records have 0 and None."""
 
     machine: str
     n_threads: int

@@ -31,11 +31,9 @@ _rank = attrgetter("rank")
 @dataclass(frozen=True, slots=True)
 class StepBudget:
     """Limits of a step: `n_tokens` in all, `n_prefill_tokens` for each running prompt while any sequence is decoding.
-
     One long prompt then leaves short gaps in the running answers, and several do not wait for many small steps: while 4
     prompts of 500 tokens arrive, the 95th percentile of the gaps is 6.0 s (Gemma 3 1B, 2 cores; llama-server 14.0 s).
-    `n_scored_tokens` limits scored prompts, to a quarter while any is decoding: logits take memory and time.
-    """
+    `n_scored_tokens` limits scored prompts, to a quarter while any is decoding: logits take memory and time."""
 
     n_tokens: int
     n_prefill_tokens: int

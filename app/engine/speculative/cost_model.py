@@ -267,12 +267,10 @@ class Acceptance:
 
 
 class Rejection(NamedTuple):
-    """What the rejection of a draft costs in an answer that has `n_known` tokens in the step.
-
-    The last `n_free` tokens can be removed at once. Of a draft that loses more, the known and the accepted tokens are
-    computed again in the next step. With `is_split` a batch is computed in parts, each of sequences with equally many
-    tokens (states), so the tokens of other answers cost a part of their own.
-    """
+    """What the rejection of a draft costs in an answer that has `n_known` tokens in the step. The last `n_free` tokens
+    can be removed at once. Of a draft that loses more, the known and the accepted tokens are computed again in the next
+    step. With `is_split` a batch is computed in parts, each of sequences with equally many tokens (states), so the
+    tokens of other answers cost a part of their own."""
 
     n_free: int = MAX_DRAFT_TOKENS
     n_known: int = 1
@@ -301,12 +299,10 @@ def best_draft_length(
     *,
     is_lasting: bool = False,
 ) -> DraftLength:
-    """Return the length with the most expected tokens for its cost, 0 if no draft is better.
-
-    `chances` are those of at most MAX_DRAFT_TOKENS tokens, of each if the ones before it are accepted. The step has
-    `n_step` tokens for `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token and
-    `pass_cost` that of drafting at all, in units of a step of one token; `is_lasting`: its source drafts at every step.
-    """
+    """Return the length with the most expected tokens for its cost, 0 if no draft is better. `chances` are those of at
+    most MAX_DRAFT_TOKENS tokens, of each if the ones before it are accepted. The step has `n_step` tokens for
+    `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token and `pass_cost` that of
+    drafting at all, in units of a step of one token; `is_lasting`: its source drafts at every step."""
     costs = _verify_costs(cost, n_step, n_answers, rejection, is_lasting=is_lasting)
     speed_without = n_answers / next(costs)
     best_length, best_speed = 0, speed_without

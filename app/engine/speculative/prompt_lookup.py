@@ -206,12 +206,10 @@ class _Tracker:
 
 
 class EditLookup:
-    """Drafts from the earlier part of the text that an answer repeats with changes: a name replaced, a line left out.
-
-    A suffix match is lost at each change and has to grow again. An edit lookup remembers the place in the earlier text
+    """Drafts from the earlier part of the text that an answer repeats with changes: a name replaced, a line left out. A
+    suffix match is lost at each change and has to grow again. An edit lookup remembers the place in the earlier text
     instead: after a change it expects the answer to return to that text a few tokens later, and it expects a
-    replacement again wherever the same words occur.
-    """
+    replacement again wherever the same words occur."""
 
     name = "edit lookup"
     evidence = AGREEMENT

@@ -88,12 +88,10 @@ def _seconds(known: SpeedMeasurement, cases: Sequence[_Case]) -> dict[_Case, flo
 
 
 class SpeedBench:
-    """A backend under test, made with `setting` and empty. Sequence 0 is measured, the others only add depth.
-
-    A model with states cannot drop what a step computed. There the steps of one size follow each other, as in an answer
-    whose drafts are accepted, and are held only where an answer would be. States that are held move on through memory
-    that the system provides once: with 52 MB of a Mamba-2 370M such a step of 4 tokens took four times as long.
-    """
+    """A backend under test, made with `setting` and empty. Sequence 0 is measured, the others only add depth. A model
+    with states cannot drop what a step computed. There the steps of one size follow each other, as in an answer whose
+    drafts are accepted, and are held only where an answer would be. States that are held move on through memory that
+    the system provides once: with 52 MB of a Mamba-2 370M such a step of 4 tokens took four times as long."""
 
     def __init__(
         self, backend: Backend, setting: RuntimeSettings, effort: TuningEffort, clock: Clock = time.perf_counter

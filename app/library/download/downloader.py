@@ -69,11 +69,8 @@ class Downloader:
         self._limit = RateLimit(options.bytes_per_s)
 
     async def fetch(self, file: RemoteFile, path: Path) -> str:
-        """Fetch `file` to `path`, resuming a partial file, and return its hash.
-
-        A partial file is kept for the next run unless its hash was wrong. Raises HubError, StorageError and
-        RemoteChangedError.
-        """
+        """Fetch `file` to `path`, resuming a partial file, and return its hash. A partial file is kept for the next run
+        unless its hash was wrong. Raises HubError, StorageError and RemoteChangedError."""
         with PartialFile(path, file.n_bytes, file.fingerprint) as partial:
             for n_left in reversed(range(_N_DOWNLOADS)):
                 self._report(Fetching(file.name, file.n_bytes, partial.done.n_bytes, str(file.digest)))

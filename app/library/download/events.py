@@ -77,10 +77,8 @@ class Discarded:
 
 @dataclass(frozen=True, slots=True)
 class Converting:
-    """`n_written` of the `n_bytes` of the file `name` are converted while its source is fetched.
-
-    Both take at most `peak_disk_bytes` of the disk.
-    """
+    """`n_written` of the `n_bytes` of the file `name` are converted while its source is fetched. Both take at most
+    `peak_disk_bytes` of the disk."""
 
     kind: ClassVar[str] = "converting"
     name: str

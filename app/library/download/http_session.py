@@ -89,10 +89,8 @@ def _is_certificate_refused(error: BaseException | None) -> bool:
 
 
 class RangeSource:
-    """A remote file whose ranges can be read, by several readers at once.
-
-    `mark` is that of the content read last, empty without one.
-    """
+    """A remote file whose ranges can be read, by several readers at once. `mark` is that of the content read last,
+    empty without one."""
 
     def __init__(self, session: HttpSession, file: RemoteFile) -> None:
         self._session = session
@@ -168,10 +166,8 @@ class Expected:
 
 
 def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> tuple[int, str]:
-    """Return the offset in the file where the body of a reply begins, and the mark of its content, or empty.
-
-    `headers` ignores case. Raises TransientError for a useless reply.
-    """
+    """Return the offset in the file where the body of a reply begins, and the mark of its content, or empty. `headers`
+    ignores case. Raises TransientError for a useless reply."""
     if status in _SLOW_DOWN:
         raise TransientError(f"it answers {status}", wait_s=retry_after_s(headers))
     if status not in (200, 206):
@@ -193,10 +189,8 @@ def body_of(status: int, headers: Mapping[str, str], expected: Expected) -> tupl
 
 
 def content_mark(headers: Mapping[str, str]) -> str:
-    """Return a mark of the exact content for If-Range: a strong etag or a modification date; empty without either.
-
-    A weak etag, or a very recent date, may be that of other bytes too (RFC 9110, 8.8.2.2 and 13.1.5).
-    """
+    """Return a mark of the exact content for If-Range: a strong etag or a modification date; empty without either. A
+    weak etag, or a very recent date, may be that of other bytes too (RFC 9110, 8.8.2.2 and 13.1.5)."""
     etag, changed = headers.get("ETag", ""), headers.get("Last-Modified", "")
     if etag:
         return etag if etag.startswith('"') and len(etag) < _MAX_MARK_CHARS else ""
@@ -237,10 +231,8 @@ def _begin_of_part(headers: Mapping[str, str], expected: Expected) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """Waits double from `first_wait_s` to `max_wait_s`; after `n_attempts` failures in a row it gives up.
-
-    A Retry-After is respected up to `max_retry_after_s`. A connection silent for `stall_s` counts as dead.
-    """
+    """Waits double from `first_wait_s` to `max_wait_s`; after `n_attempts` failures in a row it gives up. A Retry-After
+    is respected up to `max_retry_after_s`. A connection silent for `stall_s` counts as dead."""
 
     n_attempts: int = 9
     first_wait_s: float = 0.5

@@ -85,11 +85,9 @@ class DownloadJournal:
 
 
 class PartialFile:
-    """A context manager over the file at `path`, resumed if the earlier run had the same `fingerprint`.
-
-    `done` has the complete ranges. The caller holds a lock. Raises StorageError, before anything is written if the
-    disk is too full.
-    """
+    """A context manager over the file at `path`, resumed if the earlier run had the same `fingerprint`. `done` has the
+    complete ranges. The caller holds a lock. Raises StorageError, before anything is written if the disk is too
+    full."""
 
     def __init__(self, path: Path, n_bytes: int, fingerprint: str) -> None:
         self.path = path

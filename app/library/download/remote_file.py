@@ -68,11 +68,8 @@ class Ranges:
 
 
 class Schedule:
-    """The queue of the `missing` parts of a file, for `n_connections` workers.
-
-    Parts are handed out from front to back, so that hashing in order keeps up, and become smaller towards the end, so
-    that no worker is busy alone for long.
-    """
+    """The queue of the `missing` parts of a file, for `n_connections` workers. Parts are handed out from front to back,
+    so that hashing in order keeps up, and become smaller towards the end, so that no worker is busy alone for long."""
 
     def __init__(self, missing: Iterable[Range], n_connections: int) -> None:
         self._waiting = deque(missing)
@@ -128,10 +125,8 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of `n_bytes` at `url`, called `name` here.
-
-    `mark` identifies the content if there is no digest: the server's strong etag, its modification date, or empty.
-    """
+    """A file of `n_bytes` at `url`, called `name` here. `mark` identifies the content if there is no digest: the
+    server's strong etag, its modification date, or empty."""
 
     name: str
     url: str

@@ -74,10 +74,8 @@ def hub_access_from_environment(environment: Mapping[str, str] = os.environ) -> 
 
 
 def async_http_client(timeout_s: float) -> httpx.AsyncClient:
-    """Return a client that follows no redirects, requests unencoded bytes and sends our user agent.
-
-    A server that is silent for `timeout_s` has failed.
-    """
+    """Return a client that follows no redirects, requests unencoded bytes and sends our user agent. A server that is
+    silent for `timeout_s` has failed."""
     timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
     # Redirects are followed by hand: those of the hub lead to other servers, which must not get the token.
     return httpx.AsyncClient(headers=_HEADERS, timeout=timeout, follow_redirects=False)

@@ -42,11 +42,9 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogueModel:
-    """One model: `repo` of the hub has it in `quants`, largest first; `config` is its config.json.
-
-    `published` is the month in which it came out, `parameters` what its makers or GGUFs state, `source` the addresses
-    that its figures come from.
-    """
+    """One model: `repo` of the hub has it in `quants`, largest first; `config` is its config.json. `published` is the
+    month in which it came out, `parameters` what its makers or GGUFs state, `source` the addresses that its figures
+    come from."""
 
     name: str
     title: str

@@ -45,11 +45,9 @@ _CONVERTED = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M")
 
 
 def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool = False) -> tuple[HubRepository, ...]:
-    """Return at most `n_most` repositories of GGUFs and `n_most` convertible checkpoints, most downloaded first.
-
-    With `is_trending` return GGUFs alone, in the order of the interest that the hub sees in them now.
-    Raises HubError if the search fails, UsageError for a path, whose folders and names must not leave this machine.
-    """
+    """Return at most `n_most` repositories of GGUFs and `n_most` convertible checkpoints, most downloaded first. With
+    `is_trending` return GGUFs alone, in the order of the interest that the hub sees in them now. Raises HubError if the
+    search fails, UsageError for a path, whose folders and names must not leave this machine."""
     if any(is_path(word.strip("'\"").removeprefix("file://")) for word in (words.strip(), *words.split())):
         raise UsageError("That is a path, which is never sent to the hub.", "Import the file: localllm import PATH.")
     from huggingface_hub import HfApi, set_client_factory

@@ -161,12 +161,10 @@ def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, h
 
 
 def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
-    """Return the model called `name`, and a notice about where it was found: "" for one on this machine.
-
-    One that is not here has the projector that a pull would fetch.
-    `here` is called for a repository with several quants. Raises UnknownModelError for an unknown name, HubError where
-    the hub refuses, ModelFileError for a file that would crash llama.cpp.
-    """
+    """Return the model called `name`, and a notice about where it was found: "" for one on this machine. One that is
+    not here has the projector that a pull would fetch. `here` is called for a repository with several quants. Raises
+    UnknownModelError for an unknown name, HubError where the hub refuses, ModelFileError for a file that would crash
+    llama.cpp."""
     try:
         model = PlannedModel.read(resolve(name, settings).path)
     except UnknownModelError as unknown:
@@ -218,11 +216,9 @@ _Fitted: TypeAlias = tuple[PlannedModel, tuple[Quant, ...]]  # a model in F16, a
 def recommend_each(
     models: Sequence[CatalogueModel], roles: Iterable[Role], here: PlanningContext
 ) -> tuple[Recommendation, ...]:
-    """Recommend for each role the first of `models` (best first) that has it, fits here and is fast enough for it.
-
-    If none is, recommend the first that is nearly as fast as the fastest that runs. A newer one of the same size and
-    speed goes before either. The fits of a model, which take time, are computed once.
-    """
+    """Recommend for each role the first of `models` (best first) that has it, fits here and is fast enough for it. If
+    none is, recommend the first that is nearly as fast as the fastest that runs. A newer one of the same size and speed
+    goes before either. The fits of a model, which take time, are computed once."""
 
     @cache
     def fitted(index: int) -> _Fitted:

@@ -78,10 +78,8 @@ class IndexRecord:
 
 
 class Index:
-    """The open index of a cache folder, a context manager. `was_damaged` is True once it was recreated.
-
-    Every method raises StorageError when the disk fails.
-    """
+    """The open index of a cache folder, a context manager. `was_damaged` is True once it was recreated. Every method
+    raises StorageError when the disk fails."""
 
     def __init__(self, cache_dir: Path) -> None:
         self.was_damaged = False
@@ -276,11 +274,9 @@ def _stat_with_projectors(path: Path, look: Look = look_into) -> ModelStat:
 
 
 def read_entry(entry: LibraryEntry, index: Index, now_s: float | None = None) -> LibraryEntry:
-    """Read the model of `entry`, store the result in `index`, and return the new entry. Raises StorageError.
-
-    A file that validation rejects while somebody may be copying it is not damaged, and nothing is stored. `now_s`
-    counts from 1970; None reads the clock.
-    """
+    """Read the model of `entry`, store the result in `index`, and return the new entry. Raises StorageError. A file
+    that validation rejects while somebody may be copying it is not damaged, and nothing is stored. `now_s` counts from
+    1970; None reads the clock."""
     disk = _stat_with_projectors(entry.ref.path)  # before reading: a change in between is detected next time
     try:
         found = replace(entry, disk=disk, facts=read_facts(entry.ref.path), fault="", is_arriving=False)
@@ -302,10 +298,8 @@ def _may_grow(path: Path) -> bool:
 
 
 def forget_missing(models_dir: Path, index: Index) -> int:
-    """Delete missing files from `index` and return how many there were. Raises StorageError.
-
-    While `models_dir` is missing, its files stay in the index: its disk may be unmounted.
-    """
+    """Delete missing files from `index` and return how many there were. Raises StorageError. While `models_dir` is
+    missing, its files stay in the index: its disk may be unmounted."""
     root = index_key(models_dir / "_")[:-1]
     is_unmounted = not models_dir.is_dir()
     gone = [path for path in index.paths() if not (os.path.lexists(path) or (is_unmounted and path.startswith(root)))]
@@ -334,10 +328,8 @@ def sha256_of(path: Path, on_bytes: Callable[[int], object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """The outcome for one model: `sound` (hashes match), `recorded` (none was on record before) or `damaged`.
-
-    `sha256` has one hash for each file that was read. `reason` is empty unless the model is damaged.
-    """
+    """The outcome for one model: `sound` (hashes match), `recorded` (none was on record before) or `damaged`. `sha256`
+    has one hash for each file that was read. `reason` is empty unless the model is damaged."""
 
     ref: ModelRef
     state: Literal["sound", "recorded", "damaged"]
@@ -354,10 +346,8 @@ def verify(
     ref: ModelRef, index: Index, on_bytes: Callable[[int], object], *, is_recording: bool = False
 ) -> VerificationResult:
     """Validate a model's header, hash its files and its projector's, compare with the recorded hashes, and record those
-    that are new.
-
-    `is_recording` accepts the current bytes as correct. Raises StorageError when `index` cannot be written.
-    """
+    that are new. `is_recording` accepts the current bytes as correct. Raises StorageError when `index` cannot be
+    written."""
     from quantizer.gguf.validation import validate_gguf
 
     files = verified_files(ref.path)

@@ -47,11 +47,9 @@ _NOT_IN_A_FILE_NAME = re.compile(r"[^\w.+-]+")
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model of this machine: its id, and its first or only file.
-
-    `repo` is publisher/name, the name of one folder, or empty. `place` is the program whose file it is, empty for ours.
-    `manifest` is what Ollama has of a model beside its weights, which several of its models may share.
-    """
+    """A model of this machine: its id, and its first or only file. `repo` is publisher/name, the name of one folder, or
+    empty. `place` is the program whose file it is, empty for ours. `manifest` is what Ollama has of a model beside its
+    weights, which several of its models may share."""
 
     id: str
     path: Path
@@ -76,11 +74,8 @@ class ModelStat:
 
 
 def model_paths(models_dir: Path) -> list[Path]:
-    """Return the first or only file of every model, at most `MAX_FOLDERS` folders down, sorted.
-
-    Hidden files and folders are skipped, and so are a link to a folder above itself, and a draft head or a projector
-    beside a model.
-    """
+    """Return the first or only file of every model, at most `MAX_FOLDERS` folders down, sorted. Hidden files and
+    folders are skipped, and so are a link to a folder above itself, and a draft head or a projector beside a model."""
     return sorted(without_heads(_files_below(models_dir, MAX_FOLDERS, frozenset())))
 
 
@@ -126,10 +121,8 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def folder_stamp(models_dir: Path) -> tuple[tuple[str, int], ...]:
-    """Return a stamp of the folders that hold models, which differs once a file was added, renamed or removed.
-
-    It takes a few calls of the system for each folder, and none for a file: cheap enough to be called every second.
-    """
+    """Return a stamp of the folders that hold models, which differs once a file was added, renamed or removed. It takes
+    a few calls of the system for each folder, and none for a file: cheap enough to be called every second."""
     folders, stamps = [(models_dir, MAX_FOLDERS)], []
     while folders:
         folder, n_folders = folders.pop()
@@ -161,10 +154,8 @@ def repo_of(path: Path, models_dir: Path) -> str:
 
 
 def added_at_ns(path: Path) -> int:
-    """Return when the file at `path` was added, in nanoseconds since 1970: its change time.
-
-    Moving or linking a file keeps its modification time but not its change time. A missing file sorts last.
-    """
+    """Return when the file at `path` was added, in nanoseconds since 1970: its change time. Moving or linking a file
+    keeps its modification time but not its change time. A missing file sorts last."""
     try:
         return path.lstat().st_ctime_ns
     except OSError:
@@ -188,10 +179,8 @@ def stat_model(path: Path) -> ModelStat:
 
 
 def identity_of(path: Path) -> FileIdentity:
-    """Return an identity that all names of the model at `path` share: each file's device and inode.
-
-    A missing file is identified by its path, one on a file system without inodes by its resolved path.
-    """
+    """Return an identity that all names of the model at `path` share: each file's device and inode. A missing file is
+    identified by its path, one on a file system without inodes by its resolved path."""
     found: list[tuple[int, int] | str] = []
     for part in parts_of(path):
         try:
@@ -224,10 +213,8 @@ def listed(names: Iterable[str], n_most: int) -> str:
 
 
 def id_of(file_name: str, repo: str = "") -> str:
-    """Return the id of the model in a file; a generic file name is replaced by that of its `repo`.
-
-    A name without size and quantization was chosen by the user, and is the id as it is.
-    """
+    """Return the id of the model in a file; a generic file name is replaced by that of its `repo`. A name without size
+    and quantization was chosen by the user, and is the id as it is."""
     stem = unsplit_name(file_name.removesuffix(".gguf") + ".gguf").removesuffix(".gguf")
     found = _ENDS_WITH_QUANT.search(stem)
     name, quant = stem, ""
@@ -245,11 +232,9 @@ def id_of(file_name: str, repo: str = "") -> str:
 def ids_of(
     models: Iterable[tuple[Path, str]], since_ns: Callable[[Path], int], taken: Collection[str] = ()
 ) -> dict[Path, str]:
-    """Return the id of each model, given its path and its repo, publisher/name; none of them is in `taken`.
-
-    Of several with one id the oldest keeps it, and the others get their publisher in front: adding a model never
-    changes another's id. `since_ns` is called only for those.
-    """
+    """Return the id of each model, given its path and its repo, publisher/name; none of them is in `taken`. Of several
+    with one id the oldest keeps it, and the others get their publisher in front: adding a model never changes another's
+    id. `since_ns` is called only for those."""
     groups: dict[str, list[tuple[Path, str]]] = defaultdict(list)
     for path, repo in models:
         groups[id_of(path.name, repo).lower()].append((path, repo))
@@ -264,10 +249,8 @@ def ids_of(
 
 
 def _possible_ids(path: Path, repo: str) -> Iterator[str]:
-    """Yield the id, the id with its publisher, and that with digits of a hash; no plain id has a double dash.
-
-    Only files of one name in different folders of a repo, or with other parts, need a hash of the whole path.
-    """
+    """Yield the id, the id with its publisher, and that with digits of a hash; no plain id has a double dash. Only
+    files of one name in different folders of a repo, or with other parts, need a hash of the whole path."""
     plain = id_of(path.name, repo)
     with_publisher = f"{_cleaned(repo.partition('/')[0], _LOCAL)}/{plain}"
     digests = (
@@ -282,10 +265,8 @@ def _cleaned(text: str, if_empty: str = "model") -> str:
 
 
 def model_output_path(source: ModelRef, wanted: str, models_dir: Path) -> Path:
-    """Return the path for `source` under the name `wanted`: FILE, PUBLISHER/REPO or PUBLISHER/REPO/FILE.
-
-    An empty name keeps the one it has at its source. Raises UsageError for an invalid name.
-    """
+    """Return the path for `source` under the name `wanted`: FILE, PUBLISHER/REPO or PUBLISHER/REPO/FILE. An empty name
+    keeps the one it has at its source. Raises UsageError for an invalid name."""
     file = _as_file_name(source.id if source.path.suffix != ".gguf" else unsplit_name(source.path.name))
     publisher, _, repo = source.repo.partition("/")
     names = [part.removesuffix(".gguf") for part in wanted.split("/")] if wanted else []

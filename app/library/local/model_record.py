@@ -48,13 +48,10 @@ class TemplateBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription(ModelInfo):
-    """The facts of a model's files, this machine's records of it, and both as printable `rows`.
-
-    `sha256` has one hash, if known, for each of `files`. `template_base` is None where the model's base is not on this
-    machine. `tuned` is the fastest setting measured here. With the file `projector`, of `projector_type`, it sees or
-    hears; the tokens are those of a picture of 1024 × 1024 pixels, the most that any picture takes, and those of 30
-    seconds of sound.
-    """
+    """The facts of a model's files, this machine's records of it, and both as printable `rows`. `sha256` has one hash,
+    if known, for each of `files`. `template_base` is None where the model's base is not on this machine. `tuned` is the
+    fastest setting measured here. With the file `projector`, of `projector_type`, it sees or hears; the tokens are
+    those of a picture of 1024 × 1024 pixels, the most that any picture takes, and those of 30 seconds of sound."""
 
     sees: bool = False
     hears: bool = False

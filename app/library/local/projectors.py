@@ -83,10 +83,8 @@ NOTHING_FOUND = FoundProjector()
 
 def choose_projector(model: Header, choice: str) -> FoundProjector:
     """Return the projector of `model` by a `choice` of the settings: empty or auto (the one that is found), none, a
-    type that is preferred among those found, or a file.
-
-    Raises ModelFileError for a file that is not a projector, or belongs to another model.
-    """
+    type that is preferred among those found, or a file. Raises ModelFileError for a file that is not a projector, or
+    belongs to another model."""
     if choice.lower() == NO_PROJECTOR:
         return NOTHING_FOUND
     if not (named := projector_file(choice)):
@@ -103,10 +101,8 @@ def general_choice(choice: str) -> str:
 
 def find_projector(model: Header, preferred: str = "") -> FoundProjector:
     """Return the projector that is kept with `model`: one that names it before one that names none, then by its type,
-    the `preferred` one first.
-
-    Files that cannot be loaded beside it are passed over with a reason, unless they name another model.
-    """
+    the `preferred` one first. Files that cannot be loaded beside it are passed over with a reason, unless they name
+    another model."""
     from app.engine.load.projector_file import validate_projector
 
     types = sorted(FOUND_TYPES, key=lambda name: name != preferred.upper())

@@ -23,9 +23,7 @@ _ROLES = ("system", "user", "assistant")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Settings beside the weights; an empty one means the file's own. `base` names the model it derives from.
-
-    `messages` have a `role` and a `content`, both strings. `parameters` have Ollama's names.
-    """
+    `messages` have a `role` and a `content`, both strings. `parameters` have Ollama's names."""
 
     base: str = ""
     system: str = ""

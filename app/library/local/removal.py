@@ -43,11 +43,9 @@ _CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command resumes it, and fetching may
 
 
 def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()) -> RemovalResult:
-    """Return what removing `ref` after the models `leaving` would remove: with the last of a folder its draft heads
-    and projectors, and always a projector that is named after it alone.
-
-    Raises UsageError for a model outside the library.
-    """
+    """Return what removing `ref` after the models `leaving` would remove: with the last of a folder its draft heads and
+    projectors, and always a projector that is named after it alone. Raises UsageError for a model outside the
+    library."""
     folder = ref.path.parent
     if ref.place:
         cause = f"{ref.id} is {ref.place}." if ref.place == BUILT_IN else f"{ref.id} belongs to {ref.place}."
@@ -100,10 +98,8 @@ def remove_empty_folders(repo: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StaleFiles:
-    """Files or folders to delete together, `what` they are, and their bytes; `detail` identifies one of its kind.
-
-    While a process holds `lock`, or a lock inside it if it is a folder, they are in use.
-    """
+    """Files or folders to delete together, `what` they are, and their bytes; `detail` identifies one of its kind. While
+    a process holds `lock`, or a lock inside it if it is a folder, they are in use."""
 
     what: str
     paths: tuple[Path, ...]
@@ -116,10 +112,8 @@ def find_stale_files(
     settings: Settings, max_prefix_bytes: int, is_fetched: Callable[[Path], bool]
 ) -> tuple[StaleFiles, ...]:
     """Return everything that is stale; of saved conversations, the least recently used beyond `max_prefix_bytes`: their
-    prefixes, and the embeddings of their pictures and sounds.
-
-    `is_fetched` returns whether a file was downloaded by localllm.
-    """
+    prefixes, and the embeddings of their pictures and sounds. `is_fetched` returns whether a file was downloaded by
+    localllm."""
     cache = settings.cache_dir
     return (
         *_interrupted_outputs(settings.models_dir),
@@ -178,10 +172,8 @@ def _unlocked(what: str, paths_by_lock: Mapping[Path, Sequence[Path]]) -> Iterat
 
 
 def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -> Iterator[StaleFiles]:
-    """Yield the fetched files of checkpoints whose conversion was interrupted and not resumed for a week.
-
-    A complete checkpoint was kept on purpose, and files that the user put beside it stay.
-    """
+    """Yield the fetched files of checkpoints whose conversion was interrupted and not resumed for a week. A complete
+    checkpoint was kept on purpose, and files that the user put beside it stay."""
     for fetching in sorted(folder.glob(f"*/*/{FETCHING}")):
         repo = fetching.parent
         files = [path for path in sorted(repo.rglob("*")) if not path.is_dir()]

@@ -62,12 +62,9 @@ def available(settings: Settings) -> tuple[ModelRef, ...]:
 
 
 def resolve(name: str, settings: Settings) -> ModelRef:
-    """Return the model called `name`: `guide`, a path to a GGUF, a name in the library or in another program.
-
-    A draft head beside a model has its file's name here, though no list shows it.
-
-    Raises UnknownModelError that lists the models, ModelFileError for a file or folder that is not a GGUF.
-    """
+    """Return the model called `name`: `guide`, a path to a GGUF, a name in the library or in another program. A draft
+    head beside a model has its file's name here, though no list shows it. Raises UnknownModelError that lists the
+    models, ModelFileError for a file or folder that is not a GGUF."""
     if not is_path(name):
         here = available(settings)
         if _matching(name, here):
@@ -86,11 +83,9 @@ def resolve(name: str, settings: Settings) -> ModelRef:
 
 
 def find_by_name(name: str, here: Sequence[ModelRef]) -> ModelRef:
-    """Return the model of `here` called `name`: an id or its part before the colon, a file stem, a repo.
-
-    Case is ignored, and so is the `:latest` that Ollama's clients append. Paths do not match.
-    Raises UnknownModelError that lists the models, those of a similar name first.
-    """
+    """Return the model of `here` called `name`: an id or its part before the colon, a file stem, a repo. Case is
+    ignored, and so is the `:latest` that Ollama's clients append. Paths do not match. Raises UnknownModelError that
+    lists the models, those of a similar name first."""
     found = _matching(name, here)
     if len(found) == 1:
         return found[0]

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 
 
 def collect_findings(settings: Settings, found: Survey, model: str | None = None) -> Findings:
-    """Return the survey with the speed of the disk and the build of llama.cpp, measured in a few seconds.
-
-    The disk's speed is that of reading `model`, or the largest local model. Raises EngineError where measuring fails.
-    """
+    """Return the survey with the speed of the disk and the build of llama.cpp, measured in a few seconds. The disk's
+    speed is that of reading `model`, or the largest local model. Raises EngineError where measuring fails."""
     paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
     largest = max(filter(Path.is_file, paths), key=lambda path: path.stat().st_size, default=None)
     return Findings(

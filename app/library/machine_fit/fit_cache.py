@@ -32,10 +32,8 @@ _NOTABLE = 0.05  # relative difference of rates that a person notices in predict
 
 
 class FitCache:
-    """Fits for the machine as it was at first use, or after the last call of `forget`.
-
-    `survey` finds the machine's devices (the engine's own without it); it takes a second and may raise EngineError.
-    """
+    """Fits for the machine as it was at first use, or after the last call of `forget`. `survey` finds the machine's
+    devices (the engine's own without it); it takes a second and may raise EngineError."""
 
     def __init__(
         self,

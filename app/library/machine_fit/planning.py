@@ -73,10 +73,8 @@ def planning_context(settings: Settings, machine: Machine) -> PlanningContext:
 
 
 def local_planning_context(settings: Settings, machine: Machine | None = None) -> PlanningContext:
-    """Return the context for this machine with measured speeds, without GPUs where the settings use none.
-
-    Without `machine` a survey takes about a second. Raises EngineError if that fails.
-    """
+    """Return the context for this machine with measured speeds, without GPUs where the settings use none. Without
+    `machine` a survey takes about a second. Raises EngineError if that fails."""
     machine = machine or survey(parse_rpc_endpoints(settings.rpc), settings.cache_dir).machine
     machine = machine if settings.gpu else Machine(machine.host)
     rates = fitted_rates(machine, settings.cache_dir, settings.threads)
@@ -118,11 +116,9 @@ def plan_of_absent(model: PlannedModel, notice: str, context: PlanningContext) -
 
 
 def choose_quant(quants: Sequence[Quant], n_parameters: int, pace_tps: float = COMFORTABLE_TPS) -> Quant | None:
-    """Return the best quant of a model with `n_parameters`, None if none runs.
-
-    That is the one with the most bits that fits and reaches `pace_tps`; else the best good one that fits and is nearly
-    as fast as the fastest of these; else the best small one that fits; else the fastest that runs at all.
-    """
+    """Return the best quant of a model with `n_parameters`, None if none runs. That is the one with the most bits that
+    fits and reaches `pace_tps`; else the best good one that fits and is nearly as fast as the fastest of these; else
+    the best small one that fits; else the fastest that runs at all."""
 
     def bits(quant: Quant) -> float:
         known = FILE_TYPES.get(quant.name)  # the type of most weights; of an unknown quant, the average
@@ -155,11 +151,9 @@ def keeps_pace(quant: Quant, pace_tps: float) -> bool:
 
 
 def parse_machine(here: Callable[[], Machine], vram: Sequence[str], ram: str | None) -> Machine:
-    """Return a machine with the given GPUs and memory, all of it free; the rest comes from `here`.
-
-    `here` is called only if something is missing, because it takes a second. Memory without a speed gets this
-    machine's, a GPU without one that of its name. Raises UsageError.
-    """
+    """Return a machine with the given GPUs and memory, all of it free; the rest comes from `here`. `here` is called
+    only if something is missing, because it takes a second. Memory without a speed gets this machine's, a GPU without
+    one that of its name. Raises UsageError."""
     gpus: list[Device] = []
     for text in vram:
         name, found, memory = text.partition("=")
@@ -196,9 +190,7 @@ def _memory(text: str) -> tuple[int, float | None]:
 @dataclass(frozen=True, slots=True)
 class TypeRow:
     """One type for a model; `max_tokens_per_s` is the limit that reading its weights from memory sets here.
-
-    `perplexity_loss` is what the type adds to the 6.23 of Llama-3-8B as llama.cpp measured, None if unknown.
-    """
+    `perplexity_loss` is what the type adds to the 6.23 of Llama-3-8B as llama.cpp measured, None if unknown."""
 
     type: str
     bits_per_weight: float
@@ -210,10 +202,8 @@ class TypeRow:
 
 
 def type_rows(source: Path, bytes_per_s: float, base: Path | None = None) -> Iterator[TypeRow]:
-    """Yield a row for each type for the model at `source`, with a memory bandwidth of `bytes_per_s`.
-
-    `base` is the model that a draft head is for. Raises UserError as planning does.
-    """
+    """Yield a row for each type for the model at `source`, with a memory bandwidth of `bytes_per_s`. `base` is the
+    model that a draft head is for. Raises UserError as planning does."""
     for row, _ in _rows(source, bytes_per_s, base):
         yield row
 

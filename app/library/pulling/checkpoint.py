@@ -130,10 +130,8 @@ class ShardWindow:
     uses: tuple[ShardUse, ...]
 
     def fetchable(self, n_written: int) -> set[str]:
-        """Return the shards that may be fetched once `n_written` tensors are written.
-
-        Of the shards whose last use precedes a shard's first, all but the one right before it must be finished.
-        """
+        """Return the shards that may be fetched once `n_written` tensors are written. Of the shards whose last use
+        precedes a shard's first, all but the one right before it must be finished."""
         return {
             use.name
             for index, use in enumerate(self.uses)

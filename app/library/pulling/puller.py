@@ -56,11 +56,9 @@ _POLL_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PullPlan:
-    """The `files` to fetch from `source` into `folder`; `reason` is a sentence.
-
-    The first file appears last: it marks that all are complete. `check` receives its path, with the others beside it,
-    and raises a UserError for an invalid model. `head` and `projector` are fetched once the model is complete.
-    """
+    """The `files` to fetch from `source` into `folder`; `reason` is a sentence. The first file appears last: it marks
+    that all are complete. `check` receives its path, with the others beside it, and raises a UserError for an invalid
+    model. `head` and `projector` are fetched once the model is complete."""
 
     source: str
     files: tuple[RemoteFile, ...]

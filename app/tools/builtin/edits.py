@@ -99,11 +99,8 @@ class EditError(UserError):
 
 
 def edited(text: str, old: str, new: str, form: TextForm) -> str:
-    """Return `text` with `old` replaced by `new`; everything else stays as it is.
-
-    Line endings make no difference where `old` is looked for; `new` gets those of what it replaces. Raises EditError
-    unless `old` is there exactly once.
-    """
+    """Return `text` with `old` replaced by `new`; everything else stays as it is. Line endings make no difference where
+    `old` is looked for; `new` gets those of what it replaces. Raises EditError unless `old` is there exactly once."""
     old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
     if not old:
         raise EditError("The text to replace is empty.", "Give the lines to replace, or write the whole file.")

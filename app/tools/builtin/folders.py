@@ -27,10 +27,8 @@ class PathRefusedError(UserError):
 
 
 class Folders:
-    """The folders of a chat. Raises PathRefusedError for a path that is not in them, or that is hostile.
-
-    Nothing is written in the folders that are `kept` unless the person named a folder in there.
-    """
+    """The folders of a chat. Raises PathRefusedError for a path that is not in them, or that is hostile. Nothing is
+    written in the folders that are `kept` unless the person named a folder in there."""
 
     def __init__(self, folders: Sequence[Path], kept: Sequence[Path] = ()) -> None:
         self._folders = tuple(Path(os.path.realpath(folder)) for folder in folders)

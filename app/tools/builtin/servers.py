@@ -28,9 +28,7 @@ def built_in_servers(history: FileHistory, own_folders: Sequence[Path] = ()) -> 
 
 def tool_runner(data_dir: Path, others: Iterable[ToolServer] = ()) -> ToolRunner:
     """Return the tools of a window whose data is in `data_dir`, with the servers of `others` after the built-in ones.
-
-    What killed processes left of files is removed meanwhile, in a thread.
-    """
+    What killed processes left of files is removed meanwhile, in a thread."""
     history = FileHistory(data_dir / FOLDER_NAME)
     threading.Thread(target=_sweep, args=(history,), name="file-history", daemon=True).start()
     servers = (*built_in_servers(history, (data_dir, settings_file().parent)), *others)

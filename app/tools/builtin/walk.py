@@ -32,10 +32,8 @@ class Entry:
 
 
 def walk(top: Path, root: Path, *, max_depth: int = _MAX_DEPTH, has_ignored: bool = False) -> Iterator[Entry]:
-    """Yield what is in `top` and below, folders before what is in them; both paths are resolved.
-
-    The .gitignore files from `root`, a folder at or above `top`, count unless `has_ignored`. Folders .git are left out.
-    """
+    """Yield what is in `top` and below, folders before what is in them; both paths are resolved. The .gitignore files
+    from `root`, a folder at or above `top`, count unless `has_ignored`. Folders .git are left out."""
     rules = IgnoreRules()
     if not has_ignored:
         parts = top.relative_to(root).parts

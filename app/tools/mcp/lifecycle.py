@@ -68,10 +68,8 @@ class Listed:
 
 @dataclass(slots=True, eq=False)
 class Link:
-    """An open connection, the task that holds it, and the event that ends it.
-
-    `is_stale` says that what was listed has changed since, `is_over` that the server is gone.
-    """
+    """An open connection, the task that holds it, and the event that ends it. `is_stale` says that what was listed has
+    changed since, `is_over` that the server is gone."""
 
     connection: Connection
     owner: asyncio.Task[None]
@@ -336,11 +334,9 @@ async def within(seconds: float, answer: Awaitable[_T], what: str) -> _T:
 
 
 async def sdk_connect() -> Connect:
-    """Return how servers are reached. Raises ToolError where the package for it is not installed.
-
-    Its import takes more than a second: in a thread the screen goes on. The first time, servers that outlived a process
-    that was killed are ended there.
-    """
+    """Return how servers are reached. Raises ToolError where the package for it is not installed. Its import takes more
+    than a second: in a thread the screen goes on. The first time, servers that outlived a process that was killed are
+    ended there."""
     check_installed()
     return await asyncio.to_thread(_load_sdk)
 

@@ -51,10 +51,8 @@ def _of_claude_code(data: Mapping[str, Any]) -> _Entries:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A program and its file in the home folder, by system; `linux` stands for the other Unixes too.
-
-    A path of Windows is relative to %APPDATA% where it begins with that.
-    """
+    """A program and its file in the home folder, by system; `linux` stands for the other Unixes too. A path of Windows
+    is relative to %APPDATA% where it begins with that."""
 
     name: str
     linux: str

@@ -189,10 +189,8 @@ class McpServer:
 
 
 def mcp_servers(file: McpFile | None = None) -> tuple[McpServer, ...]:
-    """Return the servers that are not disabled; for a file that cannot be read one that failed and says why.
-
-    A name that models cannot write, or that a built-in server has, becomes another.
-    """
+    """Return the servers that are not disabled; for a file that cannot be read one that failed and says why. A name
+    that models cannot write, or that a built-in server has, becomes another."""
     file = file or mcp_file()
     try:
         configs = file.servers()

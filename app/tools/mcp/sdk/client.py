@@ -38,12 +38,10 @@ _T = TypeVar("_T")
 
 @asynccontextmanager
 async def connect(config: ServerConfig, observer: Observer) -> AsyncIterator[Connection]:
-    """Open the connection to a server of `mcp.json`. Raises ToolError where that does not succeed.
-
-    The handshake that all servers up to 2025 know is tried first: some end at any other first message. One that knows
-    only the later protocol says so, and is asked in that. An address whose kind the file does not tell is tried as
-    streamable HTTP, and as SSE where it refuses that.
-    """
+    """Open the connection to a server of `mcp.json`. Raises ToolError where that does not succeed. The handshake that
+    all servers up to 2025 know is tried first: some end at any other first message. One that knows only the later
+    protocol says so, and is asked in that. An address whose kind the file does not tell is tried as streamable HTTP,
+    and as SSE where it refuses that."""
     assert config.launch is not None
     launch = expanded(config.launch, os.environ)
     async with AsyncExitStack() as stack:
