@@ -36,13 +36,7 @@ from app.protocol.errors import ServiceError, UnfitError
 from app.service.http.guard import policy_of
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
-from app.service.models.model_file import (
-    NOTHING_ATTACHED,
-    Attachments,
-    ModelFile,
-    read_attachments,
-    read_model_file,
-)
+from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, read_attachments, read_model_file
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_pool import worker_command
 from app.service.pool.worker_process import WorkerProcess

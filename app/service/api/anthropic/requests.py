@@ -201,15 +201,11 @@ class AnthropicToolChoiceBody(Body):
 
 
 class OutputFormatBody(Body):
-    """The schema of the answer."""
-
     type: StrictStr
     schema_: Any = Field(None, alias="schema")
 
 
 class OutputConfigBody(Body):
-    """The form of the answer, and the effort for it."""
-
     format: OutputFormatBody | None = None
     effort: StrictStr | None = None
 

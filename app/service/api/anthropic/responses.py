@@ -32,23 +32,17 @@ _DELTAS: dict[BlockKind, tuple[str, str]] = {
 
 
 class ThinkingBlock(TypedDict):
-    """A thought."""
-
     type: Literal["thinking"]
     thinking: str
     signature: Literal[""]
 
 
 class TextBlock(TypedDict):
-    """Text."""
-
     type: Literal["text"]
     text: str
 
 
 class ToolUseBlock(TypedDict):
-    """A tool call."""
-
     type: Literal["tool_use"]
     id: str
     name: str
@@ -69,8 +63,6 @@ class MessageUsage(TypedDict):
 
 
 class MessageResponse(WithWarnings):
-    """The next message of a conversation."""
-
     id: str
     type: Literal["message"]
     role: Literal["assistant"]

@@ -26,8 +26,6 @@ router = Router(prefix="/v1/messages")
 
 
 class TokenCount(TypedDict):
-    """The number of tokens of a prompt."""
-
     input_tokens: NonNegativeInt
 
 

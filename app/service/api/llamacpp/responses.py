@@ -47,8 +47,6 @@ class TokenProbability(RivalProbability):
 
 
 class CompletionChunk(TypedDict):
-    """The new part of an answer."""
-
     index: NonNegativeInt
     content: str
     tokens: list[int]

@@ -126,15 +126,11 @@ class ControlBody(Body):
 
 
 class ControlResult(TypedDict):
-    """Whether there is such a completion."""
-
     success: bool
     message: NotRequired[str]
 
 
 class ApplyTemplateResponse(TypedDict):
-    """Messages as the prompt that a chat would make of them."""
-
     prompt: str
 
 

@@ -31,8 +31,6 @@ router = Router()
 
 
 class HealthResponse(TypedDict):
-    """The default model can answer."""
-
     status: Literal["ok"]
 
 
@@ -43,8 +41,6 @@ class _LoadingFields(TypedDict):
 
 
 class LoadingError(TypedDict):
-    """The default model is not loaded yet."""
-
     error: _LoadingFields
 
 
@@ -57,23 +53,17 @@ class LoraAdapter(TypedDict):
 
 
 class DefaultSettings(TypedDict):
-    """The context of a request, and the default sampling options."""
-
     n_ctx: NonNegativeInt
     params: SamplingParams
 
 
 class Modalities(TypedDict):
-    """The inputs of a model besides text."""
-
     vision: bool
     video: Literal[False]
     audio: bool
 
 
 class Props(TypedDict):
-    """The facts that clients read before they send work."""
-
     default_generation_settings: DefaultSettings
     total_slots: NonNegativeInt
     model_alias: str
@@ -93,8 +83,6 @@ class Props(TypedDict):
 
 
 class TokenizeResponse(TypedDict):
-    """A text as token ids."""
-
     tokens: list[int]
 
 
@@ -106,14 +94,10 @@ class Piece(TypedDict):
 
 
 class TokenizePiecesResponse(TypedDict):
-    """A text as token ids with the text of each."""
-
     tokens: list[Piece]
 
 
 class DetokenizeResponse(TypedDict):
-    """Token ids as a text."""
-
     content: str
 
 
@@ -133,8 +117,6 @@ class TokenizeBody(Body):
 
 
 class DetokenizeBody(Body):
-    """`tokens` are ids of the model's vocabulary."""
-
     tokens: list[StrictInt]
     model: str = ""
 
@@ -256,8 +238,6 @@ class _NoSlotFields(TypedDict):
 
 
 class NoSlotError(TypedDict):
-    """Every slot is busy."""
-
     error: _NoSlotFields
 
 

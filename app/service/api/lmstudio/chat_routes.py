@@ -56,8 +56,6 @@ class InputPart(Body):
 
 
 class StudioChatBody(Body):
-    """The body of /api/v1/chat."""
-
     model: StrictStr
     input: StrictStr | Annotated[list[InputPart], Field(min_length=1)]
     system_prompt: StrictStr | None = None
@@ -98,15 +96,11 @@ class StudioChatBody(Body):
 
 
 class ChatItem(TypedDict):
-    """A text of the model."""
-
     type: Kind
     content: str
 
 
 class ChatStats(TypedDict):
-    """The cost of an answer."""
-
     input_tokens: NonNegativeInt
     total_output_tokens: NonNegativeInt
     reasoning_output_tokens: NonNegativeInt

@@ -213,8 +213,6 @@ class DownloadBody(Body):
 
 
 class Quantization(TypedDict):
-    """A quantization type."""
-
     name: str
     bits_per_weight: NonNegativeFloat
 
@@ -229,22 +227,16 @@ class LoadConfig(TypedDict):
 
 
 class LoadedInstance(TypedDict):
-    """A loaded model."""
-
     id: str
     config: LoadConfig
 
 
 class Reasoning(TypedDict):
-    """Whether and how much a model can be told to reason."""
-
     allowed_options: list[ReasoningOption]
     default: ReasoningOption
 
 
 class Capabilities(TypedDict):
-    """What a model is able to do."""
-
     vision: bool
     trained_for_tool_use: bool
     reasoning: NotRequired[Reasoning]
@@ -269,14 +261,10 @@ class ModelEntry(TypedDict):
 
 
 class ModelEntries(TypedDict):
-    """Every model that a request may name."""
-
     models: list[ModelEntry]
 
 
 class LoadResponse(WithWarnings):
-    """A model that was loaded."""
-
     type: Domain
     instance_id: str
     load_time_seconds: NonNegativeFloat
@@ -285,8 +273,6 @@ class LoadResponse(WithWarnings):
 
 
 class UnloadResponse(TypedDict):
-    """A model that was unloaded."""
-
     instance_id: str
 
 

@@ -44,8 +44,6 @@ class StudioModel(TypedDict):
 
 
 class StudioModels(TypedDict):
-    """Every model that a request may name."""
-
     object: Literal["list"]
     data: list[StudioModel]
 
@@ -60,8 +58,6 @@ class StudioStats(TypedDict):
 
 
 class StudioModelInfo(TypedDict):
-    """The model of an answer."""
-
     arch: str
     quant: str
     format: Literal["gguf"]
@@ -69,8 +65,6 @@ class StudioModelInfo(TypedDict):
 
 
 class StudioRuntime(TypedDict):
-    """The engine of an answer."""
-
     name: Literal["localllm"]
     version: str
     supported_formats: list[Literal["gguf"]]

@@ -23,29 +23,21 @@ router = Router(prefix="/api/localllm/jobs")
 
 
 class PullJobBody(Body):
-    """Fetch a model."""
-
     kind: Literal["pull"]
     arguments: PullOptions
 
 
 class QuantizeJobBody(Body):
-    """Make a smaller GGUF."""
-
     kind: Literal["quantize"]
     arguments: QuantizeOptions
 
 
 class TuneJobBody(Body):
-    """Measure how a model runs fastest here."""
-
     kind: Literal["tune"]
     arguments: TuneOptions
 
 
 class EvalJobBody(Body):
-    """Measure how well a model predicts a text."""
-
     kind: Literal["eval"]
     arguments: EvalOptions
 
@@ -67,14 +59,10 @@ class JobBody(RootModel[_AnyBody]):
 
 
 class JobList(TypedDict):
-    """Every job, oldest first."""
-
     jobs: list[Job]
 
 
 class Log(TypedDict):
-    """The log of a job."""
-
     log: str
 
 

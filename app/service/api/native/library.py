@@ -83,14 +83,10 @@ class KeepAliveBody(Body):
 
 
 class Repositories(TypedDict):
-    """Repositories of the hub."""
-
     repositories: list[HubRepository]
 
 
 class Types(TypedDict):
-    """Every type that the model could be quantized to."""
-
     types: list[TypeChoice]
 
 

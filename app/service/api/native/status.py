@@ -24,14 +24,7 @@ from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.messages import EngineMetrics, UnfitPolicy
 from app.protocol.sampling import SamplingOptions
-from app.protocol.status import (
-    EngineCounters,
-    LatencySummary,
-    MeteredKey,
-    MeteredUsage,
-    ModelStatus,
-    ServiceStatus,
-)
+from app.protocol.status import EngineCounters, LatencySummary, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
 from app.service.http.errors import RefusedError, openai_error
@@ -68,27 +61,19 @@ class ForgetPrefixesBody(Body):
 
 
 class ForgottenPrefixes(TypedDict):
-    """The files that were removed."""
-
     n_files: int
     n_bytes: int
 
 
 class SchemaBody(Body):
-    """A JSON schema that answers should follow."""
-
     json_schema: Annotated[Any, Field(alias="schema")]
 
 
 class SchemaSize(TypedDict):
-    """The size of a schema's grammar in bytes."""
-
     n_grammar_bytes: int
 
 
 class ModelId(TypedDict):
-    """A model that is being loaded."""
-
     id: str
 
 
@@ -99,14 +84,10 @@ class StaysUntil(TypedDict):
 
 
 class EndedThought(TypedDict):
-    """The response whose reasoning ends."""
-
     id: str
 
 
 class Attendance(TypedDict):
-    """The number of clients that attend the service."""
-
     n_attending: int
 
 

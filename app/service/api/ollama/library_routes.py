@@ -21,14 +21,7 @@ from app.library.hub.access import hub_access_from_environment
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef, model_output_path
 from app.library.local.placement import ImportPlan, link_model, plan_import
-from app.library.local.recipe import (
-    MAX_RECIPE_BYTES,
-    NO_RECIPE,
-    Recipe,
-    encode_recipe,
-    recipe_path,
-    write_recipe,
-)
+from app.library.local.recipe import MAX_RECIPE_BYTES, NO_RECIPE, Recipe, encode_recipe, recipe_path, write_recipe
 from app.library.local.resolve import UnknownModelError
 from app.options.jobs import PullOptions, QuantizeOptions
 from app.protocol.errors import RequestError
@@ -47,14 +40,10 @@ router = Router()
 
 
 class StatusResponse(TypedDict):
-    """The end of fetching or creating a model."""
-
     status: Literal["success"]
 
 
 class ProgressResponse(TypedDict):
-    """The progress of fetching or creating a model."""
-
     status: str
     digest: NotRequired[str]
     total: NotRequired[NonNegativeInt]

@@ -54,14 +54,10 @@ class ModelBody(Body):
 
 
 class PullBody(ModelBody):
-    """The body of /api/pull."""
-
     stream: bool | None = None
 
 
 class CopyBody(Body):
-    """The body of /api/copy."""
-
     source: StrictStr
     destination: StrictStr
 
@@ -185,8 +181,6 @@ class OllamaMessage(ChatMessage):
 
 
 class OllamaChatBody(OllamaTextBody):
-    """The body of /api/chat."""
-
     messages: list[OllamaMessage] | None = None
     tools: list[FunctionToolBody] | None = None
 

@@ -53,8 +53,6 @@ class CalledTool(TypedDict):
 
 
 class ResponseMessage(TypedDict):
-    """A message of a model."""
-
     role: Literal["assistant"]
     content: str
     thinking: NotRequired[str]
@@ -69,14 +67,10 @@ class Durations(TypedDict, total=False):
 
 
 class EmbeddingUsage(Durations):
-    """The cost of vectors."""
-
     prompt_eval_count: NotRequired[NonNegativeInt]
 
 
 class Usage(Durations, total=False):
-    """The cost of an answer."""
-
     prompt_eval_count: NonNegativeInt
     prompt_eval_duration: NonNegativeInt
     eval_count: NonNegativeInt
@@ -250,8 +244,6 @@ class RunningEntry(_Entry):
 
 
 class RecipeMessage(TypedDict):
-    """A message that every conversation of a model begins with."""
-
     role: str
     content: str
 

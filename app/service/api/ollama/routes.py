@@ -57,26 +57,18 @@ router = Router()
 
 
 class Version(TypedDict):
-    """The version of the API."""
-
     version: str
 
 
 class ListResponse(TypedDict):
-    """Every model that a request may name."""
-
     models: list[ModelEntry]
 
 
 class ProcessResponse(TypedDict):
-    """The loaded models."""
-
     models: list[RunningEntry]
 
 
 class EmbedResponse(EmbeddingUsage, WithWarnings):
-    """A vector for each input."""
-
     model: str
     embeddings: list[list[float]]
 

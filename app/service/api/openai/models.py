@@ -33,14 +33,10 @@ MAX_LIMIT = 1000
 
 
 class Supported(TypedDict):
-    """Whether a model has a capability."""
-
     supported: bool
 
 
 class EffortCapability(TypedDict):
-    """Which levels of effort a model knows."""
-
     supported: bool
     low: Supported
     medium: Supported
@@ -49,8 +45,6 @@ class EffortCapability(TypedDict):
 
 
 class ThinkingTypes(TypedDict):
-    """Which types of `thinking` are accepted."""
-
     adaptive: Supported
     between_tools: Supported
     disabled: Supported
@@ -58,8 +52,6 @@ class ThinkingTypes(TypedDict):
 
 
 class ThinkingCapability(TypedDict):
-    """Whether a model thinks."""
-
     supported: bool
     types: ThinkingTypes
 
@@ -107,8 +99,6 @@ class AnthropicModel(TypedDict):
 
 
 class AnthropicModelList(TypedDict):
-    """A page of models."""
-
     data: list[AnthropicModel]
     first_id: str | None
     last_id: str | None
@@ -229,8 +219,6 @@ class Model(TypedDict):
 
 
 class ModelList(TypedDict):
-    """Every model that a request may name."""
-
     object: Literal["list"]
     data: list[Model]
 

@@ -56,8 +56,6 @@ class ResponseFormat(_SchemaBody):
 
 
 class StreamOptions(Body):
-    """The options of a stream."""
-
     include_usage: bool | None = None
 
 
@@ -91,8 +89,6 @@ class OpenAiBody(GenerationBody, TtlBody):
 
 
 class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
-    """The body of /v1/chat/completions."""
-
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
 
     logprobs: bool | None = None

@@ -37,8 +37,6 @@ ChunkObject: TypeAlias = Literal["chat.completion.chunk", "text_completion"]
 
 
 class TimingsSoFar(TypedDict):
-    """The number of tokens of an answer so far."""
-
     predicted_n: NonNegativeInt
 
 
@@ -50,8 +48,6 @@ class CalledFunction(TypedDict):
 
 
 class CalledTool(TypedDict):
-    """A tool call."""
-
     id: str
     type: Literal["function"]
     function: CalledFunction
@@ -67,15 +63,11 @@ class ChatCompletionMessage(TypedDict):
 
 
 class ChatLogprobs(TypedDict):
-    """The probabilities of a chat's answer."""
-
     content: list[ChatTokenLogprob]
     refusal: None
 
 
 class ChatChoice(TypedDict):
-    """One of the answers."""
-
     index: NonNegativeInt
     message: ChatCompletionMessage
     logprobs: ChatLogprobs | None
@@ -83,8 +75,6 @@ class ChatChoice(TypedDict):
 
 
 class TextChoice(TypedDict):
-    """One of the texts."""
-
     index: NonNegativeInt
     text: str
     logprobs: TextLogprobs | None
@@ -92,8 +82,6 @@ class TextChoice(TypedDict):
 
 
 class FunctionArgumentsDelta(TypedDict):
-    """The new part of a call's arguments."""
-
     arguments: str
 
 
@@ -107,8 +95,6 @@ class ToolCallChunk(TypedDict):
 
 
 class ChatDelta(TypedDict, total=False):
-    """The new part of a message."""
-
     role: Literal["assistant"]
     content: str
     reasoning_content: str
@@ -134,8 +120,6 @@ class TextChunkChoice(TypedDict):
 
 
 class Completion(WithWarnings, Generic[Choice]):
-    """The answers of one call."""
-
     id: str
     object: WholeObject
     created: NonNegativeInt

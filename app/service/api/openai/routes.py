@@ -47,8 +47,6 @@ ChunkChoice = TypeVar("ChunkChoice")
 
 
 class InputTokens(TypedDict):
-    """The number of tokens of a prompt."""
-
     object: Literal["response.input_tokens"]
     input_tokens: NonNegativeInt
 
@@ -207,15 +205,11 @@ class _Embedding(TypedDict):
 
 
 class _InputUsage(TypedDict):
-    """The cost in tokens."""
-
     prompt_tokens: NonNegativeInt
     total_tokens: NonNegativeInt
 
 
 class EmbeddingList(TypedDict):
-    """A vector for each input."""
-
     object: Literal["list"]
     data: list[_Embedding]
     model: str

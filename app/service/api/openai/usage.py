@@ -15,14 +15,10 @@ from app.service.api.fields import Byte
 
 
 class PromptTokensDetails(TypedDict):
-    """The cached part of a prompt."""
-
     cached_tokens: NonNegativeInt
 
 
 class CompletionTokensDetails(TypedDict):
-    """The part of the answers that is reasoning."""
-
     reasoning_tokens: NonNegativeInt
 
 

@@ -14,14 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 from uuid import uuid4
 
-from pydantic import (
-    Field,
-    PrivateAttr,
-    StrictStr,
-    ValidationError,
-    ValidatorFunctionWrapHandler,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, StrictStr, ValidationError, ValidatorFunctionWrapHandler, model_validator
 
 from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.request import SamplingParams
@@ -267,8 +260,6 @@ class ResponsesToolBody(RawBody):
 
 
 class NamedTool(Body):
-    """A tool by its name."""
-
     type: StrictStr = "function"
     name: StrictStr = ""
 
@@ -293,14 +284,10 @@ class TextFormatBody(ResponseFormat):
 
 
 class TextOptions(RawBody):
-    """The options of the text."""
-
     format: TextFormatBody | None = None
 
 
 class ReasoningOptions(RawBody):
-    """The options of reasoning."""
-
     effort: StrictStr | None = None
     summary: StrictStr | None = None
     generate_summary: StrictStr | None = None  # its deprecated name
@@ -410,8 +397,6 @@ class OutputForm:
 
 
 class ResponsesBody(_TurnBody):
-    """The body of /v1/responses."""
-
     stream: bool | None = None
     store: bool | None = None
     background: bool | None = None

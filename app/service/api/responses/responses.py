@@ -35,8 +35,6 @@ _ID_PREFIX: dict[Kind, str] = {
 
 
 class ReasoningText(TypedDict):
-    """The text of a thought."""
-
     type: Literal["reasoning_text"]
     text: str
 
@@ -49,8 +47,6 @@ class SummaryText(TypedDict):
 
 
 class OutputText(TypedDict):
-    """The text of a message."""
-
     type: Literal["output_text"]
     text: str
     annotations: list[None]
@@ -69,8 +65,6 @@ class ReasoningItem(TypedDict):
 
 
 class MessageItem(TypedDict):
-    """A message."""
-
     id: str
     type: Literal["message"]
     status: ItemStatus
@@ -201,14 +195,10 @@ class InputTokensDetails(TypedDict):
 
 
 class OutputTokensDetails(TypedDict):
-    """The part of an answer that is reasoning."""
-
     reasoning_tokens: NonNegativeInt
 
 
 class ResponseUsage(TypedDict):
-    """The cost of a response in tokens."""
-
     input_tokens: NonNegativeInt
     input_tokens_details: InputTokensDetails
     output_tokens: NonNegativeInt
@@ -217,27 +207,19 @@ class ResponseUsage(TypedDict):
 
 
 class IncompleteDetails(TypedDict):
-    """The reason why a response is cut short."""
-
     reason: Literal["max_output_tokens"]
 
 
 class ResponseError(TypedDict):
-    """The reason why a response failed."""
-
     code: str
     message: str
 
 
 class ConversationReference(TypedDict):
-    """The conversation that a response belongs to."""
-
     id: str
 
 
 class EchoedReasoning(TypedDict):
-    """The options of reasoning, as they were sent."""
-
     effort: str | None
     summary: str | None
 

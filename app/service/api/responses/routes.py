@@ -17,15 +17,7 @@ from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.fields import Body
 from app.service.api.openai.routes import InputTokens, input_tokens_of
-from app.service.api.responses.exchange import (
-    Exchange,
-    ItemList,
-    Page,
-    context_of,
-    list_of,
-    not_found,
-    page_of,
-)
+from app.service.api.responses.exchange import Exchange, ItemList, Page, context_of, list_of, not_found, page_of
 from app.service.api.responses.requests import InputItem, InputTokensBody, Item, Metadata, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind, ResponseStore
@@ -40,8 +32,6 @@ _NEVER = RequestError("Only responses with background can be streamed again or c
 
 
 class DeletedResponse(TypedDict):
-    """A response that is no longer stored."""
-
     id: str
     object: Literal["response"]
     deleted: Literal[True]
@@ -151,21 +141,15 @@ def _number(text: str) -> int:
 
 
 class ConversationBody(Body):
-    """The body of a new conversation."""
-
     items: list[InputItem] | None = None
     metadata: Metadata | None = None
 
 
 class ConversationChange(Body):
-    """The body of a changed conversation."""
-
     metadata: Metadata | None = None
 
 
 class NewItemsBody(Body):
-    """The body of new items."""
-
     items: list[InputItem]
 
 
@@ -179,8 +163,6 @@ class Conversation(TypedDict):
 
 
 class DeletedConversation(TypedDict):
-    """A conversation that is no longer stored."""
-
     id: str
     object: Literal["conversation.deleted"]
     deleted: Literal[True]
