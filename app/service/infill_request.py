@@ -80,10 +80,8 @@ async def _parts(model: ServedModel, fim: FimRequest, tokens: InfillTokens) -> I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfillParts:
-    """The texts before and after the missing one, and other files as context, the most relevant last.
-
-    `project` and `file_name` are names in the prompt; each file in `extras` begins with its own.
-    """
+    """The texts before and after the missing one, and other files as context, the most relevant last. `project` and
+    `file_name` are names in the prompt; each file in `extras` begins with its own."""
 
     prefix: Tokens
     suffix: Tokens
@@ -93,11 +91,9 @@ class InfillParts:
 
 
 def infill_prompt(parts: InfillParts, tokens: InfillTokens, n_ctx: int, n_answer: int | None) -> Tokens:
-    """Return the prompt for a context of `n_ctx` tokens, with `n_answer` tokens reserved for the answer.
-
-    The end of the prefix gets three quarters of a window, the start of the suffix one quarter; the window is half the
-    context at most. Other files share the rest; the least relevant ones are left out whole.
-    """
+    """Return the prompt for a context of `n_ctx` tokens, with `n_answer` tokens reserved for the answer. The end of the
+    prefix gets three quarters of a window, the start of the suffix one quarter; the window is half the context at most.
+    Other files share the rest; the least relevant ones are left out whole."""
     window = min(MAX_WINDOW, n_ctx // 2)
     prefix = _end_of(parts.prefix, 3 * window // 4)
     suffix = parts.suffix[: window // 4]
@@ -110,11 +106,9 @@ def infill_prompt(parts: InfillParts, tokens: InfillTokens, n_ctx: int, n_answer
 
 
 def _end_of(prefix: Tokens, limit: int) -> Tokens:
-    """Return the end of `prefix`, at most `limit` tokens.
-
-    Editors send a window of lines that moves with the cursor. So the first token is chosen by content: of the allowed
-    places, the one whose tokens have the least hash stays the same until it is cut off.
-    """
+    """Return the end of `prefix`, at most `limit` tokens. Editors send a window of lines that moves with the cursor. So
+    the first token is chosen by content: of the allowed places, the one whose tokens have the least hash stays the same
+    until it is cut off."""
     n_over = len(prefix) - limit
     if n_over <= 0:
         return prefix

@@ -139,11 +139,9 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
 
 
 def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, ModelFile, Attachments]:
-    """Return the model of requests that name none: the one of the settings. Raises ModelFileError.
-
-    A service with an owner falls back to the guide: the owner gets the error when it loads its model by name, and
-    everything else works.
-    """
+    """Return the model of requests that name none: the one of the settings. Raises ModelFileError. A service with an
+    owner falls back to the guide: the owner gets the error when it loads its model by name, and everything else
+    works."""
     try:
         ref = resolve(settings.model, settings)
         return ref, read_model_file(ref.path, settings.projector, ref.manifest), read_attachments(settings, ref)

@@ -11,11 +11,9 @@ from typing import Literal
 
 
 class ShutdownPolicy:
-    """`is_owned` is False for a service in the foreground, which ends when its user ends it.
-
-    `end`, set later, ends the service; `is_idle` says whether its jobs have ended and nobody is subscribed to them. A
-    service whose owner is gone goes on for the clients that attend it: each of them is an owner then.
-    """
+    """`is_owned` is False for a service in the foreground, which ends when its user ends it. `end`, set later, ends the
+    service; `is_idle` says whether its jobs have ended and nobody is subscribed to them. A service whose owner is gone
+    goes on for the clients that attend it: each of them is an owner then."""
 
     def __init__(self, *, is_owned: bool) -> None:
         self.end: Callable[[], None] = lambda: None

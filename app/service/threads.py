@@ -26,9 +26,7 @@ def in_thread(work: Callable[Parameters, Result]) -> Callable[Parameters, Corout
 
 async def run_in_thread(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
     """Run `work` in an event loop of its own, which it may block for the network; return or raise its outcome.
-
-    Cancelling this cancels the work at its next pause. A thread that hangs is abandoned when the process ends.
-    """
+    Cancelling this cancels the work at its next pause. A thread that hangs is abandoned when the process ends."""
     result: Future[Result] = Future()
     waiting = asyncio.wrap_future(result)
     tasks: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []

@@ -38,10 +38,8 @@ MAX_REMEMBERED = 256  # digests of refused content
 
 
 class RefusedContent:
-    """The digests of content that was refused, the latest last: it is not refused again.
-
-    Some clients leave a refused picture in the conversation, and put the next question into its message.
-    """
+    """The digests of content that was refused, the latest last: it is not refused again. Some clients leave a refused
+    picture in the conversation, and put the next question into its message."""
 
     def __init__(self) -> None:
         self._digests: OrderedDict[bytes, None] = OrderedDict()
@@ -102,11 +100,9 @@ def app_state(request: HTTPConnection) -> AppState:
 async def model_of(
     request: Request, name: str, idle_limit: IdleLimit | None = None, *, task: ModelTask = "text"
 ) -> ServedModel:
-    """Return the model that answers `request`; its work counts for the request. Raises UnknownModelError.
-
-    A name such as gpt-4o or default means the loaded one that was made for `task`. The model is not unloaded as idle
-    before the request ends, and after a use stays loaded for `idle_limit`.
-    """
+    """Return the model that answers `request`; its work counts for the request. Raises UnknownModelError. A name such
+    as gpt-4o or default means the loaded one that was made for `task`. The model is not unloaded as idle before the
+    request ends, and after a use stays loaded for `idle_limit`."""
     model, record = await app_state(request).models.answering(name, task), record_of(request.scope)
     record.until_end.enter_context(model.keep_alive.in_request())
     return model.for_request(record, idle_limit)
@@ -125,10 +121,8 @@ def planner_warnings(model: ServedModel) -> WithWarnings:
 
 
 async def turn_of(state: AppState, model: ServedModel, make: Callable[[PromptMedia], Made]) -> Made:
-    """Return what `make` makes with the pictures, sounds and documents of a new turn of `model`.
-
-    Raises RequestError as `make` does, with a remedy that names a model for what this one does not read.
-    """
+    """Return what `make` makes with the pictures, sounds and documents of a new turn of `model`. Raises RequestError as
+    `make` does, with a remedy that names a model for what this one does not read."""
     try:
         media = PromptMedia(model.senses, state.media_fetcher, {})
         made = make(media)

@@ -78,10 +78,8 @@ class Body(BaseModel):
         return ""
 
     def ignored_fields(self, fields: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the paths of what has no effect in `fields`, of which this body was made: each once, in order.
-
-        Fields that are empty, zero or false ask for nothing.
-        """
+        """Return the paths of what has no effect in `fields`, of which this body was made: each once, in order. Fields
+        that are empty, zero or false ask for nothing."""
         paths: dict[str, None] = {}
         for path in _unknown(self, fields, ""):
             paths[path] = None

@@ -43,11 +43,9 @@ _SWITCHING_PROTOCOLS = 101
 
 @dataclass(slots=True)
 class RequestRecord:
-    """The model of a request, and its tokens: those of a prompt with several answers count once for each.
-
-    `notices` are for the client, `ignored` are the fields of its request that have no effect. `until_end` holds what
-    lasts until the whole answer was sent. `meter` counts the requests of a temporary key, if it came with one.
-    """
+    """The model of a request, and its tokens: those of a prompt with several answers count once for each. `notices` are
+    for the client, `ignored` are the fields of its request that have no effect. `until_end` holds what lasts until the
+    whole answer was sent. `meter` counts the requests of a temporary key, if it came with one."""
 
     model_id: str = ""
     engine: EngineClient | None = None

@@ -181,10 +181,8 @@ def ollama_error(error: UserError, *, hide_paths: bool = True) -> OllamaError:
 
 
 def anthropic_error(error: UserError, *, hide_paths: bool = True) -> AnthropicError:
-    """Return Anthropic's error body (source: its API's page on errors).
-
-    A prompt that is too long is told in the API's words, by which Claude Code knows that it has to compact.
-    """
+    """Return Anthropic's error body (source: its API's page on errors). A prompt that is too long is told in the API's
+    words, by which Claude Code knows that it has to compact."""
     status = status_of(error)
     usual: AnthropicErrorType = "invalid_request_error" if status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(status, usual)

@@ -62,11 +62,9 @@ _SOCKET_KEY = "localllm.socket_key"  # scopes of a handshake, and the policy's `
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardPolicy:
-    """Which requests are accepted. `any_address` accepts an IP address as Host: a web page can rebind only names.
-
-    Where a key is required, one with a valid key may have any name as Host: a rebound page has none. `metered` are the
-    temporary keys, which may ask models and whose requests are counted, also where no key is required.
-    """
+    """Which requests are accepted. `any_address` accepts an IP address as Host: a web page can rebind only names. Where
+    a key is required, one with a valid key may have any name as Host: a rebound page has none. `metered` are the
+    temporary keys, which may ask models and whose requests are counted, also where no key is required."""
 
     hosts: frozenset[str] = _LOOPBACK_NAMES
     any_address: bool = False
@@ -90,11 +88,9 @@ class GuardPolicy:
 
 
 def policy_of(settings: Settings) -> GuardPolicy:
-    """Return the policy for `settings`: requests from other machines need a key of the settings or of the key file.
-
-    An empty key file gets its first key. Raises StorageError where it cannot be used, UsageError for invalid `hosts` or
-    `origins`.
-    """
+    """Return the policy for `settings`: requests from other machines need a key of the settings or of the key file. An
+    empty key file gets its first key. Raises StorageError where it cannot be used, UsageError for invalid `hosts` or
+    `origins`."""
     is_local = is_loopback(settings.host)
     own, origins = parse_host_names(settings.hosts), parse_origins(settings.origins)
     stored = key_file(settings) if settings.api_key or not is_local else None

@@ -69,11 +69,9 @@ _LINES = Framing(lambda data: compact_json(data) + b"\n")
 
 
 class EventStream(Response, Generic[Item]):
-    """Server-sent events, one for each of `items`, sent as they come.
-
-    An error before the first one, or before ten quiet seconds have passed, is an answer with a status of its own; later
-    it is an event. When the client disconnects `items` is closed at once.
-    """
+    """Server-sent events, one for each of `items`, sent as they come. An error before the first one, or before ten
+    quiet seconds have passed, is an answer with a status of its own; later it is an event. When the client disconnects
+    `items` is closed at once."""
 
     media_type = "text/event-stream"
 

@@ -76,11 +76,9 @@ class JobManager:
             self._save(_interrupted(job))
 
     async def adopt(self) -> None:
-        """Add the unfinished jobs of services that were still running when this one started, once those have ended.
-
-        An app that is started again right after it was killed has a service of its own while the previous one still
-        waits for its jobs to end.
-        """
+        """Add the unfinished jobs of services that were still running when this one started, once those have ended. An
+        app that is started again right after it was killed has a service of its own while the previous one still waits
+        for its jobs to end."""
         while self._store.is_shared:
             await asyncio.sleep(_ADOPT_INTERVAL_S)
             known = set(self._jobs)  # also what is forgotten while the files are read

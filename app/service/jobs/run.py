@@ -291,11 +291,9 @@ class JobLog:
 
 
 class JobStore:
-    """The jobs in `folder`, which is created with the first one.
-
-    Each unfinished job names a lock that its service holds as long as it runs, so that two services on one data folder
-    leave each other's jobs alone. `is_shared` says whether `load` left a job to another service.
-    """
+    """The jobs in `folder`, which is created with the first one. Each unfinished job names a lock that its service
+    holds as long as it runs, so that two services on one data folder leave each other's jobs alone. `is_shared` says
+    whether `load` left a job to another service."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -272,11 +272,9 @@ class PlanService:
         self._lock = threading.Lock()
 
     def plan(self, request: PlanRequest, loaded: Sequence[LoadedModel] = ()) -> PlanReport:
-        """Return the plan for `request`, with the measured speed of the model on this machine.
-
-        Raises UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid
-        request, EngineError where the machine cannot be surveyed.
-        """
+        """Return the plan for `request`, with the measured speed of the model on this machine. Raises
+        UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid request,
+        EngineError where the machine cannot be surveyed."""
         from app.library.machine_fit import planning
         from offload.footprint.kv_cache import KV_TYPES, KvTypes, supports_kv_types
 

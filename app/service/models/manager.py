@@ -82,9 +82,7 @@ class ModelManager:
 
     def end_thought(self, response_id: str) -> bool:
         """End the reasoning in a running response of any dialect, by its id; return whether there is such a response.
-
-        Its answer begins with the next step. What has no reasoning, or has ended it, goes on as it is.
-        """
+        Its answer begins with the next step. What has no reasoning, or has ended it, goes on as it is."""
         request_id = _BEFORE_REQUEST_ID.sub("", response_id)
         found = [engine.end_thought(request_id) for engine in self.engines.values()]  # in each: no `any` of a generator
         return any(found)
@@ -132,10 +130,7 @@ class ModelManager:
         self, name: str, change: Callable[[EngineConfig], EngineConfig], *, until_unloaded: bool = False
     ) -> ServedModel:
         """Begin to load the model `name` with a changed config, in place of the present one, for good or until it is
-        unloaded.
-
-        Raises as `load`, and RequestError where that would end the answers of another name of the file.
-        """
+        unloaded. Raises as `load`, and RequestError where that would end the answers of another name of the file."""
         model = await self._known_or_opened(name)
         if others := [other.ref.id for other in self.sharing(model) if other.keep_alive.is_used]:
             cause = f"{', '.join(others)} is busy on the same engine as {model.ref.id}."

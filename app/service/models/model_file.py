@@ -208,11 +208,9 @@ _SPELLINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InfillTokens:
-    """Ids of the tokens before the prefix, the suffix, and the text to be generated.
-
-    A model without `middle` generates right after the prefix, which then comes last (`is_suffix_first`). `repository`
-    and `separator` precede the names of a project and its files; `begin` is BOS, where the engine adds it.
-    """
+    """Ids of the tokens before the prefix, the suffix, and the text to be generated. A model without `middle` generates
+    right after the prefix, which then comes last (`is_suffix_first`). `repository` and `separator` precede the names of
+    a project and its files; `begin` is BOS, where the engine adds it."""
 
     prefix: int
     suffix: int
@@ -265,11 +263,9 @@ def own_attachments(ref: ModelRef) -> Attachments:
 
 
 def read_attachments(settings: Settings, ref: ModelRef) -> Attachments:
-    """Return what `settings` attach to the valid model at `ref`, after the adapters that it has in Ollama.
-
-    Raises UsageError for an invalid scale, ModelFileError for an invalid file, UnknownModelError for a draft model that
-    is not installed.
-    """
+    """Return what `settings` attach to the valid model at `ref`, after the adapters that it has in Ollama. Raises
+    UsageError for an invalid scale, ModelFileError for an invalid file, UnknownModelError for a draft model that is not
+    installed."""
     model, lora = ref.path, tuple((str(path), name or path.stem) for path, name in map(_split, settings.lora))
     vectors = tuple((str(path), _scale(text)) for path, text in map(_split, settings.control_vector))
     for file, _ in lora:
@@ -410,11 +406,9 @@ _MAX_CHARACTERS = 100
 
 
 def is_placeholder(name: str) -> bool:
-    """Return whether `name` is of a hosted model, or says as little as "default": no local model can be meant by it.
-
-    A name that could be of a local model, `llama3.2`, `qwen3:8b`, `org/repo`, is none, and neither is one that people
-    give to theirs, such as `mario`.
-    """
+    """Return whether `name` is of a hosted model, or says as little as "default": no local model can be meant by it. A
+    name that could be of a local model, `llama3.2`, `qwen3:8b`, `org/repo`, is none, and neither is one that people
+    give to theirs, such as `mario`."""
     rest = _SUFFIX.sub("", name.strip().lower()[:_MAX_CHARACTERS])
     while provider := _PROVIDERS.match(rest):
         rest = rest[provider.end() :]

@@ -35,10 +35,8 @@ class TemplateRenderer(Protocol):
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model with its engine. `ref.id` is its name for clients, `adapters` the names of those it may run with.
-
     `keep_alive` is this name's hold on the `shared` engine. `template_probe` knows what chat templates take and print.
-    `record` counts the tokens of one request, whose uses set the `idle_limit`.
-    """
+    `record` counts the tokens of one request, whose uses set the `idle_limit`."""
 
     ref: ModelRef
     file: ModelFile
@@ -125,11 +123,8 @@ class ServedModel:
 
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
-        """Run `requests`, cancelling prefilling ahead; see `EngineClient.answer`.
-
-        A prompt that is too long for the context, or leaves an answer no room, loads the engine again with a longer
-        one, once, where that is possible.
-        """
+        """Run `requests`, cancelling prefilling ahead; see `EngineClient.answer`. A prompt that is too long for the
+        context, or leaves an answer no room, loads the engine again with a longer one, once, where that is possible."""
         self.shared.prefill_ahead.cancel()
         with self.in_use() as engine:
             async with aclosing(self._events(engine, requests)) as events:

@@ -27,11 +27,9 @@ PromptAfter: TypeAlias = Callable[[str], Awaitable[str]]
 
 
 class PrefillAhead:
-    """Prefills for one engine, for the most recent conversation only: what its next turn is sure to start with.
-
-    A chat template adds more than the answer: what ends it, the answer without its reasoning, tokenized again, and
-    the head of the next message.
-    """
+    """Prefills for one engine, for the most recent conversation only: what its next turn is sure to start with. A chat
+    template adds more than the answer: what ends it, the answer without its reasoning, tokenized again, and the head of
+    the next message."""
 
     def __init__(self, engine: EngineClient, quiet_s: float = PAUSE_S) -> None:
         self._engine = engine

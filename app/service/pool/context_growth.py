@@ -47,11 +47,9 @@ def room_for_answer(request: Request) -> int:
 
 
 class ContextGrowth:
-    """The context of `engine`, which grows with what requests need as far as training and memory allow.
-
-    Growing waits for the answers that run, and blocks new ones meanwhile. A load that fails is undone, and as long a
-    context is not tried again.
-    """
+    """The context of `engine`, which grows with what requests need as far as training and memory allow. Growing waits
+    for the answers that run, and blocks new ones meanwhile. A load that fails is undone, and as long a context is not
+    tried again."""
 
     def __init__(self, engine: EngineClient, queue: LoadQueue) -> None:
         self._engine = engine
@@ -79,11 +77,9 @@ class ContextGrowth:
         return self._engine.config.n_ctx in (0, self._n_ctx)
 
     async def make_room(self, overflow: ContextOverflowError, n_answer: int, n_ctx_train: int) -> str:
-        """Load the engine again so that the prompt of `overflow` fits with an answer of `n_answer` tokens.
-
-        Return what to tell about it; "" where nothing was done, because another request has made room, or there is
-        none and the prompt alone fits. Raises the overflow with what the user can do where the prompt cannot fit.
-        """
+        """Load the engine again so that the prompt of `overflow` fits with an answer of `n_answer` tokens. Return what
+        to tell about it; "" where nothing was done, because another request has made room, or there is none and the
+        prompt alone fits. Raises the overflow with what the user can do where the prompt cannot fit."""
         n_prompt = overflow.n_prompt_tokens
         n_wanted, sizes, remedy = n_prompt + n_answer, context_sizes(n_prompt, n_answer, n_ctx_train), ""
         async with self._turn:

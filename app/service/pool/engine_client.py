@@ -61,11 +61,8 @@ _METRICS_TIMEOUT_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """The state of an engine. `plan` is what loading follows.
-
-    `facts` and `settings` are those of the loaded model; `error` is set when `state` is "failed". An "unloaded" engine
-    loads its model with the next use.
-    """
+    """The state of an engine. `plan` is what loading follows. `facts` and `settings` are those of the loaded model;
+    `error` is set when `state` is "failed". An "unloaded" engine loads its model with the next use."""
 
     state: ModelState = "loading"
     progress: float = 0.0
@@ -133,12 +130,9 @@ class EngineOwner:
 
 
 class EngineClient:
-    """The engine of the model at `model_path`, in a worker that `start_worker` starts.
-
-    Each use loads the model, once `owner` admits it. A worker that dies fails what was running; it is restarted at once
-    if it had been ready, with the next use otherwise. After 3 failures within a minute the state stays "failed" until
-    the minute is over.
-    """
+    """The engine of the model at `model_path`, in a worker that `start_worker` starts. Each use loads the model, once
+    `owner` admits it. A worker that dies fails what was running; it is restarted at once if it had been ready, with the
+    next use otherwise. After 3 failures within a minute the state stays "failed" until the minute is over."""
 
     def __init__(
         self,

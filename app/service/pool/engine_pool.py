@@ -39,11 +39,9 @@ _ENGINES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class EngineKey:
-    """What names have in common that share an engine: the file, and what changes its answers when it is loaded.
-
-    `n_ctx` is the context that a recipe asks for beyond the usual one, else 0. `projector` identifies the file that
-    lets it see or hear. A draft model changes no answer.
-    """
+    """What names have in common that share an engine: the file, and what changes its answers when it is loaded. `n_ctx`
+    is the context that a recipe asks for beyond the usual one, else 0. `projector` identifies the file that lets it see
+    or hear. A draft model changes no answer."""
 
     identity: FileIdentity
     lora: tuple[tuple[str, str], ...] = ()

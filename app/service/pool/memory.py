@@ -225,11 +225,9 @@ def _info(pid: int | None) -> Any:
 
 
 class LoadQueue:
-    """Admits engines to `memory`, which they share with the other `engines`.
-
-    While an engine waits for models that are at work, new requests to those wait behind it. So two models that do not
-    fit together take turns, however many requests there are.
-    """
+    """Admits engines to `memory`, which they share with the other `engines`. While an engine waits for models that are
+    at work, new requests to those wait behind it. So two models that do not fit together take turns, however many
+    requests there are."""
 
     def __init__(self, memory: Memory, engines: Callable[[], Iterable[EngineClient]]) -> None:
         self._memory = memory

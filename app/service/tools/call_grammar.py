@@ -46,11 +46,9 @@ class BoundCalls:
 
 
 def bound_calls(calling: ToolCalling, tags: ReasoningTags, json_format: JsonFormat | None = None) -> BoundCalls:
-    """Return what binds an answer with the tools of `calling`, after reasoning with `tags`.
-
-    An answer that must be a call is bound from its begin, and so is one that is JSON of `json_format` or a call; any
-    other is bound where a call begins. Raises RequestError for a grammar that is too large.
-    """
+    """Return what binds an answer with the tools of `calling`, after reasoning with `tags`. An answer that must be a
+    call is bound from its begin, and so is one that is JSON of `json_format` or a call; any other is bound where a call
+    begins. Raises RequestError for a grammar that is too large."""
     tool_format, options = calling.tool_format, calling.options
     syntax, tools = tool_format.syntax, options.callable_tools
     end = CallEnd(tool_format.arguments, syntax.after_arguments)

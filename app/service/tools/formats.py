@@ -26,10 +26,8 @@ _M3 = "]<]minimax[>["  # the token before each tag of MiniMax M3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
     """The text around a call's name and arguments in training. `between` is None where only one call is possible.
-
     CALL_NUMBER and CALL_ORDINAL in it count the calls of an answer. A header may also end as in `other_heads`: pairs of
-    a text in the place of `before_name` and one in that of `before_arguments`.
-    """
+    a text in the place of `before_name` and one in that of `before_arguments`."""
 
     before_first: str = ""
     before_name: str

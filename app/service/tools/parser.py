@@ -90,11 +90,9 @@ def new_call_id() -> str:
 
 
 class ToolCallParser:
-    """Splits one answer of a model of `tool_format` with the tools of `options`.
-
-    Calls may stand anywhere in the text, or only at its begin if it `is_verbatim`. Each step reads from the unread text
-    and returns whether another step can follow without more text.
-    """
+    """Splits one answer of a model of `tool_format` with the tools of `options`. Calls may stand anywhere in the text,
+    or only at its begin if it `is_verbatim`. Each step reads from the unread text and returns whether another step can
+    follow without more text."""
 
     def __init__(
         self,

@@ -82,10 +82,8 @@ class ParameterTags:
         return TaggedArguments(self, schema)
 
     def rule(self, schema: Mapping[str, Any], rules: GbnfRules) -> str:
-        """Return a rule for parameters in the order of the schema, each in its tags, optional unless required.
-
-        An object that is not described has any of them, with any texts.
-        """
+        """Return a rule for parameters in the order of the schema, each in its tags, optional unless required. An
+        object that is not described has any of them, with any texts."""
         if is_undescribed(schema):
             return rules.add(f"({self._any_parameter(rules)})* {literal(self.end)}")
         parts = [
@@ -129,11 +127,8 @@ class ParameterTags:
 
 
 class TaggedArguments:
-    """Arguments with a tag around each: strings stream, other values come whole.
-
-    An attribute of the tag says which are strings, else `schema` does; without a type, a value that parses as JSON is
-    JSON.
-    """
+    """Arguments with a tag around each: strings stream, other values come whole. An attribute of the tag says which are
+    strings, else `schema` does; without a type, a value that parses as JSON is JSON."""
 
     def __init__(self, tags: ParameterTags, schema: Mapping[str, Any]) -> None:
         self.rest: str | None = None
@@ -215,11 +210,9 @@ class TaggedArguments:
         return inside_string(value) + '"' if self._is_text else self._as_json(value)
 
     def _end_of_value(self) -> int:
-        """Return where the tag behind the value begins, -1 if it is to come.
-
-        JSON ends where it is whole: a string in it may contain the tag. What is not JSON after all ends with the first;
-        JSON that an answer was cut off in does not end.
-        """
+        """Return where the tag behind the value begins, -1 if it is to come. JSON ends where it is whole: a string in
+        it may contain the tag. What is not JSON after all ends with the first; JSON that an answer was cut off in does
+        not end."""
         end = self._held.find(self._closing, self._n_scanned)
         if self._is_text or self._held.lstrip()[:1] not in _JSON_BEGINS:
             return end

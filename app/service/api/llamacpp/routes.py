@@ -62,9 +62,7 @@ class LlamaCppTextBody(GenerationBody):
 
     def requests(self, *prompts: str | tuple[int, ...]) -> tuple[engine_request.Request, ...]:
         """Return the engine's requests for `prompts`. Raises RequestError for none, too many, and values out of range.
-
-        The events of a stream have tokens in any case (source: llama-server's README).
-        """
+        The events of a stream have tokens in any case (source: llama-server's README)."""
         n_answers = min(self.n_cmpl or 1, MAX_ANSWERS)
         if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
             cause = f"The request has {len(prompts)} prompts with {n_answers} answers each."
@@ -226,10 +224,8 @@ Contents = StrictStr | TokenIds | Annotated[list[StrictStr | TokenIds], Field(mi
 
 
 class EmbeddingBody(Body):
-    """`content`, or OpenAI's `input`: a text, token ids, or a list of either.
-
-    `embd_normalize` is the norm by which vectors are divided: 0 the greatest number, 1 the sum, 2 the length, or p.
-    """
+    """`content`, or OpenAI's `input`: a text, token ids, or a list of either. `embd_normalize` is the norm by which
+    vectors are divided: 0 the greatest number, 1 the sum, 2 the length, or p."""
 
     content: Contents | None = None
     input: Contents | None = None

@@ -187,10 +187,8 @@ async def _get_or_load(context: Context, body: _GetOrLoadBody, channel: Channel)
 async def _load(
     context: Context, model: ServedModel, stack: ConfigStack, ttl_ms: int | None, channel: Channel, kind: str
 ) -> bool:
-    """Load `model` with the options of `stack` and send the progress; return False where the client cancels.
-
-    Raises RequestError where that would end running answers.
-    """
+    """Load `model` with the options of `stack` and send the progress; return False where the client cancels. Raises
+    RequestError where that would end running answers."""
     was_held = model.keep_alive.is_holding
     change, context.record.ignored = change_of_loading(stack.fields_of())
     await begin_loading(context.state.models, model, change)

@@ -245,10 +245,8 @@ async def _preload_draft(context: Context, body: _DraftBody) -> None:
 
 
 class PacketMaker:
-    """Makes the packets of one answer as it grows. Without `has_reasoning` only its text is sent.
-
-    The text of an answer in a given form is parsed whole by clients, so reasoning must not come before it.
-    """
+    """Makes the packets of one answer as it grows. Without `has_reasoning` only its text is sent. The text of an answer
+    in a given form is parsed whole by clients, so reasoning must not come before it."""
 
     def __init__(self, *, has_reasoning: bool = True) -> None:
         self._has_reasoning = has_reasoning

@@ -185,10 +185,8 @@ class OllamaChatBody(OllamaTextBody):
     tools: list[FunctionToolBody] | None = None
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
-        """Return the turn of at least one message, with its pictures and sounds in `media`.
-
-        Raises RequestError for a question with what the model cannot be given.
-        """
+        """Return the turn of at least one message, with its pictures and sounds in `media`. Raises RequestError for a
+        question with what the model cannot be given."""
         messages = self.messages or ()
         refuse_unreadable_question([(message.role, message.faults(media)) for message in messages])
         return ChatTurn(
@@ -203,10 +201,8 @@ class OllamaChatBody(OllamaTextBody):
 
 
 class OllamaGenerateBody(OllamaTextBody):
-    """The body of /api/generate: a `raw` prompt is continued as it is, others become a message of the user.
-
-    With a suffix the answer is the text between the two.
-    """
+    """The body of /api/generate: a `raw` prompt is continued as it is, others become a message of the user. With a
+    suffix the answer is the text between the two."""
 
     prompt: StrictStr | None = None
     suffix: StrictStr | None = None

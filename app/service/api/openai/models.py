@@ -80,10 +80,8 @@ class Capabilities(TypedDict):
 
 
 class AnthropicModel(TypedDict):
-    """A model that a request may name (source: `ModelInfo` of Anthropic's SDK for Python, 2026).
-
-    `max_input_tokens` is the longest context of a model that has an engine, `capabilities` are those of a valid file.
-    """
+    """A model that a request may name (source: `ModelInfo` of Anthropic's SDK for Python, 2026). `max_input_tokens` is
+    the longest context of a model that has an engine, `capabilities` are those of a valid file."""
 
     type: Literal["model"]
     id: str

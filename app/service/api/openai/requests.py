@@ -100,10 +100,8 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
     continue_final_message: bool | None = None
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
-        """Return the chat turn, with its pictures and sounds in `media`.
-
-        Raises RequestError for unsupported fields, and for a question with what the model cannot be given.
-        """
+        """Return the chat turn, with its pictures and sounds in `media`. Raises RequestError for unsupported fields,
+        and for a question with what the model cannot be given."""
         refuse_unreadable_question([(message.role, message.faults(media)) for message in self.messages])
         return ChatTurn(
             messages=[message.message(media) for message in self.messages],

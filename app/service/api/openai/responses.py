@@ -149,10 +149,8 @@ TextChunk: TypeAlias = Chunk[TextChunkChoice]
 
 @dataclass(frozen=True, slots=True)
 class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
-    """The objects made of the answers to `requests`, of which `n_each` in turn continue one prompt.
-
-    Each text begins with the `echoed` part of its prompt, if any.
-    """
+    """The objects made of the answers to `requests`, of which `n_each` in turn continue one prompt. Each text begins
+    with the `echoed` part of its prompt, if any."""
 
     id_prefix: ClassVar[str]
     whole_object: ClassVar[WholeObject]

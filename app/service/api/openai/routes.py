@@ -176,10 +176,8 @@ class EmbeddingsBody(TtlBody):
 
 
 class RerankBody(Body):
-    """`documents` to be ordered by how well they answer `query`; the best `top_n` are returned, all without it.
-
-    With `texts` instead, which the Text Embeddings Inference API has, the answer is in its form too.
-    """
+    """`documents` to be ordered by how well they answer `query`; the best `top_n` are returned, all without it. With
+    `texts` instead, which the Text Embeddings Inference API has, the answer is in its form too."""
 
     query: StrictStr
     documents: Documents | None = None

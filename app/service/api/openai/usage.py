@@ -33,10 +33,8 @@ class Usage(TypedDict):
 
 
 class Timings(TypedDict):
-    """llama-server's `timings`, and more. `draft_saved_ms` is an estimate.
-
-    `reasoning_cut_n` is there where the budget or the user ended the reasoning: its tokens before that.
-    """
+    """llama-server's `timings`, and more. `draft_saved_ms` is an estimate. `reasoning_cut_n` is there where the budget
+    or the user ended the reasoning: its tokens before that."""
 
     cache_n: NonNegativeInt
     prompt_n: NonNegativeInt

@@ -107,10 +107,8 @@ def not_found(kind: Kind, name: str) -> RefusedError:
 async def keep(
     store: ResponseStore, context: Context, response: ResponseObject, process: int = 0, *, extends: bool = True
 ) -> ResponseObject:
-    """Store `response` where it is to be, and return it as it is answered: one that cannot be stored has a warning.
-
-    It `extends` the conversation that it belongs to. `process` answers it in the background.
-    """
+    """Store `response` where it is to be, and return it as it is answered: one that cannot be stored has a warning. It
+    `extends` the conversation that it belongs to. `process` answers it in the background."""
     conversation = response["conversation"] if extends else None
     if not (response["store"] or conversation):
         return response
@@ -289,10 +287,8 @@ _MESSAGE_CHARACTERS = 48  # what a template adds to a message, at least
 
 
 def without_oldest(messages: Sequence[Message], overflow: ContextOverflowError) -> list[Message]:
-    """Return the system's and the newest turns of `messages`. Raises `overflow` where no turn can leave.
-
-    The number of tokens is estimated by length, so the result may be too long again, but it is shorter.
-    """
+    """Return the system's and the newest turns of `messages`. Raises `overflow` where no turn can leave. The number of
+    tokens is estimated by length, so the result may be too long again, but it is shorter."""
     n_system = next((index for index, message in enumerate(messages) if message.role != "system"), len(messages))
     starts = [index for index in range(n_system + 1, len(messages)) if messages[index].role == "user"]
     if not starts:

@@ -117,10 +117,8 @@ class InputItem(RawBody):
         return role, ChatMessage.model_construct(role=role, content=self.content).faults(media)
 
     def messages(self, media: PromptMedia = NO_MEDIA) -> list[Message]:
-        """Return the item as a message, if it says anything, with pictures and sounds as markers of `media`.
-
-        Raises RequestError for an unsupported item.
-        """
+        """Return the item as a message, if it says anything, with pictures and sounds as markers of `media`. Raises
+        RequestError for an unsupported item."""
         if self.kind == "message":
             return [ChatMessage.model_construct(role=self.role or "user", content=self.content).message(media)]
         if self.kind in ("function_call", "custom_tool_call"):
@@ -138,11 +136,9 @@ class InputItem(RawBody):
         raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", "Send messages and calls.")
 
     def for_store(self, position: int | None = None) -> Item:
-        """Return the item as it is stored and listed: with an id, a status, and parts of content.
-
-        Clients that send the whole conversation each time leave ids out: by its `position` in it, an item has the same
-        id each time, and is stored once.
-        """
+        """Return the item as it is stored and listed: with an id, a status, and parts of content. Clients that send the
+        whole conversation each time leave ids out: by its `position` in it, an item has the same id each time, and is
+        stored once."""
         item: Item = {**self.raw, "type": self.kind, "id": self.id or self._new_id(position)}
         if self.kind == "message":
             item["role"] = role = self.role or "user"
@@ -330,10 +326,8 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
         return self.conversation if isinstance(self.conversation, str) else self.conversation.id
 
     def turn(self, items: Sequence[InputItem] | None = None, media: PromptMedia = NO_MEDIA) -> ChatTurn:
-        """Return the chat turn over `items`, all of the conversation, with its pictures and sounds in `media`.
-
-        Raises RequestError for unsupported fields, and for a question with what the model cannot be given.
-        """
+        """Return the chat turn over `items`, all of the conversation, with its pictures and sounds in `media`. Raises
+        RequestError for unsupported fields, and for a question with what the model cannot be given."""
         form = self.text.format if self.text else None
         options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
         return ChatTurn(

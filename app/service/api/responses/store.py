@@ -192,10 +192,8 @@ class ResponseStore:
         return await self._run(run) if self._exists else None
 
     async def items(self, kind: Kind, name: str, *, with_outputs: bool = True) -> list[Item] | None:
-        """Return the items of a record in their order, which counts as a use, None if it is not stored.
-
-        Those of a response are the whole conversation before it, and its output.
-        """
+        """Return the items of a record in their order, which counts as a use, None if it is not stored. Those of a
+        response are the whole conversation before it, and its output."""
 
         def run() -> list[Item] | None:
             with self._database.writing() as connection:
