@@ -83,7 +83,8 @@ _OLMO_2 = Architecture(
             **shapes.POST_NORMS,
             **shapes.ATTENTION,
             **shapes.GATED_FEED_FORWARD,
-        }
+        },
+        needs_output=True,
     ),
     settings=Settings(assumed={"hidden_act": "silu"}),
 )
@@ -106,6 +107,7 @@ _STABLELM = Architecture(
     ),
     tensors=RequiredTensors(
         model=shapes.decoder_with_bias,
+        needs_output=True,
         # with attention and feed-forward side by side there is no norm between them
         layer={
             "attn_norm.weight": ("n_embd",),

@@ -146,6 +146,8 @@ _HYBRID = Architecture(
             "mamba_hidden_act": "silu",
             "use_bias": False,
             "use_conv_bias": True,
+            # the class has an output of its own whatever this says, and a checkpoint's is left out where it says so
+            "tie_word_embeddings": False,
             "mamba_proj_bias": False,
             "sliding_window": None,
             "time_step_limit": no_limit,

@@ -68,7 +68,8 @@ _TEXT = (
                 **({} if config.flag("qkv_bias") is False else shapes.QKV_BIASES),
                 **shapes.EXPERT_FEED_FORWARD,
                 **_SHARED_EXPERT,
-            }
+            },
+            needs_output=True,
         ),
         layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
         settings=Settings(defaults=_WINDOWLESS, assumed={**_ASSUMED_OF_EXPERTS, "norm_topk_prob": False}),

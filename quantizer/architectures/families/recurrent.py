@@ -271,6 +271,7 @@ LFM = (
         _LFM_2,
         hf_classes=("Lfm2MoeForCausalLM",),
         gguf_name="lfm2moe",
+        names=replace(_LFM_2.names, own={"lm_head": "output"}),
         hyperparameters=(
             *(_LFM_ROWS + rows.EXPERTS),
             rows.u32("feed_forward_length", "intermediate_size"),

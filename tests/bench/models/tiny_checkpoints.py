@@ -451,6 +451,11 @@ CHECKPOINTS: dict[str, tuple[str, dict[str, Any]]] = {
     "minimax-m2-tied": ("MiniMaxM2Config", _FEW | _HALF_ROTATED | _TIED),
     "exaone-moe-tied": ("ExaoneMoeConfig", _K_EXAONE | _TIED),
     "mimo2-tied": ("MiMoV2FlashConfig", _ROTATED_APART | _MIMO | _GROUPS | _TIED),
+    "olmo2-tied": ("Olmo2Config", _TIED),
+    "olmo3-tied": ("Olmo3Config", _TIED | {"sliding_window": 40}),
+    "stablelm-tied": ("StableLmConfig", _TIED | {"use_qkv_bias": True}),
+    "qwen2moe-tied": ("Qwen2MoeConfig", _EXPERTS | _SHARED | _TIED),
+    "lfm2moe-untied": ("Lfm2MoeConfig", _CONVOLVED | _EXPERTS | {"num_dense_layers": 1, "tie_word_embeddings": False}),
     "olmoe-tied": ("OlmoeConfig", _ALIKE | _TIED | {"num_experts": 8}),
     "dots1-tied": ("Dots1Config", _ALIKE | _DEALT | _GROUPS | _TIED),
     "nemotron-h-biased": (
