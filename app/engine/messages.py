@@ -325,31 +325,11 @@ class Reranked:
     n_tokens: int
 
 
-WorkerMessage = (
-    Load
-    | Request
-    | Abort
-    | EndThought
-    | Tokenize
-    | Detokenize
-    | Embed
-    | Rerank
-    | GetMetrics
-    | ForgetConversations
-    | LoadProgress
-    | Planned
-    | Ready
-    | Notice
-    | Output
-    | Finished
-    | Failed
-    | Tokenized
-    | Detokenized
-    | Embedded
-    | Reranked
-    | Forgotten
-    | EngineMetrics
-)
+Order = Load | Request | Abort | EndThought | ForgetConversations
+Call = Tokenize | Detokenize | Embed | Rerank | GetMetrics
+Report = LoadProgress | Planned | Ready | Notice | Output | Finished | Failed
+Reply = Tokenized | Detokenized | Embedded | Reranked | Forgotten | EngineMetrics
+WorkerMessage = Order | Call | Report | Reply
 
 
 _LENGTH = struct.Struct(">I")

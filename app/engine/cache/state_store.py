@@ -2,18 +2,15 @@
 
 Owns the files under `<cache>/prefix/<model fingerprint>` and the states in memory; the least recently used are dropped
 first. A checkpoint is written when a state that begins with its tokens is: without the state's cells it is of no use.
-Several processes may share a folder: a file that another removed is a miss. A file's name ends with the conversation
-whose request made the state, so that it can be removed without reading it. Independent of the states' contents.
+Independent of the states' contents.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import queue
-import struct
 import threading
 import time
 import zlib
@@ -26,9 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine.backend import State
+from app.engine.cache_file import conversation_of, file_name, read_header, whole_files, write_file
 from app.engine.request import IN_MEMORY
-from quantizer.system.files import PRIVATE_FILE, last_use_s, private_folder, write_atomically, writer_of
-from quantizer.system.process import is_process_alive
 
 MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
@@ -36,11 +32,9 @@ MAX_CHECKPOINT_BYTES = 256 << 20  # of the checkpoints along one sequence
 MIN_CHECKPOINTS, MAX_CHECKPOINTS = 2, 8  # along one sequence
 MAX_WRITE_DELAY_S = 10.0  # of a state while the engine computes
 _POLL_S = 0.2
-_NO_CONVERSATION = "none"
 
-_MAGIC = b"localllm-seq-1\n\0"
-_LENGTH = struct.Struct("<I")
-_MAX_HEADER_BYTES = 4096
+_KIND = b"localllm-seq-1\n\0"
+_MAX_BEGIN_BYTES = 4096  # of a file, up to the end of its header
 
 Tokens = npt.NDArray[np.int32]
 
@@ -86,7 +80,7 @@ class StateStore:
         self._lock = threading.RLock()  # guards _entries, which the writing thread changes too
         self._entries: dict[str, _Entry] = {}  # the least recently used first
         for name, key, n_bytes in states_in(folder):
-            if max_disk_bytes and _conversation_of(name):
+            if max_disk_bytes and conversation_of(name):
                 self._entries[name] = _Entry(key, None, n_bytes)
             else:  # former versions did not say whose a state is, so that a deleted chat would leave it behind
                 (folder / name).unlink(missing_ok=True)
@@ -163,7 +157,7 @@ class StateStore:
     def forget(self, conversations: Collection[str]) -> None:
         """Remove every state of `conversations`, and its file."""
         with self._lock:
-            for name in [name for name in self._entries if _conversation_of(name) in conversations]:
+            for name in [name for name in self._entries if conversation_of(name) in conversations]:
                 self._remove(name)
 
     @property
@@ -209,7 +203,7 @@ class StateStore:
                     break
             with self._lock:
                 entry = self._entries.get(name)
-            is_for_disk = self._max_disk_bytes and _conversation_of(name) != IN_MEMORY
+            is_for_disk = self._max_disk_bytes and conversation_of(name) != IN_MEMORY
             if is_for_disk and entry is not None and entry.state is not None and not entry.file_bytes:
                 n_bytes = write_state(self._folder, name, entry.key, entry.state, self._max_disk_bytes)
                 with self._lock:
@@ -248,41 +242,20 @@ def _n_common(left: Tokens, right: Tokens) -> int:
 def _name_of(key: StateKey, conversation: str) -> str:
     kind = b"checkpoint" if key.is_checkpoint else b""
     name = hashlib.blake2b(kind + key.namespace.encode() + key.tokens.tobytes(), digest_size=16).hexdigest()
-    return f"{name}-{conversation or _NO_CONVERSATION}"
-
-
-def _conversation_of(name: str) -> str:
-    """Return whose state a file name is of, "" for a name of a former version."""
-    return name.partition("-")[2]
-
-
-# The file of one state. It is written under another name and renamed, so that a kill leaves no incomplete one; a
-# damaged file, or one of another key, is a miss.
+    return file_name(name, conversation)
 
 
 def write_state(folder: Path, name: str, key: StateKey, state: State, max_bytes: int) -> int:
-    """Write the file `name` and return its size, 0 if it is larger than `max_bytes` or cannot be written. The files are
-    only a cache, so failures are no errors."""
-    header, tokens = _header(key, state), key.tokens
-    n_bytes = len(_MAGIC) + _LENGTH.size + len(header) + tokens.nbytes + len(state)
-    if n_bytes > max_bytes:
-        return 0
-    try:
-        private_folder(folder)
-        pieces = (_MAGIC, _LENGTH.pack(len(header)), header, tokens.tobytes(), state)
-        write_atomically(folder / name, pieces, sync=False, mode=PRIVATE_FILE)
-    except OSError:
-        return 0
-    return n_bytes
+    """Write the file `name` and return its size, 0 if it is larger than `max_bytes` or cannot be written."""
+    return write_file(folder / name, _KIND, _header(key, state), (key.tokens.tobytes(), state), max_bytes)
 
 
 def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
     """Yield name, key and bytes of each file, the least recently used first; remove invalid and abandoned files."""
-    for path in sorted(folder.iterdir(), key=last_use_s) if folder.is_dir() else ():
-        found = _read_key(path) if not writer_of(path) else None
-        if found is not None:
+    for path in whole_files(folder):
+        if (found := _read_key(path)) is not None:
             yield (path.name, *found)
-        elif not is_process_alive(writer_of(path)):
+        else:
             path.unlink(missing_ok=True)
 
 
@@ -290,33 +263,25 @@ def read_state(path: Path, key: StateKey) -> State | None:
     """Return the state in a file, None if it is missing, damaged or another key's."""
     try:
         data = path.read_bytes()
-    except OSError:
+        header, begin = read_header(data, _KIND)
+    except (OSError, ValueError):
         return None
-    parts = _read_begin(data[: len(_MAGIC) + _LENGTH.size + _MAX_HEADER_BYTES])
-    if parts is None:
-        return None
-    header, begin = parts
-    middle = begin + 4 * header["n_tokens"]
+    middle = begin + key.tokens.nbytes
     state = memoryview(data)[middle:]
-    is_ours = data[begin:middle] == key.tokens.tobytes() and _header(key, state) == json.dumps(header).encode()
-    return state if is_ours else None
+    return state if data[begin:middle] == key.tokens.tobytes() and _header(key, state) == header else None
 
 
-def _header(key: StateKey, state: State) -> bytes:
+def _header(key: StateKey, state: State) -> dict[str, Any]:
     checksum = zlib.crc32(state, zlib.crc32(key.tokens.tobytes()))
     sizes = {"n_tokens": len(key.tokens), "state_bytes": len(state), "crc32": checksum}
-    kind = {"is_checkpoint": True} if key.is_checkpoint else {}
-    return json.dumps({"namespace": key.namespace, **sizes, **kind}).encode()
+    return {"namespace": key.namespace, **sizes, **({"is_checkpoint": True} if key.is_checkpoint else {})}
 
 
 def _read_key(path: Path) -> tuple[StateKey, int] | None:
     """Return the key in a file and the file's size, None for an incomplete or foreign file."""
     try:
         with path.open("rb") as file:
-            parts = _read_begin(file.read(len(_MAGIC) + _LENGTH.size + _MAX_HEADER_BYTES))
-            if parts is None:
-                return None
-            header, begin = parts
+            header, begin = read_header(file.read(_MAX_BEGIN_BYTES), _KIND)
             file.seek(begin)
             tokens = np.frombuffer(file.read(4 * header["n_tokens"]), np.int32)
             n_bytes = begin + 4 * header["n_tokens"] + header["state_bytes"]
@@ -325,12 +290,3 @@ def _read_key(path: Path) -> tuple[StateKey, int] | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return (key, n_bytes) if is_whole else None
-
-
-def _read_begin(data: bytes) -> tuple[dict[str, Any], int] | None:
-    """Return the header and the offset of the tokens, None for invalid data."""
-    begin = len(_MAGIC) + _LENGTH.size
-    if len(data) < begin or not data.startswith(_MAGIC):
-        return None
-    end = begin + _LENGTH.unpack_from(data, len(_MAGIC))[0]
-    return (json.loads(data[begin:end]), end) if end <= len(data) else None

@@ -1,36 +1,30 @@
 """Layouts and embeddings on disk, so that no picture or sound is encoded twice, across restarts too.
 
-Owns the files under `<cache>/media/<fingerprint of model and projector>` and their format; the least recently used are
-removed first. Privacy is as for saved prefixes: a file's name ends with the conversation whose request made it, so that
-it can be removed with it and without reading it, and what may be in memory only never reaches the disk. Several
-processes may share a folder: a file that another removed is a miss, and so is a damaged one or one of another key.
+Owns the files under `<cache>/media/<fingerprint of model and projector>`; the least recently used are removed first.
+Privacy is as for saved prefixes: what may be in memory only never reaches the disk.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
-import struct
 import threading
 import zlib
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from app.engine.cache_file import conversation_of, file_name, read_header, whole_files, write_file
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.request import IN_MEMORY
-from quantizer.system.files import PRIVATE_FILE, last_use_s, private_folder, write_atomically, writer_of
-from quantizer.system.process import is_process_alive
 
-_MAGIC = b"localllm-media1\n"
-_LENGTH = struct.Struct("<I")
+_KIND = b"localllm-media1\n"
 _N_AXES = 3
 MAX_DISK_BYTES = 1 << 30
-_NO_CONVERSATION = "none"
+_What: TypeAlias = Literal["layout", "embeddings"]
 Content = TypeVar("Content")
 
 
@@ -42,20 +36,18 @@ class MediaStore:
         self._max_disk_bytes = max_disk_bytes
         self._lock = threading.Lock()
         self._files: dict[str, tuple[str, int]] = {}  # by key: file name and bytes, the least recently used first
-        for path in sorted(folder.iterdir(), key=last_use_s) if folder.is_dir() else ():
-            key, _, conversation = path.name.partition("-")
-            writer = writer_of(path)
-            if conversation and not writer and max_disk_bytes:
+        for path in whole_files(folder):
+            if conversation_of(path.name) and max_disk_bytes:
                 with contextlib.suppress(OSError):  # another process removed it
-                    self._files[key] = (path.name, path.stat().st_size)
-            elif not (writer and is_process_alive(writer)):  # abandoned, or saving is off
+                    self._files[path.name.partition("-")[0]] = (path.name, path.stat().st_size)
+            else:
                 path.unlink(missing_ok=True)
 
     def layout(self, key: str) -> MediaLayout | None:
-        return self._read(_file_key("layout", key), lambda path: read_layout(path, key))
+        return self._read("layout", key, _layout_of)
 
     def embeddings(self, content_id: str) -> Embeddings | None:
-        return self._read(_file_key("embeddings", content_id), lambda path: read_embeddings(path, content_id))
+        return self._read("embeddings", content_id, _embeddings_of)
 
     def has_layout(self, key: str) -> bool:
         with self._lock:
@@ -66,48 +58,56 @@ class MediaStore:
             return _file_key("embeddings", content_id) in self._files
 
     def save_layout(self, key: str, layout: MediaLayout, conversation: str) -> None:
-        most = self._max_disk_bytes
-        self._write(_file_key("layout", key), conversation, lambda path: write_layout(path, key, layout, most))
+        positions = [part.positions for part in layout.parts if isinstance(part, MediaChunk)]
+        content = b"".join(np.ascontiguousarray(each, "<i4").tobytes() for each in positions if each is not None)
+        self._write("layout", key, {"parts": [_described(part) for part in layout.parts]}, content, conversation)
 
     def save_embeddings(self, content_id: str, embeddings: Embeddings, conversation: str) -> None:
-        most = self._max_disk_bytes
-        key = _file_key("embeddings", content_id)
-        self._write(key, conversation, lambda path: write_embeddings(path, content_id, embeddings, most))
+        content = np.ascontiguousarray(embeddings, "<f4").tobytes()
+        self._write("embeddings", content_id, {"shape": list(embeddings.shape)}, content, conversation)
 
     def forget(self, conversations: Collection[str]) -> None:
         with self._lock:
             for key, (name, _) in list(self._files.items()):
-                if name.partition("-")[2] in conversations:
+                if conversation_of(name) in conversations:
                     self._remove(key)
 
-    def _read(self, key: str, read: Callable[[Path], Content | None]) -> Content | None:
+    def _read(self, what: _What, key: str, parse: Callable[[dict[str, Any], bytes], Content]) -> Content | None:
+        """Return what a file contains, None if it is missing, damaged or another key's."""
+        file_key = _file_key(what, key)
         with self._lock:
-            name, _ = self._files.get(key, ("", 0))
+            name, _ = self._files.get(file_key, ("", 0))
         if not name:
             return None
-        content = read(self._folder / name)
+        content = None
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            data = (self._folder / name).read_bytes()
+            header, begin = read_header(data, _KIND)
+            if header["key"] == key and header["crc32"] == zlib.crc32(data[begin:]):
+                content = parse(header, data[begin:])
         with self._lock:
-            if self._files.get(key, ("",))[0] != name:
+            if self._files.get(file_key, ("",))[0] != name:
                 return None  # forgotten while it was read
             if content is None:
-                self._remove(key)
+                self._remove(file_key)
                 return None
-            self._files[key] = self._files.pop(key)  # now the most recently used
+            self._files[file_key] = self._files.pop(file_key)  # now the most recently used
         with contextlib.suppress(OSError):
             os.utime(self._folder / name)
         return content
 
-    def _write(self, key: str, conversation: str, write: Callable[[Path], int]) -> None:
+    def _write(self, what: _What, key: str, described: dict[str, Any], content: bytes, conversation: str) -> None:
         if not self._max_disk_bytes or conversation == IN_MEMORY:
             return
-        name = f"{key}-{conversation or _NO_CONVERSATION}"
-        n_bytes = write(self._folder / name)
+        file_key, header = _file_key(what, key), {"key": key, **described, "crc32": zlib.crc32(content)}
+        name = file_name(file_key, conversation)
+        n_bytes = write_file(self._folder / name, _KIND, header, (content,), self._max_disk_bytes)
         with self._lock:
-            if self._files.get(key, (name,))[0] != name:
-                self._remove(key)
-            self._files.pop(key, None)
+            if self._files.get(file_key, (name,))[0] != name:
+                self._remove(file_key)
+            self._files.pop(file_key, None)
             if n_bytes:
-                self._files[key] = (name, n_bytes)
+                self._files[file_key] = (name, n_bytes)
             n_used = sum(size for _, size in self._files.values())
             while n_used > self._max_disk_bytes:
                 oldest = next(iter(self._files))
@@ -120,73 +120,21 @@ class MediaStore:
             (self._folder / name).unlink(missing_ok=True)
 
 
-def _file_key(what: Literal["layout", "embeddings"], key: str) -> str:
+def _file_key(what: _What, key: str) -> str:
     return hashlib.blake2b(f"{what}/{key}".encode(), digest_size=16).hexdigest()
 
 
-def write_layout(path: Path, key: str, layout: MediaLayout, max_bytes: int) -> int:
-    """Write a layout and return the file's size, 0 if it is larger than `max_bytes` or cannot be written."""
-    positions = [part.positions for part in layout.parts if isinstance(part, MediaChunk)]
-    content = b"".join(np.ascontiguousarray(each, "<i4").tobytes() for each in positions if each is not None)
-    return _write(path, {"key": key, "parts": [_described(part) for part in layout.parts]}, content, max_bytes)
-
-
-def read_layout(path: Path, key: str) -> MediaLayout | None:
-    """Return the layout in a file, None if it is missing, damaged or another key's."""
-    try:
-        header, content = _read(path, key)
-        parts, begin = [], 0
-        for described in header["parts"]:
-            part, begin = _part(described, content, begin)
-            parts.append(part)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+def _layout_of(header: dict[str, Any], content: bytes) -> MediaLayout:
+    parts, begin = [], 0
+    for described in header["parts"]:
+        part, begin = _part(described, content, begin)
+        parts.append(part)
     return MediaLayout(tuple(parts))
 
 
-def write_embeddings(path: Path, key: str, embeddings: Embeddings, max_bytes: int) -> int:
-    """Write the embeddings of a chunk as `write_layout` does."""
-    content = np.ascontiguousarray(embeddings, "<f4").tobytes()
-    return _write(path, {"key": key, "shape": list(embeddings.shape)}, content, max_bytes)
-
-
-def read_embeddings(path: Path, key: str) -> Embeddings | None:
-    """Return the embeddings in a file, None if it is missing, damaged or another key's."""
-    try:
-        header, content = _read(path, key)
-        n_tokens, n_embd = header["shape"]
-        return np.frombuffer(content, "<f4").reshape(n_tokens, n_embd).astype(np.float32)
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _write(path: Path, header: dict[str, Any], content: bytes, max_bytes: int) -> int:
-    """Write a file and return its size, 0 if it is too large or cannot be written: it is only a cache."""
-    data = json.dumps({**header, "crc32": zlib.crc32(content)}).encode()
-    n_bytes = len(_MAGIC) + _LENGTH.size + len(data) + len(content)
-    if n_bytes > max_bytes:
-        return 0
-    try:
-        private_folder(path.parent)
-        pieces = (_MAGIC, _LENGTH.pack(len(data)), data, content)
-        write_atomically(path, pieces, sync=False, mode=PRIVATE_FILE)
-    except OSError:
-        return 0
-    return n_bytes
-
-
-def _read(path: Path, key: str) -> tuple[dict[str, Any], bytes]:
-    """Return header and content. Raises OSError, ValueError and KeyError for a file that is not whole or not ours."""
-    data = path.read_bytes()
-    begin = len(_MAGIC) + _LENGTH.size
-    if len(data) < begin or not data.startswith(_MAGIC):
-        raise ValueError("not a file of this version")
-    end = begin + _LENGTH.unpack_from(data, len(_MAGIC))[0]
-    header: dict[str, Any] = json.loads(data[begin:end])
-    content = data[end:]
-    if header["key"] != key or header["crc32"] != zlib.crc32(content):
-        raise ValueError("damaged, or of another key")
-    return header, content
+def _embeddings_of(header: dict[str, Any], content: bytes) -> Embeddings:
+    n_tokens, n_embd = header["shape"]
+    return np.frombuffer(content, "<f4").reshape(n_tokens, n_embd).astype(np.float32)
 
 
 def _described(part: tuple[int, ...] | MediaChunk) -> Any:

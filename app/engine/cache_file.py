@@ -1,0 +1,65 @@
+"""Files of what can be computed again, states of sequences and embeddings of media: their format and their names.
+
+A file is a line with its kind and version, a header as JSON, and bytes. Its name ends with the conversation whose
+request made it, so that it is removed with it and without being read. Several processes may share a folder: a file that
+another removed is a miss, and so is a damaged one.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from quantizer.system.files import PRIVATE_FILE, last_use_s, private_folder, write_atomically, writer_of
+from quantizer.system.process import is_process_alive
+
+_LENGTH = struct.Struct("<I")  # of the header
+
+
+def file_name(key: str, conversation: str) -> str:
+    return f"{key}-{conversation or 'none'}"
+
+
+def conversation_of(name: str) -> str:
+    """Return whose file this is, "" for a name of a former version."""
+    return name.partition("-")[2]
+
+
+def whole_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder, the least recently used first; remove those that a killed process left."""
+    for path in sorted(folder.iterdir(), key=last_use_s) if folder.is_dir() else ():
+        if not (writer := writer_of(path)):
+            yield path
+        elif not is_process_alive(writer):
+            path.unlink(missing_ok=True)
+
+
+def write_file(
+    path: Path, kind: bytes, header: Mapping[str, Any], content: tuple[bytes | bytearray | memoryview, ...], limit: int
+) -> int:
+    """Write a file and return its size, 0 if it has more than `limit` bytes or cannot be written: it is only a cache.
+    It is written under another name and renamed, so that a kill leaves no incomplete one."""
+    described = json.dumps(header).encode()
+    pieces = (kind, _LENGTH.pack(len(described)), described, *content)
+    n_bytes = sum(map(len, pieces))
+    if n_bytes > limit:
+        return 0
+    try:
+        private_folder(path.parent)
+        write_atomically(path, pieces, sync=False, mode=PRIVATE_FILE)
+    except OSError:
+        return 0
+    return n_bytes
+
+
+def read_header(data: bytes, kind: bytes) -> tuple[dict[str, Any], int]:
+    """Return the header in the begin of a file, and where its content begins. Raises ValueError for another kind or an
+    incomplete header."""
+    begin = len(kind) + _LENGTH.size
+    end = begin + _LENGTH.unpack_from(data, len(kind))[0] if len(data) >= begin and data.startswith(kind) else 0
+    if not begin < end <= len(data):
+        raise ValueError("not a file of this version")
+    return json.loads(data[begin:end]), end
