@@ -34,14 +34,16 @@ class HealthResponse(TypedDict):
     status: Literal["ok"]
 
 
-class _LoadingFields(TypedDict):
+class _UnavailableFields(TypedDict):
     code: Literal[503]
-    message: Literal["Loading model"]
+    message: Literal["Loading model", "no slot available"]
     type: Literal["unavailable_error"]
 
 
-class LoadingError(TypedDict):
-    error: _LoadingFields
+class UnavailableError(TypedDict):
+    """The default model is not loaded yet, or every slot is busy."""
+
+    error: _UnavailableFields
 
 
 class LoraAdapter(TypedDict):
@@ -102,8 +104,8 @@ class DetokenizeResponse(TypedDict):
 
 
 _NONE = -1
-_LOADING: LoadingError = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
-_HEALTH_ERRORS = errors(503, kind=LoadingError | LlamaCppError)
+_LOADING: UnavailableError = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
+_HEALTH_ERRORS = errors(503, kind=UnavailableError | LlamaCppError)
 
 
 class TokenizeBody(Body):
@@ -231,23 +233,13 @@ class SlotState(TypedDict):
     next_token: list[NextToken]
 
 
-class _NoSlotFields(TypedDict):
-    code: Literal[503]
-    message: Literal["no slot available"]
-    type: Literal["unavailable_error"]
-
-
-class NoSlotError(TypedDict):
-    error: _NoSlotFields
-
-
-_NO_SLOT: NoSlotError = {"error": {"code": 503, "message": "no slot available", "type": "unavailable_error"}}
+_NO_SLOT: UnavailableError = {"error": {"code": 503, "message": "no slot available", "type": "unavailable_error"}}
 _NOTHING = dict.fromkeys(("n_prompt_tokens", "n_cached_tokens", "n_computed_tokens", "n_output_tokens"), 0)
 _IDLE = AnswerProgress(request_id="", arrival=_NONE, has_new_line=False, **_NOTHING)
 _DEFAULTS = engine_request.Request(request_id="", prompt="")
 
 
-@router.get("/slots", openapi_extra=errors(404) | errors(503, kind=NoSlotError | LlamaCppError))
+@router.get("/slots", openapi_extra=errors(404) | errors(503, kind=UnavailableError | LlamaCppError))
 async def slots(
     request: Request, model: str = "", fail_on_no_slot: str = ""
 ) -> JsonResponse[list[SlotState]] | Response:

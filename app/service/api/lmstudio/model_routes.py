@@ -37,6 +37,7 @@ from app.service.models.served_model import ServedModel
 router = Router(prefix="/api/v1/models")
 
 Domain: TypeAlias = Literal["embedding", "llm"]
+SdkObject: TypeAlias = dict[str, Any]  # of a websocket
 ReasoningOption: TypeAlias = Literal["off", "on", "low", "medium", "high"]
 Name = Annotated[StrictStr, Field(min_length=1, max_length=1024, pattern=r"^[^\x00]+$")]
 _UNITS = ((10**9, "B"), (10**6, "M"), (10**3, "K"))
@@ -51,43 +52,6 @@ _OPTIONS = {
     "num_experts": "num_experts",
     "offload_kv_cache_to_gpu": "offload_kv_cache_to_gpu",
 }
-
-
-class SdkQuantization(TypedDict):
-    """A quantization type with its whole bits a weight."""
-
-    name: str
-    bits: int
-
-
-class SdkModelInfo(TypedDict):
-    """A model; what an `embedding` one has not, is left out. `path` is relative to the models folder."""
-
-    type: Domain
-    modelKey: str
-    format: Literal["gguf"]
-    displayName: str
-    publisher: str
-    path: str
-    sizeBytes: int
-    indexedModelIdentifier: str
-    deviceIdentifier: None
-    paramsString: str
-    architecture: str
-    quantization: SdkQuantization
-    maxContextLength: int
-    vision: NotRequired[bool]
-    trainedForToolUse: NotRequired[bool]
-
-
-class SdkInstanceInfo(SdkModelInfo):
-    """A loaded model. An instance is known by the id of its model: each has one at most."""
-
-    identifier: str
-    instanceReference: str
-    ttlMs: int | None
-    lastUsedTime: int | None
-    contextLength: int
 
 
 def domain_of(facts: FileFacts) -> Domain:
@@ -114,8 +78,9 @@ def parameters_text(facts: FileFacts) -> str:
     return f"{value:.1f}".removesuffix(".0") + letter if value < 10 else f"{value:.0f}{letter}"
 
 
-def model_info(ref: ModelRef, facts: FileFacts, domain: Domain, senses: Senses) -> SdkModelInfo:
-    info: SdkModelInfo = {
+def model_info(ref: ModelRef, facts: FileFacts, domain: Domain, senses: Senses) -> SdkObject:
+    """Return the description of a model for the SDK; `path` is relative to the models folder, `bits` are whole."""
+    info: SdkObject = {
         "type": domain,
         "modelKey": ref.id,
         "format": "gguf",
@@ -135,11 +100,12 @@ def model_info(ref: ModelRef, facts: FileFacts, domain: Domain, senses: Senses) 
     return info
 
 
-def instance_info(model: ServedModel, facts: FileFacts, domain: Domain, identifier: str = "") -> SdkInstanceInfo:
-    """Return the description of a loaded model, under the name `identifier` that its client gave it, if any."""
+def instance_info(model: ServedModel, facts: FileFacts, domain: Domain, identifier: str = "") -> SdkObject:
+    """Return the description of a loaded model, under the name `identifier` that its client gave it, if any. Each model
+    has one instance at most, which is known by its id."""
     loaded, expires_s = model.status.facts, model.keep_alive.expires_s
     idle_s = time.monotonic() - model.engine.last_used_s
-    instance: Any = {
+    return {
         **model_info(model.ref, facts, domain, model.senses),
         "identifier": identifier or model.ref.id,
         "instanceReference": model.ref.id,
@@ -147,7 +113,6 @@ def instance_info(model: ServedModel, facts: FileFacts, domain: Domain, identifi
         "lastUsedTime": round((time.time() - idle_s) * 1000),
         "contextLength": loaded.n_ctx if loaded else facts.info.n_ctx_train,
     }
-    return instance  # type: ignore[no-any-return]  # a union of TypedDicts has no type of its own
 
 
 async def begin_loading(

@@ -18,7 +18,7 @@ from app.service.api.app_state import unload
 from app.service.api.fields import Body
 from app.service.api.lmstudio.model_routes import (
     Domain,
-    SdkModelInfo,
+    SdkObject,
     begin_loading,
     domain_of,
     instance_info,
@@ -147,7 +147,7 @@ async def described(context: Context, model: ServedModel) -> Any:
     return instance_info(model, facts, cast("Domain", context.domain), _identifier(context, model.ref))
 
 
-async def _resolved(context: Context, path: str) -> tuple[ServedModel, SdkModelInfo]:
+async def _resolved(context: Context, path: str) -> tuple[ServedModel, SdkObject]:
     """Return the model that a client loads by `path`, and its description. Raises NotFoundError, RequestError."""
     try:
         model = await _named(context, path)

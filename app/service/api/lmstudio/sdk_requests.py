@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from pydantic import StrictInt, StrictStr
-from typing_extensions import TypedDict
 
 from app.engine.messages import BackendFacts, EngineConfig
 from app.protocol.errors import RequestError
@@ -175,16 +174,7 @@ class ConfigStack(Body):
         return {field.key: field.value for layer in self.layers for field in layer.config.fields}
 
 
-class SdkField(TypedDict):
-    key: str
-    value: Any
-
-
-class SdkConfig(TypedDict):
-    fields: list[SdkField]
-
-
-def sdk_config(fields: ConfigFields) -> SdkConfig:
+def sdk_config(fields: ConfigFields) -> dict[str, list[dict[str, Any]]]:
     return {"fields": [{"key": key, "value": value} for key, value in fields.items()]}
 
 

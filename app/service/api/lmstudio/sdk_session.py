@@ -15,11 +15,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NoReturn, NotRequired, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from pydantic import BaseModel, StrictInt, StrictStr, ValidationError
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
-from typing_extensions import TypedDict
 
 from app.common.keys import KeyScope
 from app.library.local.resolve import UnknownModelError
@@ -347,16 +346,6 @@ class JsonSocket:
             await self._websocket.close(_POLICY_VIOLATION, reason)
 
 
-class SdkError(TypedDict):
-    """An error; `cause` would be a stack of calls, which nobody needs."""
-
-    title: str
-    rootTitle: str
-    suggestion: NotRequired[str]
-    errorData: NotRequired[dict[str, Any]]
-    displayData: NotRequired[dict[str, Any]]
-
-
 class NotFoundError(UnknownModelError):
     """A model that is not here, with the data that clients display."""
 
@@ -377,9 +366,14 @@ def no_model_with_path(path: str, error: UserError, present: Sequence[str]) -> N
     return NotFoundError(error.cause, error.remedy, {"code": "generic.pathNotFound", "path": path, **sample})
 
 
-def sdk_error(error: UserError) -> SdkError:
+def sdk_error(error: UserError) -> dict[str, Any]:
+    """Return the error as the SDK has it, without `cause`: that would be a stack of calls, which nobody needs."""
     fields = openai_error(error)["error"]  # without folders of this machine
-    sent: SdkError = {"title": fields["cause"], "rootTitle": fields["cause"], "errorData": {"code": fields["code"]}}
+    sent: dict[str, Any] = {
+        "title": fields["cause"],
+        "rootTitle": fields["cause"],
+        "errorData": {"code": fields["code"]},
+    }
     if fields["remedy"]:
         sent["suggestion"] = fields["remedy"]
     if isinstance(error, NotFoundError):
