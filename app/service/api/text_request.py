@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Annotated, Any, Self, TypeAlias, TypeVar, cast
 from uuid import uuid4
@@ -30,6 +31,8 @@ MixedTokens: TypeAlias = list[StrictInt | StrictStr]
 Prompt: TypeAlias = str | tuple[int | str, ...]
 Bias: TypeAlias = StrictBool | float  # false bans the token
 
+MAX_ANSWERS = 8  # to one prompt
+MAX_COMPLETIONS = 64  # of all prompts of a request
 NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
 _LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
 _MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
@@ -161,6 +164,17 @@ class GenerationBody(SamplingBody):
             max_draft_tokens=self.max_draft_tokens,
             conversation=conversation_of(self.prompt_cache_key, self.prompt_cache_retention),
         )
+
+    def requests_for(
+        self, prompts: Sequence[str | tuple[int, ...]], n_answers: int, **changes: Any
+    ) -> tuple[Request, ...]:
+        """Return `n_answers` requests, with `changes`, for each of `prompts`. Raises RequestError for none, too many,
+        and as `request`."""
+        if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
+            cause = f"The request has {len(prompts)} prompts with {n_answers} answers each."
+            raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
+        requests = (replace(self.request(prompt), **changes) for prompt in prompts)
+        return tuple(variant for request in requests for variant in request.variants(n_answers))
 
     # Every route has its own fields for these.
     @abstractmethod

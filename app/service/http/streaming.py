@@ -27,7 +27,6 @@ _FIRST = asyncio.FIRST_COMPLETED
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False, default=json_default)
 
 Item = TypeVar("Item")
-AnyResponse = TypeVar("AnyResponse", bound=Response)
 
 
 class JsonResponse(Response, Generic[Item]):
@@ -150,15 +149,15 @@ class _Client:
             await self.send(framing.end)
 
 
-async def while_connected(request: Request, work: Coroutine[Any, Any, AnyResponse]) -> AnyResponse:
-    """Return the response that `work` makes, cancelling it as soon as the client disconnects."""
+async def while_connected(request: Request, work: Coroutine[Any, Any, Item]) -> JsonResponse[Item]:
+    """Return what `work` returns as JSON, cancelling it as soon as the client disconnects."""
     gone = asyncio.ensure_future(_disconnected(request.receive))
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task, gone}, return_when=_FIRST)
         if task.done():
-            return task.result()
-        return cast("AnyResponse", Response(status_code=_CLIENT_CLOSED_REQUEST))  # which nobody receives
+            return JsonResponse(task.result())
+        return cast("JsonResponse[Item]", Response(status_code=_CLIENT_CLOSED_REQUEST))  # which nobody receives
     finally:
         await _cancel(gone, task)
 

@@ -60,12 +60,12 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
                 async for event in events:
                     yield event
 
-    async def whole() -> JsonResponse[MessageResponse]:
+    async def whole() -> MessageResponse:
         with remembering_refused():
             generation = await chat_generation(model, turn)
             (answer,) = await generation.answers(model)
         formatter = MessageFormatter(generation.requests[0].request_id, model.ref.id, planner_warnings(model))
-        return JsonResponse(formatter.whole(answer))
+        return formatter.whole(answer)
 
     if body.stream:
         return EventStream(streamed(), anthropic_error, NAMED_EVENTS)
@@ -78,8 +78,8 @@ async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[Tok
     model = await model_of(request, body.model or "")
     turn = await turn_of(app_state(request), model, body.turn)
 
-    async def count() -> JsonResponse[TokenCount]:
-        return JsonResponse({"input_tokens": await n_prompt_tokens(model, turn)})
+    async def count() -> TokenCount:
+        return {"input_tokens": await n_prompt_tokens(model, turn)}
 
     return await while_connected(request, count())
 

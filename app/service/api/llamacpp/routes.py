@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
 from fastapi import Request
@@ -19,6 +18,7 @@ from app.engine import request as engine_request
 from app.engine.grammar.json_grammar import JsonFormat
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, planner_warnings, prompt_with_media, turn_of
+from app.service.api.embeddings import MAX_INPUTS, InputIds, as_floats, inputs_of
 from app.service.api.fields import Body, TtlBody
 from app.service.api.llamacpp.responses import (
     Completion,
@@ -28,8 +28,8 @@ from app.service.api.llamacpp.responses import (
     SeveralCompletions,
 )
 from app.service.api.openai.requests import ChatCompletionBody
-from app.service.api.openai.routes import MAX_INPUTS, EmbeddingList, EmbeddingsBody, TokenIds, as_floats, embeddings
-from app.service.api.text_request import GenerationBody, PromptField, with_recipe_defaults, with_token_ids
+from app.service.api.openai.routes import EmbeddingList, EmbeddingsBody, embeddings
+from app.service.api.text_request import MAX_ANSWERS, GenerationBody, PromptField, with_recipe_defaults, with_token_ids
 from app.service.generation.chat import prompt_of
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import llamacpp_error
@@ -40,8 +40,6 @@ from app.service.models.served_model import ServedModel
 
 router = Router()
 
-MAX_ANSWERS = 8
-MAX_COMPLETIONS = 64  # of all prompts of a request
 MAX_SNIPPETS = 256
 _EUCLIDEAN = 2
 _MOST_NORM = 100
@@ -63,15 +61,9 @@ class LlamaCppTextBody(GenerationBody):
     def requests(self, *prompts: str | tuple[int, ...]) -> tuple[engine_request.Request, ...]:
         """Return the engine's requests for `prompts`. Raises RequestError for none, too many, and values out of range.
         The events of a stream have tokens in any case (source: llama-server's README)."""
-        n_answers = min(self.n_cmpl or 1, MAX_ANSWERS)
-        if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
-            cause = f"The request has {len(prompts)} prompts with {n_answers} answers each."
-            raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
         n_indent, returns_tokens = self.n_indent or 0, bool(self.return_tokens or self.stream)
-        requests = (
-            replace(self.request(prompt), n_indent=n_indent, returns_tokens=returns_tokens) for prompt in prompts
-        )
-        return tuple(variant for request in requests for variant in request.variants(n_answers))
+        n_answers = min(self.n_cmpl or 1, MAX_ANSWERS)
+        return self.requests_for(prompts, n_answers, n_indent=n_indent, returns_tokens=returns_tokens)
 
     def _limit(self) -> int | None:
         return self.max_tokens if self.n_predict is None else self.n_predict
@@ -195,13 +187,13 @@ async def _respond(request: Request, body: LlamaCppTextBody, model: ServedModel,
                     prompt = await _prompt_text(formatter, answer, model, marker)
                     yield formatter.final_chunk(answer, prompt, planner_warnings(model))
 
-    async def whole() -> JsonResponse[Completion | SelectedFields | SeveralCompletions]:
+    async def whole() -> Completion | SelectedFields | SeveralCompletions:
         generation, formatter = await begin()
         completions = [
             formatter.whole(answer, await _prompt_text(formatter, answer, model, marker), planner_warnings(model))
             for answer in await generation.answers(model)
         ]
-        return JsonResponse(completions if len(completions) > 1 else completions[0])
+        return completions if len(completions) > 1 else completions[0]
 
     return EventStream(chunks(), llamacpp_error) if body.stream else await while_connected(request, whole())
 
@@ -220,7 +212,7 @@ async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: Serv
         return await engine.detokenize(prompt)
 
 
-Contents = StrictStr | TokenIds | Annotated[list[StrictStr | TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
+Contents = StrictStr | InputIds | Annotated[list[StrictStr | InputIds], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
 class EmbeddingBody(Body):
@@ -233,11 +225,10 @@ class EmbeddingBody(Body):
     embd_normalize: Annotated[StrictInt, Field(ge=-1, le=_MOST_NORM)] = _EUCLIDEAN
 
     def inputs(self) -> list[str | tuple[int, ...]]:
-        value: Any = self.input if self.content is None else self.content
+        value = self.input if self.content is None else self.content
         if value is None:
             raise RequestError("There is no content.", "Send the text as `content`.")
-        is_one = isinstance(value, str) or isinstance(value[0], int)
-        return [item if isinstance(item, str) else tuple(item) for item in ([value] if is_one else value)]
+        return inputs_of(value)
 
 
 class EmbeddingsOfEitherBody(EmbeddingBody, TtlBody):
@@ -266,9 +257,9 @@ async def embedding(request: Request, body: EmbeddingBody) -> JsonResponse[list[
         raise RequestError("embd_normalize is -1, but vectors have the length 1.", "Leave it out, or use 0, 1 or 2.")
     model = await model_of(request, body.model, task="vectors")
 
-    async def answer() -> JsonResponse[list[LlamaCppEmbedding]]:
+    async def answer() -> list[LlamaCppEmbedding]:
         vectors = [_normalized(as_floats(vector), norm) for vector in (await model.embed(inputs)).vectors]
-        return JsonResponse([{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)])
+        return [{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)]
 
     return await while_connected(request, answer())
 

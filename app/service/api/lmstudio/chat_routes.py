@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
 from fastapi import Request
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
@@ -131,10 +131,10 @@ async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResul
     if body.stream:
         return EventStream(answer.events(), _stream_error, NAMED_EVENTS)
 
-    async def whole() -> JsonResponse[ChatResult]:
+    async def whole() -> ChatResult:
         async with aclosing(answer.events(raises=True)) as events:
             last = [event async for event in events][-1]
-        return JsonResponse(last["result"])
+        return cast("ChatResult", last["result"])
 
     return await while_connected(request, whole())
 

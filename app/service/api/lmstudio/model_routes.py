@@ -269,7 +269,7 @@ async def load(request: Request, body: LoadBody) -> JsonResponse[LoadResponse]:
     change, ignored = change_of_loading(body.options())
     model.record.ignored = (*model.record.ignored, *ignored)
 
-    async def answer() -> JsonResponse[LoadResponse]:
+    async def answer() -> LoadResponse:
         started_s = time.monotonic()
         await begin_loading(app_state(request).models, model, change)
         async with aclosing(loading(model)) as progress:
@@ -286,7 +286,7 @@ async def load(request: Request, body: LoadBody) -> JsonResponse[LoadResponse]:
             response["load_config"] = load_config(model, domain_of(facts))
         if model.record.warnings:
             response["warnings"] = list(model.record.warnings)
-        return JsonResponse(response)
+        return response
 
     return await while_connected(request, answer())
 

@@ -21,6 +21,7 @@ from app.engine.request import FinishReason, TokenLogprob
 from app.protocol.chat import ToolCall, with_deltas
 from app.protocol.errors import RequestError
 from app.service.api.app_state import turn_of
+from app.service.api.embeddings import as_floats
 from app.service.api.lmstudio.sdk_models import SpecifierBody, described, model_for
 from app.service.api.lmstudio.sdk_requests import (
     CLOSING_TAG,
@@ -34,7 +35,6 @@ from app.service.api.lmstudio.sdk_requests import (
 )
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, sdk_error
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
-from app.service.api.openai.routes import as_floats
 from app.service.api.text_request import with_recipe_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
 from app.service.generation.generation import Answer, Delta, Generation

@@ -115,9 +115,8 @@ async def search(request: Request, words: str = "", limit: str = "") -> JsonResp
         raise RequestError("There are no words to search for.", f"Give words=, at most {_MAX_WORDS} characters.")
     n_most = int(limit) if limit.isascii() and limit.isdigit() and len(limit) < 4 else _N_USUAL
 
-    async def find() -> JsonResponse[Repositories]:
-        found = await app_state(request).library.search(words, min(max(1, n_most), _N_MOST))
-        return JsonResponse({"repositories": found})
+    async def find() -> Repositories:
+        return {"repositories": await app_state(request).library.search(words, min(max(1, n_most), _N_MOST))}
 
     return await while_connected(request, find())
 
@@ -274,11 +273,7 @@ async def lengthen_context(request: Request, body: ContextBody) -> JsonResponse[
     loaded. A context of the user's choice stays.
     """
     model = await model_of(request, body.model)
-
-    async def lengthened() -> JsonResponse[ContextLength]:
-        return JsonResponse(await model.lengthen_context(body.n_ctx))
-
-    return await while_connected(request, lengthened())
+    return await while_connected(request, model.lengthen_context(body.n_ctx))
 
 
 def apply_plan_request(request: PlanRequest, config: EngineConfig) -> EngineConfig:

@@ -184,9 +184,9 @@ async def _respond(request: Request, body: PullBody, statuses: Statuses) -> Stat
     if body.stream is not False:
         return LineStream(statuses, ollama_error)
 
-    async def last() -> JsonResponse[Status]:
+    async def last() -> Status:
         async with aclosing(statuses):
-            return JsonResponse([_SUCCESS, *[status async for status in statuses]][-1])
+            return [_SUCCESS, *[status async for status in statuses]][-1]
 
     return await while_connected(request, last())
 

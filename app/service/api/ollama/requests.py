@@ -18,6 +18,7 @@ from app.engine.request import Request
 from app.library.local.recipe import NO_RECIPE, Recipe
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
+from app.service.api.embeddings import MAX_INPUTS
 from app.service.api.fields import Body
 from app.service.api.messages import (
     ChatMessage,
@@ -34,7 +35,6 @@ from app.service.infill_request import FimRequest
 from app.service.pool.engine_pool import IdleLimit
 from app.settings.parsing import parse_duration
 
-MAX_INPUTS = 2048
 _PICTURE_LINE = re.compile(r"^data:image/[a-z.+-]{1,40};base64,[A-Za-z0-9+/]{32,}+={0,2}$", re.MULTILINE)
 # An action on a field, a variable or one of Go's words, which in Jinja are at most the names of variables.
 _GO_TEMPLATE = re.compile(

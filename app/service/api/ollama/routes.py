@@ -16,6 +16,7 @@ from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.external import recipe_of
 from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
+from app.service.api.embeddings import as_floats
 from app.service.api.fields import WithWarnings
 from app.service.api.ollama.library_routes import find_model, model_not_found
 from app.service.api.ollama.requests import (
@@ -43,7 +44,6 @@ from app.service.api.ollama.responses import (
     running_entry,
     show_response,
 )
-from app.service.api.openai.routes import as_floats
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.errors import RefusedError, ollama_error
@@ -166,16 +166,16 @@ async def embed(request: Request, body: EmbedBody) -> JsonResponse[EmbedResponse
     """A vector of length 1 for each input."""
     model = await _model(request, body, task="vectors")
 
-    async def answer() -> JsonResponse[EmbedResponse]:
+    async def answer() -> EmbedResponse:
         if not body.inputs():
-            return JsonResponse({"model": model.ref.id, "embeddings": []})
+            return {"model": model.ref.id, "embeddings": []}
         embedded = await model.embed(body.inputs(), cuts=body.truncate is not False)
         vectors = [_shortened(as_floats(vector), body.dimensions) for vector in embedded.vectors]
         if embedded.n_cut:
             cut = f"{embedded.n_cut} of the inputs did not fit in the context and were truncated."
             model.record.notices.append(f"{cut} Send truncate: false to refuse such inputs.")
         usage = embedding_usage(embedded, model.record)
-        return JsonResponse({"model": model.ref.id, "embeddings": vectors, **usage, **planner_warnings(model)})
+        return {"model": model.ref.id, "embeddings": vectors, **usage, **planner_warnings(model)}
 
     return await while_connected(request, answer())
 
@@ -185,11 +185,8 @@ async def embeddings(request: Request, body: EmbedBody) -> JsonResponse[Embeddin
     """The vector of one prompt."""
     model = await _model(request, body, task="vectors")
 
-    async def answer() -> JsonResponse[EmbeddingsResponse]:
-        if not body.prompt:
-            return JsonResponse({"embedding": []})
-        embedded = await model.embed([body.prompt])
-        return JsonResponse({"embedding": as_floats(embedded.vectors[0])})
+    async def answer() -> EmbeddingsResponse:
+        return {"embedding": as_floats((await model.embed([body.prompt])).vectors[0]) if body.prompt else []}
 
     return await while_connected(request, answer())
 
@@ -212,13 +209,13 @@ async def _model(request: Request, body: KeepAliveBody, *, task: ModelTask = "te
 async def _load(
     request: Request, formatter: OllamaFormatter[Object], body: KeepAliveBody, model: ServedModel
 ) -> JsonResponse[Object]:
-    async def answer() -> JsonResponse[Object]:
+    async def answer() -> Object:
         if body.unloads:
             model.keep_alive.expire()
         else:
             await model.ready()
         reason: DoneReason = "unload" if body.unloads else "load"
-        return JsonResponse(formatter.without_text(reason, planner_warnings(model)))
+        return formatter.without_text(reason, planner_warnings(model))
 
     return await while_connected(request, answer())
 
@@ -240,10 +237,9 @@ async def _respond(
                         yield calls
                     yield formatter.last_line(answer, planner_warnings(model))
 
-    async def whole() -> JsonResponse[Object]:
-        generation = await prepare()
-        (answer,) = await generation.answers(model)
-        return JsonResponse(formatter.whole(answer, planner_warnings(model)))
+    async def whole() -> Object:
+        (answer,) = await (await prepare()).answers(model)
+        return formatter.whole(answer, planner_warnings(model))
 
     if body.stream is not False:
         return LineStream(lines(), ollama_error)

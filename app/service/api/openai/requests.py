@@ -5,7 +5,6 @@ Fields are refused where ignoring them would give a wrong answer.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
@@ -22,13 +21,10 @@ from app.service.api.messages import (
     refuse_unreadable_question,
     tool_options_of,
 )
-from app.service.api.text_request import GenerationBody, PromptField
+from app.service.api.text_request import MAX_ANSWERS, GenerationBody, PromptField
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, PromptMedia
 from app.service.infill_request import FimRequest
-
-MAX_ANSWERS = 8
-MAX_COMPLETIONS = 64  # of all prompts of a request
 
 
 class _SchemaBody(Body):
@@ -133,12 +129,7 @@ class CompletionBody(OpenAiBody, PromptField):
 
     def completion_requests(self) -> tuple[Request, ...]:
         """Return the engine's requests to continue each prompt. Raises RequestError for none and for too many."""
-        prompts, n_answers = self.prompts(), self.n_answers()
-        if not 1 <= len(prompts) * n_answers <= MAX_COMPLETIONS:
-            cause = f"The request has {len(prompts)} prompts with {n_answers} answers each."
-            raise RequestError(cause, f"Ask for 1 to {MAX_COMPLETIONS} texts in all.")
-        requests = (replace(self.request(prompt), echo=self._engine_echoes) for prompt in prompts)
-        return tuple(variant for request in requests for variant in request.variants(n_answers))
+        return self.requests_for(self.prompts(), self.n_answers(), echo=self._engine_echoes)
 
     @property
     def fim_request(self) -> FimRequest | None:

@@ -6,18 +6,18 @@ Without /v1 they are for clients that were given the address of the server alone
 from __future__ import annotations
 
 import base64
-import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias, TypeVar
+from typing import Annotated, Literal, NotRequired, TypeAlias, TypeVar
 
 from fastapi import Request
-from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
+from pydantic import Field, NonNegativeInt, StrictStr
 from typing_extensions import TypedDict
 
 from app.engine.messages import Reranked
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, planner_warnings, prompt_with_media, turn_of
+from app.service.api.embeddings import FLOAT32, MAX_INPUTS, InputIds, as_floats, inputs_of
 from app.service.api.fields import Body, TtlBody
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody, FimBody, OpenAiBody
 from app.service.api.openai.responses import (
@@ -73,9 +73,8 @@ async def chat_input_tokens(request: Request, body: ChatCompletionBody) -> JsonR
 
 
 async def input_tokens_of(request: Request, model: ServedModel, turn: ChatTurn) -> JsonResponse[InputTokens]:
-    async def count() -> JsonResponse[InputTokens]:
-        n_tokens = await n_prompt_tokens(model, turn)
-        return JsonResponse({"object": "response.input_tokens", "input_tokens": n_tokens})
+    async def count() -> InputTokens:
+        return {"object": "response.input_tokens", "input_tokens": await n_prompt_tokens(model, turn)}
 
     return await while_connected(request, count())
 
@@ -121,9 +120,9 @@ async def _respond(
         generation = await prepare()
         return generation, kind(generation.requests, model.ref.id, body.n_answers(), echoed)
 
-    async def whole() -> JsonResponse[Completion[Choice]]:
+    async def whole() -> Completion[Choice]:
         generation, formatter = await begin()
-        return JsonResponse(formatter.whole(await generation.answers(model), planner_warnings(model)))
+        return formatter.whole(await generation.answers(model), planner_warnings(model))
 
     if body.stream:
         return EventStream(_chunks(begin, model, body), openai_error, DONE_EVENTS)
@@ -153,26 +152,17 @@ async def _chunks(
         yield formatter.usage_chunk(ended)
 
 
-MAX_INPUTS = 2048  # OpenAI's limit
-_FLOAT32 = struct.Struct("<f")
-
-TokenIds = Annotated[list[StrictInt], Field(min_length=1)]
 Documents = Annotated[list[StrictStr], Field(min_length=1, max_length=MAX_INPUTS)]
-Inputs = Annotated[list[StrictStr] | list[TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
+Inputs = Annotated[list[StrictStr] | list[InputIds], Field(min_length=1, max_length=MAX_INPUTS)]
 
 
 class EmbeddingsBody(TtlBody):
     """One text, one list of token ids, or a list of either."""
 
-    input: StrictStr | TokenIds | Inputs
+    input: StrictStr | InputIds | Inputs
     model: StrictStr = ""
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
-
-    def inputs(self) -> list[str | tuple[int, ...]]:
-        value: Any = self.input
-        is_one = isinstance(value, str) or isinstance(value[0], int)
-        return [item if isinstance(item, str) else tuple(item) for item in ([value] if is_one else value)]
 
 
 class RerankBody(Body):
@@ -249,9 +239,9 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
     model = await model_of(request, body.model, body.idle_limit, task="vectors")
     is_base64 = body.encoding_format == "base64"
 
-    async def answer() -> JsonResponse[EmbeddingList]:
-        embedded = await model.embed(body.inputs())
-        n_dimensions = len(embedded.vectors[0]) // _FLOAT32.size
+    async def answer() -> EmbeddingList:
+        embedded = await model.embed(inputs_of(body.input))
+        n_dimensions = len(embedded.vectors[0]) // FLOAT32.size
         if body.dimensions not in (None, n_dimensions):
             cause = f"This model's embeddings have {n_dimensions} dimensions, not {body.dimensions}."
             raise RequestError(cause, "Leave `dimensions` out: the model is not known to support shorter vectors.")
@@ -263,7 +253,7 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
             }
             for index, vector in enumerate(embedded.vectors)
         ]
-        return JsonResponse({"object": "list", "data": data, "model": model.ref.id, "usage": _usage(embedded.n_tokens)})
+        return {"object": "list", "data": data, "model": model.ref.id, "usage": _usage(embedded.n_tokens)}
 
     return await while_connected(request, answer())
 
@@ -277,9 +267,9 @@ async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking | l
     documents = body.ranked()
     model = await model_of(request, body.model, task="ranking")
 
-    async def answer() -> JsonResponse[Ranking | list[TextRank]]:
+    async def answer() -> Ranking | list[TextRank]:
         ranked = await model.rerank(body.query, documents)
-        return JsonResponse(_text_ranks(ranked, body) if body.texts else _ranking(ranked, body, model.ref.id))
+        return _text_ranks(ranked, body) if body.texts else _ranking(ranked, body, model.ref.id)
 
     return await while_connected(request, answer())
 
@@ -299,10 +289,6 @@ def _ranking(ranked: Reranked, body: RerankBody, model_id: str) -> Ranking:
     if body.return_documents:
         results = [{**result, "document": {"text": body.ranked()[result["index"]]}} for result in results]
     return {"model": model_id, "object": "list", "usage": _usage(ranked.n_tokens), "results": results}
-
-
-def as_floats(vector: bytes) -> list[float]:
-    return [value for (value,) in _FLOAT32.iter_unpack(vector)]
 
 
 def _usage(n_tokens: int) -> _InputUsage:

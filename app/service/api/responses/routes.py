@@ -58,11 +58,7 @@ async def responses(
         return JsonResponse(run.response)
     if body.stream:
         return EventStream(exchange.stream(), openai_error, NAMED_EVENTS)
-
-    async def whole() -> JsonResponse[ResponseObject]:
-        return JsonResponse(await exchange.whole())
-
-    return await while_connected(request, whole())
+    return await while_connected(request, exchange.whole())
 
 
 @router.post("/v1/responses/input_tokens", openapi_extra=errors(404))
@@ -140,13 +136,12 @@ def _number(text: str) -> int:
     return int(text or -1)
 
 
-class ConversationBody(Body):
-    items: list[InputItem] | None = None
-    metadata: Metadata | None = None
-
-
 class ConversationChange(Body):
     metadata: Metadata | None = None
+
+
+class ConversationBody(ConversationChange):
+    items: list[InputItem] | None = None
 
 
 class NewItemsBody(Body):
