@@ -61,37 +61,14 @@ if TYPE_CHECKING:  # which imports this module when its model loads already
 
 # Each has a router.
 _ROUTE_MODULES = (
-    openai,
-    openai_models,
-    responses,
-    anthropic,
-    ollama,
-    ollama_library,
-    lmstudio,
-    lmstudio_chat,
-    lmstudio_models,
-    lmstudio_sdk,
-    llamacpp,
-    llamacpp_server,
-    native_status,
-    native_library,
-    native_jobs,
-    docs,
+    *(openai, openai_models, responses, anthropic, ollama, ollama_library),
+    *(lmstudio, lmstudio_chat, lmstudio_models, lmstudio_sdk, llamacpp, llamacpp_server),
+    *(native_status, native_library, native_jobs, docs),
 )
 _MODEL_PATHS = ("/v1/models", "/models")
 _LLAMACPP_PATHS = (
-    "/apply-template",
-    "/completion",
-    "/detokenize",
-    "/embedding",
-    "/health",
-    "/infill",
-    "/lora-adapters",
-    "/metrics",
-    "/props",
-    "/rerank",
-    "/slots",
-    "/tokenize",
+    *("/apply-template", "/completion", "/detokenize", "/embedding", "/health", "/infill"),
+    *("/lora-adapters", "/metrics", "/props", "/rerank", "/slots", "/tokenize"),
 )
 # By the start of a path; the first that fits counts, OpenAI's otherwise.
 _ERROR_BODIES: tuple[tuple[str, ErrorBody], ...] = (

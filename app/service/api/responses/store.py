@@ -152,10 +152,9 @@ class ResponseStore:
 
         def run() -> bool:
             with self._database.writing() as connection:
-                row_id = _row_id(connection, Kind.CONVERSATION, name)
+                row_id = self._used_row(connection, Kind.CONVERSATION, name)
                 if row_id is not None:
                     _add_items(connection, row_id, items, _INPUT)
-                    _use(connection, row_id, self._used_s())
                 self._shrink(connection)
             self._give_back()
             return row_id is not None
@@ -167,10 +166,9 @@ class ResponseStore:
 
         def run() -> bool:
             with self._database.writing() as connection:
-                row_id = _row_id(connection, kind, value["id"])
+                row_id = self._used_row(connection, kind, value["id"])
                 if row_id is not None:
                     connection.execute("UPDATE records SET object = ? WHERE id = ?", (_json(value), row_id))
-                    _use(connection, row_id, self._used_s())
                 return row_id is not None
 
         return await self._run(run)
@@ -180,10 +178,9 @@ class ResponseStore:
 
         def run() -> Record | None:
             with self._database.writing() as connection:
-                row_id = _row_id(connection, kind, name)
+                row_id = self._used_row(connection, kind, name)
                 if row_id is None:
                     return None
-                _use(connection, row_id, self._used_s())
                 row = connection.execute("SELECT object, process FROM records WHERE id = ?", (row_id,)).fetchone()
                 (shared,) = _items(connection, row_id, _SHARED, _SHARED)
                 outputs = _items(connection, row_id, _OUTPUT, _OUTPUT)
@@ -197,11 +194,9 @@ class ResponseStore:
 
         def run() -> list[Item] | None:
             with self._database.writing() as connection:
-                row_id = _row_id(connection, kind, name)
-                if row_id is None:
-                    return None
-                _use(connection, row_id, self._used_s())
-                return _items(connection, row_id, _INPUT, _OUTPUT if with_outputs else _INPUT)
+                row_id = self._used_row(connection, kind, name)
+                last = _OUTPUT if with_outputs else _INPUT
+                return None if row_id is None else _items(connection, row_id, _INPUT, last)
 
         return await self._run(run) if self._exists else None
 
@@ -258,6 +253,13 @@ class ResponseStore:
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _used_row(self, connection: sqlite3.Connection, kind: Kind, name: str) -> int | None:
+        """Return the row of a record, which is the one that was used last from now on; None if it is not stored."""
+        row_id = _row_id(connection, kind, name)
+        if row_id is not None:
+            _use(connection, row_id, self._used_s())
+        return row_id
 
     def _used_s(self) -> float:
         """Return when a record is used now: once a clock that was put back is right again, that is not long ago."""
