@@ -90,18 +90,6 @@ class OpenFolder:
             _stamp(status),
         )
 
-    def open_plain(self, name: str) -> int:
-        """Return a descriptor that reads a file. Raises StorageError for what is none."""
-        descriptor = self._opened(name)
-        if descriptor is None:
-            raise StorageError(f"There is no file {name}.", "List the folder to see what there is.")
-        try:
-            self._check_plain(name, os.fstat(descriptor))
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
     def entries(self) -> list[os.DirEntry[str]]:
         with os.scandir(self.path if self._descriptor is None else self._descriptor) as found:
             return sorted(found, key=lambda entry: entry.name)
@@ -207,6 +195,15 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[OpenFolder]:
         yield OpenFolder(path, descriptor, n_made)
     finally:
         os.close(descriptor)
+
+
+def file_state(path: Path) -> FileState:
+    """Return the state of the file at the absolute, resolved `path`. Raises OSError and StorageError as `read` does."""
+    try:
+        with open_folder(path.parent) as folder:
+            return folder.read(path.name)
+    except FileNotFoundError:
+        return NO_FILE
 
 
 def is_partial_file(path: Path) -> bool:

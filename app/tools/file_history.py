@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from app.common.event_log import log_event
-from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, is_partial_file, open_folder
+from app.tools.file_access import MAX_FILE_BYTES, FileState, file_state, is_partial_file, open_folder
 from app.tools.tool import FileChange
 from quantizer.system.errors import StorageError
 from quantizer.system.files import (
@@ -266,11 +266,7 @@ def _state_of(path: Path) -> FileState:
     if not path.is_absolute() or ".." in path.parts:
         raise StorageError(f"{path} is not the path of a change.", _NOTHING_DONE)
     with _explained(path):
-        try:
-            with open_folder(path.parent) as folder:
-                return folder.read(path.name)
-        except FileNotFoundError:
-            return NO_FILE
+        return file_state(path)
 
 
 def _remove_marked(mark: Path) -> None:

@@ -212,6 +212,23 @@ class ToolServer(Protocol):
         """Stop it and everything it started."""
 
 
+class FixedServer:
+    """What the `ToolServer`s of this process have in common: tools that are always there, and nothing to stop."""
+
+    def __init__(self, name: str, tools: tuple[ServerTool, ...]) -> None:
+        self.name = name
+        self._tools = tools
+
+    def status(self) -> ServerStatus:
+        return ServerStatus(self.name, "built in", "ready", self._tools)
+
+    async def tools(self) -> tuple[ServerTool, ...]:
+        return self._tools
+
+    async def close(self) -> None:
+        """Nothing runs between calls."""
+
+
 @runtime_checkable
 class RestartableServer(Protocol):
     """A server that is a program of others: one that failed is left alone until it is restarted, or for a while."""

@@ -21,8 +21,8 @@ from app.tools.builtin.processes import run_to_end
 from app.tools.tool import (
     CallContext,
     Effect,
+    FixedServer,
     Preview,
-    ServerStatus,
     ServerTool,
     ToolOutput,
     ToolProgress,
@@ -70,21 +70,12 @@ RUN_COMMAND = ServerTool(
 )
 
 
-class CommandServer:
+class CommandServer(FixedServer):
     """A `ToolServer` that runs commands; `removed` are the variables that they do not get, which previews name."""
 
     def __init__(self, removed: Sequence[str] = ()) -> None:
+        super().__init__(_SERVER, (RUN_COMMAND,))
         self._removed = tuple(removed)
-
-    @property
-    def name(self) -> str:
-        return _SERVER
-
-    def status(self) -> ServerStatus:
-        return ServerStatus(_SERVER, "built in", "ready", (RUN_COMMAND,))
-
-    async def tools(self) -> tuple[ServerTool, ...]:
-        return (RUN_COMMAND,)
 
     async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return the command with its program, folder and environment. Raises UserError for one that cannot run."""
@@ -119,9 +110,6 @@ class CommandServer:
             how = f"stopped: {ended.reason}"
         separator = "" if text.endswith("\n") or not text else "\n"
         return ToolOutput(f"{text}{separator}[{how}]", bool(ended.reason), how, ended.n_bytes, ended.is_timed_out)
-
-    async def close(self) -> None:
-        """Nothing runs between calls."""
 
 
 def _folder(arguments: Mapping[str, Any], context: CallContext) -> Path:

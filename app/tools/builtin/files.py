@@ -18,9 +18,9 @@ from app.protocol.chat import Tool
 from app.tools.builtin.edits import NEW_TEXT, NotTextError, TextForm, diff_of, edited, read_text
 from app.tools.builtin.folder_search import TIMEOUT_S, Place, list_folder, search_text
 from app.tools.builtin.folders import Folders, PathRefusedError
-from app.tools.file_access import MAX_FILE_BYTES, NO_FILE, FileState, open_folder
+from app.tools.file_access import MAX_FILE_BYTES, FileState, file_state
 from app.tools.file_history import FileHistory
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput
+from app.tools.tool import CallContext, Effect, FixedServer, Preview, ServerTool, ToolOutput
 from quantizer.system.errors import StorageError
 from quantizer.system.files import explained
 
@@ -45,24 +45,15 @@ class _Write:
         return not self.state.exists or self.state.content is not None
 
 
-class FileServer:
+class FileServer(FixedServer):
     """A `ToolServer` for the files in the folders of a chat; what it overwrites is kept in `history`. It writes none in
     `own_folders`, those of localllm."""
 
     def __init__(self, history: FileHistory, own_folders: Sequence[Path] = ()) -> None:
+        super().__init__(SERVER, FILE_TOOLS)
         self._history = history
         self._own_folders = tuple(own_folders)
         self._previewed: OrderedDict[str, _Write] = OrderedDict()
-
-    @property
-    def name(self) -> str:
-        return SERVER
-
-    def status(self) -> ServerStatus:
-        return ServerStatus(SERVER, "built in", "ready", FILE_TOOLS)
-
-    async def tools(self) -> tuple[ServerTool, ...]:
-        return FILE_TOOLS
 
     async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return what a call would do: of a write its difference. Raises UserError for one that is not possible."""
@@ -148,9 +139,6 @@ class FileServer:
         summary = diff.summary if is_line_diff else f"{len(content):,} bytes in place of {state.n_bytes:,}"
         return _Write(path, shown, state, content, summary, text)
 
-    async def close(self) -> None:
-        """Nothing runs between calls."""
-
 
 def _text_before(state: FileState, shown: str, *, is_edited: bool) -> tuple[str, TextForm, list[str]]:
     """Return the text that a write replaces, its form, and what the person should know. Raises UserError."""
@@ -208,11 +196,7 @@ def _fitting(lines: list[str], max_characters: int) -> list[str]:
 
 def _state_of(path: Path, shown: str) -> FileState:
     with explained(f"{shown} cannot be read", "Check its permissions."):
-        try:
-            with open_folder(path.parent) as folder:
-                return folder.read(path.name)
-        except FileNotFoundError:
-            return NO_FILE
+        return file_state(path)
 
 
 def _verb(tool: ServerTool) -> str:

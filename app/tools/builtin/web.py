@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from app.protocol.chat import Tool
-from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, cleaned, decoded
+from app.tools.tool import CallContext, Effect, FixedServer, Preview, ServerTool, ToolOutput, cleaned, decoded
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,21 +58,12 @@ def public_web() -> PublicWeb:
     return PublicWeb(FetchLimits(_MAX_BYTES, _FETCH_TIMEOUT_S, _MAX_REDIRECTS, _ACCEPT), _REMEDY)
 
 
-class WebServer:
+class WebServer(FixedServer):
     """A `ToolServer` for the web; `web` reads the addresses, None for the public ones."""
 
     def __init__(self, web: PublicWeb | None = None) -> None:
+        super().__init__(_SERVER, (FETCH_URL,))
         self._web = web
-
-    @property
-    def name(self) -> str:
-        return _SERVER
-
-    def status(self) -> ServerStatus:
-        return ServerStatus(_SERVER, "built in", "ready", (FETCH_URL,))
-
-    async def tools(self) -> tuple[ServerTool, ...]:
-        return (FETCH_URL,)
 
     async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return the address in full: what is sent to its host is in it. Raises UsageError for one of another kind."""
@@ -92,9 +83,6 @@ class WebServer:
         text = await asyncio.to_thread(_text_of, found)
         moved = f"[at {found.address}]\n" if found.address != arguments["url"] else ""
         return ToolOutput(moved + text, detail=f"{len(found.data):,} bytes")
-
-    async def close(self) -> None:
-        """Nothing runs between calls."""
 
 
 def _check(address: str) -> None:
