@@ -102,12 +102,10 @@ def dry_plan(
 
 
 def _measured_shares(found: Assessment, measured: Mapping[str, int], compute_scale: float) -> tuple[Share, ...]:
-    """Return the shares of `found` with compute buffers as `measured` by a dry run.
-
-    Where the cache of GPUs lies with the processor, so does attention, but a dry run may leave it to the GPUs:
-    llama.cpp forgets what a graph pins to a device (ggml_backend_sched_reserve_size@0.3.36). One without the scores on
-    the processor says nothing; the formula counts then, without the `compute_scale` of earlier dry runs.
-    """
+    """Return the shares of `found` with compute buffers as `measured` by a dry run. Where the cache of GPUs lies with
+    the processor, so does attention, but a dry run may leave it to the GPUs: llama.cpp forgets what a graph pins to a
+    device (ggml_backend_sched_reserve_size@0.3.36). One without the scores on the processor says nothing; the formula
+    counts then, without the `compute_scale` of earlier dry runs."""
     assert found.placement is not None
     taken = {share.device.name: measured.get(share.device.name, 0) for share in found.shares}
     if found.placement.has_cache_on_host:

@@ -55,11 +55,9 @@ FEATURES = (
 @dataclass(frozen=True, slots=True)
 class Command:
     """The method that a command calls, with `values` and, if the command has an `argument`, the text after its slash
-    word. `keys` are Textual's names, comma-separated; `also` are the slash words of other programs for it.
-
-    A key that `has_priority` precedes a text field; the footer shows a command that `is_shown`, the palette one that
-    `is_listed`.
-    """
+    word. `keys` are Textual's names, comma-separated; `also` are the slash words of other programs for it. A key that
+    `has_priority` precedes a text field; the footer shows a command that `is_shown`, the palette one that
+    `is_listed`."""
 
     id: str
     title: str

@@ -43,11 +43,9 @@ def local_service(settings: Settings) -> Opener:
 
 
 class ServiceConnection:
-    """One service, one model. An async context manager: leaving it closes the client.
-
-    `when_unfit` is the policy for a model that fits only partly; see `ServiceClient.load`. Every `check_s` seconds it
-    looks whether the model is still loaded.
-    """
+    """One service, one model. An async context manager: leaving it closes the client. `when_unfit` is the policy for a
+    model that fits only partly; see `ServiceClient.load`. Every `check_s` seconds it looks whether the model is still
+    loaded."""
 
     def __init__(self, opener: Opener, model: str, when_unfit: str = "", check_s: float = _CHECK_S) -> None:
         self.state = ConnectionState(model=model)

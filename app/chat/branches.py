@@ -108,12 +108,10 @@ class ContextSize:
 
 @dataclass(slots=True)
 class Conversation:
-    """All messages of one chat by id. Raises KeyError for an unknown id.
-
-    `leaf_id` is the end of the shown branch, `running_id` the running answer; `errors` holds the errors of this session
-    by message, `live` the calls of tools that run. What the version `compared_id` says last is shown beside what
-    the branch says in its place; `shows_figures` of every answer.
-    """
+    """All messages of one chat by id. Raises KeyError for an unknown id. `leaf_id` is the end of the shown branch,
+    `running_id` the running answer; `errors` holds the errors of this session by message, `live` the calls of tools
+    that run. What the version `compared_id` says last is shown beside what the branch says in its place;
+    `shows_figures` of every answer."""
 
     settings: ChatSettings = field(default_factory=ChatSettings)
     messages: dict[int, Message] = field(default_factory=dict)

@@ -62,12 +62,9 @@ class Attachment:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageContent:
     """A message without its place in a chat, also a question that is not sent yet. `created_ms` is since 1970, UTC; 0
-    is unknown.
-
-    `stats` are the statistics of an answer under the client's names, `calls` the tools that it calls. A message of role
-    "tool" answers one of them: `content` is what the model reads, `result` how the call ended. A summary stands for
-    what was before it on its branch, but for the last `n_kept` messages there.
-    """
+    is unknown. `stats` are the statistics of an answer under the client's names, `calls` the tools that it calls. A
+    message of role "tool" answers one of them: `content` is what the model reads, `result` how the call ended. A
+    summary stands for what was before it on its branch, but for the last `n_kept` messages there."""
 
     role: Role = "user"
     content: str = ""
@@ -89,9 +86,8 @@ class MessageContent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message(MessageContent):
-    """A message as a chat stores it; `app.protocol.chat.Message` is what a request sends of it.
-
-    Messages with one parent are siblings: the versions of one turn, in the order of ids."""
+    """A message as a chat stores it; `app.protocol.chat.Message` is what a request sends of it. Messages with one
+    parent are siblings: the versions of one turn, in the order of ids."""
 
     id: int
     parent_id: int | None

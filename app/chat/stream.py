@@ -49,12 +49,10 @@ _NO_OPTIONS: Mapping[str, Scalar] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
-    """Printable text and reasoning, and the number of tokens of the answer so far: `n_thought_tokens` of them up to
-    the last reasoning, None if the chunk has none. `response_id` names the answer to the service.
-
-    `calls` are new parts of calls as the model wrote them, not yet safe for a terminal: what is sent back to it and
-    given to a tool must not differ.
-    """
+    """Printable text and reasoning, and the number of tokens of the answer so far: `n_thought_tokens` of them up to the
+    last reasoning, None if the chunk has none. `response_id` names the answer to the service. `calls` are new parts of
+    calls as the model wrote them, not yet safe for a terminal: what is sent back to it and given to a tool must not
+    differ."""
 
     text: str
     n_tokens: int

@@ -28,12 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """The options of a chat in the scrollback. What `chat` sets precedes the settings of a saved chat.
-
-    A chat that `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. With a `prompt` only
-    that is answered, without a dialog. A saved chat goes on with its own model, unless it `keeps_model`: that of the
-    settings. `tools` are switched on in the chat.
-    """
+    """The options of a chat in the scrollback. What `chat` sets precedes the settings of a saved chat. A chat that
+    `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. With a `prompt` only that is
+    answered, without a dialog. A saved chat goes on with its own model, unless it `keeps_model`: that of the settings.
+    `tools` are switched on in the chat."""
 
     settings: Settings
     chat: ChatSettings

@@ -23,11 +23,9 @@ _SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that
 
 
 class HttpConnection(ABC):
-    """An open connection to the server at `base_url`, as an async context manager; `options` are httpx's.
-
-    Every method raises ServiceError where the server cannot be reached, this connection was closed, or the answer is
-    invalid, and the error of a refusal. A subclass words them.
-    """
+    """An open connection to the server at `base_url`, as an async context manager; `options` are httpx's. Every method
+    raises ServiceError where the server cannot be reached, this connection was closed, or the answer is invalid, and
+    the error of a refusal. A subclass words them."""
 
     _requires_done: ClassVar = False  # not every server sends [DONE] after its events
 
@@ -235,10 +233,8 @@ def _thinking(level: str | None) -> dict[str, Any]:
 
 class CallReader:
     """The calls of one streamed answer, numbered from 0 in the order in which they begin, each with an id of its own.
-
     Engines differ: some leave out the index, give all calls the same one, send no id, or repeat the name with each
-    piece.
-    """
+    piece."""
 
     def __init__(self) -> None:
         self._index_of: dict[object, int] = {}  # by the engine's index

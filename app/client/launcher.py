@@ -99,10 +99,8 @@ async def load_model(
     confirm_load: Callable[[UnfitError], bool] = lambda _: False,
 ) -> ModelStatus:
     """Load `model` (empty: the service's default), report progress to `on_status`, and return when it was loaded.
-
     `confirm_load` decides about a model that is loaded only with a yes; see `ServiceClient.load` for `when_unfit`.
-    Raises the error that made loading fail.
-    """
+    Raises the error that made loading fail."""
     name = portable(model) if model else ""
     model_id = await client.load(name, when_unfit)
     while True:

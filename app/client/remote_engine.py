@@ -49,11 +49,9 @@ def parse_address(text: str) -> str | None:
 
 
 class RemoteEngine(HttpConnection):
-    """An open connection to the engine at `base_url`; fulfils what a chat needs of `ServiceClient`.
-
-    Every method raises ServiceError when the engine cannot be reached or is none, EngineError when it fails, and
-    RequestError for what it refuses.
-    """
+    """An open connection to the engine at `base_url`; fulfils what a chat needs of `ServiceClient`. Every method raises
+    ServiceError when the engine cannot be reached or is none, EngineError when it fails, and RequestError for what it
+    refuses."""
 
     def __init__(
         self,
@@ -95,11 +93,9 @@ class RemoteEngine(HttpConnection):
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[AnswerEvent, None]:
-        """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
-
-        Tokens are counted as pieces until the engine reports its own count; times are measured here unless it reports
-        them as llama.cpp does. Reasoning in tags at the beginning of the answer is separated.
-        """
+        """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer. Tokens are
+        counted as pieces until the engine reports its own count; times are measured here unless it reports them as
+        llama.cpp does. Reasoning in tags at the beginning of the answer is separated."""
         body = chat_body(messages, model, _without_key(options))
         if body.get("continue_final_message"):
             body["add_generation_prompt"] = False  # vLLM takes either

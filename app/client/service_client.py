@@ -82,12 +82,10 @@ class LibraryClient:
 
 
 class ServiceClient(Connection):
-    """An open connection to the service at `base_url`. Use it as an async context manager.
-
-    Every method raises ServiceError when the service cannot be reached, and the error that the service reports.
-    `library` has the calls about models on the disk and on the hub.
-    `is_staying` is True once `stay_until_jobs_end` was called: the service then outlives the process that started it.
-    """
+    """An open connection to the service at `base_url`. Use it as an async context manager. Every method raises
+    ServiceError when the service cannot be reached, and the error that the service reports. `library` has the calls
+    about models on the disk and on the hub. `is_staying` is True once `stay_until_jobs_end` was called: the service
+    then outlives the process that started it."""
 
     def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
         super().__init__(base_url, api_key, transport)
@@ -99,9 +97,7 @@ class ServiceClient(Connection):
 
     async def load(self, model: str, when_unfit: str = "") -> str:
         """Start loading `model` (guide, a name or a path to a GGUF) and return its id without waiting for it.
-
-        `when_unfit` is the policy for a model that fits only partly: "warn", "ask", "load", or "" for the service's.
-        """
+        `when_unfit` is the policy for a model that fits only partly: "warn", "ask", "load", or "" for the service's."""
         data = await self.call("POST", f"{_ROOT}/load", {"model": model, "when_unfit": when_unfit or None})
         return str(data["id"])
 
@@ -129,10 +125,8 @@ class ServiceClient(Connection):
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[AnswerEvent, None]:
-        """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer.
-
-        Waits while the model is loading. Raises ContextOverflowError when the conversation does not fit.
-        """
+        """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer. Waits while
+        the model is loading. Raises ContextOverflowError when the conversation does not fit."""
         apart = {"timings_per_token": True, "reasoning_format": "deepseek"}  # thoughts apart from the answer
         return self._streamed("/v1/chat/completions", {**apart, **chat_body(messages, model, options)})
 

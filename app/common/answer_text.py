@@ -150,10 +150,8 @@ def reasoning_tags_of(chat_template: str, prompt: str) -> ReasoningTags:
 
 class ReasoningParser:
     """Splits one answer as it streams. Reasoning comes first only, unless it `recurs`: later tags are part of the text.
-
     Of several `tags`, for a model that is not known, those that the answer begins with count. Blanks around reasoning
-    are dropped. `finish` returns all text that was held back.
-    """
+    are dropped. `finish` returns all text that was held back."""
 
     def __init__(self, *tags: ReasoningTags) -> None:
         self._families = tags

@@ -32,10 +32,8 @@ _FAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a database holds: its `subject`, a plural, its tables as `steps` of `user_version`, its pragmas.
-
-    `gone` is the cause where a row refers to one that is no more; `holder` is what else uses the database.
-    """
+    """What a database holds: its `subject`, a plural, its tables as `steps` of `user_version`, its pragmas. `gone` is
+    the cause where a row refers to one that is no more; `holder` is what else uses the database."""
 
     subject: str
     steps: tuple[tuple[str, ...], ...]

@@ -55,10 +55,8 @@ class Key:
 
 
 def lmstudio_token(secret: str) -> str:
-    """Return the key `secret` in the form of LM Studio's tokens, the only one that its newer SDKs send.
-
-    It is made from the secret, so no more than that is stored (source: lmstudio-js 2.0.0, `lmstudioAPITokenRegex`).
-    """
+    """Return the key `secret` in the form of LM Studio's tokens, the only one that its newer SDKs send. It is made from
+    the secret, so no more than that is stored (source: lmstudio-js 2.0.0, `lmstudioAPITokenRegex`)."""
     number = int.from_bytes(hashlib.sha512(b"lmstudio:" + secret.encode()).digest(), "big")
     characters = []
     for _ in range(_N_TOKEN_CHARACTERS):
@@ -75,10 +73,8 @@ def is_secret(given: str, secret: str) -> bool:
 
 
 class KeyFile:
-    """The keys in the file at `path`, read again whenever it changed; none while there is no file.
-
-    Every method raises StorageError for a file that is damaged, readable by others, or not accessible.
-    """
+    """The keys in the file at `path`, read again whenever it changed; none while there is no file. Every method raises
+    StorageError for a file that is damaged, readable by others, or not accessible."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

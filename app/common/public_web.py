@@ -65,10 +65,8 @@ class FetchedFile:
 
 
 class PublicWeb:
-    """Reads files of the web. `resolve` and `is_allowed` decide on addresses; tests have their own.
-
-    `remedy` is what the errors advise.
-    """
+    """Reads files of the web. `resolve` and `is_allowed` decide on addresses; tests have their own. `remedy` is what
+    the errors advise."""
 
     def __init__(
         self,

@@ -53,13 +53,10 @@ class ContextNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """A coding agent or an editor with one.
-
-    `name` and `other_commands` are its names on PATH; `package` is what its registry calls it ("npm:" or "pypi:"),
-    empty for others.
-    `editor` is its name in `serve --editor`. One that `takes_settings` for a run is told of the service, any other has
-    to be pointed there by hand. `default_arguments` follow where the user gives none.
-    """
+    """A coding agent or an editor with one. `name` and `other_commands` are its names on PATH; `package` is what its
+    registry calls it ("npm:" or "pypi:"), empty for others. `editor` is its name in `serve --editor`. One that
+    `takes_settings` for a run is told of the service, any other has to be pointed there by hand. `default_arguments`
+    follow where the user gives none."""
 
     name: str
     title: str

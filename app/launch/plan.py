@@ -16,12 +16,10 @@ _ROUNDED_TO = -2  # an estimate is as exact as hundreds of tokens
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What is known of the model that an agent will use.
-
-    `n_ctx` and `n_ctx_train` are in tokens, 0 where unknown; `context_reason` says why the context is no longer.
-    `takes_tools` says whether the chat template has tools; it is None where that is unknown. `token_ratio` is how many
-    tokens this model's tokenizer makes of one of Qwen's. `n_first_measured` is the longest first prompt of a run.
-    """
+    """What is known of the model that an agent will use. `n_ctx` and `n_ctx_train` are in tokens, 0 where unknown;
+    `context_reason` says why the context is no longer. `takes_tools` says whether the chat template has tools; it is
+    None where that is unknown. `token_ratio` is how many tokens this model's tokenizer makes of one of Qwen's.
+    `n_first_measured` is the longest first prompt of a run."""
 
     id: str
     n_ctx: int = 0

@@ -85,11 +85,9 @@ class MediaPart:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation: its text `content`, and before it the parts that are pictures and sounds.
-
-    An answer may have `calls`, and the `reasoning` that led to them. A turn of role "tool" is the result of the call
-    `call_id` of the tool `name`. In the service pictures and sounds stand in the text, as markers of the turn's media.
-    """
+    """One turn of a conversation: its text `content`, and before it the parts that are pictures and sounds. An answer
+    may have `calls`, and the `reasoning` that led to them. A turn of role "tool" is the result of the call `call_id` of
+    the tool `name`. In the service pictures and sounds stand in the text, as markers of the turn's media."""
 
     role: Role
     content: str = ""
@@ -129,11 +127,9 @@ class GenerationOptions:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """What is new in a running answer, as the model wrote it: not yet safe for a terminal.
-
-    `n_tokens` counts the answer's tokens so far, with its reasoning; a verified draft adds many at once. `reasoning`
-    precedes the text. `response_id` names the answer where it came from.
-    """
+    """What is new in a running answer, as the model wrote it: not yet safe for a terminal. `n_tokens` counts the
+    answer's tokens so far, with its reasoning; a verified draft adds many at once. `reasoning` precedes the text.
+    `response_id` names the answer where it came from."""
 
     text: str = ""
     n_tokens: int = 0
@@ -144,11 +140,9 @@ class AnswerDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completed:
-    """The end of an answer and its cost. Rates are tokens a second.
-
-    `tokens_per_pass` is above 1 where draft tokens were accepted; `saved_s` estimates the time that they saved.
-    Reasoning that its budget or the user ended had `n_cut_reasoning_tokens` by then, 0 if it ended by itself.
-    """
+    """The end of an answer and its cost. Rates are tokens a second. `tokens_per_pass` is above 1 where draft tokens
+    were accepted; `saved_s` estimates the time that they saved. Reasoning that its budget or the user ended had
+    `n_cut_reasoning_tokens` by then, 0 if it ended by itself."""
 
     finish_reason: str
     n_prompt_tokens: int

@@ -35,10 +35,8 @@ class RequestError(UserError):
 
 @registered
 class ContextOverflowError(RequestError):
-    """The prompt and the answer do not fit the context; nothing was truncated.
-
-    `n_prompt_tokens` and `n_ctx` are in tokens; `remedy` is the usual one by default.
-    """
+    """The prompt and the answer do not fit the context; nothing was truncated. `n_prompt_tokens` and `n_ctx` are in
+    tokens; `remedy` is the usual one by default."""
 
     def __init__(self, n_prompt_tokens: int, n_ctx: int, remedy: str = "") -> None:
         super().__init__(

@@ -19,12 +19,10 @@ ENDED = frozenset({"done", "failed", "cancelled", "interrupted", "forgotten"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One job. Times are seconds since 1970; None is unknown, or does not apply.
-
-    `arguments` are those it was started with, `result` is what its verb printed at the end, `message` its current or
-    last step: that and `error` may quote a hub or a file. An "interrupted" job lost its service; `retry_job` resumes
-    it. "forgotten" is sent only to those who watch.
-    """
+    """One job. Times are seconds since 1970; None is unknown, or does not apply. `arguments` are those it was started
+    with, `result` is what its verb printed at the end, `message` its current or last step: that and `error` may quote a
+    hub or a file. An "interrupted" job lost its service; `retry_job` resumes it. "forgotten" is sent only to those who
+    watch."""
 
     id: str
     kind: JobKind

@@ -44,10 +44,8 @@ class Quant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The facts about a model that lists show, read from its header. 0 and "" are unknown; texts are untrusted.
-
-    It sees pictures, or hears sounds, with the projector that is kept with it.
-    """
+    """The facts about a model that lists show, read from its header. 0 and "" are unknown; texts are untrusted. It sees
+    pictures, or hears sounds, with the projector that is kept with it."""
 
     name: str = ""
     architecture: str = ""
@@ -67,11 +65,9 @@ class ModelFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModel(ModelFacts):
     """A model of the service's machine; `where` is "library" or the program that holds it. 0 and "" are unknown.
-
     `damaged` is why its file was refused; one that `is_arriving` may be growing still. `fit` is None where it was not
     computed yet, or cannot be. For a loaded model `loaded_as` is the id that it answers to, and `expires_s` when it is
-    unloaded, None for one that stays.
-    """
+    unloaded, None for one that stays."""
 
     id: str
     where: str
@@ -113,10 +109,8 @@ class LocalModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
-    """A model of the catalogue in the quant that suits the machine; `reference` is what `localllm pull` takes.
-
-    One that `keeps_pace` answers as fast as its role needs. It was `published` in that month, as 2026-02.
-    """
+    """A model of the catalogue in the quant that suits the machine; `reference` is what `localllm pull` takes. One that
+    `keeps_pace` answers as fast as its role needs. It was `published` in that month, as 2026-02."""
 
     role: str
     why: str

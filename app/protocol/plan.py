@@ -93,11 +93,9 @@ class DevicePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtraPlan:
-    """A file that is loaded beside the model's layers: an adapter, a draft model, a projector.
-
-    A projector says how many tokens a picture of 1024 × 1024 pixels takes, the most that any takes, and those of 30
-    seconds of sound; 0 of what it does not see or hear.
-    """
+    """A file that is loaded beside the model's layers: an adapter, a draft model, a projector. A projector says how
+    many tokens a picture of 1024 × 1024 pixels takes, the most that any takes, and those of 30 seconds of sound; 0 of
+    what it does not see or hear."""
 
     what: str
     weights_bytes: int
@@ -129,10 +127,8 @@ class PlanRemedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """A measured rate of an answer ("decode") or a prompt ("prefill") behind `depth` tokens, in tokens a second.
-
-    `at_s` counts from 1970, 0 where unknown; `gpu_layers` is None where unknown.
-    """
+    """A measured rate of an answer ("decode") or a prompt ("prefill") behind `depth` tokens, in tokens a second. `at_s`
+    counts from 1970, 0 where unknown; `gpu_layers` is None where unknown."""
 
     kind: Literal["decode", "prefill"]
     depth: int
@@ -143,11 +139,8 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A plan. Rates are tokens a second, None where unknown; `uncertainty` is a share of them.
-
-    `curve` is the rate with 0, 1, 2 … of `n_layers` on the fastest GPU, as if it had room; `best_tps` the rate with
-    enough memory.
-    """
+    """A plan. Rates are tokens a second, None where unknown; `uncertainty` is a share of them. `curve` is the rate with
+    0, 1, 2 … of `n_layers` on the fastest GPU, as if it had room; `best_tps` the rate with enough memory."""
 
     verdict: VerdictName
     setting: PlanSetting
@@ -180,11 +173,9 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport(Plan):
-    """A plan that answers a `PlanRequest`, with what was measured of the model on this machine.
-
-    `gpu_layers` are those of the request, None where the planner chose. Only an `is_full` plan has remedies, and
-    buffers as llama.cpp computes them.
-    """
+    """A plan that answers a `PlanRequest`, with what was measured of the model on this machine. `gpu_layers` are those
+    of the request, None where the planner chose. Only an `is_full` plan has remedies, and buffers as llama.cpp computes
+    them."""
 
     model: str
     gpu_layers: Mapping[str, int] | None

@@ -21,12 +21,9 @@ _MAX_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     """The options of the sampler, each with its meaning. `temperature` 0 is greedy; `seed` None is random.
-
     `penalty_last_n` and `dry_penalty_last_n` count tokens back, -1 meaning the whole context. `mirostat` 1 or 2
-    replaces every stage but biases and temperature.
-
-    Raises RequestError when a number is outside its range, a list too long or the grammar larger than 64 KiB.
-    """
+    replaces every stage but biases and temperature. Raises RequestError when a number is outside its range, a list too
+    long or the grammar larger than 64 KiB."""
 
     temperature: Annotated[float, Interval(ge=0, le=100), "0 always takes the likeliest token"] = 0.8
     top_k: Annotated[int, Interval(ge=0, le=1_000_000), "so many of the likeliest tokens; 0 all"] = 40

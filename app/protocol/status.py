@@ -12,10 +12,8 @@ from quantizer.system.errors import ErrorInfo
 
 @dataclass(frozen=True, slots=True)
 class LatencySummary:
-    """Waiting times in seconds: their number, median and 95th percentile (None before the first) and sum.
-
-    A bucket is (upper bound, count); the bound of the last one is None.
-    """
+    """Waiting times in seconds: their number, median and 95th percentile (None before the first) and sum. A bucket is
+    (upper bound, count); the bound of the last one is None."""
 
     n_samples: int
     p50: float | None
@@ -56,10 +54,8 @@ class Occupancy:
 @dataclass(frozen=True, slots=True)
 class LoadedSetting:
     """A setting that a loaded model runs with. `source` says who chose it, `reason` why, with the measured figures.
-
     "option" is the user's choice, "measured" that of `localllm tune` or of idle moments, "default" the one before any
-    measurement, "model" what the model or its file decides.
-    """
+    measurement, "model" what the model or its file decides."""
 
     name: str
     value: str
@@ -104,11 +100,9 @@ class ModelStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """The service and its models. `default_model` answers requests that name none.
-
-    `stays_until` is "jobs-end" where it outlives the user interface that started it until its last job has ended.
-    `n_attending` is the number of other clients for which it outlives that one.
-    """
+    """The service and its models. `default_model` answers requests that name none. `stays_until` is "jobs-end" where it
+    outlives the user interface that started it until its last job has ended. `n_attending` is the number of other
+    clients for which it outlives that one."""
 
     version: str
     default_model: str
@@ -130,11 +124,9 @@ class MeteredKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeteredUsage:
-    """Sums over the answers that came whole; `n_failed` requests got an error instead.
-
-    `first_token_s` is the median time to first token, queue included; None before the first answer. The first prompt is
-    that of the first request with tools, or of the first one at all where none has tools.
-    """
+    """Sums over the answers that came whole; `n_failed` requests got an error instead. `first_token_s` is the median
+    time to first token, queue included; None before the first answer. The first prompt is that of the first request
+    with tools, or of the first one at all where none has tools."""
 
     n_answers: int = 0
     n_failed: int = 0

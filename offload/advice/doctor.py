@@ -25,10 +25,8 @@ _BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=on", "AMD": "-DGGML_HIP=on", "Intel": "-D
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The facts about a machine. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use.
-
     `has_avx2` is None on processors that are not x86, `swapped_bytes` what the system has moved out of memory,
-    `disk_bytes_per_s` the speed of the disk with the models, None where unknown.
-    """
+    `disk_bytes_per_s` the speed of the disk with the models, None where unknown."""
 
     machine: Machine
     engine_version: str
@@ -97,13 +95,10 @@ class Constraint(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Symptoms:
-    """One measured answer, and the plan of its model. Speeds are in tokens per second.
-
-    A turn is `n_prefill` tokens of prompt and `n_decode` of answer, as the model is used. `queue_s` is what the
-    answer waited for its turn, behind `n_ahead` others. `read_bytes` is what a token reads, `predicted_tps` what was
-    expected, `remedy` the first remedy where not all fits, `smaller` a quantization and how many times as fast it is;
-    None where unknown.
-    """
+    """One measured answer, and the plan of its model. Speeds are in tokens per second. A turn is `n_prefill` tokens of
+    prompt and `n_decode` of answer, as the model is used. `queue_s` is what the answer waited for its turn, behind
+    `n_ahead` others. `read_bytes` is what a token reads, `predicted_tps` what was expected, `remedy` the first remedy
+    where not all fits, `smaller` a quantization and how many times as fast it is; None where unknown."""
 
     verdict: FitLevel
     queue_s: float

@@ -37,10 +37,8 @@ class ReadBandwidth:
 
 def measure_read_bandwidth(n_threads: int, n_bytes: int = 0) -> ReadBandwidth:
     """Read `n_bytes` (0: a gibibyte, or what memory allows) several times, each thread its own part, and time it.
-
     numpy's maximum over float32 is vectorized and does nothing but read. The best pass counts, as in the STREAM
-    benchmark: whatever else runs only takes from it.
-    """
+    benchmark: whatever else runs only takes from it."""
     import numpy as np  # the service starts without it, and only some machines are measured
 
     n_bytes = n_bytes or min(_BUFFER_BYTES, psutil.virtual_memory().available // _MEMORY_SHARE)

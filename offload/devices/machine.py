@@ -22,10 +22,8 @@ class DeviceKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
     """What a device was measured to do: bytes of weights that it reads a second for one token, and operations
-    (multiplications and additions) a second for many.
-
-    `others_share` is the share of the processors that others took meanwhile, None where it is unknown.
-    """
+    (multiplications and additions) a second for many. `others_share` is the share of the processors that others took
+    meanwhile, None where it is unknown."""
 
     bytes_per_s: float
     operations_per_s: float
@@ -34,11 +32,9 @@ class DeviceSpeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One processor with memory. `bytes_per_s` is what it reads there, `link_bytes_per_s` what crosses to it;
-    `speed` is what matrix products reached, of a GPU on which they were measured.
-
-    `link_latency_s`, the time of asking and getting an answer, is known of devices of other machines only.
-    """
+    """One processor with memory. `bytes_per_s` is what it reads there, `link_bytes_per_s` what crosses to it; `speed`
+    is what matrix products reached, of a GPU on which they were measured. `link_latency_s`, the time of asking and
+    getting an answer, is known of devices of other machines only."""
 
     name: str
     kind: DeviceKind

@@ -109,11 +109,9 @@ _FRAMES_PER_TOKEN = {
 
 @dataclass(frozen=True, slots=True)
 class _Elements:
-    """Elements of the largest moment of an encoder, for each patch.
-
-    `embd` counts its width and `ff` that of its feed-forward; fewer than `least_embd` widths it never is. `n_positions`
-    are held beside them, and the pixels where it `keeps_pixels`.
-    """
+    """Elements of the largest moment of an encoder, for each patch. `embd` counts its width and `ff` that of its
+    feed-forward; fewer than `least_embd` widths it never is. `n_positions` are held beside them, and the pixels where
+    it `keeps_pixels`."""
 
     embd: float
     ff: float
@@ -273,11 +271,9 @@ NO_AUXILIARY_MODELS = AuxiliaryModels()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryUsage:
-    """Bytes of one auxiliary model, by purpose.
-
-    All lie on the device of the output, but for `host_bytes`, which are the processor's, and for the weights and the
-    cache of what `is_in_layers`: those lie among the layers of the model. A GPU holds `tied_bytes` of weights again.
-    """
+    """Bytes of one auxiliary model, by purpose. All lie on the device of the output, but for `host_bytes`, which are
+    the processor's, and for the weights and the cache of what `is_in_layers`: those lie among the layers of the model.
+    A GPU holds `tied_bytes` of weights again."""
 
     what: str
     weight_bytes: int = 0

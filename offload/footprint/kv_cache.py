@@ -185,11 +185,9 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRequest:
-    """The facts known before a context is made. `n_ctx` 0 leaves it open; `n_ctx_train` 0 is unknown.
-
-    `bytes_per_cell` is of all layers; `windowed_bytes_per_cell` of those with a window, which have at most
-    `n_windowed_cells`. `free_bytes` is the memory for cache and weights; None where it is unknown.
-    """
+    """The facts known before a context is made. `n_ctx` 0 leaves it open; `n_ctx_train` 0 is unknown. `bytes_per_cell`
+    is of all layers; `windowed_bytes_per_cell` of those with a window, which have at most `n_windowed_cells`.
+    `free_bytes` is the memory for cache and weights; None where it is unknown."""
 
     n_ctx: int
     n_ctx_train: int
@@ -215,11 +213,9 @@ class ContextPlan:
 
 
 def plan_context(request: ContextRequest) -> ContextPlan:
-    """Return the context that fits: the requested one, or the default.
-
-    More than fits is refused, for the cache is written to at once and the system would end some process for it; more
-    than the model was trained on is granted with a notice, as some models bear it. Raises EngineError with the numbers.
-    """
+    """Return the context that fits: the requested one, or the default. More than fits is refused, for the cache is
+    written to at once and the system would end some process for it; more than the model was trained on is granted with
+    a notice, as some models bear it. Raises EngineError with the numbers."""
     n_fitting = _n_fitting(request, request.free_bytes)
     # the default context leaves memory for the weights, and half of the rest
     spare_bytes = None if request.free_bytes is None else max(0, request.free_bytes - request.weight_bytes)

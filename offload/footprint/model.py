@@ -61,12 +61,10 @@ _F16 = KvTypes()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once.
-
-    `depth` is the number of tokens before the one whose speed is predicted. Only a request for a plan leaves `n_ctx` or
+    """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once. `depth`
+    is the number of tokens before the one whose speed is predicted. Only a request for a plan leaves `n_ctx` or
     `n_cells` open with 0, or has `gpu_layers`: layers by GPU name, the output counted as one; None leaves them to the
-    planner.
-    """
+    planner."""
 
     n_ctx: int = 0
     n_cells: int = 0
@@ -81,11 +79,9 @@ class RunConfig:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelProfile:
     """One model under one configuration. `layers` end with the output; layers that only predict count, as in llama.cpp.
-
     `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
     `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits. GPUs whose
-    cache lies with the processor do not attend: they take at most `unattending_bytes`.
-    """
+    cache lies with the processor do not attend: they take at most `unattending_bytes`."""
 
     layers: tuple[Layer, ...]
     input_bytes: int

@@ -53,11 +53,9 @@ _INPUTS = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
     """A layer, a part of one, the inputs, or the output behind the last layer: bytes stored, and the work of a token.
-
     `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
     GPU: experts, or a dense feed-forward. `read_bytes` are weights, `cache_read_bytes` what attention reads behind so
-    many tokens. `unpacking_bytes` and `attention_bytes` are what a processor could read meanwhile.
-    """
+    many tokens. `unpacking_bytes` and `attention_bytes` are what a processor could read meanwhile."""
 
     weight_bytes: int = 0
     read_bytes: int = 0
@@ -156,12 +154,9 @@ _LEAST_UBATCH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphShape:
-    """Widths of one token on its way through a model, in elements.
-
-    `feed_forward_width` counts gate, up and their product where there is a gate. `n_masks` is how many attention masks
-    there are: layers with a window have one of their own. `n_logits` is 0 for models that make no tokens,
-    `has_attention` False where states take its place.
-    """
+    """Widths of one token on its way through a model, in elements. `feed_forward_width` counts gate, up and their
+    product where there is a gate. `n_masks` is how many attention masks there are: layers with a window have one of
+    their own. `n_logits` is 0 for models that make no tokens, `has_attention` False where states take its place."""
 
     n_embd: int
     n_logits: int

@@ -59,14 +59,10 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """`speed` is None where a device in use has an unknown bandwidth, or where the model does not run.
-
-    `placement` is None where none fits. A manual one may not fit either: the verdict is then WONT_RUN, and shares and
-    speed are those with enough memory.
-
-    `best` is the placement with enough memory, `best_tps` its speed; `curve` has the speeds with 0, 1, 2 … layers on
-    the fastest GPU. Speeds are missing where a usable GPU has no known bandwidth.
-    """
+    """`speed` is None where a device in use has an unknown bandwidth, or where the model does not run. `placement` is
+    None where none fits. A manual one may not fit either: the verdict is then WONT_RUN, and shares and speed are those
+    with enough memory. `best` is the placement with enough memory, `best_tps` its speed; `curve` has the speeds with 0,
+    1, 2 … layers on the fastest GPU. Speeds are missing where a usable GPU has no known bandwidth."""
 
     verdict: FitLevel
     profile: ModelProfile
@@ -92,10 +88,8 @@ def assess(
     gpu_layers: Mapping[str, int] | None = None,
 ) -> Assessment:
     """Place the model of `profile` on `machine`, as well as possible or with `gpu_layers` on GPUs, and assess it.
-
     `best` is the placement with enough memory, where it is known: it depends on nothing that only takes memory. Raises
-    UsageError for impossible layers.
-    """
+    UsageError for impossible layers."""
     is_manual = gpu_layers is not None
     placement = (
         place(profile, machine, rates) if gpu_layers is None else _place_manually(profile, machine, rates, gpu_layers)

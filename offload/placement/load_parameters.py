@@ -19,12 +19,10 @@ _EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weigh
 
 
 class LoadMode(StrEnum):
-    """The way of reading the processor's weights into memory, by llama.cpp's names of `llama_load_mode`.
-
-    AUTO maps the file wherever the devices allow it. NONE reads it into memory that GPUs can fetch from at full speed:
-    from the pages of a file an H100 took prompts half as fast, and answers came as fast from either.
-    MMAP_MLOCK maps it and keeps the system from dropping its pages.
-    """
+    """The way of reading the processor's weights into memory, by llama.cpp's names of `llama_load_mode`. AUTO maps the
+    file wherever the devices allow it. NONE reads it into memory that GPUs can fetch from at full speed: from the pages
+    of a file an H100 took prompts half as fast, and answers came as fast from either. MMAP_MLOCK maps it and keeps the
+    system from dropping its pages."""
 
     AUTO = "auto"
     NONE = "none"
@@ -77,11 +75,9 @@ def load_parameters(profile: ModelProfile, machine: Machine, placement: Placemen
 
 
 def _load_mode(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadMode:
-    """Return NONE where prompts are computed by a GPU that fetches the processor's weights, and AUTO elsewhere.
-
-    Where memory is short the file is mapped: pages of a mapped file are the first that the system drops, and then reads
-    again for every token.
-    """
+    """Return NONE where prompts are computed by a GPU that fetches the processor's weights, and AUTO elsewhere. Where
+    memory is short the file is mapped: pages of a mapped file are the first that the system drops, and then reads again
+    for every token."""
     is_read = placement.n_on_gpus < len(profile.layers)
     on_host = sum(share.n_bytes for share in allocate(profile, machine, placement) if share.device.shares_host)
     if is_read and machine.host.free_bytes - on_host < 2 * margin_bytes(machine.host):

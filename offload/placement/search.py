@@ -31,12 +31,10 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """`gpu_layers` by GPU in the order of `gpus`, the output counted as one; the rest is the processor's.
-
-    `gpus` are names; the first takes the last layers, the next those before. The layers before `n_split` keep their
-    movable part with the processor even when they are on a GPU, and where it `has_cache_on_host` all of them their
-    cache. A token crosses between devices `n_crossings` times and takes `token_s`.
-    """
+    """`gpu_layers` by GPU in the order of `gpus`, the output counted as one; the rest is the processor's. `gpus` are
+    names; the first takes the last layers, the next those before. The layers before `n_split` keep their movable part
+    with the processor even when they are on a GPU, and where it `has_cache_on_host` all of them their cache. A token
+    crosses between devices `n_crossings` times and takes `token_s`."""
 
     gpus: tuple[str, ...]
     gpu_layers: tuple[int, ...]
@@ -56,10 +54,8 @@ ALL_ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_
 @dataclass(frozen=True, slots=True)
 class _Tables:
     """For every number of split layers (rows) and of layers on GPUs (columns): bytes there, read there, left behind.
-
     `host_s` is what the processor takes for what it keeps; `n_split` counts the layers on GPUs that are split, and
-    `n_moved` what stays behind of layers there.
-    """
+    `n_moved` what stays behind of layers there."""
 
     has_cache_on_host: bool
     on_gpu: Bytes
@@ -90,11 +86,9 @@ def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | 
 
 
 def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
-    """Return the orders in which GPUs may be filled, identical GPUs only once.
-
-    The faster first, where there are few in every choice of them, and else each alone too; of two also the slower
-    first, for a fast one may be too small for the last layers.
-    """
+    """Return the orders in which GPUs may be filled, identical GPUs only once. The faster first, where there are few in
+    every choice of them, and else each alone too; of two also the slower first, for a fast one may be too small for the
+    last layers."""
 
     def pace(gpu: Device) -> float:
         return rates.seconds_per_byte[gpu.name]
@@ -253,13 +247,10 @@ _OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are sha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The share of one device, in bytes; `n_layers` counts the output as a layer.
-
-    `host_bytes` are the engine's own, `beside_bytes` those of auxiliary models, `read_bytes` what one token of an
-    answer reads, `operations` what it computes. `work_bytes` is what reading keeps it busy with: of the processor
-    weights, and what it could read while it unpacks them; `attention_bytes` is what it could read while it attends, 0
-    of GPUs.
-    """
+    """The share of one device, in bytes; `n_layers` counts the output as a layer. `host_bytes` are the engine's own,
+    `beside_bytes` those of auxiliary models, `read_bytes` what one token of an answer reads, `operations` what it
+    computes. `work_bytes` is what reading keeps it busy with: of the processor weights, and what it could read while it
+    unpacks them; `attention_bytes` is what it could read while it attends, 0 of GPUs."""
 
     device: Device
     n_layers: int

@@ -33,12 +33,10 @@ _FIXED_S = 0.5e-3  # sampling, and starting a step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """The time that a machine takes for its work, by device name.
-
-    `known` are the devices whose figures were published, measured or given; a plan for others has no speed.
-    `attention_seconds_per_byte` is the processor's. `latency_s` is what a step waits for each device of another machine
-    that it uses. `uncertainty` is the share by which a prediction may be off.
-    """
+    """The time that a machine takes for its work, by device name. `known` are the devices whose figures were published,
+    measured or given; a plan for others has no speed. `attention_seconds_per_byte` is the processor's. `latency_s` is
+    what a step waits for each device of another machine that it uses. `uncertainty` is the share by which a prediction
+    may be off."""
 
     seconds_per_byte: Mapping[str, float]
     seconds_per_operation: Mapping[str, float]
@@ -58,10 +56,8 @@ class Rates:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """The work of one token: bytes read and operations (multiplications and additions) of each device, layers of all.
-
     Of the processor `read_bytes` are weights and what it could read while it unpacks them, `attention_bytes` what it
-    could read while it attends. Between devices a token changes `n_crossings` times.
-    """
+    could read while it attends. Between devices a token changes `n_crossings` times."""
 
     read_bytes: Mapping[str, float]
     operations: Mapping[str, float] = field(default_factory=dict)
@@ -106,11 +102,9 @@ def decode_s(work: Work, rates: Rates) -> float:
 
 
 def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
-    """Return the seconds that one token of a prompt takes in micro-batches of `n_ubatch`.
-
-    Each device computes or reads, whichever takes longer; what lies with the processor goes for the time being to a GPU
-    that has layers where that is faster, as llama.cpp does with large batches.
-    """
+    """Return the seconds that one token of a prompt takes in micro-batches of `n_ubatch`. Each device computes or
+    reads, whichever takes longer; what lies with the processor goes for the time being to a GPU that has layers where
+    that is faster, as llama.cpp does with large batches."""
     seconds = {}
     for name, operations in work.operations.items():
         reading_s = work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] / n_ubatch
@@ -131,12 +125,26 @@ def _waiting_s(work: Work, rates: Rates) -> float:
     return sum(rates.latency_s.get(name, 0.0) for name, n_bytes in work.read_bytes.items() if n_bytes)
 
 
-# By type, for each weight. Those that are not quantized, Q8_0 and Q6_K come as fast as memory gives them.
-# fmt: off
+# By type, for each weight. Those that are not quantized, Q8_0 and Q6_K come as fast as memory gives them. fmt: off
 _UNPACKING = {
-    "F32": 0.0, "F16": 0.0, "BF16": 0.0, "Q8_0": 0.04, "Q6_K": 0.0, "Q5_K": 0.18, "Q5_0": 0.43, "Q5_1": 0.43,
-    "Q4_K": 0.21, "Q4_0": 0.24, "Q4_1": 0.24, "IQ4_NL": 0.24, "IQ4_XS": 0.29, "MXFP4": 0.17, "Q3_K": 0.22,
-    "IQ3_S": 1.29, "Q2_K": 0.3, "IQ2_S": 0.57,
+    "F32": 0.0,
+    "F16": 0.0,
+    "BF16": 0.0,
+    "Q8_0": 0.04,
+    "Q6_K": 0.0,
+    "Q5_K": 0.18,
+    "Q5_0": 0.43,
+    "Q5_1": 0.43,
+    "Q4_K": 0.21,
+    "Q4_0": 0.24,
+    "Q4_1": 0.24,
+    "IQ4_NL": 0.24,
+    "IQ4_XS": 0.29,
+    "MXFP4": 0.17,
+    "Q3_K": 0.22,
+    "IQ3_S": 1.29,
+    "Q2_K": 0.3,
+    "IQ2_S": 0.57,
 }
 # fmt: on
 _UNPACKING_OF_OTHERS = 1.0

@@ -26,10 +26,8 @@ _BUSY_UNCERTAINTY = 0.6  # at most, where no run is certain: how busy it was say
 @dataclass(frozen=True, slots=True)
 class Run:
     """One measured decode, or a prefill in micro-batches of `n_ubatch`: the work of a token, and tokens per second.
-
     `weight` is 1 for one of a quiet machine, and less where others may have slowed it; `spread` is the share by which
-    it differs from time to time.
-    """
+    it differs from time to time."""
 
     work: Work
     tokens_per_s: float
@@ -43,12 +41,10 @@ class Run:
 
 
 def fit_rates(rates: Rates, runs: Sequence[Run], prompts: Sequence[Run] = ()) -> Rates:
-    """Return `rates` fitted to the measured answers and, for operations, prompts.
-
-    Seconds per byte of each device, those of attention and the fixed cost are least squares of relative errors, in
-    which each expected rate counts as a weak measurement: what no run touched stays as it was. Where no run is certain,
-    neither is what is predicted. Raises ValueError for a run of no speed.
-    """
+    """Return `rates` fitted to the measured answers and, for operations, prompts. Seconds per byte of each device,
+    those of attention and the fixed cost are least squares of relative errors, in which each expected rate counts as a
+    weak measurement: what no run touched stays as it was. Where no run is certain, neither is what is predicted. Raises
+    ValueError for a run of no speed."""
     if not all(speed > 0 for speed in (run.tokens_per_s for run in (*runs, *prompts))):
         raise ValueError("a run has no speed")
     fitted = _fitted(rates, runs) if runs else rates

@@ -46,10 +46,8 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> Checkpoint:
-    """Read config.json and every safetensors header in `folder`; no weights yet.
-
-    Files that are `pending`, by name, may be missing. Raises CheckpointError naming what is missing or wrong.
-    """
+    """Read config.json and every safetensors header in `folder`; no weights yet. Files that are `pending`, by name, may
+    be missing. Raises CheckpointError naming what is missing or wrong."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder.", "Name a checkpoint folder or a .gguf file.")
     config = read_object(folder / "config.json")
@@ -125,10 +123,8 @@ def _no_safetensors(folder: Path) -> CheckpointError:
 
 
 def _inside(folder: Path, name: str, checkpoint: Path | None = None) -> Path:
-    """Return the path of a shard that an index names; the name is untrusted, so it must be a plain one.
-
-    A link may point anywhere the hub's cache keeps its files, which lies beside the folder; the target must be a file.
-    """
+    """Return the path of a shard that an index names; the name is untrusted, so it must be a plain one. A link may
+    point anywhere the hub's cache keeps its files, which lies beside the folder; the target must be a file."""
     if not _SHARD_NAME.fullmatch(name):
         raise CheckpointError(
             f"The index points outside the checkpoint folder: {name!r}.", "Download the checkpoint again."

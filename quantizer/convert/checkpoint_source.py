@@ -48,11 +48,9 @@ from quantizer.write.dtype_conversion import to_float32
 def open_checkpoint(
     folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING, base: Path | None = None
 ) -> SourceModel:
-    """Read the headers of a Hugging Face checkpoint and return llama.cpp's form of the model.
-
-    Files that are `pending` may still be missing; `base` is the model that a draft head is for. Raises CheckpointError
-    with what cannot be converted, UsageError for a head without a `base` and for another model with one.
-    """
+    """Read the headers of a Hugging Face checkpoint and return llama.cpp's form of the model. Files that are `pending`
+    may still be missing; `base` is the model that a draft head is for. Raises CheckpointError with what cannot be
+    converted, UsageError for a head without a `base` and for another model with one."""
     checkpoint = unpack_checkpoint(read_checkpoint(folder, pending))
     architecture, config = find_architecture(checkpoint.config, checkpoint.tensors)
     if base and not architecture.is_draft_head:
@@ -123,10 +121,8 @@ def _shape(config: Config, architecture: Architecture) -> ModelShape:
 
 
 def config_header(settings: Mapping[str, Any], name: str) -> Header:
-    """Return the header of the F16 GGUF that a checkpoint with this config.json, called `name`, would become.
-
-    Raises CheckpointError for an architecture that cannot be converted and for settings that make no sense.
-    """
+    """Return the header of the F16 GGUF that a checkpoint with this config.json, called `name`, would become. Raises
+    CheckpointError for an architecture that cannot be converted and for settings that make no sense."""
     architecture, config = find_architecture(dict(settings))
     if is_named_ranker(name, config):
         architecture = ranking_entry(architecture)
@@ -155,10 +151,8 @@ _PLAIN = ("F32", "F16", "BF16")
 def layer_number_entries(
     tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture
 ) -> Iterator[Entry]:
-    """Yield a row of metadata with the numbers of all layers for each of the architecture's `layer_numbers`.
-
-    Raises CheckpointError naming a number that is missing or is none, ModelFileError when a file cannot be read.
-    """
+    """Yield a row of metadata with the numbers of all layers for each of the architecture's `layer_numbers`. Raises
+    CheckpointError naming a number that is missing or is none, ModelFileError when a file cannot be read."""
     for key, ending in architecture.metadata_of_tensors.layer_numbers.items():
         names = (f"model.layers.{i}{ending}" for i in range(config.integer("num_hidden_layers")))
         yield encode_entry(key, [_number(tensors, name) for name in names], "f32[]")
@@ -190,11 +184,9 @@ def general_entries(
     words: Collection[str] = _PHI_TOKENS,
     kind: str = "model",
 ) -> Iterable[Entry]:
-    """Yield entries about the file as a whole, a model whose tokens are `words` unless `kind` is another.
-
-    A name that llama.cpp would take for Phi 3's, without its tokens, is spelt apart. Raises CheckpointError for a model
-    card that is no YAML.
-    """
+    """Yield entries about the file as a whole, a model whose tokens are `words` unless `kind` is another. A name that
+    llama.cpp would take for Phi 3's, without its tokens, is spelt apart. Raises CheckpointError for a model card that
+    is no YAML."""
     import gguf  # half a second, which a plan from config.json alone does not need
 
     type_names = {gguf.GGUFValueType.UINT32: "u32", gguf.GGUFValueType.STRING: "str", gguf.GGUFValueType.FLOAT32: "f32"}

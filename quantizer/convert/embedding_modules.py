@@ -43,9 +43,7 @@ class EmbeddingModules:
 
 def read_embedding_modules(folder: Path, config: Config, dense_names: Sequence[str] = ()) -> EmbeddingModules:
     """Return what a folder's modules.json says, if it has one; all its linear modules, or none, become `dense_names`.
-
-    Raises CheckpointError for a pooling that llama.cpp does not have, several at once, and other modules behind it.
-    """
+    Raises CheckpointError for a pooling that llama.cpp does not have, several at once, and other modules behind it."""
     if not (folder / _MODULES).exists():
         return EmbeddingModules()
     modules = list(_modules(folder))
@@ -175,9 +173,7 @@ def yes_no_ranker(
     architecture: Architecture, config: Config, vocabulary: TokenizerVocabulary, tensors: Mapping[str, FileTensor]
 ) -> tuple[Architecture, TokenizerVocabulary, Mapping[str, StackedTensor]]:
     """Return the entry and the vocabulary that a ranker has of a decoder, and its tensors beside those of the entry.
-
-    Raises CheckpointError where the answers are no tokens.
-    """
+    Raises CheckpointError where the answers are no tokens."""
     name = "model.embed_tokens.weight" if config.flag("tie_word_embeddings") else "lm_head.weight"
     texts = [token.text for token in vocabulary.tokens]
     if name not in tensors or not set(_ANSWERS) <= set(texts):

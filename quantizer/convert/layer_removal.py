@@ -24,19 +24,77 @@ from quantizer.mix.imatrix import ImportanceMatrix
 from quantizer.system.errors import UsageError
 
 # Read in llama.cpp one by one: a layer of these is told apart only by what the file says of it. In others its number
-# decides about experts, positions, inputs or the scale of the residual.
-# fmt: off
-_REMOVABLE = frozenset([
-    "apertus", "arcee", "bailingmoe", "bailingmoe2", "bitnet", "bloom", "cohere2", "command-r", "dbrx", "deci",
-    "deepseek", "deepseek2", "dots1", "ernie4_5", "exaone", "exaone4", "falcon", "falcon-h1", "gemma", "gemma2",
-    "gemma3", "glm4", "glm4moe", "gpt-oss", "gpt2", "gptneox", "granite", "granitehybrid", "granitemoe",
-    "hunyuan-dense", "hunyuan-moe", "internlm2", "jamba", "lfm2", "lfm2moe", "llama", "mamba", "mamba2", "mistral3",
-    "mpt", "nemotron", "nemotron_h", "nemotron_h_moe", "olmo", "olmo2", "olmoe", "openelm", "orion", "phi2", "phi3",
-    "phimoe", "plm", "qwen2", "qwen2moe", "qwen2vl", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next",
-    "seed_oss", "stablelm", "starcoder", "starcoder2", "xverse",
-])
-# fmt: on
-# Depths by which llama.cpp takes a model for one that it computes in another way.
+# decides about experts, positions, inputs or the scale of the residual. fmt: off
+_REMOVABLE = frozenset(
+    [
+        "apertus",
+        "arcee",
+        "bailingmoe",
+        "bailingmoe2",
+        "bitnet",
+        "bloom",
+        "cohere2",
+        "command-r",
+        "dbrx",
+        "deci",
+        "deepseek",
+        "deepseek2",
+        "dots1",
+        "ernie4_5",
+        "exaone",
+        "exaone4",
+        "falcon",
+        "falcon-h1",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "glm4",
+        "glm4moe",
+        "gpt-oss",
+        "gpt2",
+        "gptneox",
+        "granite",
+        "granitehybrid",
+        "granitemoe",
+        "hunyuan-dense",
+        "hunyuan-moe",
+        "internlm2",
+        "jamba",
+        "lfm2",
+        "lfm2moe",
+        "llama",
+        "mamba",
+        "mamba2",
+        "mistral3",
+        "mpt",
+        "nemotron",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "olmo",
+        "olmo2",
+        "olmoe",
+        "openelm",
+        "orion",
+        "phi2",
+        "phi3",
+        "phimoe",
+        "plm",
+        "qwen2",
+        "qwen2moe",
+        "qwen2vl",
+        "qwen3",
+        "qwen35",
+        "qwen35moe",
+        "qwen3moe",
+        "qwen3next",
+        "seed_oss",
+        "stablelm",
+        "starcoder",
+        "starcoder2",
+        "xverse",
+    ]
+)
+# fmt: on Depths by which llama.cpp takes a model for one that it computes in another way.
 _TELLING_DEPTHS: Mapping[str, Collection[int]] = {
     "command-r": range(64, 513),
     "deepseek2": (26, 27, 47, 48),
@@ -89,10 +147,8 @@ def check_removable(model: SourceModel, n_removed: int) -> None:
 
 
 def layers_to_remove(model: SourceModel, distances: Sequence[float], n_removed: int) -> tuple[int, ...]:
-    """Return the `n_removed` layers that change their input least, in order; the last of a kind stays.
-
-    `distances` has one number for each layer that computes every token. Raises UsageError as `check_removable` does.
-    """
+    """Return the `n_removed` layers that change their input least, in order; the last of a kind stays. `distances` has
+    one number for each layer that computes every token. Raises UsageError as `check_removable` does."""
     check_removable(model, n_removed)
     kinds = _kinds(model)
     left = Counter(kinds)

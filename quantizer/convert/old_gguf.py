@@ -28,11 +28,9 @@ from quantizer.write.dtype_conversion import to_float32
 
 
 def upgraded(model: SourceModel) -> SourceModel:
-    """Return a model read from a GGUF as llama.cpp reads models today; the same where nothing is outdated.
-
-    Written as the type that it has, it loses nothing. Raises ModelFileError for experts that are incomplete or of
-    several types, and for rows that cannot be interleaved.
-    """
+    """Return a model read from a GGUF as llama.cpp reads models today; the same where nothing is outdated. Written as
+    the type that it has, it loses nothing. Raises ModelFileError for experts that are incomplete or of several types,
+    and for rows that cannot be interleaved."""
     current = model
     for step in (_with_pretokenizer, _with_joined_experts, _with_plain_rows, _with_cached_latents):
         current = step(current)

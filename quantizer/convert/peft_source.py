@@ -53,11 +53,9 @@ def is_adapter(source: Path) -> bool:
 
 
 def open_adapter(folder: Path, base: Path | None, file_type: FileType) -> SourceModel:
-    """Read the headers of a PEFT adapter and return llama.cpp's form of it.
-
-    Its matrices become `file_type`, which must be a plain one. `base` is the model it was made for, a folder or a GGUF;
-    without it, the one that the adapter names, if that is a local folder. Raises UserError with the obstacle.
-    """
+    """Read the headers of a PEFT adapter and return llama.cpp's form of it. Its matrices become `file_type`, which must
+    be a plain one. `base` is the model it was made for, a folder or a GGUF; without it, the one that the adapter names,
+    if that is a local folder. Raises UserError with the obstacle."""
     if file_type.base.is_quantized:
         raise UsageError(f"An adapter cannot be quantized to {file_type.name}.", "Choose F16, BF16 or F32.")
     settings = _settings(folder)
@@ -137,10 +135,8 @@ def _sides(folder: Path, base: _BaseModel) -> dict[str, dict[str, FileTensor]]:
 
 
 def _placed(tensors: Mapping[str, FileTensor], side: str, base: _BaseModel) -> dict[str, SourceTensor]:
-    """Return one side's matrices in place of their weights: the first has their columns, the second their rows.
-
-    All parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated.
-    """
+    """Return one side's matrices in place of their weights: the first has their columns, the second their rows. All
+    parts of a fused weight share its first. Nothing is left out in silence, as in a model, nor generated."""
     names = replace(base.architecture.names, ignored=(), unused=(), skipped_modules=(), leaves_later_layers=False)
     layout = base.architecture.layout
     if side == "a":

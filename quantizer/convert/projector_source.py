@@ -29,11 +29,9 @@ _NESTED = ("image_processor", "media_proc_cfg", "feature_extractor", "audio_proc
 
 
 def open_projector(folder: Path, pending: Mapping[str, PendingFile] = NO_PENDING) -> SourceModel | None:
-    """Return llama.cpp's form of the projector in a checkpoint; None where there is none, or none of a known class.
-
-    The types of `unquantized` are those of tensors that stay plain in a quantized file. Raises CheckpointError with
-    what cannot be converted.
-    """
+    """Return llama.cpp's form of the projector in a checkpoint; None where there is none, or none of a known class. The
+    types of `unquantized` are those of tensors that stay plain in a quantized file. Raises CheckpointError with what
+    cannot be converted."""
     known = projectors_for(read_object(folder / "config.json"))
     if not known:
         return None

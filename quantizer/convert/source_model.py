@@ -68,10 +68,8 @@ class FileTensor:
 
 @dataclass(frozen=True, slots=True)
 class RearrangedTensor:
-    """Rows of a matrix in another order than in its origin, or some of them; read whole, then cut.
-
-    Its own rows may be longer than those of the origin, and then hold several of them.
-    """
+    """Rows of a matrix in another order than in its origin, or some of them; read whole, then cut. Its own rows may be
+    longer than those of the origin, and then hold several of them."""
 
     origin: SourceTensor
     name: str

@@ -53,10 +53,8 @@ _Tensor = TypeVar("_Tensor")
 def map_tensors(
     tensors: Mapping[str, FileTensor], config: Config, architecture: Architecture
 ) -> dict[str, SourceTensor]:
-    """Return llama.cpp's name -> tensor, in the order of the file.
-
-    Raises CheckpointError naming a tensor without a place, one that is missing, or one of another shape.
-    """
+    """Return llama.cpp's name -> tensor, in the order of the file. Raises CheckpointError naming a tensor without a
+    place, one that is missing, or one of another shape."""
     named = _without_ignored(tensors, config, architecture)
     for stack in architecture.layout.stacks:
         named = _stacked(named, stack, config)

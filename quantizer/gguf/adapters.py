@@ -53,11 +53,9 @@ def validate_adapter(path: Path, model: Path) -> Header:
 
 
 def read_control_vector(path: Path, model: Path) -> NDArray[np.float32]:
-    """Return the directions in the file at `path` for the validated GGUF `model`.
-
-    Shape (n_layers - 1, n_embd): row i is added after layer i + 1 (counted from 0), zeros where the file has none.
-    Raises ModelFileError for a file that is not a control vector or was made for another model.
-    """
+    """Return the directions in the file at `path` for the validated GGUF `model`. Shape (n_layers - 1, n_embd): row i
+    is added after layer i + 1 (counted from 0), zeros where the file has none. Raises ModelFileError for a file that is
+    not a control vector or was made for another model."""
     import numpy as np  # 0.3 s, which a service without control vectors does not need
 
     header, base = read_header(path), read_header(model)
@@ -121,10 +119,8 @@ def _misfits(header: Header, weights: Mapping[str, Shape]) -> Iterator[str]:
 
 def is_output_too(name: str, weights: Container[str]) -> bool:
     """Return whether `name` is an embedding that a decoder without a matrix for its output multiplies with, too.
-
     llama.cpp finds its adapter by name there, whose first matrix lies the other way (`build_lora_mm` in
-    src/llama-graph.cpp, 0.3.36), and ends the process.
-    """
+    src/llama-graph.cpp, 0.3.36), and ends the process."""
     return name == "token_embd.weight" and "output_norm.weight" in weights and "output.weight" not in weights
 
 

@@ -141,11 +141,9 @@ _WINDOW_KEY, _PATTERN_KEY = "attention.sliding_window", "attention.sliding_windo
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    """One layer in `period` sees everything: the last of them, or the first. 0: all layers have the window.
-
-    `default` is the window of a file that names none, `fixed` one that llama.cpp uses whatever the file has, and
-    `n_layers` the only depth at which an architecture has windows at all.
-    """
+    """One layer in `period` sees everything: the last of them, or the first. 0: all layers have the window. `default`
+    is the window of a file that names none, `fixed` one that llama.cpp uses whatever the file has, and `n_layers` the
+    only depth at which an architecture has windows at all."""
 
     period: int = 0
     is_dense_first: bool = False

@@ -62,11 +62,9 @@ _MERGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoder:
-    """One encoder of a projector: what llama.cpp calls its kind, and its sizes, 0 where the file has none.
-
-    `width` is that of the embeddings that leave the projector, in elements. A picture is cut into patches, `n_merge` by
-    `n_merge` of which become one token; sides are in pixels. Sounds become one token of `n_stacked` frames.
-    """
+    """One encoder of a projector: what llama.cpp calls its kind, and its sizes, 0 where the file has none. `width` is
+    that of the embeddings that leave the projector, in elements. A picture is cut into patches, `n_merge` by `n_merge`
+    of which become one token; sides are in pixels. Sounds become one token of `n_stacked` frames."""
 
     name: EncoderName
     kind: str

@@ -99,11 +99,9 @@ def tensor_type_named(name: str) -> TensorType:
 
 @dataclass(frozen=True, slots=True)
 class FileType:
-    """One choice of `localllm quantize`; `ftype_id` is the value of `general.file_type`.
-
-    `perplexity_loss` is what llama.cpp measured that the type adds to the perplexity of Llama-3-8B (6.23), None
-    where it has no figure. Source: QUANT_OPTIONS in tools/quantize/quantize.cpp.
-    """
+    """One choice of `localllm quantize`; `ftype_id` is the value of `general.file_type`. `perplexity_loss` is what
+    llama.cpp measured that the type adds to the perplexity of Llama-3-8B (6.23), None where it has no figure. Source:
+    QUANT_OPTIONS in tools/quantize/quantize.cpp."""
 
     name: str
     ftype_id: int

@@ -36,11 +36,9 @@ def run_child(
     remedy: str,
     environment: Mapping[str, str] | None = None,
 ) -> Generator[Message, None, None]:
-    """Start `command`, send it `request` and yield its messages. Closing the generator early ends the child.
-
-    Raises the UserError that the child reported; EngineError with `name` where it cannot be started, and with its last
-    output where it died otherwise.
-    """
+    """Start `command`, send it `request` and yield its messages. Closing the generator early ends the child. Raises the
+    UserError that the child reported; EngineError with `name` where it cannot be started, and with its last output
+    where it died otherwise."""
     check_memory_limit(name, ProcessBytes.JOB)
     with tempfile.TemporaryFile() as errors, _started(command, name, errors, environment) as child:
         assert child.stdin is not None

@@ -44,12 +44,10 @@ def explained(what: str, remedy: str = "", kind: type[UserError] = StorageError)
 def write_atomically(
     path: Path, data: bytes | str | Iterable[bytes | bytearray | memoryview | str], *, sync: bool, mode: int = 0o666
 ) -> None:
-    """Replace the file at `path` by one with `data` (text in UTF-8): readers see the old content or the new one.
-
-    With `sync`, the new content survives a power failure once this returns, and what killed processes left of it is
-    removed. `mode` are permissions before the umask. Raises OSError, and whatever iterating over `data` raises; then
-    `path` is unchanged.
-    """
+    """Replace the file at `path` by one with `data` (text in UTF-8): readers see the old content or the new one. With
+    `sync`, the new content survives a power failure once this returns, and what killed processes left of it is removed.
+    `mode` are permissions before the umask. Raises OSError, and whatever iterating over `data` raises; then `path` is
+    unchanged."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.{next(_counter)}{_SUFFIX}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
@@ -107,11 +105,9 @@ def open_private(path: Path, *, is_new: bool = False) -> BinaryIO:
 
 
 def make_private(path: Path) -> bool:
-    """Take the rights of others from a file or folder of this user; return whether they had any.
-
-    Links, missing files and those of other users stay as they are. The file is not opened: closing it would release
-    SQLite's locks. Raises OSError.
-    """
+    """Take the rights of others from a file or folder of this user; return whether they had any. Links, missing files
+    and those of other users stay as they are. The file is not opened: closing it would release SQLite's locks. Raises
+    OSError."""
     if sys.platform == "win32":
         return False
     try:

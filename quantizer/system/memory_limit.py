@@ -144,11 +144,9 @@ _TRIM_BYTES = 64 << 10
 
 
 def use_one_arena(*, gives_back: bool = False) -> None:
-    """Let all threads of this process share one arena; call it before they start. Does nothing without glibc.
-
-    With `gives_back` freed memory at the end of the heap goes back to the system at once, and larger blocks than
-    128 KiB always do: too slow where such blocks come and go at every token.
-    """
+    """Let all threads of this process share one arena; call it before they start. Does nothing without glibc. With
+    `gives_back` freed memory at the end of the heap goes back to the system at once, and larger blocks than 128 KiB
+    always do: too slow where such blocks come and go at every token."""
     import ctypes  # takes 3 ms, and every command imports this module
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None

@@ -70,11 +70,9 @@ def is_process_alive(process: str) -> bool:
 
 
 def stop_job() -> None:
-    """Stop this process and those that started it in its group, as a shell's job, until the shell resumes them.
-
-    Not the whole group: a child that is between fork and exec would stop there, and as a thread waits for that exec,
-    no shell would ever see this process as stopped (a quarter of the tries, while one thread starts processes).
-    """
+    """Stop this process and those that started it in its group, as a shell's job, until the shell resumes them. Not the
+    whole group: a child that is between fork and exec would stop there, and as a thread waits for that exec, no shell
+    would ever see this process as stopped (a quarter of the tries, while one thread starts processes)."""
     import psutil  # slow, and only this needs it
 
     group = os.getpgrp()
@@ -154,11 +152,9 @@ class ChildProcess:
         max_line_bytes: int = _MAX_LINE_BYTES,
         takes: ProcessBytes = ProcessBytes.COMMAND,
     ) -> ChildProcess:
-        """Start `command` in `folder`, with the variables of `environment` added to this process's.
-
-        `name` is used in the EngineError that is raised where the system cannot start it, or its limits of memory are
-        below what such a process `takes`.
-        """
+        """Start `command` in `folder`, with the variables of `environment` added to this process's. `name` is used in
+        the EngineError that is raised where the system cannot start it, or its limits of memory are below what such a
+        process `takes`."""
         check_memory_limit(name, takes)
         try:
             process = await asyncio.create_subprocess_exec(

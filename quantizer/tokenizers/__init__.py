@@ -37,10 +37,8 @@ _READERS = {"BPE": read_byte_level, "Unigram": read_unigram, "WordPiece": read_w
 
 
 def read_vocabulary(folder: Path, config: Config) -> TokenizerVocabulary:
-    """Read the tokenizer in `folder`; `config` is the model's, whose vocab_size is the number of tokens.
-
-    Raises CheckpointError for kinds that llama.cpp has not, and for anything inconsistent.
-    """
+    """Read the tokenizer in `folder`; `config` is the model's, whose vocab_size is the number of tokens. Raises
+    CheckpointError for kinds that llama.cpp has not, and for anything inconsistent."""
     files = TokenizerFolder.read(folder)
     alphabet = _read_alphabet(files)
     added = [(token.id, token.text, token.type) for token in read_added_tokens(files)]

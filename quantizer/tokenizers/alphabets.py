@@ -79,10 +79,8 @@ _ADDS_SPACE_PREFIX = {
 
 
 def read_sentence_bpe(folder: TokenizerFolder) -> Alphabet:
-    """Read a tokenizer.json with byte fallback, and the scores in tokenizer.model where there is one.
-
-    Raises CheckpointError when text is prepared in a way that llama.cpp does not support, or bytes have no tokens.
-    """
+    """Read a tokenizer.json with byte fallback, and the scores in tokenizer.model where there is one. Raises
+    CheckpointError when text is prepared in a way that llama.cpp does not support, or bytes have no tokens."""
     found = preparation(folder.tokenizer)
     if found not in _ADDS_SPACE_PREFIX:
         raise found.refusal()
@@ -151,10 +149,8 @@ _ROLE_NAMES = {"unk": "[UNK]", "sep": "[SEP]", "pad": "[PAD]", "cls": "[CLS]", "
 
 
 def read_wordpiece(folder: TokenizerFolder) -> Alphabet:
-    """Read tokenizer.json. Raises CheckpointError when text is prepared or pieces are marked otherwise than BERT's.
-
-    Our engine splits words as the original (`app/engine/wordpiece.py`), llama.cpp's other programs nearly so.
-    """
+    """Read tokenizer.json. Raises CheckpointError when text is prepared or pieces are marked otherwise than BERT's. Our
+    engine splits words as the original (`app/engine/wordpiece.py`), llama.cpp's other programs nearly so."""
     found = preparation(folder.tokenizer)
     if found != _AS_BERT:
         raise found.refusal()

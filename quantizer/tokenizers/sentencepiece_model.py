@@ -53,10 +53,8 @@ def read_piece_model(path: Path) -> PieceModel:
 
 
 def parse_piece_model(data: bytes, name: str) -> PieceModel:
-    """Parse the bytes of the file called `name`; memory stays within a few times their number.
-
-    Raises CheckpointError when they are not what SentencePiece writes.
-    """
+    """Parse the bytes of the file called `name`; memory stays within a few times their number. Raises CheckpointError
+    when they are not what SentencePiece writes."""
     model = PieceModel()
     parts = {1: _add_piece, 2: _read_trainer, 3: _read_normalizer}
     try:
@@ -131,10 +129,8 @@ class _WireError(ValueError):
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield field numbers and values in order: a number for a varint, a view of the bytes for anything else.
-
-    Raises _WireError at the first byte that fits no field.
-    """
+    """Yield field numbers and values in order: a number for a varint, a view of the bytes for anything else. Raises
+    _WireError at the first byte that fits no field."""
     position, end = 0, len(message)
     while position < end:
         key, position = _varint(message, position)

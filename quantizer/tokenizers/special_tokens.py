@@ -158,10 +158,8 @@ _SPARE_ENDS = ("eot", "eom")
 def read_special_ids(
     folder: TokenizerFolder, config: Config, named: Mapping[str, int], frame: Frame, ids: Mapping[str, int]
 ) -> dict[str, int]:
-    """Return ids by role; `named` comes from the kind's own file, `ids` has every token.
-
-    Of further tokens that end an answer, metadata can name two besides those that llama.cpp recognises by name.
-    """
+    """Return ids by role; `named` comes from the kind's own file, `ids` has every token. Of further tokens that end an
+    answer, metadata can name two besides those that llama.cpp recognises by name."""
     found = {role: _configured(role, folder, config, ids) for role in _CONFIGURED}
     found = {role: named.get(role) if token_id is None else token_id for role, token_id in found.items()}
     _complete_by_frame(found, frame, ids)
@@ -177,10 +175,8 @@ def read_special_ids(
 def read_additions(
     folder: TokenizerFolder, frame: Frame, special_ids: Mapping[str, int], ids: Mapping[str, int]
 ) -> dict[str, bool]:
-    """Return whether begin, end and separator are put around a text, by a setting or by the frame.
-
-    Without a tokenizer.json or a setting there is no entry: the runtime's default for a kind fits its tokenizers.
-    """
+    """Return whether begin, end and separator are put around a text, by a setting or by the frame. Without a
+    tokenizer.json or a setting there is no entry: the runtime's default for a kind fits its tokenizers."""
     ends = {"bos": ids.get(frame.before[0]) if frame.before else None, "eos": _last_id(frame, ids)}
     added: dict[str, bool] = {}
     for role, token_id in ends.items():

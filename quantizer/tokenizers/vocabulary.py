@@ -74,10 +74,8 @@ _MAX_TEMPLATES = 64
 
 def read_chat_templates(folder: TokenizerFolder) -> dict[str, str]:
     """Return templates by name, "default" being the one without; files go before settings, as they do in transformers.
-
     With `chat_template.jinja` those of the settings do not count at all. Raises CheckpointError for files and settings
-    that hold no text.
-    """
+    that hold no text."""
     main = folder.file("chat_template.jinja")
     if main:
         templates = {}
@@ -140,11 +138,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """What the kind of tokenizer gives a vocabulary: tokens by id, before special ones, and how text is cut.
-
-    `model` and `pre_tokenizer` are llama.cpp's names; `flags` are its keys, such as `add_space_prefix`. `special_ids`
-    holds what the kind itself names, by the role's short name.
-    """
+    """What the kind of tokenizer gives a vocabulary: tokens by id, before special ones, and how text is cut. `model`
+    and `pre_tokenizer` are llama.cpp's names; `flags` are its keys, such as `add_space_prefix`. `special_ids` holds
+    what the kind itself names, by the role's short name."""
 
     model: str
     tokens: Mapping[int, Token]
@@ -157,11 +153,9 @@ class Alphabet:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerVocabulary:
-    """A whole vocabulary: `tokens` by id, as many as the embedding has rows.
-
-    `special_ids` by role, such as `bos` or `fim_pre`; `additions` has by role what is put around a text, and no entry
-    where the runtime's own habit is right; `chat_templates` by name, `default` among them.
-    """
+    """A whole vocabulary: `tokens` by id, as many as the embedding has rows. `special_ids` by role, such as `bos` or
+    `fim_pre`; `additions` has by role what is put around a text, and no entry where the runtime's own habit is right;
+    `chat_templates` by name, `default` among them."""
 
     alphabet: Alphabet
     tokens: tuple[Token, ...]
@@ -172,11 +166,9 @@ class TokenizerVocabulary:
 
 
 def token_list(alphabet: Mapping[int, Token], added: Iterable[tuple[int, str, TokenType]], n_rows: int) -> list[Token]:
-    """Return tokens by id: added ones over those of the alphabet, and padding for further rows of the embedding.
-
-    An added token beyond the embedding is left out, for the model has no row for it. Raises CheckpointError when no
-    vocabulary has `n_rows`, the alphabet itself does not fit, or two tokens read the same.
-    """
+    """Return tokens by id: added ones over those of the alphabet, and padding for further rows of the embedding. An
+    added token beyond the embedding is left out, for the model has no row for it. Raises CheckpointError when no
+    vocabulary has `n_rows`, the alphabet itself does not fit, or two tokens read the same."""
     if not 0 < n_rows <= MAX_TOKENS:
         raise CheckpointError(f"config.json has vocab_size = {n_rows}.", "Check config.json.")
     added = tuple(added)

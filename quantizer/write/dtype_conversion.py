@@ -105,12 +105,10 @@ RowWeights = Iterable[tuple[slice, npt.NDArray[np.float32]]]
 def convert(
     data: bytes, stored: TensorType, target: TensorType, n_columns: int, name: str, weights: RowWeights | None = None
 ) -> tuple[bytes, int]:
-    """Turn stored rows of `n_columns` into the bytes of another type; `name` is the tensor's, for errors.
-
-    `weights` are those of an importance matrix: for each part of the rows, what an error in each column costs.
-    Returns the bytes, and how many weights were NaN or infinite: those stay so in the plain types and become 0 in
-    quantized ones. Raises CheckpointError for weights that are beyond the range of the target type.
-    """
+    """Turn stored rows of `n_columns` into the bytes of another type; `name` is the tensor's, for errors. `weights` are
+    those of an importance matrix: for each part of the rows, what an error in each column costs. Returns the bytes, and
+    how many weights were NaN or infinite: those stay so in the plain types and become 0 in quantized ones. Raises
+    CheckpointError for weights that are beyond the range of the target type."""
     if (stored.name, target.name) == ("BF16", "F16"):
         return _half_of_bfloat(data, name)
     n_bad = _n_not_finite(data, stored, n_columns)

@@ -72,12 +72,10 @@ class JobRequest(PlanOptions):
 
 
 def run_job(request: JobRequest) -> Iterator[Event]:
-    """Run a job in a child process and yield its events as they come; closing the iterator cancels it.
-
-    Raises the job's own UserError when it failed, EngineError with its last output when the process died. A job that
-    failed or was cancelled (Ctrl-C too) leaves nothing; one that was killed, with or without its parent, leaves partial
-    files, and the same request continues from there.
-    """
+    """Run a job in a child process and yield its events as they come; closing the iterator cancels it. Raises the job's
+    own UserError when it failed, EngineError with its last output when the process died. A job that failed or was
+    cancelled (Ctrl-C too) leaves nothing; one that was killed, with or without its parent, leaves partial files, and
+    the same request continues from there."""
     try:
         with closing(run_child(_COMMAND, asdict(request), _PROCESS, _REMEDY)) as lines:
             for line in lines:

@@ -22,12 +22,10 @@ _REMEDY = "Choose another model."
 
 
 def check_load(plan: QuantizePlan, command: Sequence[str]) -> None:
-    """Let `command` load the planned model, whose weights are all zero.
-
-    The command gets {"path": PATH} and answers {"unread": NAMES}, the tensors that llama.cpp's graph does not use.
-    Raises CheckpointError with these names, or with llama.cpp's own words, for instance about a missing tensor.
-    Adapters and projectors are no models and not checked.
-    """
+    """Let `command` load the planned model, whose weights are all zero. The command gets {"path": PATH} and answers
+    {"unread": NAMES}, the tensors that llama.cpp's graph does not use. Raises CheckpointError with these names, or with
+    llama.cpp's own words, for instance about a missing tensor. Adapters and projectors are no models and not
+    checked."""
     with tempfile.TemporaryDirectory(prefix="localllm-load-") as folder:
         path = write_without_weights(plan, Path(folder))
         try:

@@ -32,11 +32,9 @@ def execute(
     plan: QuantizePlan, n_threads: int, is_overwriting: bool, report: Callable[[Event], None], allows_nan: bool = False
 ) -> None:
     """Write the planned files; `report` gets TensorWritten after each tensor, and before the first one JobResumed where
-    a killed run got further, and ShardOrder where files are pending.
-
-    Raises UsageError when an importance matrix is missing, CheckpointError for weights that are not finite (unless
-    `allows_nan`, which reports them as JobWarning), StorageError when the disk stands in the way.
-    """
+    a killed run got further, and ShardOrder where files are pending. Raises UsageError when an importance matrix is
+    missing, CheckpointError for weights that are not finite (unless `allows_nan`, which reports them as JobWarning),
+    StorageError when the disk stands in the way."""
     if plan.missing_imatrix:
         raise UsageError(
             f"{len(plan.missing_imatrix)} tensors would be garbage without an importance matrix,"

@@ -104,10 +104,8 @@ def plan(
     pending: Mapping[str, PendingFile] = NO_PENDING,
 ) -> QuantizePlan:
     """Read the headers of `source` (a folder of a checkpoint or an adapter, or a GGUF) and decide what is written.
-
     `pending` are files of a checkpoint, by name, that may still be missing. Raises UserError naming what cannot be
-    read, converted or quantized.
-    """
+    read, converted or quantized."""
     options.overrides()  # wrong options are refused before anything is read
     base = Path(options.base) if options.base else None
     if is_adapter(source):

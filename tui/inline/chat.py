@@ -81,12 +81,9 @@ _EVERY_S = 0.2
 
 
 class InlineChat:
-    """Implements the methods that `COMMANDS` call. Cancelling a method stops the answer.
-
-    `edited` is the question that the next one replaces, `held_back` a text that was not sent, `dropped` are files that
-    go with the next question; /quit sets `is_quitting`. Mentioned files are relative to `folder`, by default that in
-    which this process works.
-    """
+    """Implements the methods that `COMMANDS` call. Cancelling a method stops the answer. `edited` is the question that
+    the next one replaces, `held_back` a text that was not sent, `dropped` are files that go with the next question;
+    /quit sets `is_quitting`. Mentioned files are relative to `folder`, by default that in which this process works."""
 
     def __init__(
         self,

@@ -56,8 +56,7 @@ def without_echo() -> Iterator[None]:
 
 def has_pending_input() -> bool:
     """Return whether more input follows so soon that it was pasted. A terminal in canonical mode reports whole lines
-    only: it is switched for a moment.
-    """
+    only: it is switched for a moment."""
     if sys.platform == "win32":
         return False
     import termios

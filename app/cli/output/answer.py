@@ -59,11 +59,9 @@ dimmed = partial(styled, dim=True)
 
 class AnswerPrinter:
     """Prints the events of a chat, without control characters: answers on stdout, the rest on stderr. Reasoning is
-    dimmed or, if it `collapses_reasoning`, one line. It asks at the terminal whether a call may run.
-
-    `has_begun` is true once the present answer has text, and again false after a call of a tool. While it `is_asking`
-    nothing else should be printed. An answer that `is_silent` is not printed.
-    """
+    dimmed or, if it `collapses_reasoning`, one line. It asks at the terminal whether a call may run. `has_begun` is
+    true once the present answer has text, and again false after a call of a tool. While it `is_asking` nothing else
+    should be printed. An answer that `is_silent` is not printed."""
 
     def __init__(self) -> None:
         self.is_asking = self.is_silent = self.collapses_reasoning = False

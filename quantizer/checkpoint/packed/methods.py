@@ -29,10 +29,8 @@ _FLOATS = ("fp8", "fp8_static", "llm_compressor")
 
 def _unpack_autoround(config: Config, parts: Parts) -> Iterator[FileTensor]:
     """Yield every weight of AutoRound, which is one way of quantizing, stored in the layouts of others.
-
     `packing_format` (of the first versions, `backend`) names the layout and perhaps a kernel; its own is GPTQ's with
-    zero points as they are. Source: auto-round's inference backends and its exports.
-    """
+    zero points as they are. Source: auto-round's inference backends and its exports."""
     layout = config.text("packing_format") or config.text("backend") or "auto_round"
     if config.values.get("rotation_config"):
         raise unsupported("rotation of AutoRound")
@@ -73,10 +71,8 @@ _WEIGHTS = (*FLOATS, "MXFP4")
 
 
 def unpack_checkpoint(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the checkpoint with plain weights in place of packed ones; unchanged when there are none.
-
-    Raises CheckpointError naming a format that is not known, or a part that is missing or wrong.
-    """
+    """Return the checkpoint with plain weights in place of packed ones; unchanged when there are none. Raises
+    CheckpointError naming a format that is not known, or a part that is missing or wrong."""
     config = Config(checkpoint.config)
     places = (config, config.section("text_config"))
     sections = (place.section("quantization_config", "compression_config") for place in places)

@@ -170,10 +170,8 @@ class RowFile:
 def computed_weight(
     name: str, shape: Dims, open_rows: Callable[..., Rows], *parts: object, stored: str = "F32"
 ) -> FileTensor:
-    """Return the weight `name` of `shape` (columns last), whose rows `open_rows(*parts)` computes as `stored`.
-
-    Reading it raises CheckpointError where float32 rows are not finite.
-    """
+    """Return the weight `name` of `shape` (columns last), whose rows `open_rows(*parts)` computes as `stored`. Reading
+    it raises CheckpointError where float32 rows are not finite."""
     kind, opened = tensor_type_named(stored), partial(open_rows, *parts)
     source = RowFile(
         math.prod(shape[:-1]),
@@ -211,10 +209,8 @@ WORD_BITS = 32
 
 
 def unpack_bits(words: npt.NDArray[np.uint32], n_bits: int) -> npt.NDArray[np.uint8]:
-    """Return fields of `n_bits` (1 to 8) along the last axis, lowest bits first, running on from word to word.
-
-    [..., n_words] becomes [..., n_words * 32 // n_bits].
-    """
+    """Return fields of `n_bits` (1 to 8) along the last axis, lowest bits first, running on from word to word. [...,
+    n_words] becomes [..., n_words * 32 // n_bits]."""
     n_fields = words.shape[-1] * WORD_BITS // n_bits
     period = n_bits // math.gcd(n_bits, WORD_BITS)
     missing = -words.shape[-1] % period

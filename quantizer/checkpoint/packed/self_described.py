@@ -297,10 +297,8 @@ _NOTES = (
 def _hqq_rows(
     stored: FileTensor, scales: FileTensor, zeros: FileTensor, n_bits: int, n_per_word: int, n_columns: int
 ) -> Rows:
-    """Read all, packed over [n_rows of the layout, its width]: rows of the weight lie across all of it.
-
-    Scales and zeros have a number for each row or column of the layout.
-    """
+    """Read all, packed over [n_rows of the layout, its width]: rows of the weight lie across all of it. Scales and
+    zeros have a number for each row or column of the layout."""
     words, numbers = array(stored), (array(zeros), array(scales))
     n_words, width = words.shape
     mask = words.dtype.type((1 << n_bits) - 1)

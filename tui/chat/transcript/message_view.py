@@ -227,10 +227,8 @@ def uniform_rows(render: Callable[[Region], list[Strip]], crop: Region) -> list[
 
 
 class AnswerView(Vertical):
-    """An answer as Markdown below its reasoning; grows while its entry is running.
-
-    Holds its parts instead of asking for them: an answer that ends while the app does finds its children gone.
-    """
+    """An answer as Markdown below its reasoning; grows while its entry is running. Holds its parts instead of asking
+    for them: an answer that ends while the app does finds its children gone."""
 
     def __init__(self, entry: TranscriptEntry) -> None:
         super().__init__()
