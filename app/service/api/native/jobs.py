@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from functools import reduce
+from operator import or_
+from typing import Annotated, Any, Literal
 
 from fastapi import Request
-from pydantic import Field, RootModel
+from pydantic import Field, RootModel, create_model
 from typing_extensions import TypedDict
 
-from app.options.jobs import BenchOptions, EvalOptions, PullOptions, QuantizeOptions, TuneOptions
+from app.options.jobs import JOBS
 from app.protocol.job import Job
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
@@ -22,39 +24,15 @@ from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 router = Router(prefix="/api/localllm/jobs")
 
 
-class PullJobBody(Body):
-    kind: Literal["pull"]
-    arguments: PullOptions
+def _body_of(kind: str, options: Any) -> type[Body]:
+    fields: dict[str, Any] = {"kind": (Literal[kind], ...), "arguments": (options, ...)}
+    return create_model(f"{kind.title()}JobBody", __base__=Body, **fields)
 
 
-class QuantizeJobBody(Body):
-    kind: Literal["quantize"]
-    arguments: QuantizeOptions
+_AnyBody: Any = Annotated[reduce(or_, (_body_of(*item) for item in JOBS.items())), Field(discriminator="kind")]
 
 
-class TuneJobBody(Body):
-    kind: Literal["tune"]
-    arguments: TuneOptions
-
-
-class EvalJobBody(Body):
-    kind: Literal["eval"]
-    arguments: EvalOptions
-
-
-class BenchJobBody(Body):
-    """Measure how fast a model answers, in a service of its own."""
-
-    kind: Literal["bench"]
-    arguments: BenchOptions
-
-
-_AnyBody: TypeAlias = Annotated[
-    PullJobBody | QuantizeJobBody | TuneJobBody | EvalJobBody | BenchJobBody, Field(discriminator="kind")
-]
-
-
-class JobBody(RootModel[_AnyBody]):
+class JobBody(RootModel[_AnyBody]):  # made of the kinds of jobs that there are
     """A kind of job with its arguments."""
 
 
