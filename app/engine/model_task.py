@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
-_PROCESS = "process that runs the model"
-_REMEDY = "Try another model."
 _PROGRESS, _RESULT = "progress", "result"
 
 _Request = TypeVar("_Request")
@@ -65,7 +63,8 @@ def run_task(
 def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generator[Message, None, None]:
     """Start `command` with `request` and yield the messages that it sends. Leaving early ends it. Raises the UserError
     of the child, EngineError with its last output when it crashed."""
-    return child_request.run_child(command, request, _PROCESS, _REMEDY, child_environment())
+    what, remedy = "process that runs the model", "Try another model."
+    return child_request.run_child(command, request, what, remedy, child_environment())
 
 
 def serve_task(request_type: type[_Request], work: Callable[[_Request], Iterator[DataclassInstance]]) -> int:

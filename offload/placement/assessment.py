@@ -79,6 +79,10 @@ class Assessment:
     def decode_tps(self) -> float | None:
         return self.speed.decode_tps if self.speed else None
 
+    @property
+    def is_all_on_gpus(self) -> bool:
+        return self.placement is not None and self.placement.n_on_gpus == len(self.profile.layers)
+
 
 def assess(
     profile: ModelProfile,

@@ -16,7 +16,6 @@ from app.engine.load.projector_file import validate_projector
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
-from offload.placement.assessment import Assessment
 from offload.plan import PlacementPlan
 from quantizer.gguf.adapters import validate_adapter
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -96,7 +95,7 @@ def best_fit(
         return rank(found), -(plan_of(found).assessment.decode_tps or 0.0)
 
     found, is_on_host, notices = planned(draft_path, projector_path, False), False, list[str]()
-    if projector_path and has_gpu and not _is_all_on_gpus(plan_of(found).assessment):
+    if projector_path and has_gpu and (rank(found) or not plan_of(found).assessment.is_all_on_gpus):
         other = planned(draft_path, projector_path, True)
         if order(other) < order(found):
             found, is_on_host = other, True
@@ -115,11 +114,6 @@ def best_fit(
             notices.append(f"{name} is not used for drafts: {reason}")
             found = other
     return found, tuple(notices)
-
-
-def _is_all_on_gpus(found: Assessment) -> bool:
-    placement = found.placement
-    return not found.verdict.rank and placement is not None and placement.n_on_gpus == len(found.profile.layers)
 
 
 @dataclass(frozen=True, slots=True)

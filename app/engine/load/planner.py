@@ -142,8 +142,7 @@ class LoadAttempt:
 
     @property
     def is_all_on_gpus(self) -> bool:
-        found = self.plan.assessment
-        return found.placement is not None and found.placement.n_on_gpus == len(found.profile.layers)
+        return self.plan.assessment.is_all_on_gpus
 
     @property
     def projector_device(self) -> str:

@@ -121,15 +121,11 @@ class SpeedBench:
         """Return the speeds of this backend by those `known` of `other`, whose cases are timed in turns with it. A
         machine may grow faster or slower within a minute, by more than settings differ; that moves both times of a
         pair, and the median of their ratios counts. Only what is known of `other` is compared."""
-
-        def begin(case: _Case) -> bool:
-            return self._begin(case) and other._begin(case)
-
-        def ratio(case: _Case) -> float:
-            return self._time(case) / other._time(case)
-
         known_s = _seconds(known, self._cases)
-        ratios = self._sampled(begin, ratio)
+        ratios = self._sampled(
+            lambda case: self._begin(case) and other._begin(case),
+            lambda case: self._time(case) / other._time(case),
+        )
         return _speeds(self._setting, {case: ratios[case] * known_s[case] for case in ratios if case in known_s})
 
     def size_change(self, known: SpeedMeasurement) -> float:

@@ -52,12 +52,13 @@ def test_only_the_owner_reads_the_files(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
 
 
-def test_a_damaged_file_is_a_miss_and_removed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [-1, 20], ids=["content", "header"])
+def test_a_damaged_file_is_a_miss_and_removed(tmp_path: Path, place: int) -> None:
     store = saved(tmp_path)
     paths = list(tmp_path.iterdir())
     for path in paths:
         data = bytearray(path.read_bytes())
-        data[-1] ^= 1
+        data[place] ^= 1
         path.write_bytes(data)
     assert store.layout("file") is None
     assert store.embeddings("ab") is None
