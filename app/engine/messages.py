@@ -140,8 +140,6 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan of the load that is about to begin."""
-
     plan: Plan
 
 
@@ -278,8 +276,6 @@ class Detokenized:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """The conversations of a call are gone."""
-
     call_id: str
 
 

@@ -83,8 +83,6 @@ class ReasoningBudget:
 
 
 class FinishReason(StrEnum):
-    """Why an answer ended."""
-
     STOP = "stop"  # the model ended its turn, or a stop string matched
     LENGTH = "length"  # max_tokens or the context was reached
     ABORTED = "aborted"  # the client cancelled or disconnected

@@ -63,8 +63,6 @@ class Verdict(Enum):
 
 
 class Decision(Enum):
-    """What the person answered."""
-
     ONCE = "once"
     TOOL = "tool"  # this tool in this chat; of a command, all that begin with these arguments
     SERVER = "server"  # all tools of this server in this chat
@@ -87,8 +85,6 @@ class ApprovalQuestion:
 
 
 class Approver(Protocol):
-    """Who asks the person."""
-
     async def ask(self, question: ApprovalQuestion) -> Decision:
         """Return the person's decision; waits as long as nobody answers. Cancelling it withdraws the question."""
 

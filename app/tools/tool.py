@@ -17,8 +17,6 @@ from app.protocol.chat import Tool
 
 
 class ToolOutcome(Enum):
-    """How a call ended."""
-
     RUNNING = "running"  # or cut off when its process died: what it did is not known
     DONE = "done"
     FAILED = "failed"  # the tool reported an error, its server died, or the arguments are not valid

@@ -89,7 +89,6 @@ def common_begin(texts: Sequence[str]) -> str:
 
 
 def texts_grammar(texts: Sequence[str], *, is_loose: bool = False) -> str:
-    """Return the GBNF of an answer that is one of `texts`."""
     return f"root ::= {texts_rule(texts, is_loose=is_loose)}\n"
 
 

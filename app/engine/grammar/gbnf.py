@@ -82,7 +82,6 @@ class GbnfRules:
             raise RequestError("The schema makes a grammar that is too large.", "Use a smaller schema.")
 
     def add(self, body: str) -> str:
-        """Return the name of a rule with this `body`."""
         if body not in self._names:
             name = self.reserve()
             self.write(name, body)

@@ -79,7 +79,6 @@ class JsonFormat:
         return format_notices(self.schema)
 
     def rule(self, rules: GbnfRules) -> str:
-        """Return a rule of `rules` for the JSON."""
         return schema_rule(self.schema, rules)
 
 

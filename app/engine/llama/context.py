@@ -69,7 +69,6 @@ class LlamaAdapters:
             raise EngineError(cause, "Load the model without it.")
 
     def activate(self, context: int, adapters: AdapterSet) -> None:
-        """Use `adapters` in the context from now on."""
         n_adapters = len(adapters)
         pointers = (lib.llama_adapter_lora_p_ctypes * n_adapters)(*(self._adapters[key] for key, _ in adapters))
         scales = (ctypes.c_float * n_adapters)(*(scale for _, scale in adapters))

@@ -118,8 +118,6 @@ def best_fit(
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """What is loaded beside a model, its planner and the first attempt."""
-
     auxiliary: AuxiliaryModels
     planner: LoadPlanner
     attempt: LoadAttempt

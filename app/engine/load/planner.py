@@ -130,8 +130,6 @@ def requested_run(config: EngineConfig, *, is_fused: bool) -> RunConfig:
 
 @dataclass(frozen=True, slots=True)
 class LoadAttempt:
-    """One try to load a model: its configuration, its runtime settings and its plan."""
-
     config: EngineConfig
     setting: RuntimeSettings
     plan: PlacementPlan

@@ -50,8 +50,6 @@ class Histogram:
 
 @dataclass(slots=True)
 class DraftCounts:
-    """Verified and accepted draft tokens of one source."""
-
     n_drafted: int = 0
     n_accepted: int = 0
 

@@ -179,7 +179,6 @@ def _mp3_frame(header: bytes) -> tuple[int, float] | None:
 
 
 def _serve(job: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return the reply to a job and the bytes after it."""
     try:
         if job["media"] == MediaKind.PICTURE:
             picture = decode_picture(data)

@@ -42,8 +42,6 @@ class LayerDistance:
 
 
 class LayerDistances:
-    """Sums of cosine distances by layer."""
-
     def __init__(self, n_layers: int) -> None:
         self._sums = np.zeros(n_layers)
         self._counts = np.zeros(n_layers, np.int64)

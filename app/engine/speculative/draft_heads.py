@@ -36,8 +36,6 @@ MAX_PROBE_SHARE = 1 / 16  # of the time of an answer
 
 
 class HeadKind(StrEnum):
-    """The kinds of heads, by the names that people know."""
-
     MTP = "MTP"
     EAGLE3 = "EAGLE-3"
     DFLASH = "DFlash"
@@ -65,8 +63,6 @@ class HeadSpec:
 
 @dataclass(frozen=True, slots=True)
 class PredictedToken:
-    """A token with the chance that its head gives it."""
-
     token: int
     chance: float
 

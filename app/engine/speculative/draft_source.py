@@ -33,8 +33,6 @@ class DraftRequest:
 
 
 class DraftSource(Protocol):
-    """Something that proposes drafts."""
-
     @property
     def name(self) -> str: ...
 

@@ -88,7 +88,6 @@ class CrossRequestLookup:
             self._indexes[0].extend(tokens[-n_max:])
 
     def clear(self) -> None:
-        """Drop all texts."""
         self._indexes = ()
         self._readings.clear()
 

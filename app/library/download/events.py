@@ -121,32 +121,24 @@ class PartLeftOut:
 
 
 class HeadAdded(PartAdded):
-    """A draft head, which drafts for the model."""
-
     __slots__ = ()
     kind: ClassVar[str] = "head_added"
     part = "head"
 
 
 class HeadLeftOut(PartLeftOut):
-    """A draft head."""
-
     __slots__ = ()
     kind: ClassVar[str] = "head_left_out"
     part = "head"
 
 
 class ProjectorAdded(PartAdded):
-    """A projector, with which the model sees or hears."""
-
     __slots__ = ()
     kind: ClassVar[str] = "projector_added"
     part = "projector"
 
 
 class ProjectorLeftOut(PartLeftOut):
-    """A projector."""
-
     __slots__ = ()
     kind: ClassVar[str] = "projector_left_out"
     part = "projector"

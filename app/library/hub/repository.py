@@ -65,8 +65,6 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True, slots=True)
 class RepoFile:
-    """A file of a repository and its path there."""
-
     path: str
     n_bytes: int
     digest: Digest
@@ -91,8 +89,6 @@ class RepoModel:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """A repository at one commit."""
-
     id: str
     commit: str
     files: tuple[RepoFile, ...]

@@ -58,8 +58,6 @@ _SAME_SIZE = 1.4  # models are of one size class when neither has more times the
 
 @dataclass(frozen=True, slots=True)
 class QuantChoice:
-    """A model of a repository, and the reason as a sentence."""
-
     model: RepoModel
     reason: str
 

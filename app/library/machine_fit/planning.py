@@ -45,8 +45,6 @@ _PER_SECOND = "/s"
 
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
-    """A machine, its speed, and the settings that models are planned with."""
-
     machine: Machine
     rates: Rates
     requested: RunConfig

@@ -59,8 +59,6 @@ class LoopClock:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """All that a server has."""
-
     tools: ToolListing = field(default_factory=ToolListing)
     prompts: tuple[Prompt, ...] = ()
     resources: tuple[Resource, ...] = ()

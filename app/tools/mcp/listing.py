@@ -46,8 +46,6 @@ class ToolListing:
 
 @dataclass(frozen=True, slots=True)
 class PromptArgument:
-    """What a prompt may be given."""
-
     name: str
     description: str = ""
     is_required: bool = False
@@ -55,8 +53,6 @@ class PromptArgument:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A prompt that a server offers."""
-
     name: str
     title: str = ""
     description: str = ""
