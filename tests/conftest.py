@@ -42,8 +42,8 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return one worker more than there are processors, four at most: many tests wait for a process of their own."""
-    return min((os.cpu_count() or 1) + 1, 4)
+    """Return two workers more than there are processors, four at most: many tests wait for a process of their own."""
+    return min((os.cpu_count() or 1) + 2, 4)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
