@@ -42,6 +42,10 @@ from tui.widgets.notifications import Severity
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
+    from textual.await_remove import AwaitRemove
+    from textual.dom import DOMNode
+    from textual.widget import Widget
+
     from app.protocol.job import Job
 
 
@@ -191,6 +195,14 @@ class LocalllmApp(BaseApp):
         """Print no errors, for the same reason."""
         if self._exception is None:
             super()._print_error_renderables()
+
+    def _prune(self, *nodes: Widget, parent: DOMNode | None = None) -> AwaitRemove:
+        """Remove widgets, and cancel what works for them first: Textual does once their children are gone, which a
+        worker that goes on meanwhile would not find."""
+        for node in nodes:
+            for removed in node.walk_children(with_self=True):
+                self.workers.cancel_node(removed)
+        return super()._prune(*nodes, parent=parent)
 
     async def open_chat(self, chat_id: int, message_id: int | None = None) -> None:
         await self.go_to(HOME)
