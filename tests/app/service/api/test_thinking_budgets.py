@@ -62,7 +62,9 @@ async def test_a_budget_of_chat_completions_ends_a_thought_and_the_answer_follow
     assert 30 < len(own) <= 40
     assert (conclusion, text) == (SENTENCE, "It is 4.")
     assert whole["timings"]["reasoning_cut_n"] <= 40
-    assert 0 < whole["usage"]["completion_tokens_details"]["reasoning_tokens"] < 40 + len(SENTENCE) + 20
+    n_reasoning_tokens = whole["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    # The tags' tokens count as those of the text beside them in the piece that they came in, and pieces differ by load.
+    assert len(reasoning) <= n_reasoning_tokens <= 40 + len(f"<think>\n\n\n{SENTENCE}\n</think>\n\n")
     assert "warnings" not in whole
 
 
