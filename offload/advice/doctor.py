@@ -4,32 +4,62 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from offload.devices.machine import Machine
 from offload.format import format_bandwidth, format_memory, format_speed
 from offload.placement.assessment import FitLevel
+from quantizer.system.installation import Installation, build_command
 
 _LITTLE_BYTES, _LITTLE_FREE_BYTES = 8 << 30, 2 << 30
 _SWAPPED_BYTES = 512 << 20
 _SLOW_DISK_BYTES_PER_S, _COMMON_MODEL_BYTES = 200e6, 5 << 30
-_INSTALL = (
-    'CMAKE_ARGS="-DGGML_RPC=on {flag}" uv pip install --force-reinstall --no-cache --no-binary llama-cpp-python '
-    '"llama-cpp-python=={version}"'
-)
-_BUILD_FLAGS = {"NVIDIA": "-DGGML_CUDA=on", "AMD": "-DGGML_HIP=on", "Intel": "-DGGML_VULKAN=on"}
+
+
+@dataclass(frozen=True, slots=True)
+class GpuBackend:
+    """A way in which llama.cpp uses a GPU: its definitions for CMake, the program that a build needs, and where that is
+    from. Source: docs/build.md of llama.cpp."""
+
+    definitions: tuple[str, ...]
+    tool: str
+    toolkit: str
+
+
+_CUDA = GpuBackend(("GGML_CUDA=on",), "nvcc", "the CUDA toolkit")
+_HIP = GpuBackend(("GGML_HIP=on",), "hipcc", "ROCm")
+_VULKAN = GpuBackend(("GGML_VULKAN=on",), "glslc", "the Vulkan SDK")
+_METAL = GpuBackend(("GGML_METAL=on",), "clang", "the Xcode command line tools")
+_SYCL = GpuBackend(("GGML_SYCL=on", "CMAKE_C_COMPILER=icx", "CMAKE_CXX_COMPILER=icpx"), "icpx", "Intel's oneAPI")
+# By the maker of the GPU, the fastest first; and what to install where a machine has none of the tools
+_BACKENDS = {
+    "NVIDIA": ((_CUDA, _VULKAN), _CUDA),
+    "AMD": ((_HIP, _VULKAN), _VULKAN),
+    "Intel": ((_SYCL, _VULKAN), _VULKAN),
+    "Apple": ((_METAL,), _METAL),
+}
+BUILD_TOOLS = frozenset(backend.tool for backends, _ in _BACKENDS.values() for backend in backends)
+
+
+def choose_backend(vendor: str, tools: Collection[str]) -> GpuBackend:
+    """Return how to build for a GPU, given which of BUILD_TOOLS this machine has."""
+    backends, usual = _BACKENDS[vendor]
+    return next((backend for backend in backends if backend.tool in tools), usual)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The facts about a machine. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use.
+    """The facts about a machine. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use, and
+    `build_tools` those of BUILD_TOOLS that are installed.
     `has_avx2` is None on processors that are not x86, `swapped_bytes` what the system has moved out of memory,
     `disk_bytes_per_s` the speed of the disk with the models, None where unknown."""
 
     machine: Machine
     engine_version: str
+    installation: Installation
+    build_tools: Collection[str]
     unusable_vendors: Sequence[str]
     is_limited: bool
     has_avx2: bool | None
@@ -50,9 +80,11 @@ def find_problems(findings: Findings) -> tuple[Problem, ...]:
     """Return the problems, the most important first."""
     found: list[Problem] = []
     for vendor in sorted(set(findings.unusable_vendors)):
-        command = _INSTALL.format(flag=_BUILD_FLAGS[vendor], version=findings.engine_version)
+        backend = choose_backend(vendor, findings.build_tools)
+        command = build_command(findings.installation, findings.engine_version, backend.definitions)
         what = f"This build of llama.cpp cannot use the {vendor} GPU of this machine."
-        found.append(Problem(what, f"Install one: {command}"))
+        needed = "" if backend.tool in findings.build_tools else f"Install {backend.toolkit} ({backend.tool}). "
+        found.append(Problem(what, f"{needed}Build one that can: {command}"))
     host = findings.machine.host
     total, free = format_memory(host.total_bytes), format_memory(host.free_bytes)
     if findings.is_limited:

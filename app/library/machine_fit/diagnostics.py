@@ -5,6 +5,7 @@ Owns collecting the findings and describing them. `offload.advice.doctor` decide
 
 from __future__ import annotations
 
+import shutil
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +16,11 @@ from app.engine.load.machine import Survey
 from app.engine.load.self_test import run_self_test
 from app.library.local.resolve import available, resolve
 from app.protocol.library import MachineProblem, MachineReport
-from offload.advice.doctor import Findings, find_problems
+from offload.advice.doctor import BUILD_TOOLS, Findings, find_problems
 from offload.devices.bandwidth import measure_disk_read
 from offload.devices.host import cpu_model, default_threads, has_avx2
 from offload.format import format_bandwidth, format_memory
+from quantizer.system.installation import find_installation
 
 if TYPE_CHECKING:
     from app.settings.settings import Settings
@@ -33,6 +35,8 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
     return Findings(
         machine=found.machine,
         engine_version=metadata.version("llama-cpp-python"),
+        installation=find_installation(),
+        build_tools=frozenset(filter(shutil.which, BUILD_TOOLS)),
         unusable_vendors=[gpu.vendor for gpu in found.unusable],
         is_limited=found.memory.is_limited,
         has_avx2=has_avx2(),

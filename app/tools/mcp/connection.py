@@ -6,9 +6,6 @@ connections; tests have scripted ones.
 
 from __future__ import annotations
 
-import shlex
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -18,6 +15,7 @@ from typing import Any, Protocol
 
 from app.tools.mcp.config import ServerConfig, ToolError
 from app.tools.tool import ToolProgress
+from quantizer.system.installation import add_command, find_installation
 
 
 class RefusedError(ToolError):
@@ -106,29 +104,5 @@ def is_installed() -> bool:
 def check_installed() -> None:
     """Raise ToolError with what to run where the package is not installed."""
     if not is_installed():
-        raise ToolError("MCP servers need the package mcp, which is not installed.", f"Run: {install_command()}")
-
-
-def install_command(prefix: Path = Path(sys.prefix), executable: str = sys.executable) -> str:
-    """Return the command that adds the package to the environment at `prefix`: made by pipx, uv or pip."""
-    parents = prefix.resolve().parts
-    if "pipx" in parents:
-        return _quoted("pipx", "inject", "localllm", REQUIREMENT)
-    if "uv" in parents and "tools" in parents:
-        return _quoted("uv", "tool", "install", "--with", REQUIREMENT, "localllm")
-    if _is_of_uv(prefix):
-        return _quoted("uv", "pip", "install", "--python", executable, REQUIREMENT)
-    return _quoted(executable, "-m", "pip", "install", REQUIREMENT)
-
-
-def _is_of_uv(prefix: Path) -> bool:
-    """Return whether uv made the environment: it has no pip then."""
-    try:
-        lines = (prefix / "pyvenv.cfg").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return False
-    return any(line.partition("=")[0].strip() == "uv" for line in lines)
-
-
-def _quoted(*words: str) -> str:
-    return subprocess.list2cmdline(words) if sys.platform == "win32" else shlex.join(words)
+        command = add_command(find_installation(), REQUIREMENT)
+        raise ToolError("MCP servers need the package mcp, which is not installed.", f"Run: {command}")

@@ -7,12 +7,15 @@ import pytest
 from offload.advice.doctor import Constraint, Findings, Symptoms, bottleneck, find_problems
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.placement.assessment import FitLevel
+from quantizer.system.installation import Installation, Installer, Shell
 
 GIB = 1 << 30
 HOST = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=16 * GIB, free_bytes=12 * GIB, bytes_per_s=40e9)
 HEALTHY = Findings(
     machine=Machine(HOST),
     engine_version="0.3.36",
+    installation=Installation(installer=Installer.PIP, shell=Shell.UNIX, python="/v/bin/python"),
+    build_tools=(),
     unusable_vendors=(),
     is_limited=False,
     has_avx2=True,
@@ -27,12 +30,33 @@ def test_a_healthy_machine_has_no_problems() -> None:
     assert find_problems(replace(HEALTHY, has_avx2=None, disk_bytes_per_s=2e9)) == ()
 
 
-@pytest.mark.parametrize(("vendor", "flag"), [("NVIDIA", "GGML_CUDA"), ("AMD", "GGML_HIP"), ("Intel", "GGML_VULKAN")])
-def test_a_gpu_that_this_build_cannot_use_comes_first_with_the_command_that_mends_it(vendor: str, flag: str) -> None:
-    first, *_ = find_problems(replace(HEALTHY, unusable_vendors=(vendor, vendor), swapped_bytes=GIB))
+@pytest.mark.parametrize(
+    ("vendor", "tools", "definition", "missing"),
+    [
+        ("NVIDIA", ("nvcc", "glslc"), "GGML_CUDA=on", ""),
+        ("NVIDIA", ("glslc",), "GGML_VULKAN=on", ""),
+        ("NVIDIA", (), "GGML_CUDA=on", "Install the CUDA toolkit (nvcc). "),
+        ("AMD", ("hipcc", "glslc"), "GGML_HIP=on", ""),
+        ("AMD", ("glslc",), "GGML_VULKAN=on", ""),
+        ("AMD", (), "GGML_VULKAN=on", "Install the Vulkan SDK (glslc). "),
+        ("Intel", ("icpx", "glslc"), "GGML_SYCL=on", ""),
+        ("Intel", ("glslc",), "GGML_VULKAN=on", ""),
+        ("Intel", (), "GGML_VULKAN=on", "Install the Vulkan SDK (glslc). "),
+        ("Apple", ("clang",), "GGML_METAL=on", ""),
+        ("Apple", (), "GGML_METAL=on", "Install the Xcode command line tools (clang). "),
+    ],
+)
+def test_a_gpu_that_this_build_cannot_use_comes_first_with_the_command_that_mends_it(
+    vendor: str, tools: tuple[str, ...], definition: str, missing: str
+) -> None:
+    broken = replace(HEALTHY, unusable_vendors=(vendor, vendor), swapped_bytes=GIB, build_tools=tools)
+    first, second = find_problems(broken)
     assert vendor in first.what
-    assert f"-D{flag}=on" in first.next_step
-    assert 'llama-cpp-python==0.3.36"' in first.next_step
+    assert "swapped" in second.what
+    assert first.next_step.startswith(f"{missing}Build one that can: env ")
+    assert f" -D{definition}" in first.next_step
+    assert "/v/bin/python -m pip install" in first.next_step
+    assert "llama-cpp-python==0.3.36" in first.next_step
 
 
 @pytest.mark.parametrize(
