@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import httpx
 
+from app.common.outbound import no_tls, tls_context
 from app.protocol.chat import Completed, GenerationOptions, Message, ToolCallDelta
 from app.protocol.codec import encode
 from app.protocol.errors import ServiceError
@@ -25,13 +26,16 @@ _SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that
 class HttpConnection(ABC):
     """An open connection to the server at `base_url`, as an async context manager; `options` are httpx's. Every method
     raises ServiceError where the server cannot be reached, this connection was closed, or the answer is invalid, and
-    the error of a refusal. A subclass words them."""
+    the error of a refusal. A subclass words them. Raises UsageError for an https address where the environment names
+    certificates that cannot be read."""
 
     _requires_done: ClassVar = False  # not every server sends [DONE] after its events
 
     def __init__(self, base_url: str, api_key: str, transport: httpx.AsyncBaseTransport | None, **options: Any) -> None:
         self.base_url = base_url
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        if "verify" not in options and transport is None:
+            options["verify"] = tls_context() if base_url.startswith("https:") else no_tls()
         self._http = httpx.AsyncClient(base_url=base_url, headers=headers, transport=transport, **options)
         self._requests: set[asyncio.Task[httpx.Response]] = set()  # until the head of the response is here
         self._is_closed = False
@@ -137,7 +141,6 @@ class Connection(HttpConnection):
 
     def __init__(self, base_url: str, api_key: str, transport: httpx.AsyncBaseTransport | None) -> None:
         # The service is on this machine: no proxy, and no limit on how long an answer takes.
-        transport = transport or httpx.AsyncHTTPTransport()
         super().__init__(base_url, api_key, transport, timeout=httpx.Timeout(None, connect=5.0), trust_env=False)
 
     def _unreachable(self, error: Exception) -> ServiceError:  # noqa: ARG002 - the remedy is the same for each

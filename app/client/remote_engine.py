@@ -24,6 +24,7 @@ from app.client.connection import (
     error_message,
 )
 from app.common.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
+from app.common.outbound import client_options
 from app.protocol.chat import (
     AnswerDelta,
     AnswerEvent,
@@ -60,7 +61,8 @@ class RemoteEngine(HttpConnection):
         transport: httpx.AsyncBaseTransport | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(base_url, api_key, transport, timeout=httpx.Timeout(None, connect=10.0))
+        options = client_options(httpx.AsyncHTTPTransport, base_url) if transport is None else {}
+        super().__init__(base_url, api_key, transport, timeout=httpx.Timeout(None, connect=10.0), **options)
         self._clock = clock
 
     async def status(self) -> ServiceStatus:

@@ -17,6 +17,7 @@ from urllib.parse import urljoin
 
 import httpx
 
+from app.common.outbound import no_tls, tls_context
 from app.protocol.errors import RequestError
 
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -107,8 +108,9 @@ class PublicWeb:
         host = url.netloc.decode("ascii").rpartition("@")[2]
         headers = {"accept": self._limits.accept, "accept-encoding": "identity", "user-agent": "localllm", "host": host}
         extensions = {"sni_hostname": url.host}  # the certificate is that of the name
+        verify = tls_context() if url.scheme == "https" else no_tls()
         async with (
-            httpx.AsyncClient(trust_env=False, timeout=self._limits.timeout_s, follow_redirects=False) as client,
+            httpx.AsyncClient(trust_env=False, verify=verify, timeout=self._limits.timeout_s) as client,
             client.stream("GET", connected, headers=headers, extensions=extensions) as response,
         ):
             if response.status_code in _REDIRECTS and (place := response.headers.get("location")):

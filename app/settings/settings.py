@@ -330,6 +330,9 @@ def _typed(name: str, value: object, source: str) -> object:
     if typed is None:
         kind = Kind.TEXT if row.kind is Kind.MODEL else row.kind
         raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {kind.value}{hint}.")
+    if row.is_secret and not (str(typed).isascii() and str(typed).isprintable()):
+        cause = f"{source} sets {name} to a value with characters that no HTTP header can carry."
+        raise UsageError(cause, f"It takes letters, digits and signs of ASCII{hint}.")
     if error := row.range_error(typed):
         raise UsageError(f"{source} sets {name} to {typed}.", f"It {error}{hint}.")
     return typed

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
@@ -150,14 +151,16 @@ class ModelList(OptionList):
     def show(self, sections: Sequence[Section]) -> None:
         """Show `sections`; if the rows are the same, redraw only changed text."""
         self._sections = tuple(sections)
-        at, options = columns(max(20, self.size.width - _MARGIN_CELLS)), list[Option]()
+        width = max(20, self.size.width - _MARGIN_CELLS)
+        at, options = columns(width), list[Option]()
         for number, section in enumerate(sections):
             title = printable_line(section.title) if number else headings(section.title, at)
             options.append(Option(Content.styled(title, "bold"), id=f"heading-{number}", disabled=True))
             options += (Option(Content(row_line(row, at)), id=row.id) for row in section.rows)
             if section.note:
-                note = Content(f"  {printable_line(section.note)}")
-                options.append(Option(note, id=f"note-{number}", disabled=True))
+                # A list cuts lines that are too long, and the end of a note is what to do.
+                lines = wrap(printable_line(section.note), width, initial_indent="  ", subsequent_indent="  ")
+                options.append(Option(Content("\n".join(lines)), id=f"note-{number}", disabled=True))
         shape = tuple(option.id for option in options)
         if shape == self._shape:
             for index, option in enumerate(options):

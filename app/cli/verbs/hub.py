@@ -40,7 +40,7 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
     Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (dspark-,
     dflash- or eagle3- in its name), which speeds up answers, and a vision/audio projector (mmproj) are downloaded with
     the model. Ctrl-C keeps what was downloaded; the same command resumes. HF_TOKEN, HF_ENDPOINT and proxies are
-    honoured.
+    honoured, and so are the certificates that the system or SSL_CERT_FILE trusts.
     """
     from app.library.download.downloader import DownloadOptions
     from app.library.hub.access import hub_access_from_environment
@@ -52,6 +52,8 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
     from app.library.pulling.puller import Puller, plan_model_pull
 
     settings, access = load_settings(), hub_access_from_environment()
+    if access.notice:
+        click.echo(printable(access.notice), err=True)
     wanted = resolve_reference(options.reference, access.endpoint)
     file_type, projector = options.quantize, options.projector
     if options.remove_checkpoint and not file_type:
@@ -162,6 +164,8 @@ def search(
     if not words and not is_trending:
         raise UsageError("There are no words to search for.", "Name some, or pass --trending.")
     settings, access = load_settings(), hub_access_from_environment()
+    if access.notice:
+        click.echo(printable(access.notice), err=True)
     # first: without a network it ends here, before any measuring
     listed = list_repos(access, " ".join(words), limit, is_trending=is_trending)
     here = requested_planning_context(settings, vram, ram)

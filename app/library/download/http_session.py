@@ -20,14 +20,11 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from app.library.download.remote_file import Range, RemoteFile
-from app.library.hub.access import HubAccess, HubError, hub_refusal, redirect_target
+from app.library.hub.access import HubAccess, certificate_error, hub_refusal, redirect_target
 
 _MAX_REDIRECTS = 6
 _N_REFUSED_RANGES = 3
 _REDIRECTS = {301, 302, 303, 307, 308}
-_CERTIFICATE_REMEDY = (
-    "Check the clock of this machine. Behind an intercepting proxy, set SSL_CERT_FILE to its certificate."
-)
 _PART = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _SLOW_DOWN = {408, 425, 429, 500, 502, 503, 504}
 _MAX_DIGITS = 6
@@ -72,20 +69,10 @@ class HttpSession:
             async with self.http.stream("GET", url, headers=headers | self.access.headers_for(url)) as reply:
                 yield reply
         except (httpx.TransportError, ssl.SSLError) as error:
-            if _is_certificate_refused(error):
-                cause = f"{httpx.URL(url).host} has no valid certificate: {error}."
-                raise HubError(cause, _CERTIFICATE_REMEDY) from error
+            if (refused := certificate_error(url, error)) is not None:
+                raise refused from error
             silent = isinstance(error, httpx.TimeoutException)
             raise TransientError("it does not answer" if silent else str(error) or type(error).__name__) from error
-
-
-def _is_certificate_refused(error: BaseException | None) -> bool:
-    """Return whether a certificate was rejected, which retrying does not change."""
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 class RangeSource:

@@ -8,6 +8,7 @@ huggingface-hub's hf_raise_for_status).
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from urllib.parse import quote
 import httpx
 
 from app import __version__
+from app.common.outbound import client_options
 from quantizer.system.errors import UsageError, UserError
 
 _GATED = "GatedRepo"
@@ -29,6 +31,14 @@ _REFUSALS = {
     (403, ""): ("may not be read with your token", _SPELLING),
     (404, ""): ("is not on the hub", "Check the spelling."),
 }
+OFFLINE = (
+    "Check the network and the proxy (HTTPS_PROXY). Where the hub is blocked, set HF_ENDPOINT to a mirror, or get a "
+    "GGUF another way and add it: localllm import FILE. Everything except search and pull works offline."
+)
+_CERTIFICATE_REMEDY = (
+    "Check the clock of this machine. Behind an intercepting proxy, install its certificate in the store of the "
+    "system, or set SSL_CERT_FILE to it."
+)
 _PUBLIC_HUB = "https://huggingface.co"
 _CONNECT_TIMEOUT_S = 10.0
 # Identity, since ranges, lengths and hashes are those of the file, not of a compressed form of it.
@@ -49,6 +59,7 @@ class HubAccess:
 
     endpoint: str = _PUBLIC_HUB
     token: str = ""
+    notice: str = ""  # why there is no token, where one is stored
 
     def headers_for(self, url: str) -> dict[str, str]:
         """Return the authorization header for `url`: the token for the hub itself, nothing for other servers."""
@@ -63,14 +74,33 @@ class HubAccess:
 
 def hub_access_from_environment(environment: Mapping[str, str] = os.environ) -> HubAccess:
     """Return the access that the environment configures. Raises UsageError for an endpoint that is not a URL."""
-    from huggingface_hub import get_token  # takes a fifth of a second
-
     endpoint = environment.get("HF_ENDPOINT", "").rstrip("/") or _PUBLIC_HUB
     scheme, host, _port = _origin(endpoint)
     if scheme not in ("http", "https") or not host:
         cause = f"HF_ENDPOINT is {endpoint!r}, which is not a URL."
         raise UsageError(cause, f"Set it to one such as {_PUBLIC_HUB}, or unset it.")
-    return HubAccess(endpoint, get_token() or "")
+    token, notice = _token(environment)
+    return HubAccess(endpoint, token, notice)
+
+
+def _token(environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return the token, "" without one, and why its file cannot be read: public models need none. Raises UsageError for
+    one that cannot be sent; it is not shown."""
+    from huggingface_hub import get_token  # takes a fifth of a second
+    from huggingface_hub.constants import HF_TOKEN_PATH
+
+    source = next((name for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if environment.get(name)), "")
+    remedy = f"Set it again, or unset it: unset {source}." if source else "Log in again: `hf auth login`."
+    source = source or HF_TOKEN_PATH
+    try:
+        token = get_token() or ""
+    except OSError as error:
+        return "", f"The token for the hub in {source} cannot be read ({error.strerror}), so none is sent."
+    except ValueError as error:
+        raise UsageError(f"{source} has no token for the hub: it is not text.", remedy) from error
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError(f"{source} has no token for the hub: it has characters that no token has.", remedy)
+    return token, ""
 
 
 def async_http_client(timeout_s: float) -> httpx.AsyncClient:
@@ -78,7 +108,8 @@ def async_http_client(timeout_s: float) -> httpx.AsyncClient:
     silent for `timeout_s` has failed."""
     timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
     # Redirects are followed by hand: those of the hub lead to other servers, which must not get the token.
-    return httpx.AsyncClient(headers=_HEADERS, timeout=timeout, follow_redirects=False)
+    options = client_options(httpx.AsyncHTTPTransport)
+    return httpx.AsyncClient(headers=_HEADERS, timeout=timeout, follow_redirects=False, **options)
 
 
 def redirect_target(url: str, location: str) -> str:
@@ -95,10 +126,17 @@ def redirect_target(url: str, location: str) -> str:
 
 
 def unreachable_error(url: str, reason: str) -> HubError:
-    return HubError(
-        f"{_origin(url)[1] or url} cannot be reached: {reason}.",
-        "Check the network. Without it, everything except search and pull works with local models.",
-    )
+    return HubError(f"{_origin(url)[1] or url} cannot be reached: {reason.rstrip('.')}.", OFFLINE)
+
+
+def certificate_error(url: str, error: BaseException) -> HubError | None:
+    """Return the error where `error` is that the certificate at `url` was rejected, which retrying does not change."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return HubError(f"{_origin(url)[1]} has no valid certificate: {error}.", _CERTIFICATE_REMEDY)
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def hub_refusal(status: int, headers: Mapping[str, str], name: str) -> NotOnHubError | None:

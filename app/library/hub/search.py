@@ -15,8 +15,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from app import __version__
+from app.common.outbound import client_options
 from app.library.download.http_session import HttpSession
-from app.library.hub.access import HubAccess, HubError, async_http_client, unreachable_error
+from app.library.hub.access import HubAccess, HubError, async_http_client, certificate_error, unreachable_error
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model
 from app.library.hub.repository import fetch_config, fetch_repository
 from app.library.hub.selection import families_of, quants_of
@@ -50,10 +51,11 @@ def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool 
     search fails, UsageError for a path, whose folders and names must not leave this machine."""
     if any(is_path(word.strip("'\"").removeprefix("file://")) for word in (words.strip(), *words.split())):
         raise UsageError("That is a path, which is never sent to the hub.", "Import the file: localllm import PATH.")
-    from huggingface_hub import HfApi, set_client_factory
+    from huggingface_hub import HfApi, constants, set_client_factory
     from huggingface_hub.errors import HfHubHTTPError
 
     set_client_factory(_bounded_client)
+    constants.HF_HUB_DISABLE_TELEMETRY = True  # it would ask the hub for a list of agents, to report the one here
     api = HfApi(access.endpoint, access.token or False)
     wanted: dict[str, Any] = {"limit": n_most, "expand": ["downloads", "tags", "gated", "config"]}
     try:
@@ -104,12 +106,13 @@ def _bounded_client() -> httpx2.Client:
                         if len(body) > _MAX_BODY_BYTES:
                             raise HubError("The hub's response to the search is too large.", "Try again later.")
             except httpx2.RequestError as error:
-                raise unreachable_error(url, str(error) or type(error).__name__) from error
+                refused = certificate_error(url, error)
+                raise refused or unreachable_error(url, str(error) or type(error).__name__) from error
             if reply.status_code == 429 or reply.status_code >= 500:
                 raise unreachable_error(url, f"it answers {reply.status_code}")
             return httpx2.Response(reply.status_code, headers=reply.headers, content=bytes(body), request=request)
 
-    return BoundedClient(follow_redirects=True)
+    return BoundedClient(follow_redirects=True, **client_options(httpx2.HTTPTransport))
 
 
 async def inspect_repos(

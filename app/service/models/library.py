@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.common.event_log import log_event
 from app.library.external import external_models, weights_of
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
@@ -103,6 +104,7 @@ class LibraryService:
 
         async def found() -> list[HubRepository]:
             access, context = hub_access_from_environment(), self._fit_cache.here()
+            log_event("service", access.notice)
             return await inspect_repos(list_repos(access, words, limit), access, context, lambda: None)
 
         return await run_in_thread(found)

@@ -102,11 +102,13 @@ async def test_an_old_catalogue_is_said_beside_its_models(open_app):
 
 async def test_an_unreachable_hub_is_reported_and_the_rest_works(open_app):
     client = client_with_models()
-    client.library.hub_error = UserError("huggingface.co cannot be reached.", "Check the network.")
+    remedy = "Check the network. Where the hub is blocked, name a mirror in HF_ENDPOINT, or localllm import FILE."
+    client.library.hub_error = UserError("huggingface.co cannot be reached: the connection was reset.", remedy)
     async with open_app(client) as user:
         await user.presses("f6", "slash")
         await user.types("qwen")
-        await user.sees("cannot be reached", "Check the network.", "qwen3-0.6b-Q8_0", "Qwen3 4B Instruct")
+        await user.sees("cannot be reached", "qwen3-0.6b-Q8_0", "Qwen3 4B Instruct")
+        await user.sees("HF_ENDPOINT", "import FILE.")  # the end of a long line is not cut
 
 
 async def test_quantizing_shows_size_loss_and_speed_before_it_begins(open_app):

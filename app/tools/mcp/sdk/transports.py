@@ -21,6 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from app.common.event_log import log_event
+from app.common.outbound import no_tls, tls_context
 from app.common.terminal import printable_line
 from app.tools.mcp.config import HttpLaunch, StdioLaunch
 from app.tools.mcp.connection import Observer
@@ -222,7 +223,7 @@ def read_message(line: bytes) -> SessionMessage | None:
 async def http(launch: HttpLaunch, watch: Watch) -> AsyncGenerator[Any, None]:
     """Yield the streams of the messages of a URL that takes and gives them by HTTP."""
     async with (
-        http_client(launch.headers, watch) as client,
+        http_client(launch.url, launch.headers, watch) as client,
         streamable_http_client(launch.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams
@@ -233,7 +234,7 @@ async def sse(launch: HttpLaunch, watch: Watch) -> AsyncGenerator[Any, None]:
     """Yield the streams of the messages of a URL of the protocol before streamable HTTP."""
 
     def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:  # noqa: ARG001
-        return http_client({**launch.headers, **(headers or {})}, watch)
+        return http_client(launch.url, {**launch.headers, **(headers or {})}, watch)
 
     async with sse_client(launch.url, httpx_client_factory=client) as streams:
         yield streams
@@ -243,14 +244,16 @@ _TIMEOUT = httpx2.Timeout(30.0, read=300.0)  # seconds; a call's own limit is sh
 _UNAUTHORIZED, _FORBIDDEN = 401, 403
 
 
-def http_client(headers: Mapping[str, str], watch: Watch) -> httpx2.AsyncClient:
-    """Return a client whose answers are not compressed and have a largest size; events are bounded by the SDK."""
+def http_client(url: str, headers: Mapping[str, str], watch: Watch) -> httpx2.AsyncClient:
+    """Return a client for `url` whose answers are not compressed and have a largest size; events are bounded by the
+    SDK. Raises UsageError where the environment names certificates that cannot be read."""
 
     async def note(response: httpx2.Response) -> None:
         watch.http_status = response.status_code
 
+    verify = tls_context() if url.startswith("https:") else no_tls()
     return httpx2.AsyncClient(
-        transport=_BoundedTransport(httpx2.AsyncHTTPTransport()),
+        transport=_BoundedTransport(httpx2.AsyncHTTPTransport(verify=verify)),
         headers={"accept-encoding": "identity", **headers},
         timeout=_TIMEOUT,
         event_hooks={"response": [note]},

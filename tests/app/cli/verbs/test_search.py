@@ -17,6 +17,7 @@ from app.library.hub.access import HubError
 from app.library.hub.catalogue import Role, catalogue_model, read_catalogue
 from app.protocol.codec import decode
 from app.protocol.library import Recommended
+from quantizer.system.process import python_command
 from tests.app.cli.in_process import json_of, run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
@@ -70,6 +71,17 @@ def test_every_quant_comes_with_its_size_and_a_verdict(environment: Mapping[str,
     speeds = [quant["fit"]["decode_tps"] for quant in model["quants"]]
     assert speeds == sorted(speeds)
     assert list(model["quants"][0]) == ["name", "n_bytes", "fit"]
+
+
+def test_the_hub_gets_no_request_but_those_of_the_search(environment: Mapping[str, str], ggufs: HubRepo) -> None:
+    """In a process of its own: huggingface-hub asks once a process for what it reports about it."""
+    with HubServer(ggufs) as hub:
+        own = {**environment, "HF_ENDPOINT": hub.url, "HF_HOME": environment["LOCALLLM_CACHE_DIR"], "HF_TOKEN": ""}
+        command = python_command("app.cli.main", "search", "llama", *MACHINE)
+        subprocess.run(command, env=own, check=True, capture_output=True)
+        paths = {request.path.partition("?")[0] for request in hub.log if request.origin == "hub"}
+    assert "/api/models" in paths
+    assert all(path == "/api/models" or "Llama-2-7B" in path for path in paths), paths
 
 
 def test_checkpoints_that_can_be_converted_are_found_too(environment: Mapping[str, str], checkpoint: HubRepo) -> None:
@@ -128,7 +140,7 @@ def test_without_a_network_it_fails_at_once(environment: Mapping[str, str]) -> N
     done = search(environment, "http://127.0.0.1:9", "llama")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: 127.0.0.1 cannot be reached")
-    assert "Without it" in done.stderr
+    assert "works offline" in done.stderr
 
 
 def test_search_without_words_is_wrong_use(environment: Mapping[str, str]) -> None:

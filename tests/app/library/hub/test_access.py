@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from app.library.hub.access import HubAccess, hub_access_from_environment
+from app.library.hub.access import HubAccess, hub_access_from_environment, unreachable_error
 from quantizer.system.errors import UsageError
 
 
@@ -40,3 +42,38 @@ def test_the_endpoint_of_the_environment_is_honoured() -> None:
 def test_an_endpoint_that_is_no_web_address_is_refused(endpoint: str) -> None:
     with pytest.raises(UsageError, match="HF_ENDPOINT"):
         hub_access_from_environment({"HF_ENDPOINT": endpoint})
+
+
+@pytest.mark.parametrize("token", ["hf_gehéim", "hf_a\tb", "hf_\u202eab", "hf_a b\x7f"])
+@pytest.mark.parametrize("name", ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"])
+def test_a_token_that_no_header_carries_names_its_variable_and_is_not_shown(
+    name: str, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv(name, token)
+    with pytest.raises(UsageError, match=f"^{name} has no token") as caught:
+        hub_access_from_environment()
+    assert token not in str(caught.value)
+
+
+def test_newlines_around_a_token_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "\nhf_abc\r\n")
+    assert hub_access_from_environment().token == "hf_abc"
+
+
+def test_a_token_file_that_cannot_be_read_is_said_and_none_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A folder stands for a file of another user: tests may run as root, who reads everything."""
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path))
+    access = hub_access_from_environment()
+    assert access.token == ""
+    assert str(tmp_path) in access.notice
+
+
+def test_the_error_of_a_blocked_hub_names_a_mirror_and_the_import_of_files() -> None:
+    error = unreachable_error("https://huggingface.co/api", "connection reset")
+    assert "HF_ENDPOINT" in error.remedy
+    assert "localllm import FILE" in error.remedy
+    assert "HTTPS_PROXY" in error.remedy

@@ -136,7 +136,7 @@ async def test_a_failing_hub_is_reported_with_a_remedy(own: RunningService, hub:
     async with ServiceClient(own.url) as client:
         with pytest.raises(UserError, match="cannot be reached") as raised:
             await client.library.search("tiny")
-        assert "Without it" in raised.value.remedy
+        assert "works offline" in raised.value.remedy
         assert own.http.get("/api/localllm/search?words=tiny").status_code == 502
         assert (await client.library.recommend()).models
     hub.injections.clear()
