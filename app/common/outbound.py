@@ -36,12 +36,13 @@ _SYSTEM_BUNDLES = (
 Transport = TypeVar("Transport")
 
 
-def client_options(make_transport: Callable[..., Transport], url: str = "https:") -> dict[str, Any]:
-    """Return the options of a client of httpx or httpx2 for requests to `url`: certificates and proxies.
-    `make_transport` is the class of its transports. Raises UsageError for a variable that cannot be used."""
+def client_options(make_transport: Callable[..., Transport], url: str = "https:", ca_file: str = "") -> dict[str, Any]:
+    """Return the options of a client of httpx or httpx2 for requests to `url`: certificates, also those in `ca_file`,
+    and proxies. `make_transport` is the class of its transports. Raises UsageError for a variable or a file that cannot
+    be used."""
     proxies = environment_proxies()
     needs_tls = url.startswith("https:") or any(proxy and proxy.startswith("https:") for proxy in proxies.values())
-    verify = tls_context() if needs_tls else no_tls()
+    verify = tls_context(ca_file) if needs_tls else no_tls()
     mounts = {
         pattern: None if proxy is None else make_transport(verify=verify, proxy=proxy)
         for pattern, proxy in proxies.items()
@@ -55,14 +56,25 @@ def no_tls() -> ssl.SSLContext:
     return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
-def tls_context() -> ssl.SSLContext:
-    """Return the context of TLS connections: what the environment names is trusted, else what the system trusts.
-    Raises UsageError for certificates that cannot be read."""
-    return _tls_context(tuple(os.environ.get(name, "") for name in CERTIFICATE_VARIABLES))
+def tls_context(ca_file: str = "") -> ssl.SSLContext:
+    """Return the context of TLS connections: what the environment names is trusted, else what the system trusts; and
+    what `ca_file` has. Raises UsageError for certificates that cannot be read."""
+    return _tls_context(tuple(os.environ.get(name, "") for name in CERTIFICATE_VARIABLES), ca_file)
 
 
 @lru_cache(4)
-def _tls_context(values: tuple[str, ...]) -> ssl.SSLContext:
+def _tls_context(values: tuple[str, ...], ca_file: str) -> ssl.SSLContext:
+    context = _usual_context(values)
+    if ca_file:
+        try:
+            context.load_verify_locations(ca_file)
+        except OSError as error:  # SSLError is one
+            cause = f"{ca_file} has no certificates that can be read: {error.strerror or error}."
+            raise UsageError(cause, "Correct pip's `cert`, or PIP_CERT.") from error
+    return context
+
+
+def _usual_context(values: tuple[str, ...]) -> ssl.SSLContext:
     for name, value in zip(CERTIFICATE_VARIABLES, values, strict=True):
         if value:
             return _trusting(name, value)

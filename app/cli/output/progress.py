@@ -161,6 +161,8 @@ class DownloadProgress(_Shown):
         if isinstance(event, download.Fetching | download.Progress):
             self._is_fetching = event.n_done < event.n_bytes
             self.bar.update(n_total=event.n_bytes, n_done=event.n_done, title=event.name)
+        elif isinstance(event, download.Unpacking):
+            self.bar.update(n_total=event.n_bytes, n_done=event.n_done, title=f"Unpacking {event.name}")
         elif isinstance(event, download.Converting):
             # the disk space once; the conversion moves the bar while nothing is downloaded
             if not self._is_converting:

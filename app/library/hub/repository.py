@@ -255,18 +255,24 @@ async def _fetch_json(
                 raise TransientError(f"it answers {reply.status_code}", wait_s=retry_after_s(reply.headers))
             if reply.headers.get("Content-Encoding", "identity") != "identity":
                 raise TransientError("it encodes the reply, which was not requested")
-            body = bytearray()
-            async for piece in reply.aiter_raw():
-                body += piece
-                if len(body) > _MAX_BODY_BYTES:
-                    raise HubError("The hub's response is too large.", "Try again later.")
+            body = await read_body(reply)
             try:
                 data = json.loads(body)
             except (ValueError, RecursionError) as fault:
                 raise TransientError("it sends invalid JSON") from fault
             return parse(data)
 
-    return await _with_retries(attempt, url, policy)
+    return await with_retries(attempt, url, policy)
+
+
+async def read_body(reply: httpx.Response) -> bytes:
+    """Return the body of a reply. Raises HubError for one that is too large."""
+    body = bytearray()
+    async for piece in reply.aiter_raw():
+        body += piece
+        if len(body) > _MAX_BODY_BYTES:
+            raise HubError(f"The response of {reply.url.host} is too large.", "Try again later.")
+    return bytes(body)
 
 
 async def fetch_file_info(session: HttpSession, url: str, name: str, policy: RetryPolicy) -> RemoteFile:
@@ -282,10 +288,11 @@ async def fetch_file_info(session: HttpSession, url: str, name: str, policy: Ret
                 raise TransientError(cause, wait_s=retry_after_s(reply.headers))
             return RemoteFile(name, url, n_bytes, mark=content_mark(reply.headers))
 
-    return await _with_retries(attempt, url, policy)
+    return await with_retries(attempt, url, policy)
 
 
-async def _with_retries(attempt: Callable[[], Awaitable[_Result]], url: str, policy: RetryPolicy) -> _Result:
+async def with_retries(attempt: Callable[[], Awaitable[_Result]], url: str, policy: RetryPolicy) -> _Result:
+    """Return the result of `attempt`, made again after each TransientError. Raises HubError after the last."""
     retries = Retries(policy)
     while True:
         try:

@@ -22,7 +22,7 @@ from app.library.download.http_session import HttpSession
 from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_http_client, hub_access_from_environment
 from app.library.hub.catalogue import CatalogueModel, Role, resolve_reference
-from app.library.hub.reference import FileReference, RepoReference, UrlReference
+from app.library.hub.reference import FileReference, HubReference, PackageReference, RepoReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model, read_remote_projector
 from app.library.hub.repository import RepoModel, Repository, fetch_file_info, fetch_repository
 from app.library.local.model_files import listed
@@ -171,15 +171,16 @@ def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext
             reference = resolve_reference(name, access.endpoint)
         except UsageError as error:
             raise unknown from error
+        if isinstance(reference, PackageReference):
+            cause = f"{name} is not on this machine, and the header of a model in a package cannot be read alone."
+            raise UnknownModelError(cause, f"Pull it first: localllm pull {name}.") from unknown
         model = asyncio.run(_fetch_model(reference, access, here))
         return model, f"It is not on this machine: only the header of {model.header.path.name} was read."
     check_answers(model.header, needs_tokenizer=False)  # a plan needs sizes only
     return model, ""
 
 
-async def _fetch_model(
-    reference: RepoReference | FileReference | UrlReference, access: HubAccess, here: Callable[[], PlanningContext]
-) -> PlannedModel:
+async def _fetch_model(reference: HubReference, access: HubAccess, here: Callable[[], PlanningContext]) -> PlannedModel:
     async with async_http_client(QUICK_RETRIES.stall_s) as http:
         session = HttpSession(http, access)
         if isinstance(reference, UrlReference):

@@ -50,8 +50,9 @@ class TemplateBase:
 class ModelDescription(ModelInfo):
     """The facts of a model's files, this machine's records of it, and both as printable `rows`. `sha256` has one hash,
     if known, for each of `files`. `template_base` is None where the model's base is not on this machine. `tuned` is the
-    fastest setting measured here. With the file `projector`, of `projector_type`, it sees or hears; the tokens are
-    those of a picture of 1024 × 1024 pixels, the most that any picture takes, and those of 30 seconds of sound."""
+    fastest setting measured here. `source` is the package that it was pulled from, "" for another model. With the file
+    `projector`, of `projector_type`, it sees or hears; the tokens are those of a picture of 1024 × 1024 pixels, the
+    most that any picture takes, and those of 30 seconds of sound."""
 
     sees: bool = False
     hears: bool = False
@@ -65,6 +66,7 @@ class ModelDescription(ModelInfo):
     sha256: tuple[str | None, ...]
     template_base: TemplateBase | None
     tuned: SpeedMeasurement | None
+    source: str = ""
     rows: tuple[tuple[str, str], ...] = ()
 
 
@@ -80,6 +82,7 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         template_base=TemplateBase(base.repo, base.text == header.text(_TEMPLATE)) if base else None,
         # Without measurements the file is not hashed, which the search for them begins with.
         tuned=best_measurement(header, cache_dir) if (cache_dir / "tune.json").is_file() else None,
+        source=_source(index.origin(files[0])),
     )
     found = find_projector(header)
     if found.projector is not None:
@@ -99,6 +102,7 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         ("template's base", _comparison(header, base)),
         *_projector_rows(described, found),
         ("tuned", _speeds(described.tuned) if described.tuned else ""),
+        ("source", described.source),
     )
     for path, sha256 in zip(described.files, described.sha256, strict=True):
         rows = (*rows, ("file", path), ("sha256", sha256 or "unknown until `localllm verify`"))
@@ -136,6 +140,12 @@ def _template_in(folder: Path) -> str:
 
     settings = Config(read_object(folder / "tokenizer_config.json"))
     return read_chat_templates(TokenizerFolder(folder, {}, settings, Config({}))).get(DEFAULT_TEMPLATE, "")
+
+
+def _source(origin: str) -> str:
+    """Return the reference in the recorded origin of a file; the hub's files have fingerprints alone there."""
+    reference = origin.partition(" ")[0]
+    return reference if ":" in reference else ""
 
 
 def _info_rows(info: ModelInfo) -> list[tuple[str, str]]:

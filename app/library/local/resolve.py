@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from app.library.external import external_models
-from app.library.hub.reference import RepoReference
+from app.library.hub.reference import PackageReference, RepoReference
 from app.library.local.model_files import (
     ModelRef,
     added_at_ns,
@@ -144,6 +144,8 @@ def _pulled_as(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
     wanted = None
     with suppress(UsageError):
         wanted = resolve_reference(name, "")
+    if isinstance(wanted, PackageReference):
+        return [ref for ref in refs if ref.repo.lower() == wanted.repo]
     if not isinstance(wanted, RepoReference):
         return []
     repo, endings = wanted.repo.lower(), (f"-{wanted.quant.lower()}", f".{wanted.quant.lower()}")

