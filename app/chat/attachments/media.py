@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from app.chat.attachments.parsing import PageChoice, ParsedFile, RefusedFileError
+from app.common.extras import AUDIO
 
 MAX_PIXELS = 100_000_000
 MAX_RATIO = 200  # of the sides; models cut a picture into squares
@@ -70,6 +71,9 @@ _SOUND_CODECS = {b"RIFF": "wav", b"RF64": "wav", b"fLaC": "flac", b"OggS": "vorb
 
 def parse_sound(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
     """Return the length of a sound. Raises RefusedFileError for one that is empty or longer than 30 minutes."""
+    if not AUDIO.is_installed:
+        missing = AUDIO.missing
+        raise RefusedFileError(f"cannot be read: {missing.cause[0].lower()}{missing.cause[1:]}", missing.remedy)
     import miniaudio
 
     read_info = getattr(miniaudio, f"{_SOUND_CODECS.get(data[:4], 'mp3')}_get_info")

@@ -16,6 +16,7 @@ from typing import Any
 from app.chat.attachments import documents, media, pdf
 from app.chat.attachments.parser_process import MAX_GROWTH_BYTES
 from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError
+from app.common.extras import AUDIO
 from quantizer.system.memory_limit import limit_growth
 
 # By the parser of a `FileKind`: the libraries to load while memory is not limited yet, and the function that reads.
@@ -26,7 +27,7 @@ _PARSERS: Mapping[str, tuple[tuple[str, ...], Callable[[bytes, PageChoice, Calla
     "notebook": ((), documents.parse_notebook),
     "table": ((), documents.parse_table),
     "picture": (tuple(f"PIL.{name}ImagePlugin" for name in media.PILLOW_PLUGINS), media.parse_picture),
-    "sound": (("miniaudio",), media.parse_sound),
+    "sound": ((AUDIO.module,) if AUDIO.is_installed else (), media.parse_sound),
 }
 _RECURSION_LIMIT = 2_000  # documents nest deeper than programs call; a stack of 8 MiB has room for it
 _TOO_LONG = (f"has more than {MAX_CHARACTERS:,} characters.", "Attach a part of it, of a PDF with #1-50.")

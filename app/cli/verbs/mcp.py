@@ -184,10 +184,10 @@ class _Trial:
 
 async def _tried(server: McpServer) -> _Trial:
     """Start a server and list twice what it has; the import of the package is not part of the times."""
-    from app.tools.mcp.connection import is_installed
+    from app.common.extras import MCP
     from app.tools.mcp.lifecycle import sdk_connect
 
-    if is_installed():
+    if MCP.is_installed:
         await sdk_connect()
     begun_s = time.perf_counter()
     try:

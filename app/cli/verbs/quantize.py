@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +32,7 @@ from app.cli.output.progress import with_progress
 from app.cli.resources import read_text, resolve_model, shipped, window_size
 from app.common.terminal import format_bytes, printable
 from app.engine.load.load_check import LOAD_CHECK
+from app.library.local.resolve import guide_folder, guide_source
 from app.options.jobs import EvalOptions, QuantizeOptions, TextOptions, job_rows
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
@@ -195,7 +195,7 @@ def _source_path(source: str) -> Path:
         raise UsageError("quantize needs a SRC.", remedy)
     path = Path(source)
     if source == _GUIDE and not path.exists():
-        path = Path(str(files("assets") / "guide"))
+        path = guide_source(guide_folder())
     if not path.exists():
         raise StorageError(f"There is no {printable(source)}.", remedy)
     return path

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from app.common.extras import AUDIO
 from app.common.media_formats import MediaFormat, MediaKind, format_of
 from app.engine.media.chunks import MAX_SIDE, MAX_SOUND_S, MIN_SOUND_S, Picture, Sound
 from app.protocol.errors import RequestError
@@ -100,6 +101,8 @@ def _without_palette(image: Any) -> Any:
 def decode_sound(data: bytes, sample_rate: int) -> Sound:
     """Return a sound as one channel at `sample_rate`. Raises RequestError for a damaged or empty one, and for one
     shorter than MIN_SOUND_S or longer than MAX_SOUND_S."""
+    if not AUDIO.is_installed:
+        raise AUDIO.missing
     import miniaudio
 
     form = format_of(data)
@@ -193,8 +196,10 @@ def _serve(job: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
 
 def main() -> None:
     """Reply to each job on stdin: a line of JSON and bytes, both ways, until stdin ends."""
-    import miniaudio  # noqa: F401 - imported before memory is limited, as Pillow is
     from PIL import Image
+
+    if AUDIO.is_installed:  # imported before memory is limited, as Pillow is
+        import miniaudio  # noqa: F401
 
     Image.init()
     limit_growth(MAX_MEMORY_BYTES)

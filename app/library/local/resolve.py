@@ -52,9 +52,19 @@ class UnknownModelError(ModelFileError):
     """A name that matches no model on this machine, or several."""
 
 
+def guide_folder() -> Path:
+    return Path(str(files("assets") / "guide"))
+
+
+def guide_source(folder: Path) -> Path:
+    """Return what `localllm quantize guide` reads: the checkpoint in a clone. An installed localllm has only the file
+    that it runs, for the checkpoint would make its package twice as large."""
+    return folder if (folder / "model.safetensors").is_file() else folder / _GUIDE_FILE
+
+
 def available(settings: Settings) -> tuple[ModelRef, ...]:
     """Return every model of localllm: the guide first, if it is installed, then the library sorted by name."""
-    path, models_dir = Path(str(files("assets") / "guide" / _GUIDE_FILE)), settings.models_dir
+    path, models_dir = guide_folder() / _GUIDE_FILE, settings.models_dir
     guide = (ModelRef(GUIDE, path, place=BUILT_IN),) if path.is_file() else ()
     repos = {path: repo_of(path, models_dir) for path in model_paths(models_dir)}
     ids = ids_of(repos.items(), added_at_ns, {GUIDE})

@@ -17,7 +17,7 @@ from app.engine.load.planner import DryRunRequest, compute_by_device, requested_
 from app.engine.load.run_history import fitted_rates
 from app.library.external import adapters_of
 from app.library.local.model_files import ModelRef
-from app.library.local.resolve import GUIDE
+from app.library.local.resolve import GUIDE, guide_source
 from app.protocol.library import ModelFit, Quant, TypeChoice
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import Settings
@@ -222,8 +222,8 @@ def type_choices(source: Path, bytes_per_s: float, fit: Callable[[PlannedModel],
 
 
 def quantize_source(ref: ModelRef) -> Path:
-    """Return the source that `localllm quantize` reads for `ref`: the guide's checkpoint, else the file."""
-    return ref.path.parent if ref.id == GUIDE else ref.path
+    """Return what `localllm quantize` reads for `ref`: the guide's checkpoint if it is there, else its file."""
+    return guide_source(ref.path.parent) if ref.id == GUIDE else ref.path
 
 
 def _rows(source: Path, bytes_per_s: float, base: Path | None = None) -> Iterator[tuple[TypeRow, PlannedModel]]:

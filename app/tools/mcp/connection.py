@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
 from app.tools.mcp.config import ServerConfig, ToolError
 from app.tools.tool import ToolProgress
-from quantizer.system.installation import add_command, find_installation
 
 
 class RefusedError(ToolError):
@@ -88,21 +86,3 @@ class Connection(Protocol):
 
 
 Connect = Callable[[ServerConfig, Observer], AbstractAsyncContextManager[Connection]]
-
-
-REQUIREMENT = "mcp>=2.3,<3"
-
-
-def is_installed() -> bool:
-    """Return whether the package can be imported, without importing it."""
-    try:
-        return find_spec("mcp") is not None
-    except ValueError:  # its place in sys.modules says that there is none
-        return False
-
-
-def check_installed() -> None:
-    """Raise ToolError with what to run where the package is not installed."""
-    if not is_installed():
-        command = add_command(find_installation(), REQUIREMENT)
-        raise ToolError("MCP servers need the package mcp, which is not installed.", f"Run: {command}")

@@ -17,8 +17,9 @@ from functools import cache
 from typing import TypeVar
 
 from app.common.event_log import log_event
+from app.common.extras import MCP
 from app.tools.mcp.config import ServerConfig, ToolError, identity_of
-from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError, ServerInfo, check_installed
+from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError, ServerInfo
 from app.tools.mcp.listing import Prompt, Resource, ToolListing, listed_prompts, listed_resources, listed_tools
 from app.tools.mcp.process import end_orphans
 from quantizer.system.errors import UserError
@@ -335,7 +336,9 @@ async def sdk_connect() -> Connect:
     """Return how servers are reached. Raises ToolError where the package for it is not installed. Its import takes more
     than a second: in a thread the screen goes on. The first time, servers that outlived a process that was killed are
     ended there."""
-    check_installed()
+    if not MCP.is_installed:
+        missing = MCP.missing
+        raise ToolError(missing.cause, missing.remedy)
     return await asyncio.to_thread(_load_sdk)
 
 

@@ -10,7 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from app.library.local.model_files import ModelRef
-from app.library.local.resolve import UnknownModelError, absolute, available, find_by_name, portable, resolve
+from app.library.local.resolve import (
+    UnknownModelError,
+    absolute,
+    available,
+    find_by_name,
+    guide_folder,
+    guide_source,
+    portable,
+    resolve,
+)
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 
@@ -184,3 +193,10 @@ print(resolve(sys.argv[1], Settings(data_dir=Path(sys.argv[2]))).path.name, "num
     command = [sys.executable, "-P", "-c", script, "own.gguf", str(tmp_path / "data")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "own.gguf False\n"
+
+
+def test_the_guide_is_quantized_from_its_checkpoint_where_that_is_there_else_from_its_file(
+    tmp_path: Path,
+) -> None:
+    assert guide_source(guide_folder()).is_dir()
+    assert guide_source(tmp_path) == tmp_path / "guide-Q8_0.gguf"
