@@ -8,9 +8,11 @@ from contextlib import asynccontextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI, Request, Response
+from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
 from app.common.event_log import log_event
@@ -101,7 +103,7 @@ def create_app(
             log_event("service", str(error))
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         beginning = [asyncio.create_task(work) for work in (models.warm_up(), prune(), jobs.adopt())]
         yield
         for task in beginning:
@@ -110,8 +112,12 @@ def create_app(
         await runs.close()
         await asyncio.gather(library_service.close(), models.close(), jobs.close(), stored.close())
 
-    # The document and the page are ours (api/docs.py): FastAPI's page loads its scripts from the network.
-    app = FastAPI(lifespan=lifespan, openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app = Starlette(
+        routes=[route for module in _ROUTE_MODULES for route in module.router.routes],
+        lifespan=lifespan,
+        exception_handlers={UserError: _user_error, HTTPException: _http_error, Exception: _bug},
+    )
+    app.router.redirect_slashes = False
     app.state.localllm = AppState(
         models=models,
         library=library_service,
@@ -124,11 +130,6 @@ def create_app(
         metered_keys=policy.metered,
         media_fetcher=WebFetcher() if models.settings.fetch_media_urls else None,
     )
-    for module in _ROUTE_MODULES:
-        app.include_router(module.router)
-    app.add_exception_handler(UserError, _user_error)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(Exception, _bug)
     return AccessLog(Guard(app, policy, _error_body_for), log)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from app.engine.chat_template.template_process import TemplateProcess
 from app.library.local.model_files import ModelRef
@@ -41,7 +41,7 @@ class Service:
 
     models: ModelManager
     http: httpx.AsyncClient
-    app: FastAPI
+    app: Starlette
 
     async def make(self, name: str, **what: Any) -> None:
         made = await self.http.post("/api/create", json={"model": name, "from": BASE, "stream": False, **what})

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from fastapi import Request, Response
-from starlette.responses import HTMLResponse
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
 
 from app.service.api.app_state import app_state
 from app.service.http.routing import Router

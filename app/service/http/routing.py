@@ -9,21 +9,19 @@ name does not come from it.
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from math import isfinite
-from typing import Any, NoReturn, Protocol, TypeVar, get_args, get_origin, runtime_checkable
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar, get_args, get_origin, runtime_checkable
 
-from fastapi import APIRouter
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import core_schema
+from starlette import routing
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
@@ -43,7 +41,7 @@ _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.
 
 _FILE_IN_BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]{4096,}+")  # with what escapes a slash
 
-_BODY = "body"  # the name of the parameter
+_BODY, _REQUEST = "body", "request"  # names of parameters
 _SCHEMAS = "#/components/schemas/{model}"
 _JSON = "application/json"
 _ITEM_SCHEMA = "x-item-schema"  # OpenAPI 3.2 calls it itemSchema; in 3.1 a stream has one schema, for all of its text
@@ -51,7 +49,9 @@ _ALWAYS = (401, 403, 413, 500)  # the guard's, and a bug's
 _WITH_BODY = (400, 408)
 
 ErrorKind = Callable[[str], Any]
+Endpoint: TypeAlias = Callable[..., Awaitable[Response]]
 
+AnEndpoint = TypeVar("AnEndpoint", bound=Endpoint)
 Body = TypeVar("Body", bound=BaseModel)
 
 
@@ -62,14 +62,90 @@ class TellsIgnored(Protocol):
     def ignored_fields(self, fields: dict[str, Any]) -> tuple[str, ...]: ...
 
 
-class Router(APIRouter):
-    """A router whose routes may have a parameter `body`, a BaseModel, and return responses of a declared type."""
+class Route(routing.Route):
+    """A route to `endpoint`, which returns a Response.
 
-    def add_api_route(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        super().add_api_route(path, _with_body(endpoint), **options | {"response_model": None})
+    `endpoint` may take the request, a `body` of a BaseModel, and texts: the path's parameters, and those of the query,
+    which have a default. `refusals` are the errors that its document names, as `errors` returns them.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        endpoint: Endpoint,
+        methods: Iterable[str],
+        *,
+        status_code: int,
+        refusals: Mapping[str, Any],
+        include_in_schema: bool,
+    ) -> None:
+        parameters = inspect.signature(endpoint).parameters  # without their types, whose evaluation takes a millisecond
+        self.reads_body = _BODY in parameters
+        self.query = {
+            name: parameter.default
+            for name, parameter in parameters.items()
+            if parameter.default is not inspect.Parameter.empty
+        }
+        self.status_code = status_code
+        self.refusals = refusals
+        super().__init__(path, self._respond, include_in_schema=include_in_schema)
+        self.methods = set(methods)  # Starlette answers HEAD wherever it answers GET
+        self.called = endpoint
+        self._takes_request = _REQUEST in parameters
+        self._body_type: type[BaseModel] | None = None
+
+    async def _respond(self, request: Request) -> Response:
+        arguments: dict[str, Any] = dict(request.path_params)
+        for name, default in self.query.items():
+            arguments[name] = request.query_params.get(name, default)
+        if self._takes_request:
+            arguments[_REQUEST] = request
+        if self.reads_body:
+            self._body_type = self._body_type or body_type_of(self.called)
+            assert self._body_type is not None, "a parameter `body` has a type"
+            arguments[_BODY] = await read_body(request, self._body_type)
+        response: Response = await self.called(**arguments)
+        return response
 
 
-def body_type_of(endpoint: Callable[..., Any]) -> type[BaseModel] | None:
+class Router:
+    """The routes of a module, below `prefix`."""
+
+    def __init__(self, prefix: str = "", *, include_in_schema: bool = True) -> None:
+        self.routes: list[routing.BaseRoute] = []
+        self._prefix = prefix
+        self._include_in_schema = include_in_schema
+
+    def route(
+        self, path: str, *methods: str, status_code: int = 200, refusals: Mapping[str, Any] | None = None
+    ) -> Callable[[AnEndpoint], AnEndpoint]:
+        """Return a decorator that adds a route and returns the endpoint as it is."""
+
+        def add(endpoint: AnEndpoint) -> AnEndpoint:
+            route = Route(
+                self._prefix + path,
+                endpoint,
+                methods,
+                status_code=status_code,
+                refusals=refusals or {},
+                include_in_schema=self._include_in_schema,
+            )
+            self.routes.append(route)
+            return endpoint
+
+        return add
+
+    def get(self, path: str, **options: Any) -> Callable[[AnEndpoint], AnEndpoint]:
+        return self.route(path, "GET", **options)
+
+    def post(self, path: str, **options: Any) -> Callable[[AnEndpoint], AnEndpoint]:
+        return self.route(path, "POST", **options)
+
+    def delete(self, path: str, **options: Any) -> Callable[[AnEndpoint], AnEndpoint]:
+        return self.route(path, "DELETE", **options)
+
+
+def body_type_of(endpoint: Endpoint) -> type[BaseModel] | None:
     parameter = _signature(endpoint).parameters.get(_BODY)
     return None if parameter is None else parameter.annotation
 
@@ -79,22 +155,7 @@ def return_type_of(endpoint: Callable[..., Any]) -> Any:
 
 
 def _signature(endpoint: Callable[..., Any]) -> inspect.Signature:
-    return inspect.signature(inspect.unwrap(endpoint), eval_str=True)
-
-
-def _with_body(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    kind = body_type_of(endpoint)
-    if kind is None:
-        return endpoint
-
-    @functools.wraps(endpoint)
-    async def read_and_call(request: Request, **arguments: Any) -> Any:
-        return await endpoint(request, body=await read_body(request, kind), **arguments)
-
-    signature = _signature(endpoint)  # for FastAPI: the body is read with our own bounds
-    parameters = [parameter for name, parameter in signature.parameters.items() if name != _BODY]
-    read_and_call.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return read_and_call
+    return inspect.signature(endpoint, eval_str=True)
 
 
 async def read_body(request: Request, kind: type[Body]) -> Body:
@@ -177,8 +238,8 @@ class _Answer:
 
 
 def errors(*statuses: int, kind: Any = None) -> dict[str, Any]:
-    """Return the `openapi_extra` of a route that answers with these errors, beside those that every route has; their
-    body is of `kind`, None for the usual one of the path."""
+    """Return the `refusals` of a route that answers with these errors, beside those that every route has; their body is
+    of `kind`, None for the usual one of the path."""
     return {str(status): kind for status in statuses}
 
 
@@ -186,9 +247,7 @@ def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of our `routes`; `error_kind` returns the type of a path's errors. Raises
     pydantic's errors for a kind that has no schema."""
     ours = [
-        (route, _answers(route, error_kind))
-        for route in routes
-        if isinstance(route, APIRoute) and route.include_in_schema
+        (route, _answers(route, error_kind)) for route in routes if isinstance(route, Route) and route.include_in_schema
     ]
     schemas = _Schemas(kind for route, answers in ours for kind in _kinds(route, answers))
     paths: dict[str, dict[str, Any]] = {}
@@ -196,12 +255,12 @@ def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
         for method in sorted((route.methods or set()) - {"HEAD"}):
             path = route.path.replace(":path}", "}")  # without how its parameters are matched
             operation = paths.setdefault(path, {})[method.lower()] = {
-                "summary": inspect.cleandoc(route.endpoint.__doc__ or "").partition("\n")[0],
+                "summary": inspect.cleandoc(route.called.__doc__ or "").partition("\n")[0],
                 "parameters": [_parameter("path", name) for name in route.param_convertors]
-                + [_parameter("query", field.alias) for field in route.dependant.query_params],
+                + [_parameter("query", name) for name in route.query],
                 "responses": {status: _response(status, answer, schemas) for status, answer in answers.items()},
             }
-            if (body := body_type_of(route.endpoint)) is not None:
+            if (body := body_type_of(route.called)) is not None:
                 operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas.body(body)}}}
     return {
         "openapi": "3.1.0",
@@ -241,13 +300,13 @@ class _Strict(GenerateJsonSchema):
         return field["type"] == "dataclass-field" or super().field_is_required(field, total)
 
 
-def _answers(route: APIRoute, error_kind: ErrorKind) -> dict[str, _Answer]:
+def _answers(route: Route, error_kind: ErrorKind) -> dict[str, _Answer]:
     kind = error_kind(route.path)
-    refusals = (*_ALWAYS, *(_WITH_BODY if body_type_of(route.endpoint) else ()))
-    extra: Mapping[str, Any] = errors(*refusals) | (route.openapi_extra or {})
+    refusals = (*_ALWAYS, *(_WITH_BODY if body_type_of(route.called) else ()))
+    extra: Mapping[str, Any] = {**errors(*refusals), **route.refusals}
     answers = {status: _Answer({_JSON: kind if own is None else own}) for status, own in extra.items()}
-    answer = answers[str(route.status_code or 200)] = _Answer()  # a plain Response has no content
-    annotation = return_type_of(route.endpoint)
+    answer = answers[str(route.status_code)] = _Answer()  # a plain Response has no content
+    annotation = return_type_of(route.called)
     members = (annotation,) if _response_type(annotation) else get_args(annotation)
     for member in members:
         response, items = _response_type(member), get_args(member)
@@ -265,8 +324,8 @@ def _response_type(annotation: Any) -> Any:
     return kind if isinstance(kind, type) and issubclass(kind, Response) else None
 
 
-def _kinds(route: APIRoute, answers: Mapping[str, _Answer]) -> Iterable[tuple[Any, JsonSchemaMode]]:
-    if (body := body_type_of(route.endpoint)) is not None:
+def _kinds(route: Route, answers: Mapping[str, _Answer]) -> Iterable[tuple[Any, JsonSchemaMode]]:
+    if (body := body_type_of(route.called)) is not None:
         yield body, "validation"
     for answer in answers.values():
         for kind in (*answer.content.values(), *answer.streams.values()):

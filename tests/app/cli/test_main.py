@@ -16,7 +16,7 @@ from quantizer.system.process import python_command
 from tests.app.cli.in_process import TELLS_MODULES
 from tests.app.running import RunningService
 
-HEAVY = {"llama_cpp", "numpy", "httpx", "rich", "textual", "fastapi", "uvicorn", "pydantic", "gguf", "asyncio"}
+HEAVY = {"llama_cpp", "numpy", "httpx", "rich", "textual", "starlette", "uvicorn", "pydantic", "gguf", "asyncio"}
 
 
 def _run(*arguments: str, code: str = "from app.cli.main import main; main()") -> subprocess.CompletedProcess[str]:

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from fastapi import Request
 from pydantic import NonNegativeInt
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.protocol.errors import ContextOverflowError, RequestError
@@ -29,7 +29,7 @@ class TokenCount(TypedDict):
     input_tokens: NonNegativeInt
 
 
-@router.post("", openapi_extra=errors(404))
+@router.post("", refusals=errors(404))
 async def messages(request: Request, body: MessagesBody) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
     """The next message of a conversation."""
     model = await model_of(request, body.model or "")
@@ -72,7 +72,7 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
     return await while_connected(request, whole())
 
 
-@router.post("/count_tokens", openapi_extra=errors(404))
+@router.post("/count_tokens", refusals=errors(404))
 async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[TokenCount]:
     """The number of tokens that the prompt of a request would have."""
     model = await model_of(request, body.model or "")

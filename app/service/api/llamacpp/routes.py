@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
-from fastapi import Request
 from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.engine import request as engine_request
@@ -130,8 +130,8 @@ TextResponse: TypeAlias = (
 )
 
 
-@router.post("/completion", openapi_extra=errors(404))
-@router.post("/completions", openapi_extra=errors(404))
+@router.post("/completion", refusals=errors(404))
+@router.post("/completions", refusals=errors(404))
 async def completion(request: Request, body: PromptBody) -> TextResponse:
     """The continuation of a text, or of each of several."""
     model = await model_of(request, body.model or "")
@@ -145,7 +145,7 @@ async def completion(request: Request, body: PromptBody) -> TextResponse:
     return await _respond(request, body, model, prepare)
 
 
-@router.post("/infill", openapi_extra=errors(404, 501))
+@router.post("/infill", refusals=errors(404, 501))
 async def infill(request: Request, body: InfillBody) -> TextResponse:
     """The text between two; with n_predict 0 the prompt is only computed ahead."""
     model = await model_of(request, body.model or "")
@@ -153,7 +153,7 @@ async def infill(request: Request, body: InfillBody) -> TextResponse:
     return await _respond(request, body, model, lambda: fim_generation(model, body.fim_request, requests))
 
 
-@router.post("/apply-template", openapi_extra=errors(404))
+@router.post("/apply-template", refusals=errors(404))
 async def apply_template(request: Request, body: ChatCompletionBody) -> JsonResponse[ApplyTemplateResponse]:
     """Messages as the prompt that a chat would make of them."""
     model = await model_of(request, body.model or "")
@@ -249,7 +249,7 @@ class LlamaCppEmbedding(TypedDict):
     embedding: list[list[float]]
 
 
-@router.post("/embedding", openapi_extra=errors(404))
+@router.post("/embedding", refusals=errors(404))
 async def embedding(request: Request, body: EmbeddingBody) -> JsonResponse[list[LlamaCppEmbedding]]:
     """A vector for each text, in llama-server's form."""
     inputs, norm = body.inputs(), body.embd_normalize
@@ -264,7 +264,7 @@ async def embedding(request: Request, body: EmbeddingBody) -> JsonResponse[list[
     return await while_connected(request, answer())
 
 
-@router.post("/embeddings", openapi_extra=errors(404))
+@router.post("/embeddings", refusals=errors(404))
 async def embeddings_of_either(
     request: Request, body: EmbeddingsOfEitherBody
 ) -> JsonResponse[EmbeddingList | list[LlamaCppEmbedding]]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal, NoReturn, NotRequired
 
-from fastapi import Request, Response
 from pydantic import NonNegativeInt, StrictInt
+from starlette.requests import Request
+from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from app import __version__
@@ -123,8 +124,8 @@ class DetokenizeBody(Body):
     model: str = ""
 
 
-@router.get("/health", openapi_extra=_HEALTH_ERRORS)
-@router.get("/v1/health", openapi_extra=_HEALTH_ERRORS)
+@router.get("/health", refusals=_HEALTH_ERRORS)
+@router.get("/v1/health", refusals=_HEALTH_ERRORS)
 async def health(request: Request) -> JsonResponse[HealthResponse] | Response:
     """200 when the default model can answer, if need be after loading it again, 503 while it cannot."""
     status = app_state(request).models.default.engine.status
@@ -142,14 +143,14 @@ async def lora_adapters(request: Request) -> JsonResponse[list[LoraAdapter]]:
     return JsonResponse([{"id": index, "name": name, "scale": 1.0} for index, name in enumerate(adapters)])
 
 
-@router.post("/lora-adapters", openapi_extra=errors(501))
+@router.post("/lora-adapters", refusals=errors(501))
 async def change_lora_adapters() -> NoReturn:
     """Refused: the scale of an adapter is each request's own."""
     cause = "The scales of adapters cannot be changed for all requests."
     raise RefusedError(501, "not_implemented", cause, 'Send "lora": [{"id": 0, "scale": 0.5}] with each request.')
 
 
-@router.get("/props", openapi_extra=errors(404))
+@router.get("/props", refusals=errors(404))
 async def props(request: Request, model: str = "") -> JsonResponse[Props]:
     """The facts that clients read before they send work: context, slots, template; without the model's folder."""
     served = await model_of(request, model)
@@ -176,14 +177,14 @@ async def props(request: Request, model: str = "") -> JsonResponse[Props]:
     return JsonResponse(answer)
 
 
-@router.post("/props", openapi_extra=errors(501))
+@router.post("/props", refusals=errors(501))
 async def change_props() -> NoReturn:
     """Refused: settings are those of the service."""
     cause = "The properties of a running server cannot be changed."
     raise RefusedError(501, "not_implemented", cause, "Send options with each request, or change the settings.")
 
 
-@router.post("/tokenize", openapi_extra=errors(404))
+@router.post("/tokenize", refusals=errors(404))
 async def tokenize(request: Request, body: TokenizeBody) -> JsonResponse[TokenizeResponse | TokenizePiecesResponse]:
     """Text to token ids, with the text of each where that is wanted."""
     add_special, parse_special = body.add_special, body.parse_special
@@ -195,7 +196,7 @@ async def tokenize(request: Request, body: TokenizeBody) -> JsonResponse[Tokeniz
         return JsonResponse({"tokens": list(tokens)})
 
 
-@router.post("/detokenize", openapi_extra=errors(404))
+@router.post("/detokenize", refusals=errors(404))
 async def detokenize(request: Request, body: DetokenizeBody) -> JsonResponse[DetokenizeResponse]:
     """Token ids to text."""
     with (await model_of(request, body.model)).in_use() as engine:
@@ -239,7 +240,7 @@ _IDLE = AnswerProgress(request_id="", arrival=_NONE, has_new_line=False, **_NOTH
 _DEFAULTS = engine_request.Request(request_id="", prompt="")
 
 
-@router.get("/slots", openapi_extra=errors(404) | errors(503, kind=UnavailableError | LlamaCppError))
+@router.get("/slots", refusals=errors(404) | errors(503, kind=UnavailableError | LlamaCppError))
 async def slots(
     request: Request, model: str = "", fail_on_no_slot: str = ""
 ) -> JsonResponse[list[SlotState]] | Response:
@@ -255,7 +256,7 @@ async def slots(
     return JsonResponse([_state(slot, ready.n_ctx, *pair) for slot, pair in enumerate([*busy, *idle])])
 
 
-@router.post("/slots/{slot_id}", openapi_extra=errors(501))
+@router.post("/slots/{slot_id}", refusals=errors(501))
 async def change_slot(slot_id: str) -> NoReturn:
     """Refused: the engine saves and restores states by itself."""
     cause = f"The state of slot {slot_id[:20]!r} cannot be saved, restored or erased by hand."

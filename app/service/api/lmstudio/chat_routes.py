@@ -13,8 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
-from fastapi import Request
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.engine.messages import AnswerProgress
@@ -118,7 +118,7 @@ class ChatResult(WithWarnings):
     response_id: NotRequired[str]
 
 
-@router.post("/chat", openapi_extra=errors(404, 501))
+@router.post("/chat", refusals=errors(404, 501))
 async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResult] | EventStream[Event]:
     """The next message of a conversation."""
     state, wanted = app_state(request), body.response_body()

@@ -13,8 +13,8 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from fastapi import Request
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, StrictInt, StrictStr
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.common.answer_text import NO_REASONING, reasoning_tags_of
@@ -262,7 +262,7 @@ async def list_models(request: Request) -> JsonResponse[ModelEntries]:
     return JsonResponse({"models": [_entry(ref, facts, models.serving(ref)) for ref, facts in described]})
 
 
-@router.post("/load", openapi_extra=errors(404))
+@router.post("/load", refusals=errors(404))
 async def load(request: Request, body: LoadBody) -> JsonResponse[LoadResponse]:
     """Load a model, and answer once it is loaded."""
     model = await model_of(request, body.model)
@@ -291,7 +291,7 @@ async def load(request: Request, body: LoadBody) -> JsonResponse[LoadResponse]:
     return await while_connected(request, answer())
 
 
-@router.post("/unload", openapi_extra=errors(404))
+@router.post("/unload", refusals=errors(404))
 async def unload_model(request: Request, body: UnloadBody) -> JsonResponse[UnloadResponse]:
     """Unload an idle model until its next use."""
     models, instances = app_state(request).models, app_state(request).instances
@@ -302,7 +302,7 @@ async def unload_model(request: Request, body: UnloadBody) -> JsonResponse[Unloa
     return JsonResponse({"instance_id": body.instance_id})
 
 
-@router.post("/download", openapi_extra=errors(404, 409, 429, 502))
+@router.post("/download", refusals=errors(404, 409, 429, 502))
 async def download(request: Request, body: DownloadBody) -> JsonResponse[Download]:
     """Begin to download a model, unless it is here; the download goes on without the client."""
     state = app_state(request)
@@ -314,7 +314,7 @@ async def download(request: Request, body: DownloadBody) -> JsonResponse[Downloa
     return JsonResponse({"status": "already_downloaded"})
 
 
-@router.get("/download/status/{job_id}", openapi_extra=errors(404))
+@router.get("/download/status/{job_id}", refusals=errors(404))
 async def download_status(request: Request, job_id: str) -> JsonResponse[Download]:
     """How far a download is."""
     return JsonResponse(_download(app_state(request).jobs.find(job_id.removeprefix(_JOB_PREFIX))))

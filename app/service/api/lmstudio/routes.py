@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NotRequired
 
-from fastapi import Request
 from pydantic import NonNegativeFloat, NonNegativeInt
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app import __version__
@@ -93,7 +93,7 @@ _STOP_REASONS: Mapping[str | None, Literal["maxPredictedTokensReached", "toolCal
 }
 
 
-@router.post("/chat/completions", openapi_extra=errors(404))
+@router.post("/chat/completions", refusals=errors(404))
 async def chat_completions(
     request: Request, body: ChatCompletionBody
 ) -> JsonResponse[StudioChatCompletion] | EventStream[ChatChunk]:
@@ -104,7 +104,7 @@ async def chat_completions(
     return JsonResponse({**response.content, **await _studio_fields(request, response.content)})
 
 
-@router.post("/completions", openapi_extra=errors(404, 501))
+@router.post("/completions", refusals=errors(404, 501))
 async def completions(
     request: Request, body: CompletionBody
 ) -> JsonResponse[StudioTextCompletion] | EventStream[TextChunk]:
@@ -115,7 +115,7 @@ async def completions(
     return JsonResponse({**response.content, **await _studio_fields(request, response.content)})
 
 
-router.post("/embeddings", openapi_extra=errors(404))(openai.embeddings)
+router.post("/embeddings", refusals=errors(404))(openai.embeddings)
 
 
 @router.get("/models")
@@ -126,7 +126,7 @@ async def list_models(request: Request) -> JsonResponse[StudioModels]:
     return JsonResponse({"object": "list", "data": data})
 
 
-@router.get("/models/{model_id:path}", openapi_extra=errors(404))
+@router.get("/models/{model_id:path}", refusals=errors(404))
 async def retrieve_model(request: Request, model_id: str) -> JsonResponse[StudioModel]:
     """One model."""
     models = app_state(request).models

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StrictInt, StrictStr
+from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 from typing_extensions import TypedDict
 
@@ -269,4 +270,4 @@ async def _serve(websocket: WebSocket) -> None:
 
 
 for _name in _NAMESPACES:
-    router.add_api_websocket_route(f"/{_name}", _serve)
+    router.routes.append(WebSocketRoute(f"/{_name}", _serve))

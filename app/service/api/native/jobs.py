@@ -9,8 +9,8 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any, Literal
 
-from fastapi import Request
 from pydantic import Field, RootModel, create_model
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.options.jobs import JOBS
@@ -44,7 +44,7 @@ class Log(TypedDict):
     log: str
 
 
-@router.post("", status_code=201, openapi_extra=errors(404, 429))
+@router.post("", status_code=201, refusals=errors(404, 429))
 async def start(request: Request, body: JobBody) -> JsonResponse[Job]:
     """Queue a job; the answer is the job, as `GET /api/localllm/jobs/{job_id}` returns it later."""
     return JsonResponse(await app_state(request).jobs.start(body.root.arguments), 201)
@@ -65,13 +65,13 @@ async def watch_all(request: Request) -> EventStream[Job]:
     return EventStream(app_state(request).jobs.watch(), error_body, DONE_EVENTS)
 
 
-@router.get("/{job_id}", openapi_extra=errors(404))
+@router.get("/{job_id}", refusals=errors(404))
 async def show(request: Request, job_id: str) -> JsonResponse[Job]:
     """One job."""
     return JsonResponse(app_state(request).jobs.find(job_id))
 
 
-@router.get("/{job_id}/events", openapi_extra=errors(404))
+@router.get("/{job_id}/events", refusals=errors(404))
 async def watch_one(request: Request, job_id: str) -> EventStream[Job]:
     """Server-sent events, each this job as it changes, until it has ended; the last event is [DONE]."""
     jobs = app_state(request).jobs
@@ -79,25 +79,25 @@ async def watch_one(request: Request, job_id: str) -> EventStream[Job]:
     return EventStream(jobs.watch_one(job_id), error_body, DONE_EVENTS)
 
 
-@router.get("/{job_id}/log", openapi_extra=errors(404))
+@router.get("/{job_id}/log", refusals=errors(404))
 async def show_log(request: Request, job_id: str) -> JsonResponse[Log]:
     """The last 256 KiB of a job's log."""
     return JsonResponse({"log": app_state(request).jobs.log(job_id)})
 
 
-@router.post("/{job_id}/cancel", openapi_extra=errors(404, 409))
+@router.post("/{job_id}/cancel", refusals=errors(404, 409))
 async def cancel(request: Request, job_id: str) -> JsonResponse[Job]:
     """Remove a job from the queue, or interrupt it as Ctrl-C does; its events report the end."""
     return JsonResponse(app_state(request).jobs.cancel(job_id))
 
 
-@router.post("/{job_id}/retry", openapi_extra=errors(404, 409, 429))
+@router.post("/{job_id}/retry", refusals=errors(404, 409, 429))
 async def retry(request: Request, job_id: str) -> JsonResponse[Job]:
     """Queue a job that has ended again: a download resumes."""
     return JsonResponse(await app_state(request).jobs.retry(job_id))
 
 
-@router.delete("/{job_id}", openapi_extra=errors(404, 409))
+@router.delete("/{job_id}", refusals=errors(404, 409))
 async def forget(request: Request, job_id: str) -> JsonResponse[Job]:
     """Remove a job that has ended, and its log; its results stay."""
     return JsonResponse(app_state(request).jobs.forget(job_id))

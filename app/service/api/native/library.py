@@ -11,8 +11,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated
 
-from fastapi import Request
 from pydantic import AfterValidator, Field, StrictStr
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.engine.messages import EngineConfig
@@ -108,7 +108,7 @@ async def recommend(request: Request) -> JsonResponse[Recommendations]:
     return JsonResponse(await app_state(request).library.recommendations())
 
 
-@router.get("/search", openapi_extra=errors(400, 502))
+@router.get("/search", refusals=errors(400, 502))
 async def search(request: Request, words: str = "", limit: str = "") -> JsonResponse[Repositories]:
     """Models of the hub whose names have all the words, each quant with its verdict for this machine."""
     if not words.strip() or len(words) > _MAX_WORDS:
@@ -121,13 +121,13 @@ async def search(request: Request, words: str = "", limit: str = "") -> JsonResp
     return await while_connected(request, find())
 
 
-@router.get("/show", openapi_extra=errors(400, 404))
+@router.get("/show", refusals=errors(400, 404))
 async def show(request: Request, model: str = "") -> JsonResponse[ModelDescription]:
     """The facts of a model's files, and what was measured of it; empty is the default model."""
     return JsonResponse(await app_state(request).library.show(_name_or_default(request, model)))
 
 
-@router.get("/types", openapi_extra=errors(400, 404))
+@router.get("/types", refusals=errors(400, 404))
 async def types(request: Request, model: str = "") -> JsonResponse[Types]:
     """Size, loss, verdict and speed of a model in each quantization type; empty is the default model."""
     return JsonResponse({"types": await app_state(request).library.types(_name_or_default(request, model))})
@@ -139,13 +139,13 @@ async def machine(request: Request) -> JsonResponse[MachineReport]:
     return JsonResponse(await app_state(request).library.diagnose())
 
 
-@router.post("/import", openapi_extra=errors(404, 409))
+@router.post("/import", refusals=errors(404, 409))
 async def import_model(request: Request, body: ImportBody) -> JsonResponse[PlacementResult]:
     """Import a model into the library, by a link unless its bytes are to be copied."""
     return JsonResponse(await app_state(request).library.place(body.source, body.name, is_copy=body.copy_bytes))
 
 
-@router.post("/remove", openapi_extra=errors(404))
+@router.post("/remove", refusals=errors(404))
 async def remove(request: Request, body: RemoveBody) -> JsonResponse[RemovalResult]:
     """Remove a model from the library, unless it is loaded; only names in the models folder are removed."""
     library = app_state(request).library
@@ -161,7 +161,7 @@ async def remove(request: Request, body: RemoveBody) -> JsonResponse[RemovalResu
     return JsonResponse(replace(removed, dry_run=body.dry_run))
 
 
-@router.post("/unload", openapi_extra=errors(404))
+@router.post("/unload", refusals=errors(404))
 async def unload(request: Request, body: UnloadBody) -> JsonResponse[LoadState]:
     """Unload an idle model until its next use; its memory is freed with the last name that holds it."""
     model = await _serving(request, body.model)
@@ -170,7 +170,7 @@ async def unload(request: Request, body: UnloadBody) -> JsonResponse[LoadState]:
     return JsonResponse(_load_state(model))
 
 
-@router.post("/keep-alive", openapi_extra=errors(404))
+@router.post("/keep-alive", refusals=errors(404))
 async def keep_alive(request: Request, body: KeepAliveBody) -> JsonResponse[LoadState]:
     """Set for how long an idle model stays loaded."""
     idle_s = parse_duration(body.keep_alive)
@@ -235,7 +235,7 @@ class ContextBody(Body):
     n_ctx: Annotated[int, Field(ge=_LEAST_CELLS, le=SETTINGS["ctx"].most)]
 
 
-@router.post("/plan", openapi_extra=errors(404, 502))
+@router.post("/plan", refusals=errors(404, 502))
 async def plan(request: Request, body: PlanBody) -> JsonResponse[PlanReport]:
     """The plan of a model before it is loaded: verdict, bytes by device, speeds, remedies."""
     wanted, models = body.plan_request(), app_state(request).models
@@ -254,7 +254,7 @@ async def plan(request: Request, body: PlanBody) -> JsonResponse[PlanReport]:
     return JsonResponse(replace(report, model=served.ref.id if served else wanted.model))
 
 
-@router.post("/reload", openapi_extra=errors(404))
+@router.post("/reload", refusals=errors(404))
 async def reload(request: Request, body: PlanBody) -> JsonResponse[ModelId]:
     """Load a model with new settings; /status reports the progress. Its running answers fail."""
     wanted = body.plan_request()
@@ -265,7 +265,7 @@ async def reload(request: Request, body: PlanBody) -> JsonResponse[ModelId]:
     return JsonResponse({"id": model.ref.id})
 
 
-@router.post("/context", openapi_extra=errors(404))
+@router.post("/context", refusals=errors(404))
 async def lengthen_context(request: Request, body: ContextBody) -> JsonResponse[ContextLength]:
     """Load a model, or load it again, with a longer context before a prompt needs it.
 

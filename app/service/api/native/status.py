@@ -14,8 +14,8 @@ from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
-from fastapi import Request
 from pydantic import Field, StrictStr
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
@@ -109,7 +109,7 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
     )
 
 
-@router.post("/api/localllm/load", openapi_extra=errors(404))
+@router.post("/api/localllm/load", refusals=errors(404))
 async def load(request: Request, body: LoadBody) -> JsonResponse[ModelId]:
     """Begin to load a model; /status reports the progress."""
     model = await app_state(request).models.load(body.model, body.when_unfit)
@@ -146,7 +146,7 @@ async def forget_prefixes(request: Request, body: ForgetPrefixesBody) -> JsonRes
     return JsonResponse({"n_files": len(files.paths), "n_bytes": files.n_bytes})
 
 
-@router.post("/api/localllm/requests/{response_id}/end-thought", openapi_extra=errors(404))
+@router.post("/api/localllm/requests/{response_id}/end-thought", refusals=errors(404))
 async def end_thought(request: Request, response_id: str) -> JsonResponse[EndedThought]:
     """End the reasoning in a running response of any dialect, by its id, so that its text begins.
 
@@ -335,7 +335,7 @@ async def open_key(request: Request) -> EventStream[MeteredKey]:
     return EventStream(events(), error_body, DONE_EVENTS)
 
 
-@router.get("/api/localllm/metered-keys/{key_id}", openapi_extra=errors(404))
+@router.get("/api/localllm/metered-keys/{key_id}", refusals=errors(404))
 async def key_usage(request: Request, key_id: str) -> JsonResponse[MeteredUsage]:
     """What the requests with a key used so far."""
     meter = app_state(request).metered_keys.of_id(key_id)

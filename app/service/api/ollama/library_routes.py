@@ -12,8 +12,9 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Literal, NoReturn, NotRequired, TypeAlias
 
-from fastapi import Request, Response
 from pydantic import NonNegativeInt
+from starlette.requests import Request
+from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from app.library.external import recipe_of
@@ -72,7 +73,7 @@ def model_not_found(name: str, error: UserError) -> RefusedError:
     return RefusedError(404, "model_not_found", f"model '{name[:80]}' not found.", error.remedy)
 
 
-@router.post("/api/pull", openapi_extra=errors(404, 409, 429, 502))
+@router.post("/api/pull", refusals=errors(404, 409, 429, 502))
 async def pull(request: Request, body: PullBody) -> StatusAnswer:
     """Fetch a model: a name of the catalogue, `hf.co/org/repo:QUANT`, `org/repo`; a local one is left as it is."""
     name = body.model_name.removesuffix(_LATEST)
@@ -89,7 +90,7 @@ async def pull(request: Request, body: PullBody) -> StatusAnswer:
     return await _respond(request, body, _statuses(jobs, job, _pulling))
 
 
-@router.post("/api/create", openapi_extra=errors(404, 409, 429, 502))
+@router.post("/api/create", refusals=errors(404, 409, 429, 502))
 async def create(request: Request, body: CreateBody) -> StatusAnswer:
     """Make a model of a local one: quantized, or under a second name, with a recipe of its own or without."""
     body.check()
@@ -118,7 +119,7 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
     return await _respond(request, body, _with_recipe(statuses, path, recipe))
 
 
-@router.post("/api/copy", openapi_extra=errors(404, 409))
+@router.post("/api/copy", refusals=errors(404, 409))
 async def copy(request: Request, body: CopyBody) -> Response:
     """Give a model a second name, which takes no disk space."""
     source = await find_model(app_state(request).models, body.source)
@@ -127,7 +128,7 @@ async def copy(request: Request, body: CopyBody) -> Response:
     return Response()
 
 
-@router.delete("/api/delete", openapi_extra=errors(404))
+@router.delete("/api/delete", refusals=errors(404))
 async def delete(request: Request, body: ModelBody) -> Response:
     """Remove a model from the library; models of other programs, and the guide, stay."""
     models, library = app_state(request).models, app_state(request).library
@@ -141,7 +142,7 @@ async def delete(request: Request, body: ModelBody) -> Response:
     return Response()
 
 
-@router.post("/api/push", openapi_extra=errors(501))
+@router.post("/api/push", refusals=errors(501))
 async def push() -> NoReturn:
     """Refused: localllm does not publish models."""
     raise RefusedError(501, "not_implemented", "localllm does not publish models.", "Use the command of your hub.")

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from fastapi import Request
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
@@ -84,19 +84,19 @@ _ZED_WITH_CALL_IDS = 213  # source: Zed's crates/ollama, and its pull request 42
 API_VERSION = "0.13.5"  # of the Ollama whose API this is; clients ask for 0.13.4 at least
 
 
-@router.api_route("/", methods=["GET", "HEAD"])
+@router.route("/", "GET", "HEAD")
 async def root() -> PlainTextResponse:
     """The text by which clients recognise Ollama."""
     return PlainTextResponse("Ollama is running")
 
 
-@router.api_route("/api/version", methods=["GET", "HEAD"])
+@router.route("/api/version", "GET", "HEAD")
 async def version() -> JsonResponse[Version]:
     """The version of the API."""
     return JsonResponse({"version": API_VERSION})
 
 
-@router.api_route("/api/tags", methods=["GET", "HEAD"])
+@router.route("/api/tags", "GET", "HEAD")
 async def tags(request: Request) -> JsonResponse[ListResponse]:
     """Every model that a request may name, without files that fail validation."""
     models = app_state(request).models
@@ -117,7 +117,7 @@ async def running(request: Request) -> JsonResponse[ProcessResponse]:
     return JsonResponse({"models": sorted(entries, key=lambda entry: entry["expires_at"], reverse=True)})
 
 
-@router.post("/api/show", openapi_extra=errors(404))
+@router.post("/api/show", refusals=errors(404))
 async def show(request: Request, body: ModelBody) -> JsonResponse[ShowResponse]:
     """The description of one model."""
     models = app_state(request).models
@@ -126,7 +126,7 @@ async def show(request: Request, body: ModelBody) -> JsonResponse[ShowResponse]:
     return JsonResponse(show_response(ref, await models.catalog.facts(ref), recipe, models.serving(ref)))
 
 
-@router.post("/api/chat", openapi_extra=errors(404))
+@router.post("/api/chat", refusals=errors(404))
 async def chat(request: Request, body: OllamaChatBody) -> JsonResponse[ChatResponse] | LineStream[ChatResponse]:
     """The next message of a conversation; without messages the model is loaded or unloaded."""
     model = await _model(request, body)
@@ -138,7 +138,7 @@ async def chat(request: Request, body: OllamaChatBody) -> JsonResponse[ChatRespo
     return await _respond(request, formatter, body, model, lambda: chat_generation(model, turn))
 
 
-@router.post("/api/generate", openapi_extra=errors(404, 501))
+@router.post("/api/generate", refusals=errors(404, 501))
 async def generate(
     request: Request, body: OllamaGenerateBody
 ) -> JsonResponse[GenerateResponse] | LineStream[GenerateResponse]:
@@ -161,7 +161,7 @@ async def generate(
     return await _respond(request, formatter, body, model, prepare)
 
 
-@router.post("/api/embed", openapi_extra=errors(404))
+@router.post("/api/embed", refusals=errors(404))
 async def embed(request: Request, body: EmbedBody) -> JsonResponse[EmbedResponse]:
     """A vector of length 1 for each input."""
     model = await _model(request, body, task="vectors")
@@ -180,7 +180,7 @@ async def embed(request: Request, body: EmbedBody) -> JsonResponse[EmbedResponse
     return await while_connected(request, answer())
 
 
-@router.post("/api/embeddings", openapi_extra=errors(404))
+@router.post("/api/embeddings", refusals=errors(404))
 async def embeddings(request: Request, body: EmbedBody) -> JsonResponse[EmbeddingsResponse]:
     """The vector of one prompt."""
     model = await _model(request, body, task="vectors")

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, NotRequired
 
-from fastapi import Request
 from pydantic import NonNegativeInt
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.common.answer_text import NO_REASONING, reasoning_tags_of
@@ -226,8 +226,8 @@ def error_body(error: UserError, *, hide_paths: bool = True) -> OpenAiError | An
     return openai_error(error, hide_paths=hide_paths)
 
 
-@router.get("/v1/models", openapi_extra=errors(400))
-@router.get("/models", openapi_extra=errors(400))
+@router.get("/v1/models", refusals=errors(400))
+@router.get("/models", refusals=errors(400))
 async def list_models(
     request: Request, limit: str = "", after_id: str = "", before_id: str = ""
 ) -> JsonResponse[ModelList | AnthropicModelList]:
@@ -242,8 +242,8 @@ async def list_models(
     return JsonResponse({"object": "list", "data": [_model_entry(entry) for entry in entries]})
 
 
-@router.get("/v1/models/{model_id:path}", openapi_extra=errors(404))
-@router.get("/models/{model_id:path}", openapi_extra=errors(404))
+@router.get("/v1/models/{model_id:path}", refusals=errors(404))
+@router.get("/models/{model_id:path}", refusals=errors(404))
 async def retrieve_model(request: Request, model_id: str) -> JsonResponse[Model | AnthropicModel]:
     """One model, by any of its names."""
     models = app_state(request).models

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Annotated, Literal, NotRequired, TypeAlias, TypeVar
 
-from fastapi import Request
 from pydantic import Field, NonNegativeInt, StrictStr
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.engine.messages import Reranked
@@ -55,8 +55,8 @@ ChatResponse: TypeAlias = JsonResponse[ChatCompletion] | EventStream[ChatChunk]
 TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]
 
 
-@router.post("/v1/chat/completions", openapi_extra=errors(404))
-@router.post("/chat/completions", openapi_extra=errors(404))
+@router.post("/v1/chat/completions", refusals=errors(404))
+@router.post("/chat/completions", refusals=errors(404))
 async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatResponse:
     """The next message of a conversation."""
     model = await model_of(request, body.model or "", body.idle_limit)
@@ -64,8 +64,8 @@ async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatRe
     return await _respond(request, ChatFormatter, body, model, lambda: chat_generation(model, turn))
 
 
-@router.post("/v1/chat/completions/input_tokens", openapi_extra=errors(404))
-@router.post("/chat/completions/input_tokens", openapi_extra=errors(404))
+@router.post("/v1/chat/completions/input_tokens", refusals=errors(404))
+@router.post("/chat/completions/input_tokens", refusals=errors(404))
 async def chat_input_tokens(request: Request, body: ChatCompletionBody) -> JsonResponse[InputTokens]:
     """The number of tokens that the prompt of a request would have, as llama-server has it."""
     model = await model_of(request, body.model or "", body.idle_limit)
@@ -79,7 +79,7 @@ async def input_tokens_of(request: Request, model: ServedModel, turn: ChatTurn) 
     return await while_connected(request, count())
 
 
-@router.post("/v1/completions", openapi_extra=errors(404, 501))
+@router.post("/v1/completions", refusals=errors(404, 501))
 async def completions(request: Request, body: CompletionBody) -> TextResponse:
     """The continuation of a text, or the text between two."""
     model = await model_of(request, body.model or "", body.idle_limit)
@@ -98,8 +98,8 @@ async def completions(request: Request, body: CompletionBody) -> TextResponse:
     return await _respond(request, TextFormatter, body, model, prepare, echoed)
 
 
-@router.post("/v1/fim/completions", openapi_extra=errors(404, 501))
-@router.post("/fim/completions", openapi_extra=errors(404, 501))
+@router.post("/v1/fim/completions", refusals=errors(404, 501))
+@router.post("/fim/completions", refusals=errors(404, 501))
 async def fim_completions(request: Request, body: FimBody) -> ChatResponse:
     """The text between two, as Mistral has it: in the form of a chat's answer."""
     model = await model_of(request, body.model or "", body.idle_limit)
@@ -233,7 +233,7 @@ class Ranking(TypedDict):
     results: list[_Rank]
 
 
-@router.post("/v1/embeddings", openapi_extra=errors(404))
+@router.post("/v1/embeddings", refusals=errors(404))
 async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[EmbeddingList]:
     """A vector of length 1 for each input."""
     model = await model_of(request, body.model, body.idle_limit, task="vectors")
@@ -258,10 +258,10 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
     return await while_connected(request, answer())
 
 
-@router.post("/v1/rerank", openapi_extra=errors(404))
-@router.post("/v1/reranking", openapi_extra=errors(404))
-@router.post("/rerank", openapi_extra=errors(404))
-@router.post("/reranking", openapi_extra=errors(404))
+@router.post("/v1/rerank", refusals=errors(404))
+@router.post("/v1/reranking", refusals=errors(404))
+@router.post("/rerank", refusals=errors(404))
+@router.post("/reranking", refusals=errors(404))
 async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking | list[TextRank]]:
     """The documents' scores, the best first."""
     documents = body.ranked()

@@ -9,8 +9,8 @@ import time
 from typing import Any, Literal, cast
 from uuid import uuid4
 
-from fastapi import Request
 from pydantic import NonNegativeInt
+from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.protocol.errors import RequestError
@@ -37,8 +37,8 @@ class DeletedResponse(TypedDict):
     deleted: Literal[True]
 
 
-@router.post("/v1/responses", openapi_extra=errors(404, 429))
-@router.post("/responses", openapi_extra=errors(404, 429))
+@router.post("/v1/responses", refusals=errors(404, 429))
+@router.post("/responses", refusals=errors(404, 429))
 async def responses(
     request: Request, body: ResponsesBody
 ) -> JsonResponse[ResponseObject] | EventStream[dict[str, Any]]:
@@ -61,8 +61,8 @@ async def responses(
     return await while_connected(request, exchange.whole())
 
 
-@router.post("/v1/responses/input_tokens", openapi_extra=errors(404))
-@router.post("/responses/input_tokens", openapi_extra=errors(404))
+@router.post("/v1/responses/input_tokens", refusals=errors(404))
+@router.post("/responses/input_tokens", refusals=errors(404))
 async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[InputTokens]:
     """The number of tokens that the prompt of a request would have."""
     state = app_state(request)
@@ -72,7 +72,7 @@ async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[
     return await input_tokens_of(request, model, turn)
 
 
-@router.get("/v1/responses/{response_id}", openapi_extra=errors(400, 404))
+@router.get("/v1/responses/{response_id}", refusals=errors(400, 404))
 async def response(
     request: Request, response_id: str, stream: str = "", starting_after: str = ""
 ) -> JsonResponse[ResponseObject] | EventStream[dict[str, Any]]:
@@ -86,7 +86,7 @@ async def response(
     return JsonResponse(run.response if run else await _stored(request, response_id))
 
 
-@router.delete("/v1/responses/{response_id}", openapi_extra=errors(404))
+@router.delete("/v1/responses/{response_id}", refusals=errors(404))
 async def delete_response(request: Request, response_id: str) -> JsonResponse[DeletedResponse]:
     """Delete a stored response, and end it if it is in the background."""
     state = app_state(request)
@@ -96,7 +96,7 @@ async def delete_response(request: Request, response_id: str) -> JsonResponse[De
     return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
 
-@router.post("/v1/responses/{response_id}/cancel", openapi_extra=errors(400, 404))
+@router.post("/v1/responses/{response_id}/cancel", refusals=errors(400, 404))
 async def cancel_response(request: Request, response_id: str) -> JsonResponse[ResponseObject]:
     """Cancel a response in the background; one that has ended stays as it is."""
     run = app_state(request).runs.find(response_id)
@@ -109,7 +109,7 @@ async def cancel_response(request: Request, response_id: str) -> JsonResponse[Re
     return JsonResponse(run.response)
 
 
-@router.get("/v1/responses/{response_id}/input_items", openapi_extra=errors(400, 404))
+@router.get("/v1/responses/{response_id}/input_items", refusals=errors(400, 404))
 async def input_items(
     request: Request, response_id: str, limit: str = "", order: str = "", after: str = ""
 ) -> JsonResponse[ItemList]:
@@ -181,13 +181,13 @@ async def create_conversation(request: Request, body: ConversationBody) -> JsonR
     return JsonResponse(conversation)
 
 
-@router.get("/v1/conversations/{conversation_id}", openapi_extra=errors(404))
+@router.get("/v1/conversations/{conversation_id}", refusals=errors(404))
 async def conversation(request: Request, conversation_id: str) -> JsonResponse[Conversation]:
     """A conversation without its items."""
     return JsonResponse(await _conversation_of(request, conversation_id))
 
 
-@router.post("/v1/conversations/{conversation_id}", openapi_extra=errors(404))
+@router.post("/v1/conversations/{conversation_id}", refusals=errors(404))
 async def change_conversation(
     request: Request, conversation_id: str, body: ConversationChange
 ) -> JsonResponse[Conversation]:
@@ -198,7 +198,7 @@ async def change_conversation(
     return JsonResponse(changed)
 
 
-@router.delete("/v1/conversations/{conversation_id}", openapi_extra=errors(404))
+@router.delete("/v1/conversations/{conversation_id}", refusals=errors(404))
 async def delete_conversation(request: Request, conversation_id: str) -> JsonResponse[DeletedConversation]:
     """Delete a conversation with its items; responses that were stored stay."""
     if not await app_state(request).responses.remove(Kind.CONVERSATION, conversation_id):
@@ -206,7 +206,7 @@ async def delete_conversation(request: Request, conversation_id: str) -> JsonRes
     return JsonResponse({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
 
-@router.get("/v1/conversations/{conversation_id}/items", openapi_extra=errors(400, 404))
+@router.get("/v1/conversations/{conversation_id}/items", refusals=errors(400, 404))
 async def conversation_items(
     request: Request, conversation_id: str, limit: str = "", order: str = "", after: str = ""
 ) -> JsonResponse[ItemList]:
@@ -215,7 +215,7 @@ async def conversation_items(
     return JsonResponse(page_of(await _items_of(request, Kind.CONVERSATION, conversation_id), page))
 
 
-@router.post("/v1/conversations/{conversation_id}/items", openapi_extra=errors(404))
+@router.post("/v1/conversations/{conversation_id}/items", refusals=errors(404))
 async def add_items(request: Request, conversation_id: str, body: NewItemsBody) -> JsonResponse[ItemList]:
     """Add items to a conversation."""
     store = app_state(request).responses
@@ -225,7 +225,7 @@ async def add_items(request: Request, conversation_id: str, body: NewItemsBody) 
     return JsonResponse(list_of(items))
 
 
-@router.get("/v1/conversations/{conversation_id}/items/{item_id}", openapi_extra=errors(404))
+@router.get("/v1/conversations/{conversation_id}/items/{item_id}", refusals=errors(404))
 async def conversation_item(request: Request, conversation_id: str, item_id: str) -> JsonResponse[dict[str, Any]]:
     """One item of a conversation."""
     for item in await _items_of(request, Kind.CONVERSATION, conversation_id):
@@ -234,7 +234,7 @@ async def conversation_item(request: Request, conversation_id: str, item_id: str
     raise _no_item(item_id)
 
 
-@router.delete("/v1/conversations/{conversation_id}/items/{item_id}", openapi_extra=errors(404))
+@router.delete("/v1/conversations/{conversation_id}/items/{item_id}", refusals=errors(404))
 async def delete_item(request: Request, conversation_id: str, item_id: str) -> JsonResponse[Conversation]:
     """Remove an item from a conversation, and return the conversation."""
     found = await _conversation_of(request, conversation_id)

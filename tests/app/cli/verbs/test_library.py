@@ -103,7 +103,7 @@ def test_a_list_loads_nothing_native_and_no_network(home: Path, models: Path) ->
     command = [sys.executable, "-P", "-c", TELLS_MODULES, "ls"]
     done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=30, check=False)
     assert done.returncode == 0, done.stderr
-    heavy = {"llama_cpp", "numpy", "psutil", "gguf", "httpx", "fastapi", "textual"}
+    heavy = {"llama_cpp", "numpy", "psutil", "gguf", "httpx", "starlette", "textual"}
     assert heavy & set(done.stderr.split()) == set()
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
@@ -17,6 +16,7 @@ from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, own_key
 from app.service.application import _ROUTE_MODULES
 from app.service.http.errors import RefusedError
 from app.service.http.guard import Guard, GuardPolicy, check, policy_of
+from app.service.http.routing import Route
 from app.service.http.streaming import JsonResponse
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
@@ -161,7 +161,7 @@ def test_a_declared_length_over_the_cap_is_refused_before_it_is_read() -> None:
 
 
 BEYOND = ("host", "192.168.1.5:11500")
-PATHS = [route.path for surface in _ROUTE_MODULES for route in surface.router.routes if isinstance(route, APIRoute)]
+PATHS = [route.path for surface in _ROUTE_MODULES for route in surface.router.routes if isinstance(route, Route)]
 MANAGING = {path for path in PATHS if path.startswith(("/api/localllm/", "/api/v1/models/"))} - {
     "/api/localllm/status"
 } | {f"/api/{verb}" for verb in ("pull", "push", "create", "copy", "delete")}

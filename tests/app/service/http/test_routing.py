@@ -8,10 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI, Request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 
 from app.protocol.errors import RequestError
@@ -36,11 +37,11 @@ class Text(BaseModel):
 router = Router(prefix="/x")
 
 
-@router.post("/echo", status_code=201, openapi_extra=errors(404))
-async def echo(request: Request, body: Text, times: int = 1) -> JsonResponse[list[str]] | EventStream[int]:
+@router.post("/echo", status_code=201, refusals=errors(404))
+async def echo(request: Request, body: Text, times: str = "1") -> JsonResponse[list[str]] | EventStream[int]:
     """Repeat a text."""
     assert request.method == "POST"
-    return JsonResponse([body.text] * times, 201)
+    return JsonResponse([body.text] * int(times), 201)
 
 
 @router.get("/plain")
@@ -50,9 +51,9 @@ async def plain() -> PlainTextResponse:
 
 @pytest.fixture
 async def http() -> httpx.AsyncClient:
-    app = FastAPI()
-    app.include_router(router)
-    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(Starlette(routes=router.routes)), base_url="http://localhost"
+    )
 
 
 async def test_a_route_receives_its_body_and_its_query(http: httpx.AsyncClient) -> None:
