@@ -39,11 +39,12 @@ _CANCEL = "cancel"  # no name of a type
 _GUIDE = "guide"
 _SEEN = "welcome-seen"
 _N_OFFERS = 3
+_SLOW_TPS = 5.0  # slower than anybody reads
 _ROLES = {"chat": "chat", "small": "fast", "code": "code"}  # in the order in which they are offered
 _HELLO = (
     "localllm runs language models on this machine, offline.\n"
     "The guide, a tiny built-in model, answers questions about localllm.\n"
-    "These larger models suit this machine; chat while one downloads:\n"
+    "Larger models for this machine; chat while one downloads:\n"
 )
 
 
@@ -219,10 +220,12 @@ class WelcomeScreen(ModalScreen[bool]):
 
 
 def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
-    """Return up to three recommendations, one per popular role, without repetition. The default comes first: one that
-    is fast enough, else the fastest."""
+    """Return up to three recommendations, one per popular role, without repetition, and no slow one where another is
+    quick. The default comes first: one that is fast enough, else the fastest."""
     by_role = {each.role: each for each in found}
     wanted = [by_role[role] for role in _ROLES if role in by_role]
+    if any(each.keeps_pace for each in wanted):
+        wanted = [each for each in wanted if (each.quant.fit.decode_tps or _SLOW_TPS) >= _SLOW_TPS]
     offers = tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
     quick = [offer for offer in offers if offer.keeps_pace]
     default = quick[:1] or [max(offers, key=lambda offer: offer.quant.fit.decode_tps or 0.0)] if offers else []

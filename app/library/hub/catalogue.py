@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -29,6 +30,7 @@ _REPO = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TEXT = re.compile(r".{1,80}")
 _MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
 _ADDRESS = re.compile(r"https://[\w.-]+/[\w./@+#=?-]+")
+_N_SIMILAR, _LEAST_SIMILAR = 3, 0.75  # the share of letters that two similar names have in common
 _NEW_MONTHS = 6  # a catalogue older than this misses models that people fetch
 
 
@@ -92,15 +94,38 @@ def catalogue_notice(dated: date, today: date) -> str:
 
 
 def catalogue_model(name: str) -> CatalogueModel:
-    """Return the model called `name`. Raises UsageError that lists all."""
+    """Return the model called `name`. Raises UsageError that lists those with a similar name, all where none has."""
     models = {model.name: model for model in read_catalogue().models}
     if name.lower() not in models:
-        remedy = f"It has {', '.join(models)}. Other models are org/repo."
+        if near := similar_names(name, list(models)):
+            remedy = f"The nearest: {', '.join(near)}. Try `localllm pull {near[0]}`, or org/repo for other models."
+        else:
+            remedy = f"It has {', '.join(models)}. Other models are org/repo."
         raise UsageError(f"The catalogue has no model {name!r}.", remedy)
     return models[name.lower()]
 
 
+<<<<<<< HEAD
 def resolve_reference(text: str, endpoint: str) -> HubReference | PackageReference:
+=======
+def similar_names(name: str, known: Sequence[str]) -> list[str]:
+    """Return up to three of `known` that `name` may mean, the likeliest first: names of Ollama (qwen3:0.6b), other
+    separators, a missing size, a slip of the keyboard."""
+    wanted = _letters(name)
+    alike = [each for each in known if _letters(each) == wanted]
+    begin = [each for each in known if len(wanted) > 2 and _letters(each).startswith(wanted)]
+    by_letters = {_letters(each): each for each in known}
+    close = [by_letters[each] for each in get_close_matches(wanted, by_letters, _N_SIMILAR, _LEAST_SIMILAR)]
+    return list(dict.fromkeys([*alike, *begin, *close]))[:_N_SIMILAR]
+
+
+def _letters(name: str) -> str:
+    name = name.lower().removesuffix(":latest")
+    return "".join(character for character in name if character.isalnum())
+
+
+def resolve_reference(text: str, endpoint: str) -> RepoReference | FileReference | UrlReference:
+>>>>>>> 3626f572 (Recommend what a small machine can run, and leave the system its memory)
     """Parse a reference and replace a name of the catalogue by its repository. Raises UsageError."""
     reference = parse_reference(text, endpoint)
     if isinstance(reference, CatalogueReference):

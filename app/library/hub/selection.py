@@ -34,6 +34,7 @@ from app.library.machine_fit.planning import (
     choose_quant,
     keeps_pace,
     speed_of,
+    without_system,
 )
 from app.protocol.library import Quant, Recommendation, Recommended
 from app.settings.settings import Settings
@@ -51,8 +52,15 @@ _DYNAMIC = "UD-"  # Unsloth's quants, whose types follow measured importance
 _SEPARATORS = re.compile(r"[-._]+")
 _SPELLINGS = {"F16": ("F16", "FP16"), "F32": ("F32", "FP32")}
 # Tokens a second that a model should reach: completions must keep up with typing, a small model must gain speed, and
-# texts are embedded and ranked by the hundred.
-_PACES_TPS = {Role.CODE: 25.0, Role.SMALL: 25.0, Role.EMBEDDING: 50.0, Role.RERANKING: 50.0}  # others are comfortable
+# texts are embedded and ranked by the hundred. A chat has small models to fall back on, so its pace is what a reader
+# still puts up with: just above it, a model of 35B serves better than one of 2B that is comfortable.
+_PACES_TPS = {
+    Role.CHAT: 10.0,
+    Role.CODE: 25.0,
+    Role.SMALL: 25.0,
+    Role.EMBEDDING: 50.0,
+    Role.RERANKING: 50.0,
+}  # others are comfortable
 _SAME_SIZE = 1.4  # models are of one size class when neither has more times the parameters of the other
 
 
@@ -217,7 +225,9 @@ def recommend_each(
 ) -> tuple[Recommendation, ...]:
     """Recommend for each role the first of `models` (best first) that has it, fits here and is fast enough for it. If
     none is, recommend the first that is nearly as fast as the fastest that runs. A newer one of the same size and speed
-    goes before either. The fits of a model, which take time, are computed once."""
+    goes before either. Memory for the system and other programs is left free. The fits of a model, which take time, are
+    computed once."""
+    here = replace(here, machine=without_system(here.machine))
 
     @cache
     def fitted(index: int) -> _Fitted:

@@ -43,6 +43,9 @@ _HOW = "Write it like --vram GPU0=8GiB@900GB/s, or --vram 'RTX 3060=12GiB'."
 _PER_SECOND = "/s"
 
 
+_SYSTEM_BYTES, _SYSTEM_SHARE = 4 << 30, 4  # what a desktop and its programs take: 4 GiB, a quarter of a small machine
+
+
 @dataclass(frozen=True, slots=True)
 class PlanningContext:
     machine: Machine
@@ -148,10 +151,20 @@ def keeps_pace(quant: Quant, pace_tps: float) -> bool:
     return quant.fit.runs_well and (quant.fit.decode_tps is None or quant.fit.decode_tps >= pace_tps)
 
 
+def without_system(machine: Machine) -> Machine:
+    """Return `machine` with what its system and the programs beside a model need left free: a machine that has just
+    been started, or is only described, reports more free memory than it will have."""
+    host = machine.host
+    for_models = host.total_bytes - min(_SYSTEM_BYTES, host.total_bytes // _SYSTEM_SHARE)
+    if not host.total_bytes or host.free_bytes <= for_models:
+        return machine
+    return replace(machine, host=replace(host, free_bytes=for_models))
+
+
 def parse_machine(here: Callable[[], Machine], vram: Sequence[str], ram: str | None) -> Machine:
-    """Return a machine with the given GPUs and memory, all of it free; the rest comes from `here`. `here` is called
-    only if something is missing, because it takes a second. Memory without a speed gets this machine's, a GPU without
-    one that of its name. Raises UsageError."""
+    """Return a machine with the given GPUs and memory, all of it free but for the system's part; the rest comes from
+    `here`. `here` is called only if something is missing, because it takes a second. Memory without a speed gets this
+    machine's, a GPU without one that of its name. Raises UsageError."""
     gpus: list[Device] = []
     for text in vram:
         name, found, memory = text.partition("=")
@@ -163,12 +176,13 @@ def parse_machine(here: Callable[[], Machine], vram: Sequence[str], ram: str | N
         raise UsageError("Two GPUs have the same name.", _HOW)
     n_bytes, bytes_per_s = _memory(ram) if ram is not None else (0, None)
     if gpus and bytes_per_s:
-        return Machine(_device(HOST_NAME, DeviceKind.CPU, n_bytes, bytes_per_s), tuple(gpus))
+        return without_system(Machine(_device(HOST_NAME, DeviceKind.CPU, n_bytes, bytes_per_s), tuple(gpus)))
     known = here()
     host, bytes_per_s = known.host, bytes_per_s or known.host.bytes_per_s
     if ram is not None:
         host = _device(HOST_NAME, DeviceKind.CPU, n_bytes, bytes_per_s)
-    return Machine(host, tuple(gpus) or known.gpus)
+    machine = Machine(host, tuple(gpus) or known.gpus)
+    return machine if ram is None else without_system(machine)
 
 
 def _device(name: str, kind: DeviceKind, n_bytes: int, bytes_per_s: float | None) -> Device:
