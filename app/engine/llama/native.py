@@ -27,6 +27,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._utils import errnull_file, outnull_file
 
 from app.engine.backend import MemoryShortError
+from app.engine.llama.backend_files import load_backends
 from app.protocol.errors import RequestError
 from offload.format import format_memory
 from quantizer.system.errors import EngineError, redact_paths
@@ -188,6 +189,22 @@ def ggml_function(name: str, *types: Any) -> Any:
     raise EngineError(f"This build of llama.cpp has no {name}.", "Install llama-cpp-python again.")
 
 
+@cache
+def cpu_variants() -> tuple[str, ...]:
+    """Load the backends of a library that keeps them in files; called once when this module is imported. Return the
+    variants of the processor's backend that this one can run, the best first; none of a library built for one kind."""
+    native_log()  # else llama.cpp prints each file that it loads
+    package = Path(lib.__file__).parent
+    # Its CMake installs them into the folder of programs, `bin` beside the package, unless CMAKE_INSTALL_BINDIR is set.
+    return load_backends(ggml_function, (package / "lib", package.parent / "bin"))
+
+
+def system_info() -> str:
+    """Return the backends of this build and the features that they were built with, as llama.cpp lists them."""
+    words: bytes = lib.llama_print_system_info()
+    return words.decode("utf-8", "replace").strip(" |")
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A buffer: the `name` of its memory, its kind (model, KV, RS or compute), its bytes, exact to 0.01 MiB."""
@@ -223,3 +240,6 @@ def tokenize(vocab: int, text: str, add_special: bool, parse_special: bool) -> l
     if n_tokens < 0:
         raise EngineError("The text could not be tokenized.", "Send it in smaller parts.")
     return list(tokens[:n_tokens])
+
+
+cpu_variants()  # before anything asks for a device

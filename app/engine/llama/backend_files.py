@@ -1,0 +1,68 @@
+"""The backends of a llama.cpp that keeps them in files (GGML_BACKEND_DL), and which of them are loaded.
+
+Such a library has no backend, not even the processor's, until somebody loads it. With GGML_CPU_ALL_VARIANTS the
+processor's is there once for each generation of processors, and each file knows whether this one can run it. Source:
+`ggml_backend_load_best` in ggml/src/ggml-backend-reg.cpp as vendored in llama-cpp-python 0.3.36. Independent of
+llama_cpp.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any
+
+# The variant that a process loads instead of the best one, such as "haswell". The self-test sets it where the best one
+# crashes (`app.engine.load.self_test`), for this process and its children; a user may set it, too.
+CPU_VARIANT = "LOCALLLM_CPU_VARIANT"
+
+_FILE = re.compile(r"(?:lib)?ggml-(?P<name>.+)\.(?:so|dll)$")
+_CPU = "cpu-"
+_BASE = "base"  # no backend, but what all of them share
+
+
+def load_backends(
+    ggml_function: Callable[..., Any], folders: Iterable[Path], environment: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """Load the backends that lie in the first of `folders` with one for processors, unless they are linked in already.
+    Return the processor's variants that this processor can run, the best first; none where there is one only."""
+    if ggml_function("ggml_backend_reg_count", c_size_t)():
+        return ()
+    for folder in folders:
+        files = dict(_backend_files(folder))
+        if not any(name.startswith(_CPU) or f"{name}-" == _CPU for name in files):
+            continue
+        variants = _by_score({name.removeprefix(_CPU): path for name, path in files.items() if name.startswith(_CPU)})
+        chosen = environment.get(CPU_VARIANT, "")
+        if chosen in variants:
+            # Not by llama.cpp's own choice and then another: initializing a variant runs its code.
+            load = ggml_function("ggml_backend_load", c_void_p, c_char_p)
+            others = [path for name, path in files.items() if not name.startswith(_CPU)]
+            for path in (*others, files[_CPU + chosen]):  # GPUs come first, as llama.cpp expects them
+                load(os.fsencode(path))
+        else:
+            ggml_function("ggml_backend_load_all_from_path", None, c_char_p)(os.fsencode(folder))
+        return variants
+    return ()
+
+
+def _backend_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield each backend's name, such as "rpc" or "cpu-haswell", with its file."""
+    for path in sorted(folder.glob("*ggml-*")):
+        if (match := _FILE.match(path.name)) and match["name"] != _BASE:
+            yield match["name"], path
+
+
+def _by_score(variants: Mapping[str, Path]) -> tuple[str, ...]:
+    scores: dict[str, int] = {}
+    for name, path in variants.items():
+        with suppress(OSError, AttributeError):  # of another platform, or not a variant: llama.cpp ignores it as well
+            score = ctypes.CDLL(str(path)).ggml_backend_score
+            score.restype, score.argtypes = c_int, ()
+            scores[name] = score()
+    return tuple(sorted((name for name, score in scores.items() if score > 0), key=lambda name: -scores[name]))
