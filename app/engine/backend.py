@@ -108,6 +108,9 @@ class Backend(Protocol):
     def set_adapters(self, adapters: AdapterSet) -> None:
         """Use `adapters`, by the keys of `facts.adapters`, in all decodes from now on."""
 
+    def set_threads(self, n_threads: int) -> None:
+        """Compute with `n_threads` from the next decode on."""
+
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         """Compute `chunks` as one batch of at most `facts.n_batch` tokens. Row r of a later `Sampler.sample` is the
         r-th token of the batch. Raises EngineError when the batch is fatal."""

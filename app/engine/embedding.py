@@ -63,6 +63,9 @@ class Embedder(Protocol):
         """Compute `chunks` as one batch; return the pooled vector of each, shape (n_chunks, n_dimensions). Raises
         EngineError when the batch cannot be computed; then all unfinished texts are lost."""
 
+    def set_threads(self, n_threads: int) -> None:
+        """Compute with `n_threads` from the next batch on."""
+
     def forget(self, sequence_id: int) -> None:
         """Free the cells of an unfinished text."""
 
@@ -133,9 +136,16 @@ class EmbeddingQueue:
         self._new_embedder = new_embedder
         self._emit = emit
         self._made: Embedder | None = None
+        self._n_threads = 0  # 0: those that the embedder is made with
         self._calls: list[_Call] = []  # the next one first
         self._carried: _Text | None = None  # unfinished, or too long for the rest of the last batch
         self._free_ids: list[int] = []
+
+    def set_threads(self, n_threads: int) -> None:
+        """Compute with `n_threads` from the next batch on, also with an embedder that is made later."""
+        self._n_threads = n_threads
+        if self._made is not None:
+            self._made.set_threads(n_threads)
 
     @property
     def is_idle(self) -> bool:
@@ -182,6 +192,8 @@ class EmbeddingQueue:
     def _embedder(self) -> Embedder:
         if self._made is None:
             self._made = self._new_embedder()
+            if self._n_threads:
+                self._made.set_threads(self._n_threads)
             self._free_ids = list(range(self._made.facts.n_sequences))
         return self._made
 

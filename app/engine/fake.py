@@ -143,6 +143,9 @@ class FakeBackend:
         """Make cells, and what depends on them, different under every adapter set."""
         self._adapter_code = _ADAPTER_UNIT * zlib.crc32(repr(adapters).encode()) if adapters else 0
 
+    def set_threads(self, n_threads: int) -> None:
+        """Compute as before: there are no threads."""
+
     def decode(self, chunks: Sequence[Chunk]) -> DecodeStatus:
         n_tokens = sum(len(chunk.tokens) for chunk in chunks)
         assert 0 < n_tokens <= self.facts.n_batch, "the batch fits n_batch"
@@ -436,6 +439,9 @@ class FakeEmbedder:
         assert len({chunk.sequence_id for chunk in chunks}) == len(chunks), "each text is in a batch once"
         assert all(0 <= chunk.sequence_id < self.facts.n_sequences for chunk in chunks), "each text has a place"
         return np.stack([self._pooled(chunk) for chunk in chunks])
+
+    def set_threads(self, n_threads: int) -> None:
+        """Compute as before: there are no threads."""
 
     def forget(self, sequence_id: int) -> None:
         self._cells.pop(sequence_id, None)

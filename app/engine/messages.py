@@ -17,7 +17,7 @@ from app.engine.loop.counters import Counters
 from app.engine.request import Adapter, FinishReason, MediaInput, Request, Timings, TokenLogprob, Usage
 from app.protocol import codec
 from app.protocol.plan import Plan
-from app.protocol.status import LoadedSetting, Occupancy
+from app.protocol.status import LoadedSetting, Occupancy, ThreadUse
 from quantizer.system.errors import ErrorInfo
 
 MAX_MESSAGE_BYTES = 256 << 20
@@ -299,6 +299,7 @@ class EngineMetrics:
     counters: Counters
     occupancy: Occupancy
     running: tuple[AnswerProgress, ...] = ()
+    threads: ThreadUse | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class Worker:
         while (message := messages.read_message(self._read)) is not None:
             engine = self._engine  # what cannot wait for the step that is running
             if engine is not None and isinstance(message, messages.GetMetrics):
-                metrics = (engine.counters, engine.occupancy, engine.running)
+                metrics = (engine.counters, engine.occupancy, engine.running, engine.thread_use)
                 self.send(messages.EngineMetrics(message.call_id, *metrics))
                 continue
             if engine is not None and isinstance(message, messages.Abort):
@@ -146,9 +146,14 @@ class Worker:
             loaded.draft_sources,
             self._media,
             shifts_context=load.config.context_shift,
+            threads=loaded.threads,
         )
         embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
         loaded.owned.callback(embeddings.close)
+        if loaded.threads is not None:
+            # A speed with fewer threads says nothing about one with all of them.
+            loaded.threads.on_change(lambda _n_threads: self._speed_sampler.disturb())
+            loaded.threads.on_change(embeddings.set_threads)
         drafts = describe_drafts(tuple(self._engine.counters.drafts), has_draft_model=bool(load.config.draft_path))
         self.send(messages.Ready(loaded.backend.facts, (*loaded.settings, drafts)))
         return self._engine, embeddings
@@ -163,6 +168,8 @@ class Worker:
                 counters.depth_sum // n_decode,
                 counters.n_answer_step_tokens / max(1, counters.n_answer_steps) or 1.0,
             )
+            if loaded.threads is not None:
+                loaded.threads.restore()  # the costs that the next load begins with
             loaded.record_use(workload, loaded.step_cost.ratios)
 
     def _emit(self, event: Event) -> None:
@@ -207,7 +214,8 @@ class Worker:
             return
         match message:
             case Request():
-                self._speed_sampler.begin(message, is_alone=engine.is_idle and embeddings.is_idle)
+                is_alone = engine.is_idle and embeddings.is_idle and not engine.has_fewer_threads
+                self._speed_sampler.begin(message, is_alone=is_alone)
                 engine.submit(message)
             case messages.Abort(request_id):
                 self._abort(request_id, engine, embeddings)

@@ -52,6 +52,21 @@ class Occupancy:
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadUse:
+    """The threads that compute now, of at most `n_most`, and the share of the processors that others took at the last
+    look, None before it."""
+
+    n_threads: int
+    n_most: int
+    others_share: float | None = None
+
+    @property
+    def is_machine_busy(self) -> bool:
+        """Whether other programs leave this engine fewer processors than it could use."""
+        return self.n_threads < self.n_most
+
+
+@dataclass(frozen=True, slots=True)
 class LoadedSetting:
     """A setting that a loaded model runs with. `source` says who chose it, `reason` why, with the measured figures.
     "option" is the user's choice, "measured" that of `localllm tune` or of idle moments, "default" the one before any
@@ -75,7 +90,8 @@ class ModelStatus:
     engine cannot report them, `plan` until loading has one. `n_bytes` is the memory of its worker, 0 where unknown.
     `shares_with` are other names of its file that use the same engine: its figures are theirs too. `settings` are what
     a loaded model runs with, empty for any other. It `sees` pictures and `hears` sounds; None is unknown. The context
-    of one that `can_grow` becomes longer than `n_ctx` where a prompt needs it, if there is memory.
+    of one that `can_grow` becomes longer than `n_ctx` where a prompt needs it, if there is memory. `threads` compute
+    now, fewer than it was loaded with where the machine is busy; None where their number is fixed.
     """
 
     id: str
@@ -96,6 +112,7 @@ class ModelStatus:
     sees: bool | None = None
     hears: bool | None = None
     can_grow: bool = False
+    threads: ThreadUse | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

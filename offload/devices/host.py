@@ -1,5 +1,7 @@
 """The processor of this machine: its name, the cores and the memory that models may use, and its present load.
 
+Cores are those on which this process may run, or the time of as many where a container has a quota.
+
 Memory is the system's, or less where a container or the process's limits allow less. Source: the kernel's documents of
 cgroup v1 (memory.limit_in_bytes, and memory.memsw.limit_in_bytes, which counts swap too) and v2 (memory.max;
 memory.high, above which the system slows the group down). No plan counts on swap, so v2's memory.swap.max is ignored,
@@ -11,9 +13,11 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -59,14 +63,58 @@ def has_avx2() -> bool | None:
 
 
 def default_threads() -> int:
-    """Return the physical cores that this process may use: hyper-threads only wait for the same memory."""
+    """Return the physical cores that this process may use: hyper-threads only wait for the same memory, and a slow core
+    makes the fast ones wait at each barrier."""
     usable = usable_processors()
-    return max(1, min(usable, psutil.cpu_count(logical=False) or usable))
+    cores = performance_cores(affinity()) or psutil.cpu_count(logical=False) or usable
+    return max(1, min(usable, cores))
 
 
 def usable_processors() -> int:
-    """Return the processors that this process may use, hyper-threads included."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    """Return the processors that this process may use, hyper-threads included, or the time of as many."""
+    n_processors, quota = len(affinity()), container_processors()
+    # With 1.5 processors two threads compute for three quarters of each period and wait for the rest of it.
+    return n_processors if quota is None else max(1, min(n_processors, int(quota + 0.5)))
+
+
+def affinity() -> frozenset[int]:
+    """Return the numbers of the processors on which this process may run."""
+    if sys.platform == "linux":
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+_DEVICES = Path("/sys/devices")
+
+
+def performance_cores(usable: Collection[int], devices: Path = _DEVICES) -> int | None:
+    """Return the number of fast cores, where a processor has two kinds and the system tells them apart: Apple's, and
+    Intel's under Linux. None elsewhere, and where this process may run on slow cores only. Source: sysctl's
+    hw.perflevel0, and `cpu_core` of Linux's perf events."""
+    if sys.platform == "darwin":
+        return _apple_performance_cores()
+    try:
+        fast = _listed((devices / "cpu_core" / "cpus").read_text(encoding="ascii")).intersection(usable)
+        topology = (devices / "system" / "cpu" / f"cpu{number}" / "topology" for number in fast)
+        cores = {tuple((each / name).read_text() for name in ("physical_package_id", "core_id")) for each in topology}
+    except (OSError, ValueError):
+        return None
+    return len(cores) or None
+
+
+@cache
+def _apple_performance_cores() -> int | None:
+    try:
+        _, output, _ = run_to_exit(["/usr/sbin/sysctl", "-n", "hw.perflevel0.physicalcpu"], _SYSCTL_TIMEOUT_S)
+        return int(output)
+    except (OSError, TimeoutError, ValueError):  # a Mac with an Intel processor has one kind, and no such name
+        return None
+
+
+def _listed(text: str) -> set[int]:
+    """Return the numbers of a list such as 0-3,8."""
+    ranges = [part.partition("-") for part in text.strip().split(",") if part]
+    return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
 
 
 QUIET_SHARE = 0.2  # of the processors; an app that draws an answer takes 0.15 of two
@@ -100,18 +148,63 @@ def is_quiet(share: float | None) -> bool:
 
 def read_cpu_times() -> CpuTimes:
     """Return the present times of the processors, of this process and of those that started it."""
-    usable = os.sched_getaffinity(0) if sys.platform == "linux" else None
-    processors = [times for i, times in enumerate(psutil.cpu_times(percpu=True)) if usable is None or i in usable]
-    total_s = idle_s = 0.0
-    for times in processors:
-        idle_s += _sum(times, _IDLE)
-        total_s += _sum(times, times._fields) - _sum(times, _COUNTED_TWICE)
+    return CpuTimes(*_processor_times(affinity()), sum(map(_computed_s, _own_processes())))
+
+
+def _processor_times(usable: Collection[int]) -> tuple[float, float]:
+    """Return the total and the idle seconds of the processors `usable`."""
+    # With one line for all processors the cost does not grow with their number.
+    is_all = len(usable) == psutil.cpu_count()
+    found = [psutil.cpu_times()] if is_all else _each_of(psutil.cpu_times(percpu=True), usable)
+    total_s = sum(_sum(times, times._fields) - _sum(times, _COUNTED_TWICE) for times in found)
+    return total_s, sum(_sum(times, _IDLE) for times in found)
+
+
+def _each_of(found: Sequence[Any], usable: Collection[int]) -> list[Any]:
+    return [times for number, times in enumerate(found) if number in usable]
+
+
+def _own_processes() -> list[psutil.Process]:
     process = psutil.Process()
     try:
-        own = [process, *process.parents()[:_N_ANCESTORS]]
+        return [process, *process.parents()[:_N_ANCESTORS]]
     except psutil.Error:  # one of them has just ended
-        own = [process]
-    return CpuTimes(total_s, idle_s, sum(map(_computed_s, own)))
+        return [process]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessorLoad:
+    """What `n_processors` did: how many of them others took, and how many were idle."""
+
+    others: float
+    idle: float
+    n_processors: int
+
+
+class LoadMeter:
+    """The load of the processors that this process may use, from one look to the next: 0.1 ms a look, where
+    `read_cpu_times` takes 0.7. What the service and the app compute that started this process counts as ours; that of
+    other engines as others'."""
+
+    def __init__(self, usable: Collection[int] | None = None, read_times: Callable[[], CpuTimes] | None = None) -> None:
+        self._usable = affinity() if usable is None else usable
+        self._own = _own_processes()
+        self._read_times = read_times or self._read
+        self._before: CpuTimes | None = None
+
+    def read(self) -> ProcessorLoad | None:
+        """Return the load since the last call; None at the first one, or where the system's clock did not move."""
+        before, now = self._before, self._read_times()
+        self._before = now
+        share = None if before is None else others_share(before, now)
+        if before is None or share is None:
+            return None
+        n_processors = len(self._usable)
+        idle = (now.idle_s - before.idle_s) / (now.total_s - before.total_s)
+        return ProcessorLoad(share * n_processors, min(1.0, max(0.0, idle)) * n_processors, n_processors)
+
+    def _read(self) -> CpuTimes:
+        return CpuTimes(*_processor_times(self._usable), sum(map(_computed_s, self._own)))
 
 
 def _sum(times: object, names: Iterable[str]) -> float:
@@ -165,15 +258,38 @@ def process_limit(limit: MemoryLimit) -> HostMemory:
     return HostMemory(limit.max_bytes, limit.free_bytes(ProcessBytes.ENGINE), is_limited=True)
 
 
+def container_processors(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> float | None:
+    """Return how many processors' time the control groups of this process below `root` may use, None without a quota;
+    the tightest on the way up counts. Source: the kernel's documents of cgroup v1 (cpu.cfs_quota_us), v2 (cpu.max)."""
+    quotas = [quota for folder in _folders(root, own, "cpu") if (quota := _quota(folder)) is not None]
+    return min(quotas, default=None)
+
+
+def _quota(folder: Path) -> float | None:
+    try:
+        if (folder / "cpu.max").exists():
+            quota, _, period = (folder / "cpu.max").read_text(encoding="ascii").partition(" ")
+        else:
+            quota, period = (
+                (folder / f"cpu.cfs_{name}_us").read_text(encoding="ascii") for name in ("quota", "period")
+            )
+        found = int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # "max" is none
+        return None
+    return found if found > 0 else None  # -1 is none, too
+
+
 def container_limit(root: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> HostMemory | None:
     """Return the tightest limit of this process's control groups below `root`, None where none can be read."""
-    limits = [limit for folder in _folders(root, own) for files in _FILES if (limit := _limit(folder, *files))]
+    limits = [
+        limit for folder in _folders(root, own, "memory") for files in _FILES if (limit := _limit(folder, *files))
+    ]
     return min(limits, key=lambda limit: limit.free_bytes, default=None)
 
 
-def _folders(root: Path, own: Path) -> list[Path]:
+def _folders(root: Path, own: Path, controller: str) -> list[Path]:
     """Return the folder of this process's group in either version, and of every group around it."""
-    folders = {root, root / "memory"}
+    folders = {root, root / controller}
     try:
         lines = own.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -181,7 +297,7 @@ def _folders(root: Path, own: Path) -> list[Path]:
     for line in lines:
         _, _, after_number = line.partition(":")
         controllers, _, path = after_number.partition(":")
-        base = root / "memory" if "memory" in controllers.split(",") else root
+        base = root / controller if controller in controllers.split(",") else root
         inside = base.joinpath(*[part for part in path.split("/") if part not in ("", "..")])
         folders |= {inside, *(parent for parent in inside.parents if parent.is_relative_to(base))}
     return sorted(folders)

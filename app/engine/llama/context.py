@@ -196,6 +196,9 @@ class LlamaBackend:
             self._llama_adapters.activate(self._context, adapters)
             self._adapters = adapters
 
+    def set_threads(self, n_threads: int) -> None:
+        lib.llama_set_n_threads(self._context, n_threads, n_threads)
+
     @cached_property
     def _embedding_batch(self) -> Batch:
         return Batch(self.facts.n_batch, self._n_embd_input, has_tokens=False)

@@ -87,6 +87,9 @@ class LlamaEmbedder:
             raise EngineError("llama.cpp returned no embedding.", "Choose another embedding model.")
         return np.stack([np.ctypeslib.as_array(pointer, (self.facts.n_dimensions,)) for pointer in pointers])
 
+    def set_threads(self, n_threads: int) -> None:
+        lib.llama_set_n_threads(self._context, n_threads, n_threads)
+
     def forget(self, sequence_id: int) -> None:
         lib.llama_memory_seq_rm(lib.llama_get_memory(self._context), sequence_id, -1, -1)
 

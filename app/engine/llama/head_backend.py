@@ -236,6 +236,10 @@ class HeadBackend(LlamaBackend):
         super().set_adapters(adapters)
         self.head.set_adapters(adapters)
 
+    def set_threads(self, n_threads: int) -> None:
+        super().set_threads(n_threads)
+        self.head.set_threads(n_threads)
+
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         super().share_cells(source_id, target_id, begin, end)
         self.head.share_cells(source_id, target_id, begin, end)

@@ -5,7 +5,7 @@ Owns what a worker decides before the first request. Runs in the worker; native 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,9 +34,11 @@ from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.planner import LoadAttempt, LoadDevices, check_fit, load_within_memory, size_context
 from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
+from app.engine.loop.threads import ThreadControl
 from app.engine.messages import EngineConfig
 from app.engine.request import Adapter
 from app.engine.speculative.cost_model import StepCost
+from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.tuning.speed_bench import measure_step_cost
 from app.engine.tuning.tune_results import (
@@ -72,7 +74,8 @@ MEMORY_SHARE = 8  # an eighth of this machine's memory may store sequences that 
 class LoadedEngine:
     """A backend with its step cost, its draft sources and its stores. `settings` are what it runs with, and why.
     `owned` frees all of it. `record_use` and `record_speed` store what the next load uses. Whoever makes an embedder
-    closes it, and so whoever makes the queue of pictures and sounds, which a model with a projector has."""
+    closes it, and so whoever makes the queue of pictures and sounds, which a model with a projector has. `threads` is
+    None where the user chose their number, or one is enough."""
 
     backend: Backend
     new_embedder: Callable[[], Embedder]
@@ -84,6 +87,7 @@ class LoadedEngine:
     settings: tuple[LoadedSetting, ...] = ()
     record_speed: Callable[[SpeedSample], None] = lambda _sample: None
     new_media_queue: NewMediaQueue | None = None
+    threads: ThreadControl | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +186,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             ),
             owned=owned.pop_all(),
         )
+        loaded = replace(loaded, threads=_thread_control(prepared.config, native, step_cost, draft_sources))
         if prepared.config.lora or draft_sources:  # these take time of each step, so no speed is the model's own
             return loaded
         return replace(loaded, record_speed=_recorder(attempt, planner.model, prepared.key, cache_dir).record)
@@ -262,6 +267,22 @@ def _open(
             loaded_projector = load_projector(projector, model, backend, setting, devices, owned)
         projector_bytes = sum(buffer.n_bytes for buffer in log.take_buffers())  # its compute buffers only
         return _NativeModel(model, backend, setting, usage, owned.pop_all(), loaded_projector, projector_bytes)
+
+
+def _thread_control(
+    config: EngineConfig, native: _NativeModel, step_cost: StepCost, draft_sources: Sequence[DraftSource]
+) -> ThreadControl | None:
+    n_most, backend = native.setting.n_threads, native.backend
+    if config.n_threads or n_most < 2:
+        return None
+    draft_models = [source for source in draft_sources if isinstance(source, DraftModel)]
+
+    def apply(n_threads: int) -> None:
+        backend.set_threads(n_threads)
+        for draft_model in draft_models:
+            draft_model.set_threads(n_threads)
+
+    return ThreadControl(n_most, apply, step_cost)
 
 
 def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, owned: ExitStack) -> StateStore:

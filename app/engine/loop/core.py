@@ -16,6 +16,7 @@ from app.engine.cache.state_store import StateStore
 from app.engine.loop.counters import Counters, DraftCounts
 from app.engine.loop.scheduler import AdapterScheduler, Batch, SlotManager, StepBudget, schedule
 from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence, plan_shift
+from app.engine.loop.threads import ThreadControl
 from app.engine.loop.verification import Verifier, n_steps_at_once
 from app.engine.media.chunks import Embeddings, MediaEmbeddings, MediaLayout, PlacedChunk
 from app.engine.messages import AnswerProgress, Failed, Finished, Output
@@ -23,7 +24,7 @@ from app.engine.request import FinishReason, Request
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import FORCED, Drafter
-from app.protocol.status import Occupancy
+from app.protocol.status import Occupancy, ThreadUse
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 
 _MIN_INTERRUPTED = 32  # tokens of a batch with states: fewer end soon, and holding a sequence first copies its states
@@ -45,6 +46,7 @@ class Engine:
         draft_sources: Many[DraftSource] = (),
         media: MediaEmbeddings | None = None,
         shifts_context: bool = False,
+        threads: ThreadControl | None = None,
         clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
@@ -58,6 +60,7 @@ class Engine:
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
         self._cache = KVCacheManager(backend, store)
         self._step_cost = step_cost or StepCost()
+        self._threads = threads
         self._drafter = Drafter(self._step_cost, draft_sources, clock, self._facts.truncation)
         self._adapter_scheduler = AdapterScheduler(clock)
         self._slots = SlotManager(self._facts, self._cache, clock)
@@ -101,6 +104,15 @@ class Engine:
             for sequence in tuple(self._slots.running)
         )
 
+    @property
+    def thread_use(self) -> ThreadUse | None:
+        """Return the threads that compute, None where their number is fixed; callable from any thread."""
+        return self._threads.use if self._threads is not None else None
+
+    @property
+    def has_fewer_threads(self) -> bool:
+        return self._threads is not None and self._threads.use.is_machine_busy
+
     def submit(self, request: Request, layouts: Mapping[str, MediaLayout] = NO_LAYOUTS) -> None:
         """Queue `request`, whose media have `layouts` by marker, or emit Failed when it cannot be served."""
         try:
@@ -124,6 +136,8 @@ class Engine:
     def step(self) -> None:
         """Compute one batch and emit its events."""
         self.save_checkpoints()
+        if self._threads is not None:
+            self._threads.look()
         self._end_aborted_and_late()
         self._slots.start_waiting()
         self._shift_full()
@@ -307,9 +321,11 @@ class Engine:
     def _count_steps(self, batch: Batch, n_steps: int, duration_s: float, *, are_answers: bool) -> None:
         self.counters.n_steps += n_steps
         self.counters.busy_s += duration_s
+        n_tokens = sum(batch.values())
+        if self._threads is not None:
+            self._threads.observe(n_tokens, duration_s / n_steps)
         if not are_answers:
             return
-        n_tokens = sum(batch.values())
         self.counters.n_answer_steps += n_steps
         self.counters.n_answer_step_tokens += n_steps * n_tokens
         # Where sequences have states, llama.cpp computes a batch of unequal shares in parts: no step of that size.

@@ -52,6 +52,8 @@ class StepCost:
     single_s: float | None = None
     per_answer: float = 0.0
     size_change: float = 0.0
+    n_threads: int = 0  # that compute the steps; 0 where nobody changes them
+    _by_threads: dict[int, tuple[dict[int, float], float | None, float]] = field(default_factory=dict)
     _n_last: int = 1  # tokens of the last step
     _n_alike: int = 0  # steps of that size since the one of another
     _cached_ratios: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # since the last observation
@@ -66,6 +68,18 @@ class StepCost:
         by_size = dict(zip(measured, scales, strict=True))
         scaled = map(mul, CPU_COST_RATIOS.values(), _at(by_size, list(CPU_COST_RATIOS)))
         return cls({**dict(zip(CPU_COST_RATIOS, scaled, strict=True)), **measured}, size_change=size_change)
+
+    def use_threads(self, n_threads: int) -> None:
+        """Continue with the costs of steps that `n_threads` compute: what was measured with as many before, else the
+        present ratios, without a time. Threads speed up a step of one token by another factor than one of many."""
+        if self.n_threads:
+            self._by_threads[self.n_threads] = (self.ratios, self.single_s, self.per_answer)
+        self.n_threads = n_threads
+        if n_threads in self._by_threads:
+            self.ratios, self.single_s, self.per_answer = self._by_threads[n_threads]
+        elif self._by_threads:
+            self.ratios, self.single_s = dict(self.ratios), None
+        self._cached_ratios, self._cached_chances = {}, {}
 
     def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
         """Count a step of `n_tokens` of `n_answers`. Steps before the first of one token are ignored, and of 0 s; and

@@ -84,6 +84,9 @@ class DraftModel:
         self._cache = KVCacheManager(backend)
         self._answers: dict[Sequence, _Answer] = {}
 
+    def set_threads(self, n_threads: int) -> None:
+        self._backend.set_threads(n_threads)
+
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
         if sequence.media:  # this model has no embeddings of pictures
             return NO_ESTIMATE

@@ -97,9 +97,17 @@ class DraftCost:
         self._waiting_token_s: float | None = None
 
     def observe(self, n_tokens: int, duration_s: float) -> None:
+        self._follow_threads()
         self._own.observe(n_tokens, duration_s)
 
+    def _follow_threads(self) -> None:
+        """Use the costs that belong to the threads by which both compute now."""
+        if self._own.n_threads != self._target.n_threads:
+            self._own.use_threads(self._target.n_threads)
+            self._waiting_token_s = None
+
     def of_step(self, n_tokens: int) -> float:
+        self._follow_threads()
         own_s, target_s = self._own.single_s, self._target.single_s
         single = own_s / target_s if own_s and target_s else self._share_of_bytes
         return single * self._own.ratio(n_tokens)

@@ -105,9 +105,6 @@ def catalogue_model(name: str) -> CatalogueModel:
     return models[name.lower()]
 
 
-<<<<<<< HEAD
-def resolve_reference(text: str, endpoint: str) -> HubReference | PackageReference:
-=======
 def similar_names(name: str, known: Sequence[str]) -> list[str]:
     """Return up to three of `known` that `name` may mean, the likeliest first: names of Ollama (qwen3:0.6b), other
     separators, a missing size, a slip of the keyboard."""
@@ -124,8 +121,7 @@ def _letters(name: str) -> str:
     return "".join(character for character in name if character.isalnum())
 
 
-def resolve_reference(text: str, endpoint: str) -> RepoReference | FileReference | UrlReference:
->>>>>>> 3626f572 (Recommend what a small machine can run, and leave the system its memory)
+def resolve_reference(text: str, endpoint: str) -> HubReference | PackageReference:
     """Parse a reference and replace a name of the catalogue by its repository. Raises UsageError."""
     reference = parse_reference(text, endpoint)
     if isinstance(reference, CatalogueReference):

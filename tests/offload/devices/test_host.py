@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 import types
 from collections import namedtuple
 from pathlib import Path
@@ -13,13 +14,17 @@ from offload.devices import host
 from offload.devices.host import (
     CpuTimes,
     HostMemory,
+    LoadMeter,
+    ProcessorLoad,
     container_limit,
+    container_processors,
     cpu_model,
     cpu_name,
     has_avx2,
     host_memory,
     is_quiet,
     others_share,
+    performance_cores,
     process_limit,
     read_cpu_times,
 )
@@ -63,6 +68,7 @@ def test_stolen_time_counts_and_guests_do_not_count_twice(monkeypatch: pytest.Mo
     linux = namedtuple("linux", "user nice system idle iowait irq softirq steal guest guest_nice")
     monkeypatch.setattr(psutil, "cpu_times", lambda *, percpu: [linux(5, 1, 2, 10, 3, 0, 0, 4, 5, 0)] * 2)
     monkeypatch.setattr(host.os, "sched_getaffinity", lambda _pid: {1}, raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 2)
     monkeypatch.setattr(host, "sys", types.SimpleNamespace(platform="linux"))
     times = read_cpu_times()
     assert (times.total_s, times.idle_s) == (25.0, 13.0)
@@ -163,3 +169,107 @@ memory = host_memory()
 assert memory.is_limited and memory.total_bytes <= 1 << 29 and memory.free_bytes < 1 << 28, memory
 """
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+CPU_QUOTAS: dict[str, tuple[dict[str, dict[str, str]], str, float | None]] = {
+    "v2": ({"docker/abc": {"cpu.max": "150000 100000"}}, "0::/docker/abc\n", 1.5),
+    "v2 without a quota": ({"docker/abc": {"cpu.max": "max 100000"}}, "0::/docker/abc\n", None),
+    "v2 nested, the outer one tighter": (
+        {"docker": {"cpu.max": "100000 100000"}, "docker/abc": {"cpu.max": "400000 100000"}},
+        "0::/docker/abc\n",
+        1.0,
+    ),
+    "v2 that sees only itself": ({"": {"cpu.max": "50000 100000"}}, "0::/\n", 0.5),
+    "v1": (
+        {"cpu/slice/y": {"cpu.cfs_quota_us": "200000", "cpu.cfs_period_us": "100000"}},
+        "5:memory:/x\n4:cpu,cpuacct:/slice/y\n",
+        2.0,
+    ),
+    "v1 nested": (
+        {
+            "cpu": {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},
+            "cpu/slice": {"cpu.cfs_quota_us": "30000", "cpu.cfs_period_us": "10000"},
+            "cpu/slice/y": {"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"},
+        },
+        "4:cpu,cpuacct:/slice/y\n",
+        3.0,
+    ),
+    "of another controller": ({"memory/x": {"cpu.cfs_quota_us": "1", "cpu.cfs_period_us": "1"}}, "5:memory:/x\n", None),
+    "damaged": ({"docker/abc": {"cpu.max": "lots"}}, "0::/docker/abc\n", None),
+    "no period": ({"": {"cpu.max": "1 0"}}, "0::/\n", None),
+    "none": ({}, "", None),
+}
+
+
+@pytest.mark.parametrize("name", CPU_QUOTAS)
+def test_the_tightest_quota_of_processors_on_the_way_up_counts(tmp_path: Path, name: str) -> None:
+    folders, groups, wanted = CPU_QUOTAS[name]
+    for folder, files in folders.items():
+        write(tmp_path / "root" / folder, files)
+    (tmp_path / "own").write_text(groups, encoding="ascii")
+    assert container_processors(tmp_path / "root", tmp_path / "own") == wanted
+
+
+@pytest.mark.parametrize(
+    ("quota", "n_threads"), [(None, 8), (0.2, 1), (1.0, 1), (1.4, 1), (1.5, 2), (3.0, 3), (64.0, 8)]
+)
+def test_threads_are_those_that_a_quota_can_feed(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, n_threads: int
+) -> None:
+    monkeypatch.setattr(host, "affinity", lambda: frozenset(range(16)))
+    monkeypatch.setattr(host, "container_processors", lambda: quota)
+    monkeypatch.setattr(host, "performance_cores", lambda _usable: 8)
+    assert host.default_threads() == n_threads
+
+
+def test_slow_cores_of_a_hybrid_processor_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four fast cores of two threads each, and eight slow ones."""
+    monkeypatch.setattr(host, "sys", types.SimpleNamespace(platform="linux"))
+    write(tmp_path / "cpu_core", {"cpus": "0-7\n"})
+    for number in range(16):
+        core = number // 2 if number < 8 else number
+        topology = {"physical_package_id": "0", "core_id": f"{core}"}
+        write(tmp_path / f"system/cpu/cpu{number}/topology", topology)
+    assert performance_cores(range(16), tmp_path) == 4
+    assert performance_cores([0, 1, 2, 9], tmp_path) == 2
+    assert performance_cores([9, 10], tmp_path) is None
+    assert performance_cores(range(16), tmp_path / "elsewhere") is None
+
+
+@pytest.mark.parametrize(("output", "wanted"), [("4\n", 4), ("", None), ("sysctl: unknown oid", None)])
+def test_a_mac_counts_its_performance_cores(monkeypatch: pytest.MonkeyPatch, output: str, wanted: int | None) -> None:
+    commands: list[list[str]] = []
+
+    def run(command: list[str], _timeout_s: float) -> tuple[int, str, object]:
+        commands.append(command)
+        return 0, output, None
+
+    monkeypatch.setattr(host, "sys", types.SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(host, "run_to_exit", run)
+    host._apple_performance_cores.cache_clear()
+    assert performance_cores(range(8)) == wanted
+    host._apple_performance_cores.cache_clear()
+    assert commands == [["/usr/sbin/sysctl", "-n", "hw.perflevel0.physicalcpu"]]
+
+
+def test_a_meter_tells_what_happened_since_its_last_look() -> None:
+    times = iter(
+        [CpuTimes(10.0, 2.0, 3.0), CpuTimes(12.0, 2.5, 4.0), CpuTimes(12.0, 2.5, 4.0), CpuTimes(16.0, 6.5, 4.0)]
+    )
+    meter = LoadMeter(range(4), lambda: next(times))
+    assert meter.read() is None
+    assert meter.read() == ProcessorLoad(others=1.0, idle=1.0, n_processors=4)
+    assert meter.read() is None  # the clock did not move
+    assert meter.read() == ProcessorLoad(others=0.0, idle=4.0, n_processors=4)
+
+
+def test_a_real_meter_counts_this_process_as_ours() -> None:
+    meter = LoadMeter()
+    meter.read()
+    begun_s = time.process_time()
+    while time.process_time() < begun_s + 0.2:
+        pass
+    load = meter.read()
+    assert load is not None
+    assert load.others <= load.n_processors - load.idle
+    assert load.others + load.idle < load.n_processors - 0.01

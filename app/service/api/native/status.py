@@ -187,6 +187,7 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         hears=model.senses.hears,
         can_grow=model.can_grow,
         occupancy=metrics.occupancy if metrics else None,
+        threads=metrics.threads if metrics else None,
         counters=summarize(metrics.counters) if metrics else None,
     )
 

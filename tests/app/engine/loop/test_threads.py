@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.engine.fake import FakeBackend
+from app.engine.loop.core import Engine
+from app.engine.loop.threads import QUIET_PROCESSORS, ThreadControl, decide
+from app.engine.request import Request
+from app.engine.speculative.cost_model import StepCost
+from offload.devices.host import CpuTimes, LoadMeter, ProcessorLoad
+
+BARRIER_LOSS = 8.0  # how much longer a step takes whose threads outnumber the processors that they get
+
+
+@dataclass
+class Machine:
+    """A machine with `n_processors`, `n_busy` other programs and one engine. A program of a lower priority gets
+    `weight` of a thread's time. Time passes in steps only, and between them if a test says so."""
+
+    n_processors: int
+    n_busy: int = 0
+    weight: float = 1.0
+    step_s: float = 0.02  # of one thread alone
+    now_s: float = 0.0
+    idle_s: float = 0.0
+    own_s: float = 0.0
+    n_threads: int = 0
+    loss: float = BARRIER_LOSS
+    n_looks: int = 0
+    changes: list[int] = field(default_factory=list)
+
+    def read(self) -> CpuTimes:
+        self.n_looks += 1
+        return CpuTimes(self.now_s * self.n_processors, self.idle_s, self.own_s)
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def apply(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+        self.changes.append(n_threads)
+
+    def share(self, n_threads: int) -> float:
+        """The share of a processor that each of our threads gets."""
+        wanted = n_threads + self.n_busy * self.weight
+        return 1.0 if n_threads + self.n_busy <= self.n_processors else min(1.0, self.n_processors / wanted)
+
+    def seconds(self, n_threads: int) -> float:
+        share = self.share(n_threads)
+        waits = self.loss if share < 1.0 and n_threads > 1 else 1.0
+        return self.step_s / n_threads / share * waits
+
+    def step(self) -> float:
+        duration_s = self.seconds(self.n_threads)
+        own = self.n_threads * self.share(self.n_threads)
+        others = min(self.n_busy, self.n_processors - own)
+        self.pass_time(duration_s, own, others)
+        return duration_s
+
+    def pass_time(self, duration_s: float, own: float = 0.0, others: float | None = None) -> None:
+        others = min(self.n_busy, self.n_processors) if others is None else others
+        self.now_s += duration_s
+        self.own_s += own * duration_s
+        self.idle_s += max(0.0, self.n_processors - own - others) * duration_s
+
+
+def control_of(machine: Machine, n_most: int | None = None) -> ThreadControl:
+    n_most = n_most or machine.n_processors
+    machine.n_threads = n_most
+    meter = LoadMeter(range(machine.n_processors), machine.read)
+    return ThreadControl(n_most, machine.apply, StepCost(), meter, machine.clock)
+
+
+def run(machine: Machine, control: ThreadControl, duration_s: float, n_tokens: int = 1) -> float:
+    """Compute steps for so long; return the steps a second."""
+    begun_s, n_steps = machine.now_s, 0
+    while machine.now_s < begun_s + duration_s:
+        control.look()
+        control.observe(n_tokens, machine.step())
+        n_steps += 1
+    return n_steps / (machine.now_s - begun_s)
+
+
+loads = st.builds(
+    lambda n, others, idle: ProcessorLoad(others * n, min(idle, 1 - others) * n, n),
+    st.integers(1, 128),
+    st.floats(0, 1),
+    st.floats(0, 1),
+)
+
+
+@given(loads, st.integers(1, 128), st.integers(1, 128))
+def test_a_decision_is_a_number_of_threads_between_one_and_all(
+    load: ProcessorLoad, n_threads: int, n_most: int
+) -> None:
+    wanted = decide(load, min(n_threads, n_most), n_most)
+    assert 1 <= wanted <= n_most
+    if load.others <= QUIET_PROCESSORS:
+        assert wanted == n_most
+
+
+@given(st.integers(1, 64), st.integers(0, 80))
+def test_where_nobody_gives_way_threads_settle_on_the_processors_that_others_leave(
+    n_processors: int, n_busy: int
+) -> None:
+    machine = Machine(n_processors, n_busy)
+    n_threads = n_processors
+    for _ in range(n_processors):
+        own = n_threads * machine.share(n_threads)
+        others = min(n_busy, n_processors - own)
+        n_threads = decide(ProcessorLoad(others, n_processors - own - others, n_processors), n_threads, n_processors)
+    assert n_threads == max(1, n_processors - n_busy)
+
+
+@given(n_processors=st.integers(2, 16), n_busy=st.integers(0, 24), weight=st.sampled_from([0.3, 1.0]))
+def test_beside_others_steps_are_nearly_as_fast_as_with_the_best_number(
+    n_processors: int, n_busy: int, weight: float
+) -> None:
+    machine = Machine(n_processors, n_busy, weight)
+    control = control_of(machine)
+    run(machine, control, 60.0)
+    speed = run(machine, control, 240.0)
+    usual = [1, n_processors, max(1, n_processors - n_busy)]
+    assert speed >= 0.8 * max(1 / machine.seconds(n_threads) for n_threads in usual)
+
+
+@given(n_processors=st.integers(2, 16), n_busy=st.integers(1, 24))
+def test_all_threads_are_used_again_within_seconds_of_quiet(n_processors: int, n_busy: int) -> None:
+    machine = Machine(n_processors, n_busy)
+    control = control_of(machine)
+    run(machine, control, 20.0)
+    machine.n_busy = 0
+    run(machine, control, 3.0)
+    assert control.n_threads == n_processors
+    assert not control.use.is_machine_busy
+
+
+@given(st.integers(2, 64))
+def test_a_quiet_machine_is_looked_at_twice_a_second_and_nothing_changes(n_processors: int) -> None:
+    machine = Machine(n_processors)
+    control = control_of(machine)
+    run(machine, control, 10.0)
+    assert not machine.changes
+    assert machine.n_looks <= 22
+
+
+def test_beside_two_busy_programs_two_processors_compute_with_one_thread() -> None:
+    machine = Machine(2, n_busy=2)
+    control = control_of(machine)
+    run(machine, control, 2.0)
+    assert control.n_threads == 1
+    assert control.use.is_machine_busy
+    assert control.use.others_share is not None
+    machine.changes.clear()
+    run(machine, control, 600.0)
+    assert len(machine.changes) < 40  # another number is tried ever more rarely
+    assert run(machine, control, 100.0) >= 0.9 / machine.seconds(1)
+
+
+def test_programs_of_low_priority_take_no_thread_away() -> None:
+    machine = Machine(2, n_busy=2, weight=0.02, loss=1.0)
+    control = control_of(machine)
+    assert run(machine, control, 120.0) >= 0.95 / machine.seconds(2)
+
+
+def test_a_change_that_made_steps_slower_is_taken_back() -> None:
+    machine = Machine(4, n_busy=1, loss=0.5)  # what computes beside others without any loss
+    control = control_of(machine)
+    run(machine, control, 60.0)
+    assert run(machine, control, 60.0) >= 0.9 / machine.seconds(4)
+
+
+def test_prompts_are_compared_with_prompts() -> None:
+    machine = Machine(2, n_busy=2)
+    control = control_of(machine)
+    run(machine, control, 5.0, n_tokens=512)
+    assert control.n_threads == 1
+    run(machine, control, 1.0)  # an answer, whose steps are far shorter
+    assert control.n_threads == 1
+
+
+def test_what_was_seen_long_ago_decides_nothing() -> None:
+    machine = Machine(2, n_busy=2)
+    control = control_of(machine)
+    run(machine, control, 1.5)
+    machine.pass_time(3600.0)
+    machine.n_busy = 0
+    control.look()
+    assert control.n_threads == 1
+    run(machine, control, 1.5)
+    assert control.n_threads == 2
+
+
+def test_costs_of_steps_belong_to_the_threads_that_computed_them() -> None:
+    machine = Machine(2, n_busy=2)
+    control = control_of(machine)
+    cost = control.step_cost
+    cost.observe(1, 0.02)
+    cost.observe(4, 0.06)
+    known = cost.ratio(4)
+    run(machine, control, 1.5)
+    assert (control.n_threads, cost.single_s) == (1, None)
+    cost.observe(1, 0.02)
+    cost.observe(4, 0.01)
+    assert cost.ratio(4) < known
+    control.restore()
+    assert machine.n_threads == 2
+    assert (cost.ratio(4), cost.single_s) == (known, 0.02)
+
+
+def test_an_engine_looks_before_its_steps_and_tells_its_threads() -> None:
+    machine = Machine(2, n_busy=2)
+    backend = FakeBackend(end_every=100_000)
+    control = ThreadControl(2, machine.apply, StepCost(), LoadMeter(range(2), machine.read), machine.clock)
+    machine.n_threads = 2
+    seen: list[int] = []
+    control.on_change(seen.append)
+    decode = backend.decode
+    backend.decode = lambda chunks: (machine.step(), decode(chunks))[1]  # type: ignore[method-assign]
+    engine = Engine(backend, lambda _event: None, threads=control, clock=machine.clock)
+    assert engine.thread_use is not None
+    assert not engine.has_fewer_threads
+    engine.submit(Request(request_id="a", prompt="hello", max_tokens=400))
+    while not engine.is_idle:
+        engine.step()
+    assert seen[:1] == [1]
+    assert engine.thread_use.n_threads == machine.n_threads
+
+
+@pytest.mark.parametrize("threads", [None])
+def test_an_engine_with_a_fixed_number_tells_none(threads: ThreadControl | None) -> None:
+    engine = Engine(FakeBackend(), lambda _event: None, threads=threads)
+    assert engine.thread_use is None
+    assert not engine.has_fewer_threads
