@@ -36,7 +36,7 @@ from app.service.api.openai.models import is_anthropic
 from app.service.api.responses import routes as responses
 from app.service.api.responses.exchange import Runs
 from app.service.api.responses.store import ResponseStore, StoreLimits
-from app.service.generation.media import WebFetcher
+from app.service.generation.media import MediaFetcher
 from app.service.http.access_log import AccessLog
 from app.service.http.errors import (
     BUG,
@@ -128,9 +128,15 @@ def create_app(
         runs=runs,
         document=cache(create_document),
         metered_keys=policy.metered,
-        media_fetcher=WebFetcher() if models.settings.fetch_media_urls else None,
+        media_fetcher=_media_fetcher() if models.settings.fetch_media_urls else None,
     )
     return AccessLog(Guard(app, policy, _error_body_for), log)
+
+
+def _media_fetcher() -> MediaFetcher:
+    from app.service.generation.media_fetching import WebFetcher  # imports httpx
+
+    return WebFetcher()
 
 
 def create_document() -> dict[str, Any]:

@@ -8,6 +8,7 @@ constructors, as vendored in llama-cpp-python 0.3.36).
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import re
 import sys
@@ -22,9 +23,13 @@ from typing import Any, Protocol
 # thread spins there for milliseconds and, where other programs run, takes the processor from the thread it waits for.
 os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
+# The package's own __init__ imports a second engine, of classes over these bindings, which takes time at each load and
+# opens files that it never closes: the package is made known without it, its modules are imported as ever.
+if "llama_cpp" not in sys.modules and (_package := importlib.util.find_spec("llama_cpp")):
+    sys.modules["llama_cpp"] = importlib.util.module_from_spec(_package)
+
 from llama_cpp import llama_cpp
 from llama_cpp._ctypes_extensions import load_shared_library
-from llama_cpp._utils import errnull_file, outnull_file
 
 from app.engine.backend import MemoryShortError
 from app.engine.llama.backend_files import load_backends
@@ -33,10 +38,6 @@ from offload.format import format_memory
 from quantizer.system.errors import EngineError, redact_paths
 
 lib = llama_cpp  # the ctypes bindings, which the other modules of this folder take from here
-
-# llama_cpp 0.3.36 opens os.devnull twice when it is imported, for classes that are not used here, and never closes it.
-errnull_file.close()
-outnull_file.close()
 
 NativeSampler = Any  # a ctypes pointer to llama_sampler
 EvalCallback = Any  # a ctypes function pointer, ggml_backend_sched_eval_callback

@@ -11,14 +11,17 @@ import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote
-
-import httpx
 
 from app import __version__
 from app.common.outbound import client_options
 from quantizer.system.errors import UsageError, UserError
+
+if (
+    TYPE_CHECKING
+):  # the service knows the errors of the hub from its start, and needs httpx only once it is asked for it
+    import httpx
 
 _GATED = "GatedRepo"
 _LOG_IN = "Accept its terms on its page there, then provide your token: HF_TOKEN, or `hf auth login`."
@@ -120,6 +123,8 @@ def async_http_client(timeout_s: float, ca_file: str = "") -> httpx.AsyncClient:
     """Return a client that follows no redirects, requests unencoded bytes and sends our user agent. A server that is
     silent for `timeout_s` has failed. `ca_file` has certificates that are trusted besides the usual ones. Raises
     UsageError if it cannot be read."""
+    import httpx
+
     timeout = httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S)
     # Redirects are followed by hand: those of the hub lead to other servers, which must not get the token.
     options = client_options(httpx.AsyncHTTPTransport, ca_file=ca_file)
@@ -128,6 +133,8 @@ def async_http_client(timeout_s: float, ca_file: str = "") -> httpx.AsyncClient:
 
 def redirect_target(url: str, location: str) -> str:
     """Return the target of a redirect from `url`. Raises HubError for one that is invalid or less secure."""
+    import httpx
+
     try:
         following = httpx.URL(url).join(location)
     except (httpx.InvalidURL, ValueError):
@@ -163,6 +170,8 @@ def hub_refusal(
 
 def _origin(url: str) -> tuple[str, str, int | None]:
     """Return scheme, host and port (None for the default); empty for an invalid URL."""
+    import httpx
+
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:

@@ -13,13 +13,12 @@ import re
 import secrets
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 from urllib.parse import unquote
 
 from app.common.media_formats import MediaKind, format_of
-from app.common.public_web import FetchLimits, PublicWeb, Resolve, is_public, resolve
 from app.engine.request import MAX_MEDIA, MediaInput, Request
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
@@ -341,21 +340,3 @@ def joined_content(parts: Iterable[ContentText], separator: str) -> str:
             text += separator + part.text if follows_text and not part.is_marker else part.text
             follows_text = not part.is_marker
     return text
-
-
-MAX_FETCHED_BYTES = 20 << 20
-
-
-class WebFetcher:
-    """A `MediaFetcher` of the web. `resolve` and `is_allowed` decide on addresses; tests have their own."""
-
-    def __init__(self, resolve: Resolve = resolve, is_allowed: Callable[[str], bool] = is_public) -> None:
-        limits = FetchLimits(max_bytes=MAX_FETCHED_BYTES, accept="image/*, audio/*")
-        self._web = PublicWeb(limits, "Send the file itself, as a data URL in Base64.", resolve, is_allowed)
-
-    async def fetch(self, address: str) -> bytes:
-        """Return the picture or sound at `address`. Raises RequestError for an address that is not public, one that
-        does not answer in time or with too much, and for any other kind of file."""
-        data = (await self._web.fetch(address)).data
-        format_of(data)
-        return data

@@ -10,7 +10,7 @@ import pytest
 
 from app.common.public_web import is_public
 from app.protocol.errors import RequestError
-from app.service.generation.media import MAX_FETCHED_BYTES, WebFetcher
+from app.service.generation.media_fetching import MAX_FETCHED_BYTES, WebFetcher
 from tests.app.engine.media.files import picture_file
 
 PNG = picture_file()
