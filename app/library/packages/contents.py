@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.library.download.remote_file import Digest
+from app.library.hub.repository import RepoFile, Repository, checkpoint_files
 from app.library.packages.wheel import Wheel, WheelMember, checked_name
 from quantizer.gguf.file_names import MAX_SHARDS, is_sidecar, shard_index, shard_path
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -16,6 +18,7 @@ from quantizer.gguf.gguf_reader import ModelFileError
 # m.gguf.part00, m.gguf.part1of4, m.gguf.001, m.gguf-part-2
 _PART = re.compile(r"(?P<whole>.+\.gguf)[._-]?(?:part|split|chunk)?[._-]?(?P<number>\d{1,4})(?:[._-]?of[._-]?\d{1,4})?")
 _CHOOSE = "Choose another package."
+_CONFIG = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,32 @@ def gguf_files(wheels: Sequence[Wheel]) -> tuple[PackagedFile, ...]:
     if missing := _missing_shards(set(found)):
         raise ModelFileError(f"{missing[0]} is not in the package.", _CHOOSE)
     return tuple(found[name] for name in sorted(found, key=lambda name: (is_sidecar(name), name)))
+
+
+def zip_members(wheels: Sequence[Wheel]) -> tuple[WheelMember, ...]:
+    """Return the zip files in wheels, which may hold a checkpoint."""
+    return tuple(member for wheel in wheels for member in wheel.members if member.name.endswith(".zip"))
+
+
+def checkpoint_members(members: Iterable[WheelMember]) -> dict[str, WheelMember]:
+    """Return the files of the checkpoint among `members` by their paths in its folder, config.json first; empty without
+    one. Raises ModelFileError for several checkpoints, CheckpointError for one whose weights are not in safetensors."""
+    held = {member.name: member for member in members}
+    folders = {name.rpartition(_CONFIG)[0] for name in held if name.rpartition("/")[2] == _CONFIG}
+    # a module of it has a config of its own, in a folder below
+    tops = [folder for folder in sorted(folders) if not any(folder.startswith(it) for it in folders - {folder})]
+    if not tops:
+        return {}
+    if len(tops) > 1:
+        raise ModelFileError(f"The package has {len(tops)} checkpoints.", _CHOOSE)
+    below = {name.removeprefix(tops[0]): member for name, member in held.items() if name.startswith(tops[0])}
+    wanted = checkpoint_files(
+        Repository("The package", "", tuple(RepoFile(name, member.n_bytes, Digest()) for name, member in below.items()))
+    )
+    for file in wanted:
+        for part in file.path.split("/"):
+            checked_name(part, below[file.path].wheel)
+    return {file.path: below[file.path] for file in wanted}
 
 
 def _joined(name: str, parts: Mapping[int, WheelMember], sums: Mapping[str, str]) -> PackagedFile:

