@@ -225,6 +225,7 @@ class ServiceConnection:
                         self._note(model)
 
     def _note(self, model: ModelStatus) -> None:
+        found = self._backend.notices if self._backend is not None and is_localllm(self._backend) else ()
         if model.state != "failed":  # a failure is raised and recorded by the caller
             self._set_state(
                 ConnectionState(
@@ -232,7 +233,7 @@ class ServiceConnection:
                     model=model.id,
                     progress=model.progress,
                     n_ctx=model.n_ctx,
-                    notices=model.notices,
+                    notices=(*found, *model.notices),
                     plan=model.plan,
                     sees=model.sees,
                     hears=model.hears,

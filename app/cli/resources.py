@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from app.common.terminal import printable
 from app.settings.parsing import is_loopback, parse_rpc_endpoints
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
+    from app.client.remote_engine import RemoteEngine
     from app.client.service_client import ServiceClient
     from app.library.local.index import Index
     from app.library.machine_fit.planning import PlanningContext
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from quantizer.gguf.header import Header
 
 
-_PROBE_TIMEOUT_S = 2.0
+_PROBE_TIMEOUT_S = 5.0  # of which each port that may have the service gets 2
 _DEFAULT_CTX = 512  # tokens per window, as llama-perplexity has it
 _Answer = TypeVar("_Answer")
 
@@ -78,29 +80,32 @@ def open_index(cache_dir: Path) -> Iterator[Index]:
 
 def ask_service(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
     """Return the answer of the running service. Raises UserError, ServiceError where none runs."""
-    from app.client.service_client import ServiceClient
-    from app.common.keys import own_key
-
-    settings = load_settings()
+    from app.client.launcher import running_service
 
     async def answer() -> _Answer:
-        async with ServiceClient(settings.url, own_key(settings)) as client:
+        async with running_service(load_settings()) as client:
             return await call(client)
 
     return asyncio.run(answer())
 
 
-async def probe_service(url: str, key: str) -> ServiceStatus | None:
-    """Return the status of the service at `url`; None where none runs, it does not accept the key, or something else
-    answers there."""
+async def probe_service(settings: Settings) -> tuple[str, ServiceStatus] | None:
+    """Return address and status of the service that commands with `settings` use: the one to connect to, or the running
+    one of this user and data folder. None where none runs or something else answers there."""
+    from app.client.launcher import running_service
     from app.client.service_client import ServiceClient
 
-    async with ServiceClient(url, key) as client:
-        try:
-            async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                return await client.status()
-        except (UserError, TimeoutError, ValueError, KeyError, TypeError):
-            return None
+    connecting = ServiceClient(settings.connect, settings.api_key) if settings.connect else running_service(settings)
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S), connecting as client:
+            return client.base_url, await client.status()
+    except (UserError, TimeoutError, ValueError, KeyError, TypeError):
+        return None
+
+
+def show_notices(client: ServiceClient | RemoteEngine) -> None:
+    for notice in client.notices:
+        click.echo(printable(notice), err=True)
 
 
 def resolve_model(name: str) -> tuple[Path, Header]:

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Self
 
 import httpx
 
+from app.client.own_service import NotOursError
 from app.common.outbound import no_tls, tls_context
 from app.protocol.chat import Completed, GenerationOptions, Message, ToolCallDelta
 from app.protocol.codec import encode
-from app.protocol.errors import ServiceError
+from app.protocol.errors import ForeignServiceError, ServiceError
 from quantizer.system.errors import ErrorInfo, UserError
 
 MAX_QUOTED = 300  # characters of a server's text, in an error
@@ -26,13 +27,14 @@ _SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that
 class HttpConnection(ABC):
     """An open connection to the server at `base_url`, as an async context manager; `options` are httpx's. Every method
     raises ServiceError where the server cannot be reached, this connection was closed, or the answer is invalid, and
-    the error of a refusal. A subclass words them. Raises UsageError for an https address where the environment names
-    certificates that cannot be read."""
+    the error of a refusal. A subclass words them. `notices` are sentences for the user about how it was found. Raises
+    UsageError for an https address where the environment names certificates that cannot be read."""
 
     _requires_done: ClassVar = False  # not every server sends [DONE] after its events
 
     def __init__(self, base_url: str, api_key: str, transport: httpx.AsyncBaseTransport | None, **options: Any) -> None:
         self.base_url = base_url
+        self.notices: tuple[str, ...] = ()
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         if "verify" not in options and transport is None:
             options["verify"] = tls_context() if base_url.startswith("https:") else no_tls()
@@ -143,7 +145,12 @@ class Connection(HttpConnection):
         # The service is on this machine: no proxy, and no limit on how long an answer takes.
         super().__init__(base_url, api_key, transport, timeout=httpx.Timeout(None, connect=5.0), trust_env=False)
 
-    def _unreachable(self, error: Exception) -> ServiceError:  # noqa: ARG002 - the remedy is the same for each
+    def _unreachable(self, error: Exception) -> ServiceError:
+        if isinstance(error.__cause__, NotOursError):
+            who = "The localllm of another user or data folder" if error.__cause__.is_localllm else "Another program"
+            return ForeignServiceError(
+                f"{who} listens at {self.base_url}.", "Start your own: `localllm serve --port …`."
+            )
         return ServiceError(f"No localllm service answers at {self.base_url}.", _START_AGAIN)
 
     def _invalid(self, reason: str) -> ServiceError:  # noqa: ARG002

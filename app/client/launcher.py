@@ -10,19 +10,22 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from app import __version__
 from app.client.connection import error_of
+from app.client.own_service import OwnServiceTransport
 from app.client.remote_engine import RemoteEngine, parse_address
 from app.client.service_client import ServiceClient
 from app.common.event_log import LOG_NAME
 from app.common.keys import own_key
+from app.common.service_identity import ServiceIdentity
 from app.library.local.resolve import portable
 from app.options.option import format_value
-from app.protocol.errors import ServiceError, UnfitError
+from app.protocol.errors import ForeignServiceError, ServiceError, UnfitError
 from app.protocol.status import ModelStatus
 from app.settings.settings import Settings, environment_variable
 from quantizer.system.errors import EngineError, UsageError, UserError
@@ -40,7 +43,8 @@ _LOG_BYTES_KEPT, _LOG_BYTES_READ = 1 << 20, 16 << 10
 
 @asynccontextmanager
 async def open_service(settings: Settings, model: str | None = None) -> AsyncIterator[ServiceClient]:
-    """Return a client of the service at `settings.url`, starting one where none responds.
+    """Return a client of the service of this user and data folder, starting one where none runs: at `settings.url`, or
+    on another port where somebody else has that one, which `client.notices` says.
 
     A service of our own starts to load `model` (or the settings' model) at once and ends with this context, or with
     this process however that ends, unless the client called `stay_until_jobs_end` or another one found the service and
@@ -49,29 +53,39 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
     error of `load_model`.
     """
     wanted = replace(settings, model=portable(model or settings.model))
-    started = await _start_unless_running(wanted)
-    if started is None:
-        async with ServiceClient(settings.url, own_key(settings)) as client, _attending(client):
-            yield client
-        return
-    process, url = started
-    is_staying = False
-    try:
-        async with ServiceClient(url, own_key(settings)) as client:
+    found = await _find_or_start(wanted)
+    async with found.client as client:
+        if found.process is None:
+            async with _attending(client):
+                yield client
+            return
+        is_staying = False
+        try:
             try:
                 yield client
             finally:
                 is_staying = client.is_staying or await _is_attended(client)
-    finally:
-        if is_staying:
-            process.release()
-        else:
-            await process.end(_FINISH_TIMEOUT_S)
+        finally:
+            if is_staying:
+                found.process.release()
+            else:
+                await found.process.end(_FINISH_TIMEOUT_S)
 
 
 def open_engine(settings: Settings) -> AbstractAsyncContextManager[ServiceClient | RemoteEngine]:
     """Return a client of the remote engine of `settings`, else of a service; raises as `connect` or `open_service`."""
     return connect(settings.connect, settings.api_key) if settings.connect else open_service(settings)
+
+
+@asynccontextmanager
+async def running_service(settings: Settings) -> AsyncIterator[ServiceClient]:
+    """Return a client of the running service of this user and data folder. Raises ServiceError where none runs, and
+    what it answers instead of its status."""
+    found = await _find(settings)
+    if isinstance(found, ServiceError):
+        raise found
+    async with found as client:
+        yield client
 
 
 @asynccontextmanager
@@ -130,15 +144,58 @@ async def _answers(url: str, api_key: str) -> bool:
         return True
 
 
-async def _start_unless_running(settings: Settings) -> tuple[OwnedProcess, str] | None:
-    """Start a service and return it with its URL once it responds; None where one runs. Of several processes that look
-    for one at the same time, the first starts it."""
-    if await _answers(settings.url, own_key(settings)):
-        return None
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A client, not yet entered, and the process of its service where this one started it."""
+
+    client: ServiceClient
+    process: OwnedProcess | None = None
+
+
+async def _find(settings: Settings) -> ServiceClient | ServiceError:
+    """Return a client, not yet entered, of the running service of this user and data folder; else why none is there. It
+    is at the settings' port or at the recorded one. One of another version is none: an update must not be answered by
+    what ran before it."""
+    identity = ServiceIdentity(settings)
+    recorded = identity.recorded_port()
+    reasons: list[ServiceError] = []
+    for port in (settings.port, recorded) if recorded else (settings.port,):
+        client = _client(replace(settings, port=port), identity)
+        try:
+            async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                status = await client.status()
+            if status.version == __version__:
+                return client
+            cause, remedy = f"localllm {status.version} runs at {client.base_url}.", "Stop it first."
+            reasons.append(ForeignServiceError(cause, remedy))
+        except TimeoutError:
+            cause = f"What listens at {client.base_url} does not answer."
+            reasons.append(ForeignServiceError(cause, "Stop it, or use another --port."))
+        except ServiceError as error:
+            reasons.append(error)
+        except UserError as error:  # it has another API key
+            reasons.append(ForeignServiceError(f"{client.base_url} refuses this command: {error.cause}", error.remedy))
+        except BaseException:
+            await client.__aexit__()
+            raise
+        await client.__aexit__()
+    return reasons[0]
+
+
+def _client(settings: Settings, identity: ServiceIdentity) -> ServiceClient:
+    return ServiceClient(settings.url, own_key(settings), OwnServiceTransport(identity))
+
+
+async def _find_or_start(settings: Settings) -> _Found:
+    """Find the service, or start one and return once it responds. Of several processes that look for one at the same
+    time, the first starts it. A service for any port (0) is always a new one."""
+    if settings.port and isinstance(found := await _find(settings), ServiceClient):
+        return _Found(found)
     check_memory_limit("service", ProcessBytes.SERVICE)
     async with _sole_starter(settings):
-        if await _answers(settings.url, own_key(settings)):
-            return None
+        reason = await _find(settings) if settings.port else None
+        if isinstance(reason, ServiceClient):
+            return _Found(reason)
         with _open_log(settings.cache_dir) as log:
             n_logged_bytes = log.tell()
             # As environment variables, which `ps` does not show to other users.
@@ -146,10 +203,16 @@ async def _start_unless_running(settings: Settings) -> tuple[OwnedProcess, str] 
             with reported_shortage("command"):
                 process = await OwnedProcess.start(_COMMAND, variables, log)
         try:
-            return process, await _ready_url(process, settings.cache_dir / LOG_NAME, n_logged_bytes)
+            greeting = await _greeting(process, settings.cache_dir / LOG_NAME, n_logged_bytes)
+            url, secret = str(greeting["url"]), bytes.fromhex(str(greeting.get("secret", "")))
+            client = ServiceClient(url, own_key(settings), OwnServiceTransport(ServiceIdentity(settings, secret)))
         except BaseException:
             await process.end(_FINISH_TIMEOUT_S)
             raise
+    if reason and url != settings.url:
+        cause = reason.cause if isinstance(reason, ForeignServiceError) else f"Port {settings.port} is in use."
+        client.notices = (f"{cause} Your own service runs at {url}.",)
+    return _Found(client, process)
 
 
 @asynccontextmanager
@@ -210,8 +273,9 @@ async def _is_attended(client: ServiceClient) -> bool:
         return False
 
 
-async def _ready_url(process: OwnedProcess, log: Path, n_logged_bytes: int) -> str:
-    """Return the URL of a service once it is ready. Raises the error for which it is not; its log had so many bytes."""
+async def _greeting(process: OwnedProcess, log: Path, n_logged_bytes: int) -> dict[str, Any]:
+    """Return what a service prints once it is ready (`Announcement`). Raises the error for which it is not; its log had
+    so many bytes."""
     try:
         line = await process.read_line(_START_TIMEOUT_S)
     except TimeoutError:
@@ -222,7 +286,7 @@ async def _ready_url(process: OwnedProcess, log: Path, n_logged_bytes: int) -> s
     if isinstance(greeting, dict) and "error" in greeting:
         raise error_of(greeting["error"])
     if isinstance(greeting, dict) and "url" in greeting:
-        return str(greeting["url"])
+        return greeting
     raise _early_end(log, n_logged_bytes)
 
 

@@ -5,6 +5,7 @@
     │   ├── ContextOverflowError  more tokens than the context holds
     │   └── NoTemplateError       a chat with a model that has no chat template
     ├── ServiceError              the local service cannot be reached or started
+    │   └── ForeignServiceError   what listens on its port is somebody else's
     └── EngineError
         └── UnfitError            a model that runs slowly or not at all needs the user's consent
 
@@ -62,3 +63,9 @@ class NoTemplateError(RequestError):
 @registered
 class ServiceError(UserError):
     """The local service cannot be reached, started or bound to its port."""
+
+
+@registered
+class ForeignServiceError(ServiceError):
+    """What listens on the port is not for this client: another program, or the service of another user, data folder,
+    version or key. No prompt was sent to it."""

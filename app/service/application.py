@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Scope
 
 from app.common.event_log import log_event
+from app.common.service_identity import ServiceIdentity
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
 from app.service.api.app_state import AppState
@@ -90,9 +91,10 @@ def create_app(
     shutdown_policy: ShutdownPolicy,
     policy: GuardPolicy,
     log: Callable[[str], object] | None = None,
+    identity: ServiceIdentity | None = None,
 ) -> ASGIApp:
     """Return the service over `models` and `jobs`, which it closes at the end, behind a guard with `policy`; `log`
-    receives a line for each request."""
+    receives a line for each request. `identity` is the one stored for the settings by default."""
     library_service = LibraryService(models.settings)
     stored, runs = ResponseStore(models.settings.data_dir, StoreLimits.of(models.settings)), Runs()
 
@@ -124,6 +126,7 @@ def create_app(
         plan_service=PlanService(models.settings),
         jobs=jobs,
         shutdown_policy=shutdown_policy,
+        identity=identity or ServiceIdentity(models.settings),
         responses=stored,
         runs=runs,
         document=cache(create_document),

@@ -27,6 +27,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import __version__
 from app.common.event_log import log_event, log_to
+from app.common.service_identity import ServiceIdentity
 from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.messages import UnfitPolicy
 from app.library.local.model_files import ModelRef
@@ -48,7 +49,7 @@ from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 from quantizer.system.memory_limit import use_one_arena
 
-Announce: TypeAlias = Callable[[str, str, tuple[int, ...]], None]
+Announce: TypeAlias = Callable[["Announcement"], None]
 
 CLIENTS_PORTS: Mapping[int, str] = {
     11434: "Ollama",
@@ -67,6 +68,17 @@ _KEEP_ALIVE_S = 75  # longer than clients do: a server must not close a connecti
 
 
 @dataclass(frozen=True, slots=True)
+class Announcement:
+    """Where the service accepts requests, on other programs' ports (`also`) too, and its default model. `secret` is of
+    a service whose identity could not be stored: only who started it can recognise it."""
+
+    url: str
+    model: str
+    also: tuple[int, ...]
+    secret: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorPrompt:
     """The terminal of the user: `show` prints a notice, `confirm` asks whether to load a model that does not fit."""
 
@@ -78,9 +90,9 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
     """Serve until a signal or, without an `operator`, until stdin closes (and the last job ends, if that is requested);
     then finish running answers for up to 60 s.
 
-    `announce(url, model_id, ports)` is called when requests are accepted, on other programs' `ports` too. Raises before
-    loading: ServiceError for a port in use, UsageError for invalid settings, ModelFileError for a missing or invalid
-    model (an owner gets that error when it loads the model). Raises UnfitError where the operator does not confirm.
+    `announce` is called when requests are accepted. Raises before loading: ServiceError for a port in use, UsageError
+    for invalid settings, ModelFileError for a missing or invalid model (an owner gets that error when it loads the
+    model). Raises UnfitError where the operator does not confirm.
     """
     use_one_arena(gives_back=True)
     policy = policy_of(settings)
@@ -89,12 +101,20 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
         listener = stack.enter_context(listen(settings.host, settings.port, or_any=operator is None))
         others = listen_for_clients(settings.host, stack) if settings.also else {}
         ref, file, attached = _default_model(settings, is_owned=operator is None)
-        url = replace(settings, port=listener.getsockname()[1]).url
+        port = listener.getsockname()[1]
+        url = replace(settings, port=port).url
+        identity = ServiceIdentity.create(settings)
 
         if operator is None:
             log_to(sys.stderr)  # which is the log file of who started this service
             log_event("service", f"{url}, localllm {__version__}, process {os.getpid()}")
         stack.enter_context(mark_in_use(settings))
+        stack.enter_context(identity.recording(port))
+        if operator is not None and identity.secret:
+            operator.show(
+                f"service.key can be kept neither in {settings.data_dir} nor in {settings.cache_dir}: other commands "
+                "will not find this service, and start their own."
+            )
         for sentence in keep_private(settings):
             if operator is None:
                 log_event("service", sentence)
@@ -116,14 +136,15 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
                 try:
                     from app.service.application import create_app
 
-                    return create_app(models, jobs, shutdown_policy, policy, _log if settings.access_log else None)
+                    log = _log if settings.access_log else None
+                    return create_app(models, jobs, shutdown_policy, policy, log, identity)
                 finally:
                     gc.enable()
 
             app = await asyncio.to_thread(application)  # FastAPI takes a second to import; the worker loads meanwhile
             server = _Server(
                 _config(app),
-                lambda: announce(url, model.ref.id, tuple(others)),
+                lambda: announce(Announcement(url, model.ref.id, tuple(others), identity.secret.hex())),
                 jobs.close_subscriptions,
                 shutdown_policy.close,
             )

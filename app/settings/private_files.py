@@ -48,7 +48,18 @@ _OTHERS_PRIVATE = (
 )
 # All names in the two folders, which may be one.
 _OURS = (
-    *("chats.db*", "responses.db*", "presets.toml", "prompts", "keys.json", "keys.lock", "jobs", "models"),
+    *(
+        "chats.db*",
+        "responses.db*",
+        "presets.toml",
+        "prompts",
+        "keys.json",
+        "keys.lock",
+        "service.key",
+        "service-*.json",
+        "jobs",
+        "models",
+    ),
     *("attachments", "file-history", "checkpoints", "welcome-seen", "config.toml"),
     *("prefix", "media", "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
     *(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -157,12 +157,15 @@ def restore(chat_ids: tuple[int, ...]) -> None:
 
 async def _delete_prefixes(keys: list[str]) -> None:
     from app.chat.repository import delete_prefixes
-    from app.client.service_client import ServiceClient
-    from app.common.keys import own_key
+    from app.client.launcher import running_service
 
     settings = load_settings()
-    async with ServiceClient(settings.url, own_key(settings)) as client:
-        failure = await delete_prefixes(keys, settings.cache_dir, client.forget_prefixes)
+
+    async def forget(keys: Sequence[str]) -> None:
+        async with running_service(settings) as client:
+            await client.forget_prefixes(keys)
+
+    failure = await delete_prefixes(keys, settings.cache_dir, forget)
     if failure is not None and not isinstance(failure, ServiceError):  # that is: none runs
         click.echo(f"The running service keeps them in memory: {printable(str(failure))}", err=True)
 

@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from app.cli.options import options, setting_options
 from app.cli.output.format import print_result
 from app.cli.prompts import confirm_load
-from app.cli.resources import probe_service, resolve_settings
+from app.cli.resources import probe_service, resolve_settings, show_notices
 from app.common.terminal import printable, printable_line
 from app.launch.agents import AGENTS, Agent, agent_named
 from app.protocol.codec import encode
@@ -205,15 +205,13 @@ class _Launching:
     async def planned(self) -> tuple[LaunchPlan, str]:
         """Return the plan, and what the service is; starts and loads nothing. Raises ModelFileError for a model that is
         not there."""
-        from app.common.keys import own_key
         from app.launch.model_facts import known_facts
         from app.launch.plan import plan_launch
         from app.library.local.resolve import resolve
 
         path = self._installed.path if self._installed else self._agent.commands[0]
-        url = self._settings.connect or self._settings.url
-        settings = self._settings
-        service = await probe_service(url, settings.api_key if settings.connect else own_key(settings))
+        found = await probe_service(self._settings)
+        url, service = found or (self._settings.connect or self._settings.url, None)
         name = self._model or (service.default_model if service else self._settings.model)
         if not self._settings.connect and (self._model or not service):
             name = resolve(name, self._settings).id  # as the service calls it
@@ -231,6 +229,7 @@ class _Launching:
         if self._installed is None:
             raise MissingAgentError(self._agent)
         async with open_engine(self._settings) as client:
+            show_notices(client)
             if not isinstance(client, ServiceClient):
                 raise UsageError(f"{client.base_url} is not a localllm service.", "Point the agent at it directly.")
             plan = await self._prepared(client, self._installed.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,15 +168,13 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
 
 def _check_unused(ids: Sequence[str], settings: Settings) -> None:
     """Raise UserError when a running service has one of the models loaded."""
-    from app.common.keys import own_key
-
-    try:
-        status = asyncio.run(probe_service(settings.url, own_key(settings)))
-    except UserError:  # the keys cannot be read: nobody can be asked
+    found = asyncio.run(probe_service(replace(settings, connect="")))
+    if found is None:
         return
-    loaded = {model.id for model in status.models if model.state in ("loading", "ready")} if status else set()
+    url, status = found
+    loaded = {model.id for model in status.models if model.state in ("loading", "ready")}
     if used := sorted(loaded.intersection(ids)):
-        cause = f"The service at {settings.url} has {', '.join(used)} loaded."
+        cause = f"The service at {url} has {', '.join(used)} loaded."
         raise UserError(cause, "Stop it, or pass --yes to delete the file anyway.")
 
 

@@ -32,7 +32,7 @@ from app.cli.prompts import (
     piped_input,
     read_attached,
 )
-from app.cli.resources import resolve_settings
+from app.cli.resources import resolve_settings, show_notices
 from app.client.launcher import load_model, open_engine
 from app.common.terminal import printable
 from app.settings.settings import Settings
@@ -123,6 +123,7 @@ async def _answer(
     printer = AnswerPrinter()
     printer.is_silent = wants_json
     async with open_engine(settings) as client:
+        show_notices(client)
         status = await load_model(
             client, settings.model, LoadingLine().show, when_unfit=settings.when_unfit, confirm_load=confirm_load
         )

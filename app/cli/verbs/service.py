@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.common.keys import Key, KeyFile
     from app.protocol.job import Job
+    from app.service.server import Announcement
 
 
 _MAX_NAME_CHARACTERS = 64  # of a key
@@ -66,16 +67,17 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
         sys.exit(error.exit_status)
 
 
-def _announce(needs_stored_key: bool, url: str, model_id: str, ports: tuple[int, ...]) -> None:
-    also = f" and on {', '.join(map(str, ports))}" if ports else ""
-    click.echo(f"localllm serves {model_id} on {url}{also} (OpenAI API: {url}/v1). Press Ctrl-C to stop.")
+def _announce(needs_stored_key: bool, service: Announcement) -> None:
+    also = f" and on {', '.join(map(str, service.also))}" if service.also else ""
+    url = f"{service.url}{also} (OpenAI API: {service.url}/v1)"
+    click.echo(f"localllm serves {service.model} on {url}. Press Ctrl-C to stop.")
     if needs_stored_key:
         click.echo("Clients have to send a key: `localllm key` prints it.")
 
 
-def _announce_to_owner(url: str, model_id: str, ports: tuple[int, ...]) -> None:
+def _announce_to_owner(service: Announcement) -> None:
     try:
-        print_json({"url": url, "model": model_id, "also": ports})
+        print_json(service)
     except OSError:  # an owner that is gone by now is noticed by the end of stdin
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can flush it at exit
 

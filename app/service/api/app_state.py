@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.requests import HTTPConnection, Request
 
+from app.common.service_identity import ServiceIdentity
 from app.protocol.errors import RequestError
 from app.service.api.fields import WithWarnings
 from app.service.api.lmstudio.sdk_requests import UploadedFiles
@@ -67,7 +68,8 @@ def _digest(content: str) -> bytes:
 class AppState:
     """The objects behind the routes.
 
-    `runs` are responses in the background; `document` returns the OpenAPI document, which is made at the first call.
+    `identity` proves whose the service is; `runs` are responses in the background; `document` returns the OpenAPI
+    document, which is made at the first call.
     `metered_keys` are the temporary API keys that are open.
     `instances` are the names that LM Studio's clients gave to loaded models, with the ids of those. In prompts that
     clients write themselves `media_marker` stands for a picture or sound. `media_fetcher` fetches these from the web,
@@ -79,6 +81,7 @@ class AppState:
     plan_service: PlanService
     jobs: JobManager
     shutdown_policy: ShutdownPolicy
+    identity: ServiceIdentity
     responses: ResponseStore
     runs: Runs
     document: Callable[[], dict[str, Any]]

@@ -297,6 +297,7 @@ class ScriptedClient(ScriptedJobs):
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
         super().__init__(*jobs)
         self.library = ScriptedLibrary()
+        self.notices: tuple[str, ...] = ()
         self.plan_answer: Callable[[PlanRequest], PlanReport] = lambda _: PLAN
         self.plan_requests: list[PlanRequest] = []
         self.reloads: list[PlanRequest] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -20,9 +21,11 @@ from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
 from app import __version__
+from app.common.service_identity import CHALLENGE_CHARACTERS, IDENTITY_PATH
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.messages import EngineMetrics, UnfitPolicy
+from app.protocol.errors import RequestError
 from app.protocol.sampling import SamplingOptions
 from app.protocol.status import EngineCounters, LatencySummary, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
 from app.service.api.app_state import app_state
@@ -38,6 +41,7 @@ from quantizer.system.errors import ErrorInfo
 
 router = Router()
 _MAX_KEYS = 10_000
+_CHALLENGE = re.compile(rf"[0-9a-f]{{{CHALLENGE_CHARACTERS}}}")
 error_body = partial(openai_error, hide_paths=False)
 
 
@@ -77,6 +81,10 @@ class ModelId(TypedDict):
     id: str
 
 
+class IdentityProof(TypedDict):
+    proof: str
+
+
 class StaysUntil(TypedDict):
     """The event until which the service outlives the program that started it, empty for none."""
 
@@ -107,6 +115,19 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
             models=tuple(await asyncio.gather(*(_status_of(models, model) for model in models.opened))),
         )
     )
+
+
+@router.get(IDENTITY_PATH)
+async def identity(request: Request, challenge: str = "") -> JsonResponse[IdentityProof]:
+    """Prove to a client of the same user and data folder that this is its service.
+
+    The challenge is 64 hexadecimal digits of the client's choice; the proof is empty where the service has no key.
+    """
+    if not _CHALLENGE.fullmatch(challenge):
+        raise RequestError("`challenge` must be 64 hexadecimal digits.", "Choose a new one for each connection.")
+    own = app_state(request).identity
+    host, port = request.scope["server"]
+    return JsonResponse({"proof": own.proof("this is the service", challenge, (host, port))})
 
 
 @router.post("/api/localllm/load", refusals=errors(404))

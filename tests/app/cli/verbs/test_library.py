@@ -160,16 +160,24 @@ def test_several_models_go_together_or_none(localllm: Run, models: Path, model: 
 
 
 def test_a_model_that_a_service_has_loaded_stays_unless_insisted(
-    localllm: Run, models: Path, service: RunningService, monkeypatch: pytest.MonkeyPatch, tiny_model: Path
+    localllm: Run,
+    models: Path,
+    start_service: Callable[..., RunningService],
+    service: RunningService,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    own = start_service(data_dir=str(models.parent))
     path = small_model(models / "me" / "x" / "tiny.gguf")  # as the service calls its model
-    monkeypatch.setenv("LOCALLLM_PORT", service.url.rpartition(":")[2])
+    monkeypatch.setenv("LOCALLLM_PORT", own.url.rpartition(":")[2])
     ran = localllm("rm", "tiny")
     assert ran.status == 1
     assert "has tiny loaded" in ran.err
     assert path.exists()
     assert localllm("rm", "tiny", "--yes").status == 0
     assert not path.exists()
+    path = small_model(models / "me" / "x" / "tiny.gguf")
+    monkeypatch.setenv("LOCALLLM_PORT", service.url.rpartition(":")[2])  # of another data folder, which has its own
+    assert "has tiny loaded" not in localllm("rm", "tiny").err
 
 
 def test_a_model_that_a_service_has_unloaded_can_be_removed(
@@ -179,7 +187,7 @@ def test_a_model_that_a_service_has_unloaded_can_be_removed(
     monkeypatch: pytest.MonkeyPatch,
     answer: Callable[[bool], list[str]],
 ) -> None:
-    service = start_service()
+    service = start_service(data_dir=str(models.parent))
     assert service.http.post("/api/localllm/unload", json={}).json()["state"] == "unloaded"
     path = small_model(models / "me" / "x" / "tiny.gguf")  # as the service calls its model
     monkeypatch.setenv("LOCALLLM_PORT", service.url.rpartition(":")[2])

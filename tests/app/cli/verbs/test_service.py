@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -24,8 +24,9 @@ def test_they_are_printed_and_nothing_is_served() -> None:
 
 
 @pytest.fixture
-def _at(service: RunningService, monkeypatch: pytest.MonkeyPatch, home: object) -> None:
+def _at(service: RunningService, environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, home: object) -> None:
     monkeypatch.setenv("LOCALLLM_PORT", service.url.rpartition(":")[2])
+    monkeypatch.setenv("LOCALLLM_DATA_DIR", environment["LOCALLLM_DATA_DIR"])
 
 
 @pytest.mark.usefixtures("_at")
