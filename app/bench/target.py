@@ -9,7 +9,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,7 +69,7 @@ async def open_server(server: RemoteServer) -> AsyncIterator[Target]:
 def _temporary_cache(cache_dir: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="localllm-bench-", ignore_cleanup_errors=True) as folder:
         for name in _KEPT_FILES:
-            if (cache_dir / name).is_file():
+            with suppress(OSError):  # there is none, or it cannot be read
                 shutil.copy(cache_dir / name, folder)
         try:
             yield Path(folder)

@@ -31,7 +31,7 @@ from app.options.jobs import TextOptions
 from app.settings.settings import load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.gguf.tensor_types import tensor_type_named
-from quantizer.system.files import private_folder
+from quantizer.system.files import private_folder, why_unwritable
 from quantizer.write.events import JobPlanned
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
     cached = load_settings().cache_dir / "imatrix" / f"{calibration_key(source)}.gguf"
     if not cached.is_file():
         matrix = compute_imatrix(running.path, TextOptions(threads=n_threads))
+        if why_unwritable(cached.parent):
+            cached = Path(running.enter_context(tempfile.TemporaryDirectory())) / cached.name
         private_folder(cached.parent)
         save_imatrix(matrix, cached)
     return cached
@@ -107,12 +109,12 @@ class Runnable(ExitStack):
 
 
 def write_temporary_model(request: JobRequest, purpose: str, owned: ExitStack) -> Path:
-    """Run `request` into a cache folder that is removed with `owned`, and return the path. Prints the free space that
-    it needs, and its `purpose`, on stderr. Raises UserError."""
+    """Run `request` into a cache folder that is removed with `owned`, or in one of the system, and return the path.
+    Prints the free space that it needs, and its `purpose`, on stderr. Raises UserError."""
     from quantizer.write.job import run_job
 
     folder = load_settings().cache_dir / "run"
-    private_folder(folder)
+    folder = Path(tempfile.gettempdir()) if why_unwritable(folder) else private_folder(folder)
     output = Path(owned.enter_context(tempfile.TemporaryDirectory(dir=folder))) / "model.gguf"
     with JobProgress() as progress:
         for event in run_job(replace(request, output=str(output), projector=NO_PROJECTOR)):

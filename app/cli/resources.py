@@ -67,8 +67,9 @@ def requested_planning_context(settings: Settings, vram: Sequence[str] = (), ram
 
 @contextmanager
 def open_index(cache_dir: Path) -> Iterator[Index]:
-    """Open the index, and print on stderr when it was rebuilt. Raises StorageError."""
+    """Open the index, and print on stderr when it was rebuilt, or cannot be written."""
     from app.library.local.index import Index
+    from app.settings.folders import cache_warning
 
     with Index(cache_dir) as index:
         try:
@@ -76,6 +77,9 @@ def open_index(cache_dir: Path) -> Iterator[Index]:
         finally:
             if index.was_damaged:
                 click.echo("The index of models was damaged and was rebuilt.", err=True)
+            if index.problem:
+                warning = cache_warning(cache_dir) or f"The index in {cache_dir} cannot be written: {index.problem}."
+                click.echo(printable(warning), err=True)
 
 
 def ask_service(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:

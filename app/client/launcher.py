@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict, dataclass, replace
@@ -29,7 +30,7 @@ from app.protocol.errors import ForeignServiceError, ServiceError, UnfitError
 from app.protocol.status import ModelStatus
 from app.settings.settings import Settings, environment_variable
 from quantizer.system.errors import EngineError, UsageError, UserError
-from quantizer.system.files import open_private, private_folder, try_lock
+from quantizer.system.files import open_private, private_folder, try_lock, unnamed_file
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory, reported_shortage
 from quantizer.system.process import OwnedProcess, StderrTail, python_command
 
@@ -197,18 +198,18 @@ async def _find_or_start(settings: Settings) -> _Found:
         if isinstance(reason, ServiceClient):
             return _Found(reason)
         with _open_log(settings.cache_dir) as log:
-            n_logged_bytes = log.tell()
+            n_logged_bytes = log.seek(0, os.SEEK_END)
             # As environment variables, which `ps` does not show to other users.
             variables = {environment_variable(name): format_value(value) for name, value in asdict(settings).items()}
             with reported_shortage("command"):
                 process = await OwnedProcess.start(_COMMAND, variables, log)
-        try:
-            greeting = await _greeting(process, settings.cache_dir / LOG_NAME, n_logged_bytes)
-            url, secret = str(greeting["url"]), bytes.fromhex(str(greeting.get("secret", "")))
-            client = ServiceClient(url, own_key(settings), OwnServiceTransport(ServiceIdentity(settings, secret)))
-        except BaseException:
-            await process.end(_FINISH_TIMEOUT_S)
-            raise
+            try:
+                greeting = await _greeting(process, log, n_logged_bytes)
+                url, secret = str(greeting["url"]), bytes.fromhex(str(greeting.get("secret", "")))
+                client = ServiceClient(url, own_key(settings), OwnServiceTransport(ServiceIdentity(settings, secret)))
+            except BaseException:
+                await process.end(_FINISH_TIMEOUT_S)
+                raise
     if reason and url != settings.url:
         cause = reason.cause if isinstance(reason, ForeignServiceError) else f"Port {settings.port} is in use."
         client.notices = (f"{cause} Your own service runs at {url}.",)
@@ -273,13 +274,13 @@ async def _is_attended(client: ServiceClient) -> bool:
         return False
 
 
-async def _greeting(process: OwnedProcess, log: Path, n_logged_bytes: int) -> dict[str, Any]:
+async def _greeting(process: OwnedProcess, log: BinaryIO, n_logged_bytes: int) -> dict[str, Any]:
     """Return what a service prints once it is ready (`Announcement`). Raises the error for which it is not; its log had
     so many bytes."""
     try:
         line = await process.read_line(_START_TIMEOUT_S)
     except TimeoutError:
-        raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", f"See {log}.") from None
+        raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", _see(log)) from None
     greeting: Any = None
     with contextlib.suppress(ValueError):
         greeting = json.loads(line)
@@ -290,25 +291,30 @@ async def _greeting(process: OwnedProcess, log: Path, n_logged_bytes: int) -> di
     raise _early_end(log, n_logged_bytes)
 
 
-def _early_end(log: Path, n_logged_bytes: int) -> UserError:
+def _early_end(log: BinaryIO, n_logged_bytes: int) -> UserError:
     """Return the error for a service that ended before it was ready, with what it last logged."""
     lines: tuple[str, ...] = ()
-    with contextlib.suppress(OSError), log.open("rb") as file:
-        file.seek(max(n_logged_bytes, log.stat().st_size - _LOG_BYTES_READ))
-        lines = StderrTail(file.read()).lines
+    with contextlib.suppress(OSError):
+        log.seek(max(n_logged_bytes, log.seek(0, os.SEEK_END) - _LOG_BYTES_READ))
+        lines = StderrTail(log.read()).lines
     last = f"; its last output: {lines[-1]}".rstrip(".") if lines else ""
-    ended = ServiceError(f"The service ended before it was ready{last}.", f"See {log}.")
+    ended = ServiceError(f"The service ended before it was ready{last}.", _see(log))
     return out_of_memory("service", lines) or ended
 
 
 def _open_log(cache_dir: Path) -> BinaryIO:
-    """Open the service's log for appending; one larger than 1 MiB is truncated."""
+    """Open the service's log for appending and reading; one larger than 1 MiB is truncated. Where it cannot be written
+    it is a file without a name: a cache is no reason not to start, and its last lines are reported all the same."""
     path = cache_dir / LOG_NAME
-    try:
+    with contextlib.suppress(OSError):
         private_folder(cache_dir)
         if path.exists() and path.stat().st_size > _LOG_BYTES_KEPT:
             path.write_bytes(b"")
         return open_private(path)  # the app appends to it too
-    except OSError as error:
-        cause = f"Cannot write {path}: {error.strerror}."
-        raise ServiceError(cause, "Set LOCALLLM_CACHE_DIR to a folder of yours.") from error
+    return unnamed_file()
+
+
+def _see(log: BinaryIO) -> str:
+    """Return where more is said than an error quotes."""
+    path = str(log.name)  # the number of a file without a name
+    return f"See {path}." if path.endswith(LOG_NAME) else "Run `localllm doctor`: its log cannot be written."

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,21 @@ def conversation_of(name: str) -> str:
 
 def whole_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder, the least recently used first; remove those that a killed process left."""
-    for path in sorted(folder.iterdir(), key=last_use_s) if folder.is_dir() else ():
+    try:
+        paths = sorted(folder.iterdir(), key=last_use_s)
+    except OSError:  # there is none yet, or it cannot be read
+        return
+    for path in paths:
         if not (writer := writer_of(path)):
             yield path
         elif not is_process_alive(writer):
-            path.unlink(missing_ok=True)
+            remove_file(path)
+
+
+def remove_file(path: Path) -> None:
+    """Remove a file of the cache, if it can be: on a disk that became read-only it stays and is only read."""
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
 
 
 def write_file(

@@ -6,13 +6,14 @@ First prompts that runs have measured are in `<cache>/first_prompts.json`, which
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from app.client.service_client import ServiceClient
 from app.launch.agents import Agent
 from app.launch.plan import ModelFacts
 from app.protocol.status import ModelStatus
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
+from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically
 
 N_SAMPLE_TOKENS = 569  # of the sample, with the tokenizer of Qwen 2 and 3.5
 _MOST_KEPT = 200
@@ -36,12 +37,12 @@ class FirstPrompts:
         return self._read().get(self._key(model), 0)
 
     def record(self, model: str, n_tokens: int) -> None:
-        """Store a measurement; the oldest are dropped. Raises StorageError."""
+        """Store a measurement, if the file can be written; the oldest are dropped."""
         known = self._read()
         n_before = known.pop(self._key(model), 0)
         known[self._key(model)] = max(n_before, n_tokens)
         kept = dict(list(known.items())[-_MOST_KEPT:])
-        with explained(f"{self._path} cannot be written", "Check its permissions, or set LOCALLLM_CACHE_DIR."):
+        with suppress(OSError):
             private_folder(self._path.parent)
             write_atomically(self._path, json.dumps(kept, indent=1), sync=False, mode=PRIVATE_FILE)
 

@@ -16,7 +16,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from app.settings.settings import Settings
-from quantizer.system.files import explained, make_private, private_folder
+from quantizer.system.files import explained, is_folder, make_private, private_folder, sorted_glob
 from quantizer.system.process import is_process_alive
 
 CHATS = "chats, drafts and prompt history"
@@ -88,7 +88,12 @@ class PrivateFiles:
 
 
 def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
-    """Return all files that hold or derive from what was said, by kind."""
+    """Return all files that hold or derive from what was said, by kind. Raises StorageError for a folder that cannot be
+    listed: "nothing" would be a guess."""
+    for folder in (settings.data_dir, settings.cache_dir):
+        missing = (FileNotFoundError, NotADirectoryError)
+        with explained(f"{folder} cannot be listed", "Correct its rights."), contextlib.suppress(*missing):
+            os.scandir(folder).close()
     kinds = [(what, _found(getattr(settings, folder), names)) for what, folder, names in _FROM_CHATS]
     return tuple(PrivateFiles(what, paths, sum(map(_n_bytes, paths))) for what, paths in kinds if paths)
 
@@ -129,10 +134,12 @@ def keep_private(settings: Settings) -> list[str]:
     folder of data or caches that holds other files as well keeps its rights."""
     sentences = []
     for root in dict.fromkeys((settings.data_dir, settings.cache_dir)):
+        if not is_folder(root):  # missing, or not ours to enter
+            continue
         foreign = _foreign(root)
         if not foreign:
             sentences += _make_private(f"enter {root}", (root,))
-        elif root.stat().st_mode & 0o077 and os.name != "nt":
+        elif os.name != "nt" and root.stat().st_mode & 0o077:
             sentences.append(
                 f"Others may enter {root}: it holds other files, such as {foreign}. Chats in it are private."
             )
@@ -163,12 +170,13 @@ def users_of(settings: Settings) -> list[str]:
         if is_process_alive(process):
             users.append(process)
         else:
-            mark.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder that can only be read
+                mark.unlink(missing_ok=True)
     return users
 
 
 def _found(folder: Path, names: tuple[str, ...]) -> tuple[Path, ...]:
-    return tuple(path for name in names for path in sorted(folder.glob(name)))
+    return tuple(path for name in names for path in sorted_glob(folder, name))
 
 
 def _foreign(root: Path) -> str:

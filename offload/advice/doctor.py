@@ -49,6 +49,14 @@ def choose_backend(vendor: str, tools: Collection[str]) -> GpuBackend:
     return next((backend for backend in backends if backend.tool in tools), usual)
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem, and what to do about it."""
+
+    what: str
+    next_step: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The facts about a machine. `unusable_vendors` are makers of GPUs that this build of llama.cpp cannot use, and
@@ -66,19 +74,13 @@ class Findings:
     swapped_bytes: int
     disk_bytes_per_s: float | None
     repacking_is_safe: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A problem, and what to do about it."""
-
-    what: str
-    next_step: str
+    known_problems: Sequence[Problem] = ()  # of folders and of the environment, which are no matter of the machine
+    paths: Sequence[tuple[str, str]] = ()  # a label and the path of each folder in use
 
 
 def find_problems(findings: Findings) -> tuple[Problem, ...]:
     """Return the problems, the most important first."""
-    found: list[Problem] = []
+    found: list[Problem] = [*findings.known_problems]
     for vendor in sorted(set(findings.unusable_vendors)):
         backend = choose_backend(vendor, findings.build_tools)
         command = build_command(findings.installation, findings.engine_version, backend.definitions)

@@ -13,13 +13,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any, TypeAlias
 
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
+from quantizer.system.files import unnamed_file
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
 from quantizer.system.process import StderrTail, exit_error, start_error
 
@@ -40,7 +40,7 @@ def run_child(
     UserError that the child reported; EngineError with `name` where it cannot be started, and with its last output
     where it died otherwise."""
     check_memory_limit(name, ProcessBytes.JOB)
-    with tempfile.TemporaryFile() as errors, _started(command, name, errors, environment) as child:
+    with unnamed_file() as errors, _started(command, name, errors, environment) as child:
         assert child.stdin is not None
         assert child.stdout is not None
         try:

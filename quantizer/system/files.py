@@ -8,6 +8,7 @@ takes a tenth of a second.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import stat
@@ -15,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from quantizer.system.errors import StorageError, UserError
 
@@ -28,6 +29,7 @@ _OTHERS = 0o077
 
 _SYNC_BYTES = 128 << 20
 _PIECE_BYTES = 1 << 20
+_PROBE_BYTES = 16 << 10  # more than a file system puts beside its name
 _SUFFIX = ".tmp"
 _counter = itertools.count()
 
@@ -97,11 +99,60 @@ def private_folder(path: Path) -> Path:
     return path
 
 
+def is_file(path: Path) -> bool:
+    """Return whether there is a file at `path` that this process may know of. Path's method raises where a folder above
+    may not be entered, before Python 3.14; ValueError for a name with a NUL never escapes here."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether there is a folder at `path` that this process may know of; see `is_file`."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
+def sorted_glob(folder: Path, *patterns: str) -> list[Path]:
+    """Return the files in `folder` that match, sorted; none where it is missing, or may not be entered or listed."""
+    return sorted(path for pattern in patterns for path in folder.glob(pattern)) if is_folder(folder) else []
+
+
+def unnamed_file() -> BinaryIO:
+    """Return a file without a name, for what another process prints; where none can be made it holds nothing."""
+    from tempfile import TemporaryFile  # which user interfaces may not need
+
+    try:
+        return cast("BinaryIO", TemporaryFile())
+    except OSError:  # no folder for temporary files can be written, or the process may write no file
+        return open(os.devnull, "a+b")  # noqa: PTH123 - its owner closes it
+
+
+def why_unwritable(folder: Path) -> str:
+    """Return why no file can be written in `folder`, "" where one can. Only writing tells: rights, read-only mounts,
+    quotas, limits of the process and full disks each show elsewhere. It leaves nothing, nor a folder that is new."""
+    probe = folder / f".probe.{os.getpid()}.{next(_counter)}{_SUFFIX}"
+    made = [each for each in (folder, *folder.parents) if not os.path.lexists(each)]
+    try:
+        private_folder(folder)
+        with open_private(probe, is_new=True) as file:
+            file.write(bytes(_PROBE_BYTES))
+    except FileExistsError as error:
+        return f"{error.filename} is a file"
+    except OSError as error:
+        if error.errno == errno.EFBIG:
+            return "this process may not write files: see `ulimit -f`"
+        return error.strerror or str(error)
+    finally:
+        with contextlib.suppress(OSError):
+            probe.unlink(missing_ok=True)
+            for each in made:
+                each.rmdir()
+    return ""
+
+
 def open_private(path: Path, *, is_new: bool = False) -> BinaryIO:
-    """Open the file at `path` for appending, created for its owner only; `is_new` requires that there is none.
-    Raises OSError."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | (os.O_EXCL if is_new else 0) | getattr(os, "O_BINARY", 0)
-    return os.fdopen(os.open(path, flags, PRIVATE_FILE), "ab")
+    """Open the file at `path` for appending and reading, created for its owner only; `is_new` requires that there is
+    none. Raises OSError."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | (os.O_EXCL if is_new else 0) | getattr(os, "O_BINARY", 0)
+    return open(path, "a+b", opener=lambda name, _flags: os.open(name, flags, PRIVATE_FILE))
 
 
 def make_private(path: Path) -> bool:

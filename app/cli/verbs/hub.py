@@ -16,7 +16,7 @@ import click
 
 from app.cli.options import option, options, options_of
 from app.cli.output.format import print_json, print_lines
-from app.cli.resources import requested_planning_context
+from app.cli.resources import open_index, requested_planning_context
 from app.common.terminal import printable
 from app.engine.load.load_check import LOAD_CHECK
 from app.options.jobs import PullOptions
@@ -50,7 +50,6 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
     from app.library.hub.catalogue import resolve_reference
     from app.library.hub.reference import PackageReference
     from app.library.hub.selection import quant_chooser
-    from app.library.local.index import Index
     from app.library.local.resolve import resolve
     from app.library.machine_fit.planning import local_planning_context
     from app.library.pulling.puller import Puller, plan_model_pull
@@ -68,7 +67,7 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
         _pull_package(wanted, options, settings, wants_json=wants_json)
         return
     added: list[str] = []
-    with Index(settings.cache_dir) as index, _shown(added, wants_json=wants_json) as report:
+    with open_index(settings.cache_dir) as index, _shown(added, wants_json=wants_json) as report:
         download = DownloadOptions(options.connections, options.limit_bytes_per_s)
         puller = Puller(access, index, download, report, options.overwrite)
         if file_type:

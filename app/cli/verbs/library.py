@@ -321,8 +321,8 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
     from app.library.local.removal import delete_stale_files, find_stale_files
 
     settings = load_settings()
-    with open_index(settings.cache_dir) as index:
-        stale = find_stale_files(settings, max_prefix_bytes, lambda path: bool(index.sha256(path)))
+    index = click.get_current_context().with_resource(open_index(settings.cache_dir))
+    stale = find_stale_files(settings, max_prefix_bytes, lambda path: bool(index.sha256(path)))
     attachments = _unused_attachments(settings.data_dir)
     found = (*stale, *attachments)
     if not wants_json:
@@ -333,8 +333,7 @@ def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_js
     if attachments and not is_dry_run:
         _remove_unused_attachments(settings.data_dir)
         gone += attachments
-    with open_index(settings.cache_dir) as index:
-        n_forgotten = 0 if is_dry_run else forget_missing(settings.models_dir, index)
+    n_forgotten = 0 if is_dry_run else forget_missing(settings.models_dir, index)
     n_freed = sum(leftover.n_bytes for leftover in gone)
     if wants_json:
         items = [

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from app.engine.backend import State
-from app.engine.cache_file import conversation_of, file_name, read_header, whole_files, write_file
+from app.engine.cache_file import conversation_of, file_name, read_header, remove_file, whole_files, write_file
 from app.engine.request import IN_MEMORY
 
 MAX_MEMORY_BYTES = 1 << 30
@@ -83,7 +83,7 @@ class StateStore:
             if max_disk_bytes and conversation_of(name):
                 self._entries[name] = _Entry(key, None, n_bytes)
             else:  # former versions did not say whose a state is, so that a deleted chat would leave it behind
-                (folder / name).unlink(missing_ok=True)
+                remove_file(folder / name)
         self._to_write: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._may_write, self._closing = threading.Event(), threading.Event()
         self._writer = threading.Thread(target=self._write_files, name="prefix-writer", daemon=True)
@@ -189,7 +189,7 @@ class StateStore:
     def _remove(self, name: str) -> None:
         entry = self._entries.pop(name, None)
         if entry is not None and entry.file_bytes:
-            (self._folder / name).unlink(missing_ok=True)
+            remove_file(self._folder / name)
 
     # The writing thread
 
@@ -209,7 +209,7 @@ class StateStore:
                 with self._lock:
                     entry.file_bytes = n_bytes
                     if self._entries.get(name) is not entry:  # replaced while it was being written
-                        (self._folder / name).unlink(missing_ok=True)
+                        remove_file(self._folder / name)
             self._shrink()
 
     def _memory_bytes(self) -> int:
@@ -227,7 +227,7 @@ class StateStore:
                     entry.state = None
                 if n_disk > self._max_disk_bytes and entry.file_bytes:
                     n_disk -= entry.file_bytes
-                    (self._folder / name).unlink(missing_ok=True)
+                    remove_file(self._folder / name)
                     entry.file_bytes = 0
                 if entry.state is None and not entry.file_bytes:
                     del self._entries[name]
@@ -256,7 +256,7 @@ def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
         if (found := _read_key(path)) is not None:
             yield (path.name, *found)
         else:
-            path.unlink(missing_ok=True)
+            remove_file(path)
 
 
 def read_state(path: Path, key: StateKey) -> State | None:

@@ -54,6 +54,7 @@ from app.engine.tuning.tune_results import (
 )
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
+from app.settings.folders import cache_warning
 from offload.devices.host import host_memory
 from offload.footprint.model import PlannedModel
 from offload.placement.load_parameters import DeviceUsage
@@ -198,6 +199,8 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     tested = run_self_test(cache_dir)
     if tested.is_new and not tested.is_safe:
         listener.on_notice(NOTICE)
+    if warning := cache_warning(cache_dir):
+        listener.on_notice(warning)
     config, notice = size_context(requested, header, is_on_host=not devices.has_gpu)
     config, passed_over = with_found_head(config, header)
     config, projector, unsound = usable_projector(config, header, cache_dir)

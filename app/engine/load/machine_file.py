@@ -1,6 +1,7 @@
 """A JSON file of measurements, by machine (build, processor) and then by name; and the keys of models and files.
 
-Owns reading and writing it. A file that cannot be read counts as empty: everything in it can be measured again.
+Owns reading and writing it. A file that cannot be read counts as empty, and one that cannot be written keeps nothing:
+everything in it can be measured again. `app.settings.folders` says so to the user.
 Independent of what the entries mean.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -58,11 +60,12 @@ class MachineFile:
         return self.entries().get(name, {})
 
     def update(self, name: str, change: Mapping[str, Any]) -> None:
-        """Replace the fields in `change` of the entry called `name`."""
+        """Replace the fields in `change` of the entry called `name`, if the file can be written."""
         data = self._read()
         data.setdefault(self._machine, {}).setdefault(name, {}).update(change)
-        private_folder(self._path.parent)
-        write_atomically(self._path, json.dumps(data, indent=1), sync=False)
+        with suppress(OSError):
+            private_folder(self._path.parent)
+            write_atomically(self._path, json.dumps(data, indent=1), sync=False)
 
     def _read(self) -> dict[str, Any]:
         try:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from app.engine.cache_file import conversation_of, file_name, read_header, whole_files, write_file
+from app.engine.cache_file import conversation_of, file_name, read_header, remove_file, whole_files, write_file
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.request import IN_MEMORY
 
@@ -41,7 +41,7 @@ class MediaStore:
                 with contextlib.suppress(OSError):  # another process removed it
                     self._files[path.name.partition("-")[0]] = (path.name, path.stat().st_size)
             else:
-                path.unlink(missing_ok=True)
+                remove_file(path)
 
     def layout(self, key: str) -> MediaLayout | None:
         return self._read("layout", key, _layout_of)
@@ -116,8 +116,7 @@ class MediaStore:
 
     def _remove(self, key: str) -> None:
         name, _ = self._files.pop(key)
-        with contextlib.suppress(OSError):  # removed at the next start
-            (self._folder / name).unlink(missing_ok=True)
+        remove_file(self._folder / name)  # else at the next start
 
 
 def _file_key(what: _What, key: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -161,11 +161,12 @@ def load_scoring_model(
 def cached_results(
     path: Path, result_type: type[_Result], measure: Callable[[], Sequence[_Result]]
 ) -> Sequence[_Result]:
-    """Return the content of the file at `path`; if it cannot be read, `measure` and write it."""
+    """Return the content of the file at `path`; if it cannot be read, `measure`, and write it if that can be."""
     try:
         return [codec.decode(result_type, entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError, KeyError):
         measured = measure()
-    private_folder(path.parent)
-    write_atomically(path, json.dumps(codec.encode(list(measured))), sync=False)
+    with suppress(OSError):
+        private_folder(path.parent)
+        write_atomically(path, json.dumps(codec.encode(list(measured))), sync=False)
     return measured

@@ -1,7 +1,8 @@
 """The index of model files, `<cache>/index.db`: facts, hashes and origins, so that no header is read twice.
 
 Owns the database, the library's entries, which join it with the disk, and which hash of a file is trusted. A record is
-valid while the stamp of its files is unchanged. Several processes may use the database; a damaged one is recreated.
+valid while the stamp of its files is unchanged. Several processes may use the database; a damaged one is recreated, and
+one that cannot be written is copied into memory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +25,7 @@ from app.library.local.projectors import Look, find_projector, look_into, own_pr
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import explained, private_folder
+from quantizer.system.files import explained, is_folder, private_folder
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
@@ -78,20 +80,19 @@ class IndexRecord:
 
 
 class Index:
-    """The open index of a cache folder, a context manager. `was_damaged` is True once it was recreated. Every method
-    raises StorageError when the disk fails."""
+    """The open index of a cache folder, a context manager. `was_damaged` is True once it was recreated. `problem` is
+    why its file cannot be used, "" where it can: then it is in memory, with what the file had where that could be
+    read, and nothing is remembered."""
 
     def __init__(self, cache_dir: Path) -> None:
         self.was_damaged = False
+        self.problem = ""
         self._path = cache_dir / "index.db"
         try:
             private_folder(cache_dir)
-        except OSError as error:
-            raise _refused(self._path, error) from error
-        try:
             self._connection = _connect(self._path)
-        except sqlite3.DatabaseError as error:
-            self._connection = self._recreated(error)
+        except (OSError, sqlite3.Error) as error:
+            self._connection = self._recovered(error)
 
     def __enter__(self) -> Index:
         return self
@@ -138,7 +139,7 @@ class Index:
         return next((text for *identity, text in rows if identity == _identity(path)), "")
 
     def _run(self, statement: str, rows: Sequence[tuple[object, ...]] = ((),)) -> list[tuple[Any, ...]]:
-        """Run a statement for each of `rows` in one transaction; recreate a damaged index and run it again."""
+        """Run a statement for each of `rows` in one transaction; where that fails, once more on a recovered index."""
 
         def run() -> list[tuple[Any, ...]]:
             with self._connection:
@@ -146,26 +147,40 @@ class Index:
 
         try:
             return run()
-        except sqlite3.DatabaseError as error:
-            self._connection = self._recreated(error, self._connection)
+        except sqlite3.Error as error:
+            self._connection = self._recovered(error, self._connection)
             return run()
 
-    def _recreated(self, error: sqlite3.DatabaseError, old: sqlite3.Connection | None = None) -> sqlite3.Connection:
-        if type(error) is not sqlite3.DatabaseError:  # the base class itself reports damage
-            raise _refused(self._path, error) from error
+    def _recovered(self, error: OSError | sqlite3.Error, old: sqlite3.Connection | None = None) -> sqlite3.Connection:
+        """Return a new index in the place of a damaged one; after any other error one in memory."""
+        if type(error) is sqlite3.DatabaseError:  # the base class itself reports damage
+            if old is not None:
+                old.close()
+                old = None
+            self.was_damaged = True
+            try:
+                for suffix in ("", "-wal", "-shm"):
+                    self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
+                return _connect(self._path)
+            except (OSError, sqlite3.Error) as failure:
+                error = failure
+        self.problem = str(getattr(error, "strerror", "") or error)
+        memory = sqlite3.connect(":memory:")
+        with suppress(sqlite3.Error):
+            if old is None:  # of a folder that can only be read, the journal cannot be opened, and is not needed
+                old = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+            old.backup(memory)
         if old is not None:
             old.close()
-        self.was_damaged = True
-        try:
-            for suffix in ("", "-wal", "-shm"):
-                self._path.with_name(self._path.name + suffix).unlink(missing_ok=True)
-            return _connect(self._path)
-        except (OSError, sqlite3.Error) as failure:
-            raise _refused(self._path, failure) from failure
+        return _prepared(memory)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S)
+    return _prepared(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S))
+
+
+def _prepared(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """Return the connection with current tables; close it on an error."""
     connection.text_factory = lambda data: data.decode(errors="replace")  # damaged text must not raise
     try:
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -189,8 +204,8 @@ def _enable_wal(connection: sqlite3.Connection) -> None:
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError:
-            if time.monotonic() >= give_up_s:
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up_s:
                 raise
             time.sleep(_PAUSE_S)
         else:
@@ -220,10 +235,6 @@ def _identity(path: Path) -> list[object]:
     with explained(f"{path} cannot be read", "Check the path."):
         status = path.stat()
     return [status.st_size, str(status.st_ino)]  # inodes of some file systems do not fit SQLite's integers
-
-
-def _refused(path: Path, error: OSError | sqlite3.Error) -> StorageError:
-    return StorageError(f"The index {path} cannot be used: {error}.", "Remove it, or set LOCALLLM_CACHE_DIR.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +268,7 @@ class LibraryEntry:
 
 
 def list_entries(refs: Iterable[ModelRef], index: Index) -> list[LibraryEntry]:
-    """Return an entry for each of `refs` from the disk and `index`, reading no model file. Raises StorageError."""
+    """Return an entry for each of `refs` from the disk and `index`, reading no model file."""
     records, look = index.records(), cache(look_into)
     entries = []
     for ref in refs:
@@ -274,7 +285,7 @@ def _stat_with_projectors(path: Path, look: Look = look_into) -> ModelStat:
 
 
 def read_entry(entry: LibraryEntry, index: Index, now_s: float | None = None) -> LibraryEntry:
-    """Read the model of `entry`, store the result in `index`, and return the new entry. Raises StorageError. A file
+    """Read the model of `entry`, store the result in `index`, and return the new entry. A file
     that validation rejects while somebody may be copying it is not damaged, and nothing is stored. `now_s` counts from
     1970; None reads the clock."""
     disk = _stat_with_projectors(entry.ref.path)  # before reading: a change in between is detected next time
@@ -298,17 +309,17 @@ def _may_grow(path: Path) -> bool:
 
 
 def forget_missing(models_dir: Path, index: Index) -> int:
-    """Delete missing files from `index` and return how many there were. Raises StorageError. While `models_dir` is
+    """Delete missing files from `index` and return how many there were. While `models_dir` is
     missing, its files stay in the index: its disk may be unmounted."""
     root = index_key(models_dir / "_")[:-1]
-    is_unmounted = not models_dir.is_dir()
+    is_unmounted = not is_folder(models_dir)
     gone = [path for path in index.paths() if not (os.path.lexists(path) or (is_unmounted and path.startswith(root)))]
     index.forget(gone)
     return len(gone)
 
 
 def expected_sha256(path: Path, index: Index) -> str:
-    """Return the recorded SHA-256 of a file, or the one in its name; empty without one. Raises StorageError."""
+    """Return the recorded SHA-256 of a file, or the one in its name; empty without one."""
     if known := index.sha256(path):
         return known
     match = _BLOB.fullmatch(path.resolve().name)
@@ -328,11 +339,12 @@ def sha256_of(path: Path, on_bytes: Callable[[int], object]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VerificationResult:
-    """The outcome for one model: `sound` (hashes match), `recorded` (none was on record before) or `damaged`. `sha256`
-    has one hash for each file that was read. `reason` is empty unless the model is damaged."""
+    """The outcome for one model: `sound` (hashes match), `recorded` (none was on record before), `unrecorded` (nor can
+    one be stored) or `damaged`. `sha256` has one hash for each file that was read. `reason` is empty unless the model
+    is damaged."""
 
     ref: ModelRef
-    state: Literal["sound", "recorded", "damaged"]
+    state: Literal["sound", "recorded", "unrecorded", "damaged"]
     sha256: tuple[str, ...]
     reason: str = ""
 
@@ -346,8 +358,8 @@ def verify(
     ref: ModelRef, index: Index, on_bytes: Callable[[int], object], *, is_recording: bool = False
 ) -> VerificationResult:
     """Validate a model's header, hash its files and its projector's, compare with the recorded hashes, and record those
-    that are new. `is_recording` accepts the current bytes as correct. Raises StorageError when `index` cannot be
-    written."""
+    that are new. `is_recording` accepts the current bytes as correct: then StorageError is raised where `index` cannot
+    be written."""
     from quantizer.gguf.validation import validate_gguf
 
     files = verified_files(ref.path)
@@ -366,4 +378,7 @@ def verify(
         return VerificationResult(ref, "damaged", tuple(found), str(error))
     for part, sha256 in zip(files, found, strict=True):
         index.record_sha256(part, sha256)
-    return VerificationResult(ref, "sound" if is_known else "recorded", tuple(found))
+    if index.problem and is_recording:
+        raise StorageError(f"The hashes cannot be recorded: {index.problem}.", "See `localllm doctor`.")
+    state: Literal["recorded", "unrecorded"] = "unrecorded" if index.problem else "recorded"
+    return VerificationResult(ref, "sound" if is_known else state, tuple(found))

@@ -23,6 +23,7 @@ from offload.footprint.auxiliary_models import PlannedProjector
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.gguf.header import Header
 from quantizer.gguf.model_info import ModelInfo
+from quantizer.system.files import is_file
 
 _TEMPLATE = "tokenizer.chat_template"
 _ORIGINS = ("general.base_model.0.repo_url", "general.source.repo_url")
@@ -81,7 +82,7 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         sha256=tuple(expected_sha256(part, index) or None for part in files),
         template_base=TemplateBase(base.repo, base.text == header.text(_TEMPLATE)) if base else None,
         # Without measurements the file is not hashed, which the search for them begins with.
-        tuned=best_measurement(header, cache_dir) if (cache_dir / "tune.json").is_file() else None,
+        tuned=best_measurement(header, cache_dir) if is_file(cache_dir / "tune.json") else None,
         source=_source(index.origin(files[0])),
     )
     found = find_projector(header)

@@ -32,7 +32,7 @@ from quantizer.gguf.file_names import (
     shard_path,
 )
 from quantizer.system.errors import UsageError
-from quantizer.system.files import explained, last_use_s, try_lock, writer_of
+from quantizer.system.files import explained, is_file, is_folder, last_use_s, sorted_glob, try_lock, writer_of
 from quantizer.system.process import is_process_alive
 from quantizer.write.partial_output import lock_path
 
@@ -149,7 +149,7 @@ def delete_stale_files(stale: StaleFiles) -> bool:
 def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
     """Yield partial outputs in the library whose runs have ended."""
     outputs: dict[Path, list[Path]] = {}
-    for path in sorted(path for n in range(MAX_FOLDERS + 1) for path in models_dir.glob("*/" * n + ".*")):
+    for path in sorted_glob(models_dir, *("*/" * n + ".*" for n in range(MAX_FOLDERS + 1))):
         if match := _PARTIAL.fullmatch(path.name):
             outputs.setdefault(lock_path(path.with_name(match["output"])), []).append(path)
     yield from _unlocked("interrupted writing", outputs)
@@ -157,7 +157,7 @@ def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
 
 def _interrupted_downloads(models_dir: Path) -> Iterator[StaleFiles]:
     models: dict[Path, list[Path]] = {}
-    for path in sorted(models_dir.glob(f"*/*/{FETCHING}/*")):
+    for path in sorted_glob(models_dir, f"*/*/{FETCHING}/*"):
         file = path.with_name(path.name.removesuffix(".lock").removesuffix(".journal"))
         _, count = shard_index(file.name) or (0, 1)
         first = shard_path(file, 0, count)
@@ -174,9 +174,9 @@ def _unlocked(what: str, paths_by_lock: Mapping[Path, Sequence[Path]]) -> Iterat
 def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -> Iterator[StaleFiles]:
     """Yield the fetched files of checkpoints whose conversion was interrupted and not resumed for a week. A complete
     checkpoint was kept on purpose, and files that the user put beside it stay."""
-    for fetching in sorted(folder.glob(f"*/*/{FETCHING}")):
+    for fetching in sorted_glob(folder, f"*/*/{FETCHING}"):
         repo = fetching.parent
-        files = [path for path in sorted(repo.rglob("*")) if not path.is_dir()]
+        files = [path for path in sorted(repo.rglob("*")) if not is_folder(path)]
         idle_s = time.time() - max(map(last_use_s, (fetching, *files)))
         if idle_s > _CHECKPOINT_IDLE_S and not _is_locked(fetching):
             parts = [path for path in files if fetching in path.parents]
@@ -189,7 +189,7 @@ def _interrupted_checkpoints(folder: Path, is_fetched: Callable[[Path], bool]) -
 
 def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
     """Yield temporary models of killed runs, unused for a day."""
-    for path in sorted(folder.glob("*")):
+    for path in sorted_glob(folder, "*"):
         files = [path, *path.rglob("*")]
         if max(map(last_use_s, files)) < time.time() - _DAY_S:
             yield StaleFiles("temporary model", (path,), sum(map(_n_bytes, files)))
@@ -197,23 +197,23 @@ def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
 
 def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:
     """Yield files of the cache that are named after a process that has ended."""
-    for path in sorted((*cache.glob(".*.tmp"), *cache.glob("prefix/*/.*.tmp"), *cache.glob("media/*/.*.tmp"))):
+    for path in sorted_glob(cache, ".*.tmp", "prefix/*/.*.tmp", "media/*/.*.tmp"):
         if (writer := writer_of(path)) and not is_process_alive(writer):
             yield StaleFiles("unfinished file", (path,), _n_bytes(path))
 
 
 def _old_conversations(cache: Path, max_bytes: int) -> Iterator[StaleFiles]:
     n_bytes = 0
-    for path in sorted((*cache.glob("prefix/*/*"), *cache.glob("media/*/*")), key=last_use_s, reverse=True):
+    for path in sorted(sorted_glob(cache, "prefix/*/*", "media/*/*"), key=last_use_s, reverse=True):
         n_bytes += 0 if path.suffix == ".tmp" else _n_bytes(path)
         if n_bytes > max_bytes and path.suffix != ".tmp":
             yield StaleFiles("saved conversation", (path,), _n_bytes(path))
 
 
 def _is_locked(path: Path) -> bool:
-    if path.is_dir():
+    if is_folder(path):
         return any(map(_is_locked, path.rglob("*.lock")))
-    if not path.exists():
+    if not is_file(path):
         return False
     try:
         lock = try_lock(path)
@@ -226,6 +226,6 @@ def _is_locked(path: Path) -> bool:
 
 def _n_bytes(path: Path) -> int:
     try:
-        return path.lstat().st_size if not path.is_dir() else 0
-    except FileNotFoundError:
+        return path.lstat().st_size if not is_folder(path) else 0
+    except OSError:
         return 0

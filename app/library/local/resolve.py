@@ -29,6 +29,7 @@ from app.settings.settings import Settings
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError
+from quantizer.system.files import explained, is_file, is_folder, sorted_glob
 
 GUIDE = "guide"
 BUILT_IN = "built in"  # the guide's place
@@ -65,7 +66,7 @@ def guide_source(folder: Path) -> Path:
 def available(settings: Settings) -> tuple[ModelRef, ...]:
     """Return every model of localllm: the guide first, if it is installed, then the library sorted by name."""
     path, models_dir = guide_folder() / _GUIDE_FILE, settings.models_dir
-    guide = (ModelRef(GUIDE, path, place=BUILT_IN),) if path.is_file() else ()
+    guide = (ModelRef(GUIDE, path, place=BUILT_IN),) if is_file(path) else ()
     repos = {path: repo_of(path, models_dir) for path in model_paths(models_dir)}
     ids = ids_of(repos.items(), added_at_ns, {GUIDE})
     return (*guide, *(ModelRef(id=ids[path], path=path, repo=repo) for path, repo in repos.items()))
@@ -184,9 +185,12 @@ def _exists(path: Path) -> bool:
 
 def _at_path(path: Path, name: str, settings: Settings) -> ModelRef:
     if not _exists(path):
+        remedy = "Check its rights, and those of its folders."
+        with explained(f"{path} cannot be read", remedy, ModelFileError), suppress(FileNotFoundError, ValueError):
+            path.stat()
         raise UnknownModelError(f"There is no file {path}.", "Check the path.")
-    if path.is_dir():
-        is_checkpoint = any(path.glob("*.safetensors")) or (path / "config.json").is_file()
+    if is_folder(path):
+        is_checkpoint = bool(sorted_glob(path, "*.safetensors")) or is_file(path / "config.json")
         remedy = _CONVERTIBLE.format(name=name) if is_checkpoint else "Name the .gguf file in it."
         raise ModelFileError(f"{path} is a folder, not a GGUF file.", remedy)
     if remedy := _SUFFIX_REMEDIES.get(path.suffix.lower(), ""):

@@ -5,21 +5,29 @@ Owns collecting the findings and describing them. `offload.advice.doctor` decide
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
+from app.common.event_log import LOG_NAME
+from app.common.outbound import environment_proxies, tls_context
 from app.engine.load.machine import Survey
 from app.engine.load.self_test import run_self_test
+from app.library.hub.access import HubAccess, hub_access_from_environment
 from app.library.local.resolve import available, resolve
 from app.protocol.library import MachineProblem, MachineReport
-from offload.advice.doctor import BUILD_TOOLS, Findings, find_problems
+from app.settings.folders import find_folders
+from offload.advice.doctor import BUILD_TOOLS, Findings, Problem, find_problems
 from offload.devices.bandwidth import measure_disk_read
 from offload.devices.host import cpu_model, default_threads, has_avx2
 from offload.format import format_bandwidth, format_memory
+from quantizer.system.errors import UserError
+from quantizer.system.files import is_file
 from quantizer.system.installation import find_installation
 
 if TYPE_CHECKING:
@@ -31,7 +39,8 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
     """Return the survey with the speed of the disk and the build of llama.cpp, measured in a few seconds. The disk's
     speed is that of reading `model`, or the largest local model. Raises EngineError where measuring fails."""
     paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
-    largest = max(filter(Path.is_file, paths), key=lambda path: path.stat().st_size, default=None)
+    largest = max(filter(_is_readable, paths), key=lambda path: path.stat().st_size, default=None)
+    folders = find_folders(settings)
     return Findings(
         machine=found.machine,
         engine_version=metadata.version("llama-cpp-python"),
@@ -43,7 +52,27 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
         swapped_bytes=psutil.swap_memory().used,
         repacking_is_safe=run_self_test(settings.cache_dir).is_safe,
         disk_bytes_per_s=measure_disk_read(largest) if largest else None,
+        known_problems=(
+            *(Problem(folder.problem, folder.remedy) for folder in folders if folder.problem),
+            *_environment_problems(),
+        ),
+        paths=(
+            *((folder.what, str(folder.path)) for folder in folders),
+            ("log", str(settings.cache_dir / LOG_NAME)),
+        ),
     )
+
+
+def _environment_problems() -> Iterator[Problem]:
+    """Yield what is wrong with the variables that decide how the hub is reached."""
+    for check in (tls_context, environment_proxies, hub_access_from_environment):
+        try:
+            found = check()
+        except UserError as error:
+            yield Problem(error.cause, error.remedy)
+        else:
+            if isinstance(found, HubAccess) and found.notice:
+                yield Problem(found.notice, "Correct its rights, or set HF_TOKEN.")
 
 
 def describe_machine(findings: Findings) -> MachineReport:
@@ -74,7 +103,12 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
         *(gpus or [("GPU", "none that this build of llama.cpp can use")]),
         ("models", f"read from disk at {disk / 1e6:,.0f} MB/s" if disk else "disk speed unknown"),
         ("engine", f"llama-cpp-python {findings.engine_version}"),
+        *findings.paths,
     ]
+
+
+def _is_readable(path: Path) -> bool:
+    return is_file(path) and os.access(path, os.R_OK)
 
 
 def _memory(device: Device) -> str:

@@ -68,6 +68,7 @@ class LibraryService:
         self._reading: asyncio.Task[None] | None = None
         self._fitting: asyncio.Task[None] | None = None  # beside it: a survey of a busy machine takes seconds
         self._arriving: frozenset[Path] = frozenset()  # when they were last read
+        self._unstored: dict[Path, LibraryEntry] = {}  # what was read while the index could not be written
         self._is_unknown_machine = False  # it could not be surveyed
         self._is_closing = threading.Event()
 
@@ -181,12 +182,16 @@ class LibraryService:
         self._fit_cache.renew()
         with Index(self._settings.cache_dir) as index:
             forget_missing(self._settings.models_dir, index)
-            return list_entries((*available(self._settings), *(external_models() if has_external else ())), index)
+            found = list_entries((*available(self._settings), *(external_models() if has_external else ())), index)
+        read = ((self._unstored.get(entry.ref.path, entry), entry) for entry in found)
+        return [known if known.is_read and known.disk == entry.disk else entry for known, entry in read]
 
     @in_thread
     def _read(self, entries: Sequence[LibraryEntry]) -> None:
         with Index(self._settings.cache_dir) as index:
             found = [read_entry(entry, index) for entry in self._until_closing(entries)]
+            if index.problem:  # else each listing would read them again, and none were ever complete
+                self._unstored |= {entry.ref.path: entry for entry in found}
         self._arriving = frozenset(entry.ref.path for entry in found if entry.is_arriving)
 
     @in_thread

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -282,3 +283,28 @@ def test_only_its_owner_can_read_a_state_and_list_the_folder(tmp_path: Path) -> 
         os.umask(before)
     modes = [file.stat().st_mode & 0o777 for file in (path, path.parent, path.parent.parent)]
     assert modes == [0o600, 0o700, 0o700]
+
+
+def test_states_of_a_disk_that_became_read_only_are_used_and_those_in_memory_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path, ([1, 2, 3], b"state")).close()
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    for name in ("unlink", "mkdir", "open"):
+        monkeypatch.setattr(os, name, refuse)
+    store = StateStore(tmp_path, max_disk_bytes=1000)
+    assert load(store, [1, 2, 3, 4]) == b"state"
+    store.save([1, 2, 3, 4, 5], b"longer")
+    store.save([7, 8], b"other")
+    store.forget(["none"])
+    store.close()
+
+
+def test_a_folder_that_cannot_be_made_stores_states_in_memory(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file", encoding="utf-8")
+    store = saved(tmp_path / "cache" / "prefix", ([1, 2, 3], b"state"))
+    assert load(store, [1, 2, 3, 4]) == b"state"
+    store.close()

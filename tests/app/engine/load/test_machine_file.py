@@ -30,3 +30,10 @@ def test_a_fingerprint_changes_with_the_weights_and_with_the_layout(tmp_path: Pa
     data[150_000] = 1
     path.write_bytes(data)
     assert fingerprint(path, "flash") != before
+
+
+def test_a_file_that_cannot_be_written_keeps_nothing_and_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file", encoding="utf-8")
+    file = MachineFile(tmp_path / "cache" / "found.json", "here")
+    file.update("a", {"n": 1})
+    assert file.entry("a") == {}

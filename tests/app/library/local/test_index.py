@@ -133,10 +133,51 @@ def test_four_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> None:
         assert not index.was_damaged
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_stored_is_in_memory_and_says_why(tmp_path: Path) -> None:
+    path = small_model(tmp_path / "m.gguf")
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(StorageError, match=r"index\.db cannot be used"):
-        Index(tmp_path / "cache")
+    with Index(tmp_path / "cache") as index:
+        assert index.problem == "File exists"
+        index.record_sha256(path, "ab" * 32)
+        assert index.sha256(path) == "ab" * 32
+        assert verify(ModelRef("m", path), index, lambda _: None).state == "damaged"
+    with Index(tmp_path / "cache") as index:
+        assert index.sha256(path) == ""
+
+
+@pytest.mark.parametrize(
+    "error", ["database or disk is full", "attempt to write a readonly database", "disk I/O error", "locking protocol"]
+)
+def test_what_the_index_had_is_kept_while_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    known, new = small_model(tmp_path / "known.gguf"), small_model(tmp_path / "new.gguf")
+    with Index(tmp_path) as index:
+        index.record_sha256(known, "ab" * 32)
+
+    def refuse(_path: Path) -> sqlite3.Connection:
+        raise sqlite3.OperationalError(error)
+
+    monkeypatch.setattr("app.library.local.index._connect", refuse)
+    with Index(tmp_path) as index:
+        assert index.problem == error
+        assert index.sha256(known) == "ab" * 32
+        assert verify(ModelRef("new", new), index, lambda _: None).state == "unrecorded"
+        with pytest.raises(StorageError, match=error):
+            verify(ModelRef("new", new), index, lambda _: None, is_recording=True)
+
+
+def test_an_index_that_fills_the_disk_goes_on_in_memory(tmp_path: Path) -> None:
+    path = small_model(tmp_path / "m.gguf")
+    with Index(tmp_path) as index:
+        index.record_sha256(path, "ab" * 32)
+        n_pages = index._connection.execute("PRAGMA page_count").fetchone()[0]
+        index._connection.execute(f"PRAGMA max_page_count = {n_pages}")
+        for number in range(200):
+            index.store(tmp_path / f"{number}.gguf", IndexRecord("stamp", None, "fault" * 50))
+        assert "full" in index.problem
+        assert len(index.records()) == 200
+        assert index.sha256(path) == "ab" * 32
 
 
 def test_an_origin_belongs_to_one_file_only(tmp_path: Path) -> None:

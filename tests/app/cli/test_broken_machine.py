@@ -1,0 +1,107 @@
+"""Every kind of command on machines where something of the environment is broken: no traceback, and one warning."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from app.client.launcher import load_model, open_service
+from app.protocol.chat import Completed, Message
+from app.settings.settings import load_settings
+from quantizer.system.process import python_command
+from tests.app.cli.in_process import json_of, run_localllm
+
+WARNING = "Caches cannot be written in"
+VERBS = {
+    "ls": ("ls",),
+    "ls --external": ("ls", "--external"),
+    "show": ("show", "guide"),
+    "verify": ("verify", "guide"),
+    "prune": ("prune", "--dry-run"),
+    "import": ("import", "guide", "--as", "org/copy"),
+    "plan": ("plan", "guide"),
+    "doctor": ("doctor",),
+    "recommend": ("recommend",),
+    "run": ("run", "-p", "hello"),
+}
+SAY_NOTHING = {"plan", "recommend", "run", "doctor"}  # on stderr: what they compute is complete; or as a problem
+
+
+def _broken_cache(tmp_path: Path, kind: str) -> Path:
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    return tmp_path / "file" if kind == "a file" else tmp_path / "file" / "cache"
+
+
+@pytest.fixture
+def own(environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
+    outside = {"HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hf"), "OLLAMA_MODELS": str(tmp_path / "ollama")}
+    return {**environment, **outside, "LOCALLLM_DATA_DIR": str(tmp_path / "data")}
+
+
+@pytest.mark.parametrize("kind", ["a file", "below a file"])
+@pytest.mark.parametrize("name", VERBS)
+def test_a_cache_that_cannot_be_written_is_said_once_and_stops_no_command(
+    own: dict[str, str], tmp_path: Path, name: str, kind: str
+) -> None:
+    cache = _broken_cache(tmp_path, kind)
+    done = run_localllm({**own, "LOCALLLM_CACHE_DIR": str(cache)}, *VERBS[name])
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(WARNING) == (0 if name in SAY_NOTHING else 1), done.stderr
+    if name == "doctor":
+        assert f"! {WARNING} {cache}" in done.stdout
+        assert "LOCALLLM_CACHE_DIR" in done.stdout
+        assert "No problems found" not in done.stdout
+
+
+def test_doctor_names_the_folders_and_the_log(own: dict[str, str], tmp_path: Path) -> None:
+    rows = dict(json_of(run_localllm(own, "doctor", "--json"))["rows"])
+    assert rows["data"] == own["LOCALLLM_DATA_DIR"]
+    assert rows["cache"] == own["LOCALLLM_CACHE_DIR"]
+    assert rows["settings"] == str(Path(own["LOCALLLM_CONFIG"]).parent)
+    assert rows["log"] == str(Path(own["LOCALLLM_CACHE_DIR"]) / "service.log")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("SSL_CERT_FILE", "/nope.pem"), ("HTTPS_PROXY", "ftp://p"), ("HF_TOKEN", "hé"), ("HF_ENDPOINT", "mirror")],
+)
+def test_doctor_reports_variables_that_break_the_hub(own: dict[str, str], name: str, value: str) -> None:
+    report = json_of(run_localllm({**own, name: value}, "doctor", "--json"))
+    assert [problem["what"].split()[0] for problem in report["problems"] if name in problem["what"]] == [name]
+    assert report["verdict"] == "problems"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such limits")
+@pytest.mark.parametrize("verb", [("ls",), ("doctor",), ("verify", "guide")], ids=lambda verb: verb[0])
+def test_a_process_that_may_write_no_files_goes_on(own: dict[str, str], tmp_path: Path, verb: tuple[str, ...]) -> None:
+    import resource
+
+    done = subprocess.run(
+        python_command("app.cli.main", *verb),
+        env={**own, "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        check=True,
+    )
+    assert "ulimit -f" in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+async def test_a_service_starts_beside_a_cache_that_cannot_be_written(
+    own: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    settings = load_settings({"cache_dir": str(_broken_cache(tmp_path, "below a file"))}, own)
+    async with open_service(settings) as client:
+        await load_model(client, "")
+        events = [event async for event in client.chat([Message("user", "hello")])]
+        while not (listed := await client.library.models()).is_complete:  # it must end
+            pass
+    assert isinstance(events[-1], Completed)
+    assert {model.id for model in listed.models} >= {"guide"}
