@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.common.event_log import log_event
 from quantizer.system.errors import StorageError
-from quantizer.system.files import make_private, open_private, private_folder
+from quantizer.system.files import has_record_locks, make_private, open_private, private_folder
 
 _BUSY_TIMEOUT_S, _POLL_S = 10.0, 0.01
 _JOURNALS = ("-wal", "-shm")  # SQLite makes them with the rights of the database
@@ -133,6 +133,12 @@ class Database:
 
 def _open(path: Path, schema: Schema) -> sqlite3.Connection:
     private_folder(path.parent)
+    if not has_record_locks(path.parent):  # SQLite would call it busy, after 10 s
+        cause = f"The {schema.subject} cannot be stored in {path}."
+        raise StorageError(
+            f"{cause} Its file system cannot lock files, as some network mounts cannot.",
+            "Set LOCALLLM_DATA_DIR to a folder on a local disk.",
+        )
     _make(path)
     connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
     connection.row_factory = sqlite3.Row

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import os
 import stat
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from quantizer.system.errors import StorageError, UserError
+
+if sys.platform != "win32":
+    import fcntl
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # their modes
 _OTHERS = 0o077
 
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 _SYNC_BYTES = 128 << 20
 _PIECE_BYTES = 1 << 20
 _PROBE_BYTES = 16 << 10  # more than a file system puts beside its name
@@ -226,23 +232,71 @@ class BackgroundSync:
         self._pool.shutdown()
 
 
-def try_lock(path: Path, timeout_s: float = 0.0) -> BaseFileLock | None:
+class Lock:
+    """A lock that this process holds on the file at `path`."""
+
+    def __init__(self, path: Path, held: BaseFileLock) -> None:
+        self.path = path
+        self._held = held
+
+    def release(self) -> None:
+        self._held.release()
+
+
+def try_lock(path: Path, timeout_s: float = 0.0) -> Lock | None:
     """Lock the file at `path`, which is created if need be; None where another holder keeps it for `timeout_s`.
-    The lock ends with `release` (a `with` block would hold it twice), `remove_lock` or the process. Raises OSError."""
+    The lock ends with `release` (a `with` block would hold it twice), `remove_lock` or the process. Raises OSError.
+
+    On a file system without locks, as some network and FUSE mounts are, it excludes the processes of this machine only:
+    a file that stands for it is locked on the local disk."""
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path, timeout=timeout_s, thread_local=False)
     try:
+        lock = FileLock(path, timeout=timeout_s, thread_local=False, fallback_to_soft=False)
         lock.acquire()
     except Timeout:
         return None
-    return lock
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        open_private(path).close()  # whoever looks for the file finds it
+        lock = FileLock(_local_lock_path(path), timeout=timeout_s, thread_local=False, fallback_to_soft=False)
+        try:
+            lock.acquire()
+        except Timeout:
+            return None
+    return Lock(path, lock)
 
 
-def remove_lock(lock: BaseFileLock) -> None:
+def _local_lock_path(path: Path) -> Path:
+    """Return the file on the local disk that stands for the one at `path`. Raises OSError."""
+    user = f"-{os.getuid()}" if sys.platform != "win32" else ""
+    folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(), f"localllm-locks{user}")
+    private_folder(folder)
+    if sys.platform != "win32" and folder.lstat().st_uid != os.getuid():  # anybody may make it in /tmp
+        raise PermissionError(errno.EACCES, "Another user owns the folder of locks", str(folder))
+    return folder / f"{hashlib.sha256(os.fsencode(os.path.realpath(path))).hexdigest()}.lock"
+
+
+def remove_lock(lock: Lock) -> None:
     """Release `lock` and remove its file, before the release where the system can: another holder must not lose it."""
     if os.name == "nt":
         lock.release()
     with contextlib.suppress(OSError):
-        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.path.unlink(missing_ok=True)
     lock.release()
+
+
+def has_record_locks(folder: Path) -> bool:
+    """Return whether parts of files in `folder` can be locked, as SQLite does; True where it cannot be tried."""
+    if sys.platform == "win32":
+        return True
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:  # nobody else can hold a lock of this file
+                return error.errno not in _NO_LOCKS
+    except OSError:
+        pass
+    return True

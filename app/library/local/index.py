@@ -25,7 +25,7 @@ from app.library.local.projectors import Look, find_projector, look_into, own_pr
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import explained, is_folder, private_folder
+from quantizer.system.files import explained, has_record_locks, is_folder, private_folder
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
@@ -176,6 +176,8 @@ class Index:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    if not has_record_locks(path.parent):  # SQLite would call it busy, after 10 s
+        raise sqlite3.OperationalError("its file system cannot lock files")
     return _prepared(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S))
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from app.engine.load.projector_file import validate_projector
 from app.library.download.downloader import Downloader, DownloadOptions
@@ -45,10 +45,7 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import FileType
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import explained, remove_lock, sync_folder, try_lock
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
+from quantizer.system.files import Lock, explained, remove_lock, sync_folder, try_lock
 
 _N_CHANGES = 3
 _POLL_S = 0.2
@@ -301,7 +298,7 @@ async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIte
             _remove_if_empty(empty)
 
 
-def _locked(path: Path) -> BaseFileLock | None:
+def _locked(path: Path) -> Lock | None:
     with _placing_in(path.parent), suppress(FileNotFoundError):  # whoever has just finished removed the empty folder
         path.parent.mkdir(parents=True, exist_ok=True)
         return try_lock(path)

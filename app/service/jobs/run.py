@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from app.common.terminal import printable
 from app.library.download import events as download
@@ -27,6 +27,7 @@ from app.settings.settings import ENVIRONMENT_PREFIX, Settings
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 from quantizer.system.files import (
     PRIVATE_FILE,
+    Lock,
     explained,
     open_private,
     private_folder,
@@ -37,10 +38,6 @@ from quantizer.system.files import (
 from quantizer.system.memory_limit import out_of_memory
 from quantizer.system.process import ChildProcess, lower_priority
 from quantizer.write.events import JobFailed
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
 
 Line: TypeAlias = Mapping[str, Any]
 
@@ -301,7 +298,7 @@ class JobStore:
         self.folder = folder
         self.is_shared = False
         self._owner = secrets.token_hex(8)
-        self._lock: BaseFileLock | None = None
+        self._lock: Lock | None = None
 
     def load(self) -> list[Job]:
         """Return the jobs that ended and those whose service is gone, oldest first; skip invalid files."""

@@ -8,6 +8,7 @@ import pytest
 
 from app.common import database
 from app.common.database import Database, Schema
+from quantizer.system.errors import StorageError
 
 SCHEMA = Schema("things", (("CREATE TABLE things (name TEXT)",),), "It is gone.")
 N_WINDOWS = 4
@@ -67,3 +68,16 @@ def test_windows_that_make_a_file_at_the_same_moment_all_have_it(tmp_path: Path)
     for window in windows:
         window.join()
     assert errors == []
+
+
+def test_a_file_system_without_locks_is_named_as_the_cause_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite takes it for a lock of another process, and waits for that."""
+    monkeypatch.setattr(database, "has_record_locks", lambda folder: folder != tmp_path)
+    with (
+        pytest.raises(StorageError, match=r"cannot lock files.*Set LOCALLLM_DATA_DIR"),
+        Database(tmp_path / "things.db", SCHEMA).reading(),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.system.files import (
     explained,
+    has_record_locks,
     make_private,
     open_private,
     private_folder,
@@ -46,6 +50,67 @@ def test_a_lock_is_held_by_one_process_and_ends_with_it(tmp_path: Path) -> None:
         lock = try_lock(path)
         assert lock is not None
         lock.release()
+
+
+@pytest.fixture(params=["ENOLCK", "ENOSYS", "EOPNOTSUPP"])
+def lockless(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder on a file system that refuses to lock files, with this error; locks on the local disk work."""
+    folder, local = tmp_path / "mount", tmp_path / "run"
+    for each in (folder, local):
+        each.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(local))
+    number = getattr(errno, request.param)
+
+    def refusing(real: Callable[..., None]) -> Callable[..., None]:
+        def lock(file: Any, *arguments: Any) -> None:
+            status = os.fstat(file if isinstance(file, int) else file.fileno())
+            if (
+                status.st_ino in {path.stat().st_ino for path in folder.iterdir()} or status.st_nlink == 0
+            ):  # a temporary file has no name
+                raise OSError(number, os.strerror(number))
+            real(file, *arguments)
+
+        return lock
+
+    monkeypatch.setattr("fcntl.flock", refusing(fcntl.flock))
+    monkeypatch.setattr("fcntl.lockf", refusing(fcntl.lockf))
+    return folder
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files on every file system")
+def test_where_the_file_system_has_no_locks_one_on_the_local_disk_excludes_others(lockless: Path) -> None:
+    path = lockless / "lock"
+    first = try_lock(path)
+    assert first is not None
+    assert path.exists()
+    assert try_lock(path) is None
+    assert try_lock(path, 0.05) is None
+    other = try_lock(lockless / "other")
+    assert other is not None
+    first.release()
+    again = try_lock(path)
+    assert again is not None
+    remove_lock(again)
+    assert not path.exists()
+    other.release()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files on every file system")
+def test_a_folder_of_locks_that_somebody_else_made_is_not_used(lockless: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4711)
+    with pytest.raises(PermissionError, match="Another user owns the folder of locks"):
+        try_lock(lockless / "lock")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks files on every file system")
+def test_a_file_system_that_locks_no_parts_of_files_is_recognised(lockless: Path, tmp_path: Path) -> None:
+    assert not has_record_locks(lockless)
+    assert has_record_locks(tmp_path / "missing")
+
+
+def test_a_local_disk_locks_parts_of_files(tmp_path: Path) -> None:
+    assert has_record_locks(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_removed_lock_leaves_no_file_and_can_be_taken_again(tmp_path: Path) -> None:
