@@ -64,7 +64,7 @@ def run_child(command: Sequence[str], request: Mapping[str, object]) -> Generato
     """Start `command` with `request` and yield the messages that it sends. Leaving early ends it. Raises the UserError
     of the child, EngineError with its last output when it crashed."""
     what, remedy = "process that runs the model", "Try another model."
-    return child_request.run_child(command, request, what, remedy, child_environment())
+    return child_request.run_child(command, request, what, remedy, child_environment(), runs_llama=True)
 
 
 def serve_task(request_type: type[_Request], work: Callable[[_Request], Iterator[DataclassInstance]]) -> int:

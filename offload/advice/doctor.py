@@ -74,6 +74,7 @@ class Findings:
     swapped_bytes: int
     disk_bytes_per_s: float | None
     repacking_is_safe: bool
+    engine_features: str = ""  # the backends of llama.cpp and what they were built with
     known_problems: Sequence[Problem] = ()  # of folders and of the environment, which are no matter of the machine
     paths: Sequence[tuple[str, str]] = ()  # a label and the path of each folder in use
 

@@ -35,10 +35,12 @@ def run_child(
     name: str,
     remedy: str,
     environment: Mapping[str, str] | None = None,
+    *,
+    runs_llama: bool = False,
 ) -> Generator[Message, None, None]:
     """Start `command`, send it `request` and yield its messages. Closing the generator early ends the child. Raises the
     UserError that the child reported; EngineError with `name` where it cannot be started, and with its last output
-    where it died otherwise."""
+    where it died otherwise; WrongProcessorError where one that `runs_llama` met an instruction that is not there."""
     check_memory_limit(name, ProcessBytes.JOB)
     with unnamed_file() as errors, _started(command, name, errors, environment) as child:
         assert child.stdin is not None
@@ -51,7 +53,8 @@ def run_child(
                 yield decode_message(line)
             if child.wait() != 0:
                 errors.seek(0)
-                raise exit_error(name, child.returncode, StderrTail(errors.read()), remedy)
+                stderr = StderrTail(errors.read())
+                raise exit_error(name, child.returncode, stderr, remedy, runs_llama=runs_llama)
         finally:
             with contextlib.suppress(BrokenPipeError):  # a dead child that never read its request
                 child.stdin.close()

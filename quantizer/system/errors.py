@@ -5,6 +5,7 @@
         ├── UsageError                the command was called wrongly; exit status 2
         ├── StorageError              disk full, no permission, output in the way
         ├── EngineError               the native engine refused, or its process died
+        │   └── WrongProcessorError   llama.cpp was built for another processor
         ├── ModelFileError            quantizer.gguf.gguf_reader: a GGUF that is missing, broken or hostile
         ├── CheckpointError           quantizer.checkpoint.config: a checkpoint folder that cannot be converted
         ├── ToolError                 app.tools.mcp.config: a server of tools that cannot be started, or died
@@ -76,6 +77,11 @@ class StorageError(UserError):
 @registered
 class EngineError(UserError):
     """The native engine refused, or a child process died; the cause has its last output."""
+
+
+@registered
+class WrongProcessorError(EngineError):
+    """llama.cpp has instructions that this processor lacks; nothing that runs a model works until it is built anew."""
 
 
 @dataclass(frozen=True, slots=True)

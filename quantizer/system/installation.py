@@ -96,6 +96,11 @@ def build_command(installation: Installation, version: str, definitions: Sequenc
     return command_line(installation.shell, words, {"CMAKE_ARGS": arguments})
 
 
+def rebuild_command() -> str:
+    """Return the command that builds the installed version of llama.cpp for this processor, in this environment."""
+    return build_command(find_installation(), metadata.version(LLAMA), ())
+
+
 def _pip_build(requirement: str) -> list[str]:
     return ["install", "--force-reinstall", "--no-deps", "--no-cache-dir", "--no-binary", LLAMA, requirement]
 

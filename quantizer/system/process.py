@@ -22,7 +22,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from quantizer.system.errors import EngineError, redact_paths
+from quantizer.system.errors import EngineError, WrongProcessorError, redact_paths
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory
 
 _LOW_NICE = 10
@@ -114,11 +114,28 @@ def _clean(line: str) -> str:
     return redact_paths(printable.strip()[:_MAX_TAIL_CHARACTERS])
 
 
-def exit_error(name: str, status: int, stderr: StderrTail, remedy: str) -> EngineError:
+# An instruction that the processor lacks: a signal of Unix; STATUS_ILLEGAL_INSTRUCTION of Windows' ntstatus.h.
+_ILLEGAL_INSTRUCTION = {-4: "SIGILL", 0xC000001D: "0xC000001D"}
+
+
+def is_illegal_instruction(status: int | None) -> bool:
+    """Return whether a process ended with `status` because its code was built for another processor."""
+    return status in _ILLEGAL_INSTRUCTION
+
+
+def exit_error(name: str, status: int, stderr: StderrTail, remedy: str, *, runs_llama: bool = False) -> EngineError:
     """Return the error for the process called `name` that ended with `status`: that it lacked memory within a limit,
-    or its last output."""
+    that its llama.cpp was built for another processor, or its last output."""
     if shortage := out_of_memory(name, stderr.lines):
         return shortage
+    if runs_llama and is_illegal_instruction(status):
+        cause = (
+            f"llama.cpp was built for another processor: the {name} died at an instruction that this one lacks "
+            f"({_ILLEGAL_INSTRUCTION[status]})."
+        )
+        from quantizer.system.installation import rebuild_command  # slow, and only this needs it
+
+        return WrongProcessorError(cause, f"Build it for this one: {rebuild_command()}")
     names = {each.value: each.name for each in signal.Signals}
     how = f"exit status {status}" if status >= 0 else names.get(-status, f"signal {-status}")
     output = " | ".join(stderr.lines[-_N_REPORTED_LINES:])
@@ -298,11 +315,13 @@ class OwnedProcess:
         self._process.returncode = 0  # Popen must not expect its end
 
 
-def run_to_exit(command: Sequence[str], timeout_s: float) -> tuple[int, str, StderrTail]:
+def run_to_exit(
+    command: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+) -> tuple[int, str, StderrTail]:
     """Run `command` and return its exit status, stdout and stderr. Raises TimeoutError, and kills it then, and OSError
     where the system cannot start it."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=timeout_s, check=False, env=environment)
     except subprocess.TimeoutExpired as error:
         raise TimeoutError from error
     return done.returncode, done.stdout.decode("utf-8", "replace"), StderrTail(done.stderr)

@@ -13,7 +13,7 @@ from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.header import planned_header
 from quantizer.gguf.validation import is_model
 from quantizer.system.child_request import run_child
-from quantizer.system.errors import EngineError
+from quantizer.system.errors import EngineError, WrongProcessorError
 from quantizer.system.files import explained
 from quantizer.write.quantize_plan import QuantizePlan
 
@@ -29,7 +29,10 @@ def check_load(plan: QuantizePlan, command: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="localllm-load-") as folder:
         path = write_without_weights(plan, Path(folder))
         try:
-            answers = list(run_child(command, {"path": str(path)}, "load check", _REMEDY)) if path else []
+            child = run_child(command, {"path": str(path)}, "load check", _REMEDY, runs_llama=True)
+            answers = list(child) if path else []
+        except WrongProcessorError:
+            raise
         except EngineError as error:
             raise CheckpointError(f"The written model would not load. {error.cause}", _REMEDY) from error
     if unread := [name for answer in answers for name in answer["unread"]]:

@@ -14,6 +14,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from ctypes import c_char_p, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -32,7 +33,7 @@ from llama_cpp import llama_cpp
 from llama_cpp._ctypes_extensions import load_shared_library
 
 from app.engine.backend import MemoryShortError
-from app.engine.llama.backend_files import load_backends
+from app.engine.library_files import library_folders, load_backends
 from app.protocol.errors import RequestError
 from offload.format import format_memory
 from quantizer.system.errors import EngineError, redact_paths
@@ -195,15 +196,35 @@ def cpu_variants() -> tuple[str, ...]:
     """Load the backends of a library that keeps them in files; called once when this module is imported. Return the
     variants of the processor's backend that this one can run, the best first; none of a library built for one kind."""
     native_log()  # else llama.cpp prints each file that it loads
-    package = Path(lib.__file__).parent
-    # Its CMake installs them into the folder of programs, `bin` beside the package, unless CMAKE_INSTALL_BINDIR is set.
-    return load_backends(ggml_function, (package / "lib", package.parent / "bin"))
+    return load_backends(ggml_function, library_folders())
 
 
 def system_info() -> str:
-    """Return the backends of this build and the features that they were built with, as llama.cpp lists them."""
+    """Return the backends of this build, and the features with which those were built that have a choice, such as
+    "CPU (AVX2, OPENMP), RPC"."""
     words: bytes = lib.llama_print_system_info()
-    return words.decode("utf-8", "replace").strip(" |")
+    features = parse_system_info(words.decode("utf-8", "replace"))
+    count, get = (
+        ggml_function("ggml_backend_reg_count", c_size_t),
+        ggml_function("ggml_backend_reg_get", c_void_p, c_size_t),
+    )
+    name_of = ggml_function("ggml_backend_reg_name", c_char_p, c_void_p)
+    names = [name_of(get(index)).decode("utf-8", "replace") for index in range(count())]
+    return ", ".join(f"{name} ({features[name]})" if features.get(name) else name for name in names)
+
+
+def parse_system_info(text: str) -> dict[str, str]:
+    """Return the features by backend in what `llama_print_system_info` returns: "CPU : AVX2 = 1 | OPENMP = 1 | "."""
+    found: dict[str, list[str]] = {}
+    features: list[str] = []
+    for part in text.split("|"):
+        before, colon, entry = part.rpartition(" : ")
+        if colon:
+            features = found.setdefault(before.strip(), [])
+        name, _, value = (word.strip() for word in entry.partition("="))
+        if name and value != "0":
+            features.append(name if value == "1" else f"{name}={value}")
+    return {backend: ", ".join(names) for backend, names in found.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,12 @@ import hashlib
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from app.engine.library_files import library_files, library_folders
 from offload.devices.host import cpu_name
 from quantizer.system.files import private_folder, write_atomically
 
@@ -22,8 +24,21 @@ _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
 
 def this_build() -> str:
-    """Return the name of this build of llama.cpp on this processor."""
-    return f"llama-cpp-python {metadata.version('llama-cpp-python')} on {cpu_name()}"
+    """Return the name of this build of llama.cpp on this processor. A version can be built in many ways (for a GPU, by
+    another compiler, for another processor), which have speeds, buffers and faults of their own, so the name has a hash
+    of the libraries."""
+    files = library_files(library_folders())
+    library = _library_id(tuple((path, path.stat().st_size, path.stat().st_mtime_ns) for path in files))
+    return f"llama-cpp-python {metadata.version('llama-cpp-python')} {library} on {cpu_name()}"
+
+
+@lru_cache(maxsize=4)
+def _library_id(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Return a hash of the names and samples of `files`, not of their times: copying an environment builds nothing."""
+    digest = hashlib.blake2b(digest_size=6)
+    for path, _, _ in files:
+        digest.update(f"{path.name} {fingerprint(path)}\n".encode())
+    return digest.hexdigest()
 
 
 def fingerprint(path: Path, *parts: object) -> str:

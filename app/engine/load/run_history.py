@@ -14,14 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from app.engine.load.machine_file import this_build
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request
 from app.protocol.codec import decode, encode
-from offload.devices.host import CpuTimes, cpu_name, default_threads, others_share, read_cpu_times
+from offload.devices.host import CpuTimes, default_threads, others_share, read_cpu_times
 from offload.devices.machine import HOST_NAME, Machine
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.search import Placement, allocate, decode_work, prefill_work
@@ -134,8 +134,7 @@ def _slowing_share(record: RunRecord) -> float | None:
 def machine_key(machine: Machine) -> str:
     """Return a key of what decides the speed of a machine: build of llama.cpp, processor, GPUs."""
     parts = (
-        metadata.version("llama-cpp-python"),
-        cpu_name(),
+        this_build(),
         *(f"{gpu.name} {gpu.description}" for gpu in machine.gpus),
     )
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=8).hexdigest()

@@ -17,7 +17,7 @@ import psutil
 from app.common.event_log import LOG_NAME
 from app.common.outbound import environment_proxies, tls_context
 from app.engine.load.machine import Survey
-from app.engine.load.self_test import run_self_test
+from app.engine.load.self_test import SelfTestResult, run_self_test
 from app.library.hub.access import HubAccess, hub_access_from_environment
 from app.library.local.resolve import available, resolve
 from app.protocol.library import MachineProblem, MachineReport
@@ -26,7 +26,7 @@ from offload.advice.doctor import BUILD_TOOLS, Findings, Problem, find_problems
 from offload.devices.bandwidth import measure_disk_read
 from offload.devices.host import cpu_model, default_threads, has_avx2
 from offload.format import format_bandwidth, format_memory
-from quantizer.system.errors import UserError
+from quantizer.system.errors import UserError, WrongProcessorError
 from quantizer.system.files import is_file
 from quantizer.system.installation import find_installation
 
@@ -41,6 +41,12 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
     paths = [resolve(model, settings).path] if model else [ref.path for ref in available(settings)]
     largest = max(filter(_is_readable, paths), key=lambda path: path.stat().st_size, default=None)
     folders = find_folders(settings)
+    library_problems = []
+    try:
+        tested = run_self_test(settings.cache_dir)
+    except WrongProcessorError as error:
+        tested = SelfTestResult(is_safe=True, is_new=True, features="none that this processor can run")
+        library_problems.append(Problem(error.cause, error.remedy))
     return Findings(
         machine=found.machine,
         engine_version=metadata.version("llama-cpp-python"),
@@ -50,9 +56,11 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
         is_limited=found.memory.is_limited,
         has_avx2=has_avx2(),
         swapped_bytes=psutil.swap_memory().used,
-        repacking_is_safe=run_self_test(settings.cache_dir).is_safe,
+        repacking_is_safe=tested.is_safe,
+        engine_features=tested.features + (f", as {tested.variant}" if tested.variant else ""),
         disk_bytes_per_s=measure_disk_read(largest) if largest else None,
         known_problems=(
+            *library_problems,
             *(Problem(folder.problem, folder.remedy) for folder in folders if folder.problem),
             *_environment_problems(),
         ),
@@ -103,6 +111,7 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
         *(gpus or [("GPU", "none that this build of llama.cpp can use")]),
         ("models", f"read from disk at {disk / 1e6:,.0f} MB/s" if disk else "disk speed unknown"),
         ("engine", f"llama-cpp-python {findings.engine_version}"),
+        ("backends", findings.engine_features or "unknown"),
         *findings.paths,
     ]
 

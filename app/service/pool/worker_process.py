@@ -75,7 +75,8 @@ class WorkerProcess:
     async def end(self, grace_s: float) -> EngineError:
         """Close the worker's stdin, kill it unless it ends within `grace_s`, and return how it ended as an error."""
         status = await self._child.end(grace_s)
-        return exit_error(_NAME, status, self._child.stderr, "Send the request again: a new engine is started.")
+        remedy = "Send the request again: a new engine is started."
+        return exit_error(_NAME, status, self._child.stderr, remedy, runs_llama=True)
 
 
 class PendingRequests:

@@ -13,8 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantizer.system.errors import EngineError
-from quantizer.system.process import ChildProcess, OwnedProcess, StderrTail, exit_error, run_to_exit
+from quantizer.system.errors import EngineError, WrongProcessorError
+from quantizer.system.process import (
+    ChildProcess,
+    OwnedProcess,
+    StderrTail,
+    exit_error,
+    is_illegal_instruction,
+    run_to_exit,
+)
 
 
 def python(program: str) -> list[str]:
@@ -155,3 +162,19 @@ def test_a_job_stops_with_what_started_it_but_without_its_children() -> None:
         assert child.status() == psutil.STATUS_SLEEPING
         os.killpg(starter.pid, signal.SIGCONT)
         assert starter.stdout.read() == b"resumed\n"
+
+
+@pytest.mark.parametrize(("status", "name"), [(-4, "SIGILL"), (0xC000001D, "0xC000001D")])
+def test_an_instruction_that_is_missing_names_the_build_and_the_command_that_makes_another(
+    status: int, name: str
+) -> None:
+    error = exit_error("engine process", status, StderrTail(b"noise"), "Send the request again.", runs_llama=True)
+    assert isinstance(error, WrongProcessorError)
+    assert error.cause.startswith("llama.cpp was built for another processor: the engine process died")
+    assert name in error.cause
+    assert error.remedy.startswith("Build it for this one: ")
+    assert "llama-cpp-python" in error.remedy
+    assert "Send" not in error.remedy
+    assert is_illegal_instruction(status)
+    assert not isinstance(exit_error("search", status, StderrTail(), "Try again."), WrongProcessorError)
+    assert not isinstance(exit_error("engine", -11, StderrTail(), "Try again.", runs_llama=True), WrongProcessorError)

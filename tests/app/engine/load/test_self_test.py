@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from app.engine.library_files import CPU_VARIANT
 from app.engine.load.self_test import SelfTestResult, run_self_test
-from quantizer.system.errors import EngineError
+from quantizer.system.errors import EngineError, WrongProcessorError
 from quantizer.system.memory_limit import MemoryLimit
 
 
@@ -29,6 +31,61 @@ def test_a_child_that_exits_well_keeps_repacking_on(tmp_path: Path) -> None:
     assert run_self_test(tmp_path, FINE) == SelfTestResult(is_safe=True, is_new=True)
 
 
+ILLEGAL = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+# A portable library, of which only some variants run on this processor.
+VARIANTS = """
+import json, os, signal, sys
+variant = os.environ.get("LOCALLLM_CPU_VARIANT") or "best"
+is_plain = "--plain" in sys.argv
+print(json.dumps({"variants": ["best", "middle", "least"], "features": f"CPU ({variant})"}), flush=True)
+if (variant, is_plain) not in RUNS:
+    os.kill(os.getpid(), signal.SIGILL if variant == "best" else signal.SIGSEGV)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_variant_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CPU_VARIANT, "")  # restored after a test in which the self-test sets it
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end processes otherwise there")
+@pytest.mark.parametrize(
+    ("runs", "is_safe", "variant"),
+    [
+        ({("best", False), ("middle", False)}, True, ""),
+        ({("middle", False), ("least", False)}, True, "middle"),  # the best one has instructions that are missing
+        ({("best", True), ("least", False)}, True, "least"),  # another with repacking precedes the best without
+        ({("best", True), ("middle", True)}, False, ""),
+        ({("least", True)}, False, "least"),
+    ],
+)
+def test_where_the_best_variant_crashes_the_next_that_runs_is_used(
+    tmp_path: Path, runs: set[tuple[str, bool]], is_safe: bool, variant: str
+) -> None:
+    portable = child(f"RUNS = {runs!r}{VARIANTS}")
+    features = f"CPU ({variant or 'best'})"
+    assert run_self_test(tmp_path, portable) == SelfTestResult(is_safe, True, variant, features)
+    assert os.environ[CPU_VARIANT] == variant
+    os.environ[CPU_VARIANT] = ""
+    assert run_self_test(tmp_path, DIES) == SelfTestResult(is_safe, False, variant, features)
+    assert os.environ[CPU_VARIANT] == variant  # so that the engine and its children load it, too
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end processes otherwise there")
+@pytest.mark.parametrize("code", [ILLEGAL, f"RUNS = set(){VARIANTS}"], ids=["one kind", "portable"])
+def test_a_library_for_another_processor_is_called_so_and_its_rebuild_named(tmp_path: Path, code: str) -> None:
+    with pytest.raises(WrongProcessorError, match=r"llama\.cpp was built for another processor.*SIGILL") as refused:
+        run_self_test(tmp_path, child(code))
+    assert "llama-cpp-python" in refused.value.remedy
+    assert not (tmp_path / "selftest.json").exists()  # a rebuilt one is tested
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals end processes otherwise there")
+def test_a_build_that_only_repacks_with_missing_instructions_works_without(tmp_path: Path) -> None:
+    code = f"import sys\nif '--plain' not in sys.argv: {ILLEGAL}"
+    assert not run_self_test(tmp_path, child(code)).is_safe
+
+
 def test_after_a_damaged_cache_file_the_test_runs_again(tmp_path: Path) -> None:
     cache_file = tmp_path / "selftest.json"
     cache_file.write_text('["not", "verdicts"')
@@ -43,7 +100,9 @@ def test_a_test_that_cannot_run_is_an_error_and_stores_no_result(tmp_path: Path)
 
 
 def test_the_real_child_gives_a_result(tmp_path: Path) -> None:
-    assert run_self_test(tmp_path).is_new
+    result = run_self_test(tmp_path)
+    assert result.is_new
+    assert "CPU" in result.features
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces limits of memory")

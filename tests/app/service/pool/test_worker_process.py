@@ -39,6 +39,15 @@ async def test_the_death_of_a_worker_is_explained_only_by_what_it_wrote_since_th
 async def test_a_worker_ended_by_a_signal_is_reported_by_its_name() -> None:
     death = await _death_of("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert "SIGSEGV" in death.cause
+    assert "again" in death.remedy
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+async def test_a_worker_whose_llama_cpp_is_for_another_processor_says_how_to_build_it() -> None:
+    death = await _death_of("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    assert death.cause.startswith("llama.cpp was built for another processor")
+    assert "again" not in death.remedy
+    assert "llama-cpp-python" in death.remedy
 
 
 async def test_a_worker_that_closes_its_pipe_and_goes_on_is_killed() -> None:

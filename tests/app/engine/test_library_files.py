@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from app.engine.library_files import CPU_VARIANT, library_files, library_folders, load_backends
 from app.engine.llama import native
-from app.engine.llama.backend_files import CPU_VARIANT, load_backends
 
 SCORES = {"sapphirerapids": 0, "haswell": 15, "x64": 1, "zen4": 127}
 
@@ -106,3 +106,37 @@ def test_the_installed_library_has_a_processor() -> None:
     kind = native.ggml_function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)
     assert kind(0)
     assert "CPU" in native.system_info()
+
+
+def test_the_files_of_a_build_are_its_libraries_under_one_name(folder: Path, tmp_path: Path) -> None:
+    for name in (
+        "libllama.so",
+        "libllama.so.0",
+        "libmtmd.so",
+        "ggml-cuda.dll",
+        "libggml-metal.dylib",
+        "notes-ggml.txt",
+    ):
+        (folder / name).touch()
+    names = {path.name for path in library_files([folder, tmp_path / "none"])}
+    assert {"libllama.so", "libggml-base.so", "libggml-cpu-x64.so", "ggml-cuda.dll", "libggml-metal.dylib"} < names
+    assert not [name for name in names if name.endswith((".0", ".txt"))]
+
+
+def test_the_installed_library_is_found_without_importing_it() -> None:
+    assert any(path.name.startswith(("libllama.", "llama.")) for path in library_files(library_folders()))
+
+
+@pytest.mark.parametrize(
+    ("text", "features"),
+    [
+        ("", {}),
+        ("CPU : SSE3 = 1 | AVX = 0 | OPENMP = 1 | ", {"CPU": "SSE3, OPENMP"}),
+        (
+            "CUDA : ARCHS = 800,900 | F16 = 1 | CPU : AVX2 = 1 | LLAMAFILE = 1 | ",
+            {"CUDA": "ARCHS=800,900, F16", "CPU": "AVX2, LLAMAFILE"},
+        ),
+    ],
+)
+def test_features_are_parsed_by_backend(text: str, features: dict[str, str]) -> None:
+    assert native.parse_system_info(text) == features

@@ -1,9 +1,9 @@
-"""The backends of a llama.cpp that keeps them in files (GGML_BACKEND_DL), and which of them are loaded.
+"""The files of the installed llama.cpp, and the backends of one that keeps them in files (GGML_BACKEND_DL).
 
 Such a library has no backend, not even the processor's, until somebody loads it. With GGML_CPU_ALL_VARIANTS the
 processor's is there once for each generation of processors, and each file knows whether this one can run it. Source:
-`ggml_backend_load_best` in ggml/src/ggml-backend-reg.cpp as vendored in llama-cpp-python 0.3.36. Independent of
-llama_cpp.
+`ggml_backend_load_best` in ggml/src/ggml-backend-reg.cpp as vendored in llama-cpp-python 0.3.36. Imports nothing
+native, so that the service can use it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from ctypes import c_char_p, c_int, c_size_t, c_void_p
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,26 @@ from typing import Any
 # crashes (`app.engine.load.self_test`), for this process and its children; a user may set it, too.
 CPU_VARIANT = "LOCALLLM_CPU_VARIANT"
 
+_LIBRARY = re.compile(r"(?:lib)?(?:ggml|llama)[^.]*\.(?:so|dll|dylib)")
 _FILE = re.compile(r"(?:lib)?ggml-(?P<name>.+)\.(?:so|dll)$")
 _CPU = "cpu-"
 _BASE = "base"  # no backend, but what all of them share
+
+
+def library_folders() -> tuple[Path, ...]:
+    """Return where the libraries of the installed llama.cpp are; none where it is not installed."""
+    spec = util.find_spec("llama_cpp")
+    if spec is None or spec.origin is None:
+        return ()
+    package = Path(spec.origin).parent
+    # llama.cpp's CMake installs backends into the folder of programs, `bin` beside the package, unless
+    # CMAKE_INSTALL_BINDIR says otherwise.
+    return package / "lib", package.parent / "bin"
+
+
+def library_files(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """Return the libraries in `folders`, each under one of its names: what they are decides what a build can do."""
+    return tuple(path for folder in folders for path in sorted(folder.glob("*")) if _LIBRARY.fullmatch(path.name))
 
 
 def load_backends(
