@@ -14,11 +14,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TypeAlias
+from dataclasses import replace
 
 import h11
 import uvicorn
@@ -39,17 +37,14 @@ from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import NOTHING_ATTACHED, Attachments, ModelFile, read_attachments, read_model_file
 from app.service.pool.engine_client import EngineClient
-from app.service.pool.engine_pool import worker_command
-from app.service.pool.worker_process import WorkerProcess
+from app.service.pool.worker_process import StartWorker
 from app.service.shutdown_policy import ShutdownPolicy
+from app.service.starting import Announce, Announcement, OperatorPrompt
 from app.service.threads import run_in_thread
 from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
-from quantizer.system.memory_limit import use_one_arena
-
-Announce: TypeAlias = Callable[["Announcement"], None]
 
 CLIENTS_PORTS: Mapping[int, str] = {
     11434: "Ollama",
@@ -67,36 +62,11 @@ _PONG_TIMEOUT_S = 60.0  # a client may compute for a while between two messages
 _KEEP_ALIVE_S = 75  # longer than clients do: a server must not close a connection under a new request
 
 
-@dataclass(frozen=True, slots=True)
-class Announcement:
-    """Where the service accepts requests, on other programs' ports (`also`) too, and its default model. `secret` is of
-    a service whose identity could not be stored: only who started it can recognise it."""
-
-    url: str
-    model: str
-    also: tuple[int, ...]
-    secret: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class OperatorPrompt:
-    """The terminal of the user: `show` prints a notice, `confirm` asks whether to load a model that does not fit."""
-
-    show: Callable[[str], None]
-    confirm: Callable[[UnfitError], bool]
-
-
-def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | None = None) -> None:
-    """Serve until a signal or, without an `operator`, until stdin closes (and the last job ends, if that is requested);
-    then finish running answers for up to 60 s.
-
-    `announce` is called when requests are accepted. Raises before loading: ServiceError for a port in use, UsageError
-    for invalid settings, ModelFileError for a missing or invalid model (an owner gets that error when it loads the
-    model). Raises UnfitError where the operator does not confirm.
-    """
-    use_one_arena(gives_back=True)
+async def run_server(
+    settings: Settings, start_worker: StartWorker, announce: Announce, operator: OperatorPrompt | None
+) -> None:
+    """Serve as `app.service.starting.serve` says."""
     policy = policy_of(settings)
-    start_worker = partial(WorkerProcess.start, worker_command(settings))
     with ExitStack() as stack:
         listener = stack.enter_context(listen(settings.host, settings.port, or_any=operator is None))
         others = listen_for_clients(settings.host, stack) if settings.also else {}
@@ -121,42 +91,40 @@ def serve(settings: Settings, announce: Announce, operator: OperatorPrompt | Non
             else:
                 operator.show(sentence)
 
-        async def run() -> None:
-            shutdown_policy = ShutdownPolicy(is_owned=operator is None)
-            models = ModelManager(settings, start_worker, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
-            jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.end_if_due)
-            shutdown_policy.is_idle = lambda: jobs.is_idle
-            model = models.add(ref, file, attached)
-            if operator is not None:
-                model.keep_alive.set_usual_limit(None)  # `localllm serve` was started for it
-            model.load()
+        shutdown_policy = ShutdownPolicy(is_owned=operator is None)
+        models = ModelManager(settings, start_worker, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
+        jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.end_if_due)
+        shutdown_policy.is_idle = lambda: jobs.is_idle
+        model = models.add(ref, file, attached)
+        if operator is not None:
+            model.keep_alive.set_usual_limit(None)  # `localllm serve` was started for it
+        model.load()
 
-            def application() -> ASGIApp:
-                gc.disable()  # what is made here stays: collections that walk through it took a tenth of the start
-                try:
-                    from app.service.application import create_app
+        def application() -> ASGIApp:
+            gc.disable()  # what is made here stays: collections that walk through it took a tenth of the start
+            try:
+                from app.service.application import create_app
 
-                    log = _log if settings.access_log else None
-                    return create_app(models, jobs, shutdown_policy, policy, log, identity)
-                finally:
-                    gc.enable()
+                log = _log if settings.access_log else None
+                return create_app(models, jobs, shutdown_policy, policy, log, identity)
+            finally:
+                gc.enable()
 
-            app = await asyncio.to_thread(application)  # FastAPI takes a second to import; the worker loads meanwhile
-            server = _Server(
-                _config(app),
-                lambda: announce(Announcement(url, model.ref.id, tuple(others), identity.secret.hex())),
-                jobs.close_subscriptions,
-                shutdown_policy.close,
-            )
-            shutdown_policy.end = server.end
-            sockets = [listener, *others.values()]
+        app = await asyncio.to_thread(application)  # the worker loads meanwhile
+        server = _Server(
+            _config(app),
+            lambda: announce(Announcement(url, model.ref.id, tuple(others), identity.secret.hex())),
+            jobs.close_subscriptions,
+            shutdown_policy.close,
+        )
+        shutdown_policy.end = server.end
+        sockets = [listener, *others.values()]
+        with _no_reraised_signal():
             if operator is None:
                 _watch_stdin(shutdown_policy, asyncio.get_running_loop())
                 await server.serve(sockets=sockets)
             else:
                 await _serve_while_loading(server, sockets, model.engine, operator)
-
-        _without_reraised_signals(lambda: asyncio.run(run()))
 
 
 def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, ModelFile, Attachments]:
@@ -317,13 +285,12 @@ def _watch_stdin(shutdown_policy: ShutdownPolicy, loop: asyncio.AbstractEventLoo
     threading.Thread(target=wait, name="owner-watch", daemon=True).start()
 
 
-def _without_reraised_signals(run: Callable[[], None]) -> None:
-    """Call `run`; uvicorn raises the signal that stopped it once more, which would look like a failure."""
+@contextlib.contextmanager
+def _no_reraised_signal() -> Iterator[None]:
+    """Ignore the SIGTERM that uvicorn raises once more after it stopped for one, which would look like a failure."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
-        run()
-    except KeyboardInterrupt:
-        pass
+        yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

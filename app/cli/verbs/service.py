@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
     from app.common.keys import Key, KeyFile
     from app.protocol.job import Job
-    from app.service.server import Announcement
+    from app.service.starting import Announcement
 
 
 _MAX_NAME_CHARACTERS = 64  # of a key
@@ -50,9 +50,8 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
     settings = with_unfit_policy(settings, assume_yes=assume_yes, may_ask=not owned)
     if not owned:  # an owner has checked it
         check_memory_limit("service", ProcessBytes.SERVICE)
-    from app.service.http.errors import openai_error
-    from app.service.server import OperatorPrompt
-    from app.service.server import serve as run_service
+    from app.service.starting import OperatorPrompt
+    from app.service.starting import serve as run_service
 
     if not owned:
         needs_stored_key = not (settings.api_key or is_loopback(settings.host))
@@ -63,6 +62,8 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
         with reported_shortage("service"):
             run_service(settings, _announce_to_owner)
     except UserError as error:
+        from app.service.http.errors import openai_error
+
         print_json(openai_error(error, hide_paths=False))
         sys.exit(error.exit_status)
 

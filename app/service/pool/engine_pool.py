@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +29,6 @@ from quantizer.system.errors import UsageError
 from quantizer.system.process import python_command
 
 _FIRST_USE_S = 60.0  # from loading to the first use: who loads a model beforehand is about to ask it
-# Arguments of the worker. The fake engine needs no native code; its answers are random letters.
-_ENGINES: Mapping[str, tuple[str, ...]] = {
-    "llama": (),
-    "fake": ("--fake", "--fake-step-ms", "5"),
-    "fake-unfit": ("--fake", "--fake-unfit"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,13 +296,6 @@ class EnginePool:
 
     async def close(self) -> None:
         await asyncio.gather(*(shared.stop() for shared in self._shared.values()))
-
-
-def worker_command(settings: Settings) -> list[str]:
-    """Return the command line of an engine worker. Raises UsageError for an engine that does not exist."""
-    if settings.engine not in _ENGINES:
-        raise UsageError(f"There is no engine {settings.engine!r}.", f"Known: {', '.join(_ENGINES)}.")
-    return python_command("app.engine.worker", *_ENGINES[settings.engine])
 
 
 def keep_alive_s(settings: Settings) -> float | None:

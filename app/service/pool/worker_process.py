@@ -8,19 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
-from app.common.event_log import log_event
 from app.engine.messages import Finished, Output, WorkerMessage, decode, encode, message_length
 from app.engine.request import Request
+from app.service.starting import ENGINE_PROCESS, start_worker_process
 from quantizer.system.errors import EngineError, UserError
-from quantizer.system.memory_limit import ProcessBytes
 from quantizer.system.process import ChildProcess, exit_error
 
-_NAME = "engine process"
 _LENGTH_BYTES = 4
-_BUFFER_BYTES = 65536
 
 AnswerEvent: TypeAlias = Output | Finished
 Events: TypeAlias = asyncio.Queue[AnswerEvent | UserError]
@@ -37,15 +33,7 @@ class WorkerProcess:
     @classmethod
     async def start(cls, command: Sequence[str]) -> WorkerProcess:
         """Start `command`. Raises EngineError where the system cannot."""
-        child = await ChildProcess.start(
-            command,
-            _NAME,
-            {"GGML_NO_BACKTRACE": "1"},
-            on_stderr=partial(log_event, "worker"),
-            max_line_bytes=_BUFFER_BYTES,
-            takes=ProcessBytes.ENGINE,
-        )
-        return cls(child)
+        return cls(await start_worker_process(command))
 
     @property
     def pid(self) -> int:
@@ -76,7 +64,26 @@ class WorkerProcess:
         """Close the worker's stdin, kill it unless it ends within `grace_s`, and return how it ended as an error."""
         status = await self._child.end(grace_s)
         remedy = "Send the request again: a new engine is started."
-        return exit_error(_NAME, status, self._child.stderr, remedy, runs_llama=True)
+        return exit_error(ENGINE_PROCESS, status, self._child.stderr, remedy, runs_llama=True)
+
+
+class WorkerStarter:
+    """Starts workers by `command`. The first is `started`, which runs already; unused it ends with this context."""
+
+    def __init__(self, command: Sequence[str], started: ChildProcess | None) -> None:
+        self._command = command
+        self._started = started
+
+    async def __aenter__(self) -> WorkerStarter:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        if self._started is not None:
+            await self._started.end(0)
+
+    async def __call__(self) -> WorkerProcess:
+        started, self._started = self._started, None
+        return WorkerProcess(started) if started is not None else await WorkerProcess.start(self._command)
 
 
 class PendingRequests:

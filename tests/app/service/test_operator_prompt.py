@@ -8,7 +8,8 @@ import pytest
 from app.engine.messages import EngineConfig, UnfitPolicy
 from app.protocol.errors import UnfitError
 from app.service.pool.engine_client import EngineClient
-from app.service.server import OperatorPrompt, report_loading
+from app.service.server import report_loading
+from app.service.starting import OperatorPrompt
 from tests.app.thread_worker import thread_worker
 
 

@@ -22,7 +22,8 @@ from app.protocol.errors import ServiceError
 from app.service import server
 from app.service.http.guard import Guard, GuardPolicy
 from app.service.pool.engine_client import EngineClient
-from app.service.server import OperatorPrompt, listen
+from app.service.server import listen
+from app.service.starting import OperatorPrompt
 from quantizer.system.process import python_command
 from tests.app.running import RunningService
 from tests.app.service.listening import listening

@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from app.service.pool.worker_process import WorkerProcess
+from app.service.pool.worker_process import WorkerProcess, WorkerStarter
+from app.service.starting import start_worker_process
 from quantizer.system.errors import EngineError
 
 
@@ -67,3 +68,25 @@ async def test_a_worker_that_writes_something_else_is_an_engine_error() -> None:
 async def test_a_program_that_cannot_be_started_is_an_engine_error() -> None:
     with pytest.raises(EngineError, match="cannot be started"):
         await WorkerProcess.start(["/nonexistent/python"])
+
+
+_WAITING = [sys.executable, "-c", "input()"]
+
+
+async def test_the_first_worker_is_the_process_that_runs_already_and_the_next_a_new_one() -> None:
+    started = await start_worker_process(_WAITING)
+    async with WorkerStarter(_WAITING, started) as start_worker:
+        first, second = await start_worker(), await start_worker()
+    try:
+        assert first.pid == started.pid
+        assert second.pid != started.pid
+    finally:
+        await first.end(5.0)
+        await second.end(5.0)
+
+
+async def test_a_process_that_no_worker_needed_ends_with_its_starter() -> None:
+    started = await start_worker_process(_WAITING)
+    async with WorkerStarter(_WAITING, started):
+        pass
+    assert await started.wait() != 0
