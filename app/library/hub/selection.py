@@ -22,7 +22,14 @@ from app.library.download.http_session import HttpSession
 from app.library.download.remote_file import RemoteFile
 from app.library.hub.access import HubAccess, HubError, NotOnHubError, async_http_client, hub_access_from_environment
 from app.library.hub.catalogue import CatalogueModel, Role, resolve_reference
-from app.library.hub.reference import FileReference, HubReference, PackageReference, RepoReference, UrlReference
+from app.library.hub.reference import (
+    FileReference,
+    HubReference,
+    OllamaReference,
+    PackageReference,
+    RepoReference,
+    UrlReference,
+)
 from app.library.hub.remote_model import QUICK_RETRIES, read_remote_model, read_remote_projector
 from app.library.hub.repository import RepoModel, Repository, fetch_file_info, fetch_repository
 from app.library.local.model_files import listed
@@ -179,8 +186,8 @@ def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext
             reference = resolve_reference(name, access.endpoint)
         except UsageError as error:
             raise unknown from error
-        if isinstance(reference, PackageReference):
-            cause = f"{name} is not on this machine, and the header of a model in a package cannot be read alone."
+        if isinstance(reference, OllamaReference | PackageReference):
+            cause = f"{name} is not on this machine, and only headers on the hub are read without a pull."
             raise UnknownModelError(cause, f"Pull it first: localllm pull {name}.") from unknown
         model = asyncio.run(_fetch_model(reference, access, here))
         return model, f"It is not on this machine: only the header of {model.header.path.name} was read."

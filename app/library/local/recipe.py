@@ -95,6 +95,16 @@ def write_recipe(path: Path, recipe: Recipe) -> None:
         write_atomically(target, encode_recipe(recipe), sync=True)
 
 
+def replace_recipe(path: Path, recipe: Recipe) -> None:
+    """Make `recipe` that of the model at `path`, NO_RECIPE by removing the file. Raises StorageError."""
+    if recipe != NO_RECIPE:
+        write_recipe(path, recipe)
+        return
+    target = recipe_path(path)
+    with explained(f"{target} cannot be removed", "Check its permissions."):
+        target.unlink(missing_ok=True)
+
+
 def _damaged(path: Path, why: str) -> ModelFileError:
     cause = f"The recipe of {path.stem} cannot be read: {why[:200]}."
     return ModelFileError(cause, f"Remove {recipe_path(path).name}, or create it again.")

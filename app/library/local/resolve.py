@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from app.library.external import external_models
-from app.library.hub.reference import PackageReference, RepoReference
+from app.library.hub.reference import OllamaReference, PackageReference, RepoReference
 from app.library.local.model_files import (
     ModelRef,
     added_at_ns,
@@ -157,6 +157,9 @@ def _pulled_as(name: str, refs: Iterable[ModelRef]) -> list[ModelRef]:
         wanted = resolve_reference(name, "")
     if isinstance(wanted, PackageReference):
         return [ref for ref in refs if ref.repo.lower() == wanted.repo]
+    if isinstance(wanted, OllamaReference):
+        stem = wanted.stem.lower()
+        return [ref for ref in refs if ref.repo.lower() == wanted.repo.lower() and ref.path.stem.lower() == stem]
     if not isinstance(wanted, RepoReference):
         return []
     repo, endings = wanted.repo.lower(), (f"-{wanted.quant.lower()}", f".{wanted.quant.lower()}")

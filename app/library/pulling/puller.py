@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -31,16 +32,19 @@ from app.library.download.http_session import HttpSession, RemoteChangedError
 from app.library.download.partial_file import journal_of
 from app.library.download.remote_file import RemoteFile, StreamingHash
 from app.library.hub.access import HubAccess, HubError, async_http_client
-from app.library.hub.reference import FileReference, HubReference, UrlReference
+from app.library.hub.ollama_registry import fetch_layers, fetch_recipe, layer_file
+from app.library.hub.reference import FileReference, HubReference, OllamaReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES
 from app.library.hub.repository import checkpoint_files, fetch_config, fetch_file_info, fetch_repository, quant_of
 from app.library.hub.selection import ChooseQuant, select
 from app.library.local.index import Index
+from app.library.local.recipe import NO_RECIPE, Recipe, replace_recipe
 from app.library.local.removal import FETCHING
 from offload.footprint.model import PlannedModel
 from quantizer.checkpoint.safetensors import read_checkpoint
 from quantizer.convert.checkpoint_source import config_header
-from quantizer.gguf.file_names import NO_PROJECTOR
+from quantizer.gguf.file_names import NO_PROJECTOR, projector_name
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import FileType
 from quantizer.gguf.validation import validate_gguf
@@ -55,7 +59,8 @@ _POLL_S = 0.2
 class PullPlan:
     """The `files` to fetch from `source` into `folder`; `reason` is a sentence. The first file appears last: it marks
     that all are complete. `check` receives its path, with the others beside it, and raises a UserError for an invalid
-    model. `head` and `projector` are fetched once the model is complete."""
+    model. `head` and `projector` are fetched once the model is complete. `recipe` replaces that of the
+    model, unless None, and a model's `origin` is recorded, unless empty."""
 
     source: str
     files: tuple[RemoteFile, ...]
@@ -64,6 +69,8 @@ class PullPlan:
     check: Callable[[Path], object]
     head: PullPlan | None = None
     projector: PullPlan | None = None
+    recipe: Recipe | None = None
+    origin: str = ""
 
     @property
     def n_bytes(self) -> int:
@@ -76,7 +83,7 @@ RunPlan: TypeAlias = Callable[[HttpSession, PullPlan], Awaitable[Path]]
 
 async def plan_model_pull(
     session: HttpSession,
-    reference: HubReference,
+    reference: HubReference | OllamaReference,
     models_dir: Path,
     choose: ChooseQuant,
     *,
@@ -89,6 +96,8 @@ async def plan_model_pull(
         file = await fetch_file_info(session, reference.url, reference.name, QUICK_RETRIES)
         folder = models_dir / reference.host / reference.name.removesuffix(".gguf")
         return PullPlan(reference.url, (file,), folder, "It was named by its URL.", validate_gguf)
+    if isinstance(reference, OllamaReference):
+        return await _plan_ollama_pull(session, reference, models_dir, projector)
     revision = reference.revision if isinstance(reference, FileReference) else ""
     repository = await fetch_repository(session, reference.repo, revision, QUICK_RETRIES)
     choice = await asyncio.to_thread(select, repository, reference, choose)
@@ -116,6 +125,43 @@ async def plan_model_pull(
             lambda path: validate_projector(path, read_header(model)),
         )
     return PullPlan(source, files, folder, choice.reason, validate_gguf, head_plan, projector_plan)
+
+
+async def _plan_ollama_pull(
+    session: HttpSession, reference: OllamaReference, models_dir: Path, projector: str
+) -> PullPlan:
+    layers = await fetch_layers(session, reference, QUICK_RETRIES)
+    models = [layer for layer in layers if layer.kind == "model"]
+    if len(models) != 1:
+        cause = f"{reference.id} has no GGUF file." if not models else f"{reference.id} is in {len(models)} files."
+        raise ModelFileError(cause, "Choose another tag, or look for the model on the hub.")
+    if any(layer.kind == "adapter" for layer in layers):
+        name = reference.id.partition(":")[2]
+        cause = f"{reference.id} is a model with an adapter, which cannot be kept with it in the library."
+        raise ModelFileError(cause, f"Let Ollama keep it: `ollama pull {name}`, then `localllm run {name}`.")
+    recipe = await fetch_recipe(session, reference, layers, QUICK_RETRIES)
+    file = layer_file(session, reference, models[0], f"{reference.stem}.gguf")
+    folder, projector_plan = models_dir / reference.repo, None
+    if projector != NO_PROJECTOR and (found := [layer for layer in layers if layer.kind == "projector"]):
+        part = layer_file(session, reference, found[0], projector_name(file.name, ""))
+        projector_plan = PullPlan(
+            reference.id,
+            (part,),
+            folder,
+            f"With it {file.name} sees or hears.",
+            lambda path: validate_projector(path, read_header(folder / file.name)),
+        )
+    reason = "Its settings come with it." if recipe != NO_RECIPE else "It has no settings of its own."
+    return PullPlan(
+        reference.id,
+        (file,),
+        folder,
+        reason,
+        validate_gguf,
+        projector=projector_plan,
+        recipe=recipe,
+        origin=reference.id,
+    )
 
 
 async def plan_checkpoint_pull(session: HttpSession, repo: str, folder: Path, file_type: FileType) -> PullPlan:
@@ -185,12 +231,16 @@ class Puller:
             if hashes is None:
                 downloader = Downloader(session, self.options, self.report)
                 hashes = [await downloader.fetch(file, staging.prepared_path(file.name)) for file in plan.files]
-                await asyncio.to_thread(staging.publish, plan.check)
+                await asyncio.to_thread(staging.publish, partial(_check_and_write_recipe, plan))
+            elif plan.recipe is not None:
+                await asyncio.to_thread(replace_recipe, staging.target(first), plan.recipe)
             for file, found in zip(plan.files, hashes, strict=True):
                 if is_new:
                     self.record(staging.target(file.name), file, found)
                 elif file.digest.kind == "sha256":
                     self.index.record_sha256(staging.target(file.name), found)
+            if plan.origin:
+                self.index.record_origin(staging.target(first), plan.origin)
             return staging.target(first), tuple(hashes), is_new
 
     def record(self, path: Path, file: RemoteFile, found: str) -> None:
@@ -219,6 +269,13 @@ class Puller:
                 how = "is another file" if is_comparable else "may be another file"
                 raise StorageError(f"{path} exists already and {how}.", "Pass --overwrite to replace it.")
         return hashes
+
+
+def _check_and_write_recipe(plan: PullPlan, first: Path) -> None:
+    """Check a model whose first file is at `first`, and write its recipe before it appears in lists."""
+    plan.check(first)
+    if plan.recipe is not None:
+        replace_recipe(plan.folder / plan.files[0].name, plan.recipe)
 
 
 def _hash_of(path: Path, file: RemoteFile) -> str:

@@ -14,7 +14,9 @@ from app.library.hub.catalogue import (
     catalogue_notice,
     parse_catalogue,
     read_catalogue,
+    resolve_reference,
 )
+from app.library.hub.reference import RepoReference
 from app.library.hub.selection import recommend_each
 from app.library.machine_fit.planning import planning_context, without_system
 from app.protocol.library import Recommendation
@@ -102,9 +104,7 @@ def test_a_name_that_is_not_there_is_answered_with_those_that_are() -> None:
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("qwen3:0.6b", "qwen3-0.6b"),  # Ollama's form
-        ("llama3.2:3b", "llama-3.2-3b"),
-        ("nomic-embed-text:latest", "nomic-embed-text"),
+        ("llama3.2:3b", "llama-3.2-3b"),  # Ollama's form
         ("gemma3", "gemma-3-27b"),
         ("Qwen3_8B", "qwen3-8b"),
         ("qwen3.5-08b", "qwen3.5-0.8b"),
@@ -116,6 +116,16 @@ def test_a_name_of_another_form_is_answered_with_the_nearest(name: str, nearest:
         catalogue_model(name)
     assert refused.value.remedy.startswith(f"The nearest: {nearest}")
     assert f"localllm pull {nearest}`" in refused.value.remedy
+    assert f"localllm pull ollama:{name}`" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [("qwen3:4b", "qwen3-4b"), ("Qwen3:0.6B", "qwen3-0.6b"), ("nomic-embed-text:latest", "nomic-embed-text")],
+)
+def test_a_model_of_the_catalogue_is_found_by_its_name_in_ollamas_form(name: str, known: str) -> None:
+    assert catalogue_model(name).name == known
+    assert resolve_reference(name, "") == RepoReference(catalogue_model(known).repo)
 
 
 def test_no_model_came_out_after_the_catalogue() -> None:
