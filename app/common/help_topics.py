@@ -11,6 +11,9 @@ from quantizer.system.errors import UsageError
 
 TOPICS = {
     "install": "Install localllm, GPUs, first steps",
+    "linux": "Install on Linux: packages, GPUs, update, uninstall",
+    "macos": "Install on macOS: compilers, Metal, update, uninstall",
+    "windows": "Install on Windows: compilers, GPUs, update, uninstall",
     "chat": "Chat in the terminal: keys, options, long chats",
     "run": "Ask from a script",
     "files": "Pictures, sounds and documents",
