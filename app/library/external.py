@@ -10,18 +10,22 @@ program's folder.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of, without_heads
 from app.library.local.recipe import MAX_RECIPE_BYTES, Recipe, checked_recipe, read_recipe, recipe_path
 from quantizer.gguf.gguf_reader import ModelFileError
+from quantizer.system.files import is_file, is_folder, sorted_glob
 
 Parsed = TypeVar("Parsed", dict[str, Any], list[Any])
 
@@ -40,12 +44,84 @@ _MAX_MANIFEST_BYTES = 1 << 20
 _OWN_HOST, _OWN_NAMESPACE = "registry.ollama.ai", "library"
 
 
+@dataclass(frozen=True, slots=True)
+class SkippedFolder:
+    """A file or folder of `program` that this user may not read, `why`, and the group that may, or ""."""
+
+    program: str
+    path: Path
+    why: str
+    group: str = ""
+
+    @property
+    def what(self) -> str:
+        return f"Models of {self.program} are left out: {self.path} cannot be read ({self.why})."
+
+    @property
+    def remedy(self) -> str:
+        if self.group:
+            return f"Join the group that may read them, and log in again: sudo usermod -aG {self.group} $USER"
+        return f"To use them here too, correct the rights of {self.path}."
+
+
+_Unreadable: TypeAlias = list[tuple[Path, OSError]]
+
+
 def external_models(environment: Mapping[str, str] = os.environ) -> tuple[ModelRef, ...]:
-    """Return every GGUF in a program's usual folder, or the one that `environment` sets; sorted by name. Unreadable
-    files and folders are skipped."""
-    home = _home_folder()
-    found = (_lm_studio_models(home), _hugging_face_models(home, environment), _ollama_models(home, environment))
-    return tuple(ref for models in found for ref in sorted(models, key=lambda ref: ref.id))
+    """Return the models of `find_external_models`."""
+    return find_external_models(environment)[0]
+
+
+def find_external_models(
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[tuple[ModelRef, ...], tuple[SkippedFolder, ...]]:
+    """Return every GGUF in a program's usual folder, or the one that `environment` sets, sorted by name; and of each
+    program the first file or folder that cannot be read. What it holds is left out."""
+    home, found, skipped = _home_folder(), list[ModelRef](), list[SkippedFolder]()
+    searches = (
+        ("LM Studio", partial(_lm_studio_models, home)),
+        ("Hugging Face", partial(_hugging_face_models, home, environment)),
+        ("Ollama", partial(_ollama_models, home, environment)),
+    )
+    for program, search in searches:
+        readable, unreadable = list[ModelRef](), _Unreadable()
+        for ref in search(unreadable):
+            try:
+                os.close(os.open(ref.path, os.O_RDONLY))
+            except OSError as error:
+                may_enter = os.access(ref.path.parent, os.X_OK)
+                unreadable.append((ref.path if may_enter else ref.path.parent, error))
+            else:
+                readable.append(ref)
+        found += sorted(readable, key=lambda ref: ref.id)
+        if unreadable:
+            path, why = unreadable[0]
+            skipped.append(SkippedFolder(program, path, why.strerror or str(why), _reading_group(path)))
+    return tuple(found), tuple(skipped)
+
+
+def _reading_group(path: Path) -> str:
+    """Return the group that may read the file or folder, or the closest one above it that this user may know of."""
+    for each in (path, *path.parents):
+        with suppress(OSError, KeyError, NotImplementedError):  # of another machine's user, or on Windows
+            may_read = each.stat().st_mode & stat.S_IRGRP
+            return each.group() if may_read and each.stat().st_gid not in os.getgroups() else ""
+    return ""
+
+
+def _is_listable(folder: Path, unreadable: _Unreadable) -> bool:
+    """Return whether the names in `folder` can be listed and entered; a folder that is there and cannot is added."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                entry.stat(follow_symlinks=False)  # only this needs the right to enter
+                break
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        unreadable.append((folder, error))
+        return False
+    return True
 
 
 def _home_folder() -> Path:
@@ -56,8 +132,10 @@ def _home_folder() -> Path:
         return Path("/nonexistent")
 
 
-def _lm_studio_models(home: Path) -> Iterator[ModelRef]:
+def _lm_studio_models(home: Path, unreadable: _Unreadable) -> Iterator[ModelRef]:
     for folder in _lm_studio_folders(home):
+        if not _is_listable(folder, unreadable):
+            continue
         for path in model_paths(folder):
             repo = repo_of(path, folder)
             if path.parent == folder / repo and "/" in repo:  # it shows no others
@@ -70,13 +148,12 @@ def _lm_studio_folders(home: Path) -> list[Path]:
     homes = [home / name for name in _LM_STUDIO_HOMES]
     with suppress(OSError, UnicodeDecodeError, ValueError):  # no such file, or no path
         pointed = Path((home / _LM_STUDIO_POINTER).read_text(encoding="utf-8").strip())
-        if pointed.is_absolute() and pointed.is_dir():
+        if pointed.is_absolute() and is_folder(pointed):
             homes.insert(0, pointed)
     folders = []
     for each in homes:
-        with suppress(
-            OSError, ValueError, TypeError, KeyError, RecursionError
-        ):  # missing, or not as LM Studio writes it
+        # missing, or not as LM Studio writes it
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             with (each / "settings.json").open("rb") as file:
                 chosen = Path(json.loads(file.read(_MAX_SETTINGS_BYTES))["downloadsFolder"])
             if chosen.is_absolute() and chosen.is_dir():
@@ -85,13 +162,15 @@ def _lm_studio_folders(home: Path) -> list[Path]:
     return list({folder.resolve(): folder for folder in reversed(folders)}.values())[::-1]
 
 
-def _hugging_face_models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
+def _hugging_face_models(home: Path, environment: Mapping[str, str], unreadable: _Unreadable) -> Iterator[ModelRef]:
     """Yield the GGUFs of every repository; a file of several commits in the version of the latest `main`."""
-    for folder in sorted(_cache_folder(home, environment).glob("models--*--*")):
+    cache = _cache_folder(home, environment)
+    for folder in sorted_glob(cache, "models--*--*") if _is_listable(cache, unreadable) else ():
+        _is_listable(folder / "snapshots", unreadable)
         repo = folder.name.removeprefix("models--").replace("--", "/", 1)
         found: dict[Path, Path] = {}
         for snapshot in _snapshots_of(folder):
-            files = [path for path in sorted(snapshot.rglob("*.gguf")) if is_model_file(path.name) and path.exists()]
+            files = [path for path in sorted(snapshot.rglob("*.gguf")) if is_model_file(path.name) and _is_there(path)]
             for path in without_heads(files):
                 found.setdefault(path.relative_to(snapshot), path)
         for path in found.values():
@@ -121,16 +200,31 @@ def _snapshots_of(folder: Path) -> list[Path]:
             main = file.read(_MAIN_BYTES).strip()
     except OSError:
         main = ""
-    return sorted((folder / "snapshots").glob("*"), key=lambda path: (path.name != main, path.name))
+    return sorted(sorted_glob(folder / "snapshots", "*"), key=lambda path: path.name != main)
 
 
-def _ollama_models(home: Path, environment: Mapping[str, str]) -> Iterator[ModelRef]:
+def _is_there(path: Path) -> bool:
+    """Return whether a link leads to a file, also to one that may not be known of: opening it tells."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _ollama_models(home: Path, environment: Mapping[str, str], unreadable: _Unreadable) -> Iterator[ModelRef]:
     """Yield the models that consist of one GGUF, by the names that `ollama ls` shows."""
     chosen = environment.get("OLLAMA_MODELS")
     for folder in [Path(chosen)] if chosen else [home / ".ollama" / "models", _OLLAMA_SYSTEM_FOLDER]:
-        for manifest in sorted((folder / "manifests").glob("*/*/*/*")):
+        if not _is_listable(folder, unreadable) or not _is_listable(folder / "manifests", unreadable):
+            continue
+        for manifest in sorted_glob(folder / "manifests", "*/*/*/*"):
+            if not os.access(manifest, os.R_OK):
+                unreadable.append((manifest, PermissionError(errno.EACCES, os.strerror(errno.EACCES))))
             digests = [digest for kind, digest in _layers_of(manifest) if kind == _MODEL_LAYER]
-            if len(digests) != 1 or not (blob := folder / "blobs" / f"sha256-{digests[0]}").is_file():
+            if len(digests) != 1 or not _is_there(blob := folder / "blobs" / f"sha256-{digests[0]}"):
                 continue
             host, namespace, model, tag = manifest.parts[-4:]
             parts = (namespace, model) if host == _OWN_HOST else (host, namespace, model)
@@ -244,12 +338,12 @@ def ollama_projectors(blob: Path) -> tuple[Path, ...]:
     if not (match := _BLOB.fullmatch(blob.name)):
         return ()
     digests: set[str] = set()
-    for manifest in (blob.parent.parent / "manifests").glob("*/*/*/*"):
+    for manifest in sorted_glob(blob.parent.parent / "manifests", "*/*/*/*"):
         layers = _layers_of(manifest)
         if (_MODEL_LAYER, match[1]) in layers:
             digests |= {digest for kind, digest in layers if kind == _PROJECTOR_LAYER}
     paths = (blob.with_name(f"sha256-{digest}") for digest in sorted(digests))
-    return tuple(path for path in paths if path.is_file())
+    return tuple(path for path in paths if is_file(path))
 
 
 def snapshot_folders(folder: Path) -> tuple[Path, ...]:

@@ -100,11 +100,12 @@ class LoadState:
 @dataclass(frozen=True, slots=True)
 class LocalModels:
     """The local models; while not `is_complete`, more of them is being read: ask again. `folder` is the models folder:
-    GGUF files that are put into it are listed."""
+    GGUF files that are put into it are listed. `skipped` says of other programs why their models are left out."""
 
     models: tuple[LocalModel, ...]
     is_complete: bool
     folder: str = ""
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.app.small_models import small_model
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
 
-__all__ = ["add_ollama_layers", "hugging_face_model", "ollama_model", "ollama_model_that_sees"]
+__all__ = ["add_ollama_layers", "hugging_face_model", "ollama_model", "ollama_model_that_sees", "take_rights"]
+
+
+def take_rights(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let the system refuse to list `folder` and to look at anything in it, as one of another user with mode 0700.
+    Modes would not do: tests may run as root."""
+    begin = f"{folder}{os.sep}"
+
+    def refusing(function: Callable[..., Any], *, also_itself: bool) -> Callable[..., Any]:
+        def call(path: object = ".", *arguments: Any, **options: Any) -> Any:
+            text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
+            if text.startswith(begin) or (also_itself and text == str(folder)):
+                raise PermissionError(errno.EACCES, "Permission denied", text)
+            return function(path, *arguments, **options)
+
+        return call
+
+    for name, also_itself in (("stat", False), ("lstat", False), ("scandir", True), ("open", False)):
+        patch.setattr(os, name, refusing(getattr(os, name), also_itself=also_itself))
+    patch.setattr(io, "open", refusing(io.open, also_itself=True))
+    access = os.access
+    patch.setattr(os, "access", lambda path, mode: not f"{path}{os.sep}".startswith(begin) and access(path, mode))
 
 
 def ollama_model(folder: Path, manifest: str, name: str = "small") -> Path:

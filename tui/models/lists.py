@@ -16,7 +16,7 @@ from tui.models.rows import ModelRow, Section, downloadable_rows, engine_rows, l
 from tui.models.typed import TITLE, path_section, typed_path
 
 if TYPE_CHECKING:
-    from app.protocol.library import HubRepository, LocalModel, Recommended
+    from app.protocol.library import HubRepository, LocalModel, LocalModels, Recommended
     from app.protocol.status import ModelStatus
 
 
@@ -50,6 +50,7 @@ class ModelLists:
         jobs.watch(self._change_soon)
         self._pending_change: asyncio.TimerHandle | None = None
         self._folder = ""
+        self._skipped: tuple[str, ...] = ()  # why models of other programs are left out
         self._folder_stamp: tuple[tuple[str, int], ...] = ()
         self._paths = Section(TITLE, ())  # while the words are a path
         self._notes = {"local": "Scanning …", "catalogue": "Selecting models for this machine …", "hub": ""}
@@ -72,8 +73,8 @@ class ModelLists:
             shown = f"~{self._folder.removeprefix(home)}" if self._folder.startswith(f"{home}/") else self._folder
             note = f"{shown}: GGUF files copied here appear at once."
         listed = [Section("Local", local, note)]
-        if external:
-            listed.append(Section("In other programs", external))
+        if external or self._skipped:
+            listed.append(Section("In other programs", external, " ".join(self._skipped)))
         if recommended or self._notes["catalogue"]:
             listed.append(Section("Recommended for this machine", recommended, self._notes["catalogue"]))
         listed += found
@@ -102,11 +103,11 @@ class ModelLists:
             listing = await library.models(external=True, fresh=is_fresh)
             self._folder = listing.folder
             self._folder_stamp = await self._look()
-            self._show_local(listing.models)
+            self._show_local(listing)
             while not listing.is_complete:
                 await asyncio.sleep(_READ_AGAIN_S)
                 listing = await library.models(external=True)
-                self._show_local(listing.models)
+                self._show_local(listing)
             self.error = None
         except UserError as error:
             self.error = error
@@ -171,7 +172,7 @@ class ModelLists:
         if self._pending_change is None:
             self._pending_change = asyncio.get_running_loop().call_later(_CHANGES_SHOWN_S, change)
 
-    def _show_local(self, models: tuple[LocalModel, ...]) -> None:
-        self._local = models
+    def _show_local(self, listing: LocalModels) -> None:
+        self._local, self._skipped = listing.models, listing.skipped
         self._notes["local"] = ""
         self._on_change()

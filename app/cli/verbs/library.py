@@ -49,15 +49,18 @@ def ls(*, has_external: bool, wants_json: bool) -> None:
     GGUF files that you copy anywhere into the models folder are listed too. A model that can't run is marked as
     damaged, with the reason. Models of other programs can be used in place, by the names shown.
     """
-    from app.library.external import external_models
+    from app.library.external import find_external_models
     from app.library.local.index import LIBRARY, forget_missing, list_entries
     from app.library.local.resolve import available
 
     settings = load_settings()
     here = available(settings)
+    external, skipped = find_external_models() if has_external else ((), ())
+    for folder in skipped:
+        click.echo(printable(f"{folder.what} {folder.remedy}"), err=True)
     with open_index(settings.cache_dir) as index:
         forget_missing(settings.models_dir, index)
-        entries = list_entries((*here, *(external_models() if has_external else ())), index)
+        entries = list_entries((*here, *external), index)
         if wants_json:
             print_json({"models": [entry.describe() for entry in _read(entries, index)]})
             return

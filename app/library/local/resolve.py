@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 
-from app.library.external import external_models
+from app.library.external import external_models, find_external_models
 from app.library.hub.reference import OllamaReference, PackageReference, RepoReference
 from app.library.local.model_files import (
     ModelRef,
@@ -85,11 +85,16 @@ def resolve(name: str, settings: Settings) -> ModelRef:
             if name.lower() in (ref.id.lower(), *_file_names(head)):
                 return ref
         if not _exists(Path(name)):
-            others = tuple({ref.id: ref for ref in reversed(external_models())}.values())  # of one id, the first
+            external, skipped = find_external_models()
+            others = tuple({ref.id: ref for ref in reversed(external)}.values())  # of one id, the first
             if _matching(name, others):
                 return find_by_name(name, others)
             if Path(name).suffix.lower() not in _FILE_SUFFIXES:
-                return find_by_name(name, here)
+                try:
+                    return find_by_name(name, here)
+                except UnknownModelError as error:  # it may be one of those
+                    left_out = "".join(f" {folder.what}" for folder in skipped)
+                    raise UnknownModelError(error.cause, f"{error.remedy}{left_out}") from None
     return _at_path(Path(portable(name)), name, settings)
 
 

@@ -18,6 +18,7 @@ from app.common.event_log import LOG_NAME
 from app.common.outbound import environment_proxies, tls_context
 from app.engine.load.machine import Survey
 from app.engine.load.self_test import SelfTestResult, run_self_test
+from app.library.external import find_external_models
 from app.library.hub.access import HubAccess, hub_access_from_environment
 from app.library.local.resolve import available, resolve
 from app.protocol.library import MachineProblem, MachineReport
@@ -62,6 +63,7 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
         known_problems=(
             *library_problems,
             *(Problem(folder.problem, folder.remedy) for folder in folders if folder.problem),
+            *(Problem(folder.what, folder.remedy) for folder in find_external_models()[1]),
             *_environment_problems(),
         ),
         paths=(

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.common.event_log import log_event
-from app.library.external import external_models, weights_of
+from app.library.external import find_external_models, weights_of
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
 from app.library.local.model_record import ModelDescription, describe_model
@@ -49,11 +49,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Models by their references; unless `is_complete`, more is being read about some of them. `folder` holds ours."""
+    """Models by their references; unless `is_complete`, more is being read about some of them. `folder` holds ours,
+    `skipped` says why models of other programs are left out."""
 
     models: tuple[tuple[ModelRef, LocalModel], ...]
     is_complete: bool
     folder: str
+    skipped: tuple[str, ...] = ()
 
 
 class LibraryService:
@@ -68,6 +70,7 @@ class LibraryService:
         self._reading: asyncio.Task[None] | None = None
         self._fitting: asyncio.Task[None] | None = None  # beside it: a survey of a busy machine takes seconds
         self._arriving: frozenset[Path] = frozenset()  # when they were last read
+        self._skipped: tuple[str, ...] = ()  # why models of other programs are left out
         self._unstored: dict[Path, LibraryEntry] = {}  # what was read while the index could not be written
         self._is_unknown_machine = False  # it could not be surveyed
         self._is_closing = threading.Event()
@@ -95,7 +98,7 @@ class LibraryService:
             for entry in entries
         )
         is_complete = len(unknown) == len(arriving)  # a copy may take long
-        return Listing(models, is_complete, str(self._settings.models_dir))
+        return Listing(models, is_complete, str(self._settings.models_dir), self._skipped if has_external else ())
 
     async def search(self, words: str, limit: int) -> list[HubRepository]:
         """Return the hub's repositories for `words`, each quant with its verdict. Cancelling ends the search. Raises
@@ -182,7 +185,10 @@ class LibraryService:
         self._fit_cache.renew()
         with Index(self._settings.cache_dir) as index:
             forget_missing(self._settings.models_dir, index)
-            found = list_entries((*available(self._settings), *(external_models() if has_external else ())), index)
+            external, skipped = find_external_models() if has_external else ((), ())
+            found = list_entries((*available(self._settings), *external), index)
+        if has_external:
+            self._skipped = tuple(f"{folder.what} {folder.remedy}" for folder in skipped)
         read = ((self._unstored.get(entry.ref.path, entry), entry) for entry in found)
         return [known if known.is_read and known.disk == entry.disk else entry for known, entry in read]
 

@@ -48,6 +48,7 @@ class ScriptedLibrary:
         self.here = list(here)
         self.others = list(others)
         self.folder = ""
+        self.skipped: tuple[str, ...] = ()
         self.recommended: tuple[Recommended, ...] = ()
         self.catalogue_notice = ""
         self.hub: tuple[HubRepository, ...] = ()
@@ -63,7 +64,8 @@ class ScriptedLibrary:
 
     async def models(self, *, external: bool = False, fresh: bool = False) -> LocalModels:
         """Return `here`, and with `external` `others` too."""
-        return LocalModels((*self.here, *(self.others if external else ())), is_complete=True, folder=self.folder)
+        found = (*self.here, *(self.others if external else ()))
+        return LocalModels(found, is_complete=True, folder=self.folder, skipped=self.skipped)
 
     async def recommend(self) -> Recommendations:
         """Return `recommended` with `catalogue_notice`."""

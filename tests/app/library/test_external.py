@@ -1,14 +1,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from app.library.external import external_models
+from app.library.external import (
+    external_models,
+    find_external_models,
+    hugging_face_snapshots,
+    ollama_projectors,
+)
 from app.library.local.resolve import UnknownModelError, resolve
 from app.settings.settings import Settings
-from tests.app.external_folders import hugging_face_model, ollama_model
+from tests.app.conftest import Ran
+from tests.app.external_folders import hugging_face_model, ollama_model, take_rights
 from tests.app.small_models import small_model
 
 
@@ -145,3 +152,53 @@ def test_an_unknown_name_lists_what_is_here_only(home: Path) -> None:
     hugging_face_model(home / ".cache" / "huggingface" / "hub", "org/name", "m.gguf")
     with pytest.raises(UnknownModelError, match="Models: guide"):
         resolve("nope", Settings(data_dir=home / "data"))
+
+
+@pytest.mark.parametrize(
+    ("program", "folder"),
+    [
+        ("Ollama", "ollama"),
+        ("Ollama", "ollama/manifests"),
+        ("Ollama", "ollama/blobs"),
+        ("Hugging Face", ".cache/huggingface"),
+        ("Hugging Face", ".cache/huggingface/hub"),
+        ("Hugging Face", ".cache/huggingface/hub/models--org--repo"),
+        ("Hugging Face", ".cache/huggingface/hub/models--org--repo/snapshots"),
+        ("LM Studio", ".lmstudio"),
+        ("LM Studio", ".lmstudio/models"),
+    ],
+)
+def test_a_program_whose_files_may_not_be_read_is_named_and_the_others_stay(
+    home: Path, monkeypatch: pytest.MonkeyPatch, program: str, folder: str
+) -> None:
+    blob = ollama_model(home / "ollama", "registry.ollama.ai/library/small/latest")
+    hugging_face_model(home / ".cache/huggingface/hub", "org/repo", "m-Q4_0.gguf")
+    small_model(home / ".lmstudio" / "models" / "org" / "repo" / "lm-Q4_0.gguf")
+    places = {"Ollama", "Hugging Face", "LM Studio"}
+    assert {ref.place for ref in find_external_models()[0]} == places
+    take_rights(monkeypatch, home / folder)
+    models, (skipped,) = find_external_models()
+    assert {ref.place for ref in models} == places - {program}
+    assert skipped.program == program
+    assert skipped.path.is_relative_to(home / folder)
+    assert "Permission denied" in skipped.what
+    assert str(skipped.path) in skipped.what
+    assert skipped.remedy
+    ollama_projectors(blob)
+    hugging_face_snapshots("org/repo")
+
+
+def test_a_name_that_is_not_found_says_which_program_was_left_out(
+    home: Path, localllm: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ollama_model(home / "ollama", "registry.ollama.ai/library/small/latest")
+    take_rights(monkeypatch, home / "ollama")
+    for verb in ("show", "import", "plan"):
+        done = localllm(verb, "small")
+        assert done.status == 1
+        assert "There is no model 'small'" in done.err
+        assert f"{home / 'ollama'} cannot be read (Permission denied)" in done.err
+    listed = localllm("ls", "--external")
+    assert listed.status == 0
+    assert listed.err.count("Models of Ollama are left out") == 1
+    assert "guide" in listed.out

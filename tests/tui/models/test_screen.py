@@ -100,6 +100,14 @@ async def test_an_old_catalogue_is_said_beside_its_models(open_app):
         await user.sees("Recommended for this machine", "Qwen3 4B Instruct", "of May 2026, 7 months old")
 
 
+async def test_a_program_whose_models_cannot_be_read_is_named_beside_the_others(open_app):
+    client = client_with_models()
+    client.library.skipped = ("Models of Ollama are left out: /x cannot be read (Permission denied). Join the group.",)
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await user.sees("In other programs", "Models of Ollama are left out", "the group.", "qwen3-0.6b-Q8_0")
+
+
 async def test_an_unreachable_hub_is_reported_and_the_rest_works(open_app):
     client = client_with_models()
     remedy = "Check the network. Where the hub is blocked, name a mirror in HF_ENDPOINT, or localllm import FILE."

@@ -99,7 +99,7 @@ async def listing(request: Request, external: str = "", fresh: str = "") -> Json
     found = await app_state(request).library.listing(has_external=_is_set(external), is_fresh=_is_set(fresh))
     models = app_state(request).models
     rows = [replace(model, **asdict(_load_state(models.serving(ref)))) for ref, model in found.models]
-    return JsonResponse(LocalModels(tuple(rows), found.is_complete, found.folder))
+    return JsonResponse(LocalModels(tuple(rows), found.is_complete, found.folder, found.skipped))
 
 
 @router.get("/recommend")
