@@ -42,6 +42,7 @@ _VERBS = {
     "run": _Verb("app.cli.verbs.run:run", "Run a prompt, or an unsaved chat."),
     "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import chats."),
     "serve": _Verb("app.cli.verbs.service:serve", "Serve models to editors and programs."),
+    "stop": _Verb("app.cli.verbs.service:stop", "Stop your running service."),
     "launch": _Verb("app.cli.verbs.launch:launch", "Start a coding agent (claude, codex, opencode …) with your model."),
     "ps": _Verb("app.cli.verbs.service:ps", "List the models of a running service."),
     "jobs": _Verb("app.cli.verbs.service:jobs", "List, watch and cancel jobs of a running service."),

@@ -28,11 +28,12 @@ from app.library.local.resolve import portable
 from app.options.option import format_value
 from app.protocol.errors import ForeignServiceError, ServiceError, UnfitError
 from app.protocol.status import ModelStatus
-from app.settings.settings import Settings, environment_variable
+from app.settings.parsing import parse_duration
+from app.settings.settings import Settings, environment_variable, service_digest
 from quantizer.system.errors import EngineError, UsageError, UserError
 from quantizer.system.files import open_private, private_folder, try_lock, unnamed_file
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory, reported_shortage
-from quantizer.system.process import OwnedProcess, StderrTail, python_command
+from quantizer.system.process import OwnedProcess, StderrTail, is_process_alive, python_command
 
 _COMMAND = python_command("app.cli.main", "serve", "--owned")
 _START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports
@@ -43,29 +44,34 @@ _LOG_BYTES_KEPT, _LOG_BYTES_READ = 1 << 20, 16 << 10
 
 
 @asynccontextmanager
-async def open_service(settings: Settings, model: str | None = None) -> AsyncIterator[ServiceClient]:
+async def open_service(
+    settings: Settings, model: str | None = None, *, keeps: bool = False
+) -> AsyncIterator[ServiceClient]:
     """Return a client of the service of this user and data folder, starting one where none runs: at `settings.url`, or
     on another port where somebody else has that one, which `client.notices` says.
 
     A service of our own starts to load `model` (or the settings' model) at once and ends with this context, or with
     this process however that ends, unless the client called `stay_until_jobs_end` or another one found the service and
-    still uses it. A service that already runs is left running, and does not end during this context. Raises
-    ServiceError when none can be started, and the service's own error for invalid settings; an invalid model is an
-    error of `load_model`.
+    still uses it. With `keeps` it stays as long as the settings say, for the next command. A service that already runs
+    is left running, and does not end during this context. Raises ServiceError when none can be started, and the
+    service's own error for invalid settings; an invalid model is an error of `load_model`.
     """
-    wanted = replace(settings, model=portable(model or settings.model))
+    kept_for = settings.keep_service if keeps and settings.port else "0"  # on any port nobody would find it
+    wanted = replace(settings, model=portable(model or settings.model), keep_service=kept_for)
     found = await _find_or_start(wanted)
     async with found.client as client:
         if found.process is None:
             async with _attending(client):
                 yield client
             return
+        is_kept = parse_duration(kept_for) != 0
+        client.kept_for = kept_for if is_kept else ""
         is_staying = False
         try:
             try:
                 yield client
             finally:
-                is_staying = client.is_staying or await _is_attended(client)
+                is_staying = is_kept or client.is_staying or await _is_attended(client)
         finally:
             if is_staying:
                 found.process.release()
@@ -73,9 +79,11 @@ async def open_service(settings: Settings, model: str | None = None) -> AsyncIte
                 await found.process.end(_FINISH_TIMEOUT_S)
 
 
-def open_engine(settings: Settings) -> AbstractAsyncContextManager[ServiceClient | RemoteEngine]:
-    """Return a client of the remote engine of `settings`, else of a service; raises as `connect` or `open_service`."""
-    return connect(settings.connect, settings.api_key) if settings.connect else open_service(settings)
+def open_engine(
+    settings: Settings, *, keeps: bool = False
+) -> AbstractAsyncContextManager[ServiceClient | RemoteEngine]:
+    """Return a client of the remote engine of `settings`, else of a service; see `connect` and `open_service`."""
+    return connect(settings.connect, settings.api_key) if settings.connect else open_service(settings, keeps=keeps)
 
 
 @asynccontextmanager
@@ -87,6 +95,33 @@ async def running_service(settings: Settings) -> AsyncIterator[ServiceClient]:
         raise found
     async with found as client:
         yield client
+
+
+async def stop_services(settings: Settings, *, if_unused: bool = False) -> list[str]:
+    """End the services of this user and data folder, of any version, and return their addresses once the running
+    answers are complete and they have ended. With `if_unused` only those that nobody uses. Raises
+    ForeignServiceError where somebody else has the port, and none is ours."""
+    identity, stopped = ServiceIdentity(settings), list[str]()
+    reasons: list[ServiceError] = []
+    for port in _ports(settings, identity):
+        async with _client(replace(settings, port=port), identity) as client:
+            try:
+                if process := await client.stop(identity, if_unused=if_unused):
+                    await _wait_for_end(process)
+                    stopped.append(client.base_url)
+            except ServiceError as error:
+                reasons.append(error)
+    foreign = next((reason for reason in reasons if isinstance(reason, ForeignServiceError)), None)
+    if foreign and not stopped:
+        raise foreign
+    return stopped
+
+
+async def _wait_for_end(process: str) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_FINISH_TIMEOUT_S):
+            while is_process_alive(process):  # noqa: ASYNC110 - other processes send no events
+                await asyncio.sleep(_POLL_INTERVAL_S)
 
 
 @asynccontextmanager
@@ -153,22 +188,34 @@ class _Found:
     process: OwnedProcess | None = None
 
 
-async def _find(settings: Settings) -> ServiceClient | ServiceError:
-    """Return a client, not yet entered, of the running service of this user and data folder; else why none is there. It
-    is at the settings' port or at the recorded one. One of another version is none: an update must not be answered by
-    what ran before it."""
-    identity = ServiceIdentity(settings)
+def _ports(settings: Settings, identity: ServiceIdentity) -> tuple[int, ...]:
+    """Return where the service may be: at the settings' port or at the recorded one."""
     recorded = identity.recorded_port()
+    return (settings.port, recorded) if recorded else (settings.port,)
+
+
+async def _find(settings: Settings, *, ends_unfit: bool = False) -> ServiceClient | ServiceError:
+    """Return a client, not yet entered, of the running service of this user and data folder; else why none is there.
+    One of another version is none: an update must not be answered by what ran before it. With `ends_unfit` one that
+    only stays for the next command, and has another version or other settings than this command, is ended."""
+    identity = ServiceIdentity(settings)
     reasons: list[ServiceError] = []
-    for port in (settings.port, recorded) if recorded else (settings.port,):
+    for port in _ports(settings, identity):
         client = _client(replace(settings, port=port), identity)
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
                 status = await client.status()
-            if status.version == __version__:
+            is_same_version = status.version == __version__
+            is_fit = is_same_version and status.settings_digest == service_digest(settings)
+            is_due = ends_unfit and status.is_unused and not is_fit
+            if is_due and (process := await client.stop(identity, if_unused=True)):
+                await _wait_for_end(process)
+                reasons.append(ServiceError(f"The service at {client.base_url} was ended."))
+            elif is_same_version:
                 return client
-            cause, remedy = f"localllm {status.version} runs at {client.base_url}.", "Stop it first."
-            reasons.append(ForeignServiceError(cause, remedy))
+            else:
+                cause, remedy = f"localllm {status.version} runs at {client.base_url}.", "Run `localllm stop` first."
+                reasons.append(ForeignServiceError(cause, remedy))
         except TimeoutError:
             cause = f"What listens at {client.base_url} does not answer."
             reasons.append(ForeignServiceError(cause, "Stop it, or use another --port."))
@@ -190,11 +237,11 @@ def _client(settings: Settings, identity: ServiceIdentity) -> ServiceClient:
 async def _find_or_start(settings: Settings) -> _Found:
     """Find the service, or start one and return once it responds. Of several processes that look for one at the same
     time, the first starts it. A service for any port (0) is always a new one."""
-    if settings.port and isinstance(found := await _find(settings), ServiceClient):
+    if settings.port and isinstance(found := await _find(settings, ends_unfit=True), ServiceClient):
         return _Found(found)
     check_memory_limit("service", ProcessBytes.SERVICE)
     async with _sole_starter(settings):
-        reason = await _find(settings) if settings.port else None
+        reason = await _find(settings, ends_unfit=True) if settings.port else None
         if isinstance(reason, ServiceClient):
             return _Found(reason)
         with _open_log(settings.cache_dir) as log:

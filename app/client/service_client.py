@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 import httpx
 
 from app.client.connection import CallReader, Connection, chat_body, completed_of, completion_body
+from app.common.service_identity import STOP_PATH, ServiceIdentity, new_challenge
 from app.protocol.chat import AnswerDelta, AnswerEvent, GenerationOptions, MediaPart, Message, Tool
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job, JobKind
@@ -85,15 +86,25 @@ class ServiceClient(Connection):
     """An open connection to the service at `base_url`. Use it as an async context manager. Every method raises
     ServiceError when the service cannot be reached, and the error that the service reports. `library` has the calls
     about models on the disk and on the hub. `is_staying` is True once `stay_until_jobs_end` was called: the service
-    then outlives the process that started it."""
+    then outlives the process that started it. `kept_for` is how long a service that this process started stays for
+    the next one, such as "10m"; empty where it does not, or was found."""
 
     def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
         super().__init__(base_url, api_key, transport)
         self.library = LibraryClient(self)
         self.is_staying = False
+        self.kept_for = ""
 
     async def status(self) -> ServiceStatus:
         return decode(ServiceStatus, await self.call("GET", f"{_ROOT}/status"))
+
+    async def stop(self, identity: ServiceIdentity, *, if_unused: bool = False) -> str:
+        """End the service once the running answers are complete; with `if_unused` only where nobody uses it. Return
+        the number of its process, "" where it goes on. Raises RequestError where `identity` is not its own."""
+        challenge = new_challenge()
+        body = {"challenge": challenge, "proof": identity.proof("end the service", challenge), "if_unused": if_unused}
+        answer = await self.call("POST", STOP_PATH, body)
+        return str(int(answer["process_id"])) if answer["is_stopping"] else ""
 
     async def load(self, model: str, when_unfit: str = "") -> str:
         """Start loading `model` (guide, a name or a path to a GGUF) and return its id without waiting for it.

@@ -27,7 +27,7 @@ from typing import Literal, TypeAlias
 from app.settings.settings import Settings
 from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically
 
-IDENTITY_PATH = "/api/localllm/identity"
+IDENTITY_PATH, STOP_PATH = "/api/localllm/identity", "/api/localllm/stop"
 CHALLENGE_CHARACTERS = 64  # hexadecimal
 _KEY_NAME = "service.key"
 _KEY_BYTES = 32
@@ -35,6 +35,7 @@ _OTHERS = 0o077
 _MAX_RECORD_BYTES = 4096
 
 Address: TypeAlias = tuple[str, int]
+_ANYWHERE: Address = ("", 0)
 Statement: TypeAlias = Literal["this is the service", "end the service"]
 
 
@@ -64,9 +65,9 @@ class ServiceIdentity:
             identity.secret = secrets.token_bytes(_KEY_BYTES)
         return identity
 
-    def proof(self, statement: Statement, challenge: str, address: Address) -> str:
+    def proof(self, statement: Statement, challenge: str, address: Address = _ANYWHERE) -> str:
         """Return the proof of `statement` by who can read the key, "" without one. `address` is the service's end of
-        the connection."""
+        the connection; a client, which sends its proof to a proved service only, needs none."""
         key = self._key()
         if not key:
             return ""
@@ -74,7 +75,7 @@ class ServiceIdentity:
         parts = (statement, challenge, host.removeprefix("::ffff:"), str(port))
         return hmac.new(key, "\n".join((*parts, "")).encode() + self._data_folder, hashlib.sha256).hexdigest()
 
-    def is_proof(self, given: object, statement: Statement, challenge: str, address: Address) -> bool:
+    def is_proof(self, given: object, statement: Statement, challenge: str, address: Address = _ANYWHERE) -> bool:
         wanted = self.proof(statement, challenge, address)
         return isinstance(given, str) and bool(wanted) and hmac.compare_digest(given.encode(), wanted.encode())
 

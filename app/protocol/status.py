@@ -119,13 +119,16 @@ class ModelStatus:
 class ServiceStatus:
     """The service and its models. `default_model` answers requests that name none. `stays_until` is "jobs-end" where it
     outlives the user interface that started it until its last job has ended. `n_attending` is the number of other
-    clients for which it outlives that one."""
+    clients for which it outlives that one. `is_unused` says that it only stays for the next command; `settings_digest`
+    differs between services that answer otherwise."""
 
     version: str
     default_model: str
     models: tuple[ModelStatus, ...]
     stays_until: Literal["", "jobs-end"] = ""
     n_attending: int = 0
+    is_unused: bool = False
+    settings_digest: str = ""
 
     def model(self, model_id: str) -> ModelStatus | None:
         return next((model for model in self.models if model.id == model_id), None)

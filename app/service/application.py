@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,10 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.common.event_log import log_event
-from app.common.service_identity import ServiceIdentity
+from app.common.service_identity import STOP_PATH, ServiceIdentity
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
 from app.service.api.app_state import AppState
@@ -133,7 +133,14 @@ def create_app(
         metered_keys=policy.metered,
         media_fetcher=_media_fetcher() if models.settings.fetch_media_urls else None,
     )
-    return AccessLog(Guard(app, policy, _error_body_for), log)
+
+    async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, and keep the service for it; not for those that only look, as a monitor does for ever."""
+        is_use = scope["type"] == "websocket" or scope.get("method") not in ("GET", "HEAD", "OPTIONS", None)
+        with shutdown_policy.in_use() if is_use and scope["path"] != STOP_PATH else nullcontext():
+            await app(scope, receive, send)
+
+    return AccessLog(Guard(counted, policy, _error_body_for), log)
 
 
 def _media_fetcher() -> MediaFetcher:

@@ -41,10 +41,12 @@ from app.service.pool.worker_process import StartWorker
 from app.service.shutdown_policy import ShutdownPolicy
 from app.service.starting import Announce, Announcement, OperatorPrompt
 from app.service.threads import run_in_thread
+from app.settings.parsing import parse_duration, projector_file
 from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
+from quantizer.system.process import system_root
 
 CLIENTS_PORTS: Mapping[int, str] = {
     11434: "Ollama",
@@ -66,6 +68,7 @@ async def run_server(
     settings: Settings, start_worker: StartWorker, announce: Announce, operator: OperatorPrompt | None
 ) -> None:
     """Serve as `app.service.starting.serve` says."""
+    settings = _independent_of_folder(settings)
     policy = policy_of(settings)
     with ExitStack() as stack:
         listener = stack.enter_context(listen(settings.host, settings.port, or_any=operator is None))
@@ -76,6 +79,7 @@ async def run_server(
         identity = ServiceIdentity.create(settings)
 
         if operator is None:
+            os.chdir(system_root())  # a service that stays must not keep a disk from being removed
             log_to(sys.stderr)  # which is the log file of who started this service
             log_event("service", f"{url}, localllm {__version__}, process {os.getpid()}")
         stack.enter_context(mark_in_use(settings))
@@ -91,7 +95,8 @@ async def run_server(
             else:
                 operator.show(sentence)
 
-        shutdown_policy = ShutdownPolicy(is_owned=operator is None)
+        keep_s = parse_duration(settings.keep_service)
+        shutdown_policy = ShutdownPolicy(is_owned=operator is None, keep_s=keep_s)
         models = ModelManager(settings, start_worker, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
         jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.end_if_due)
         shutdown_policy.is_idle = lambda: jobs.is_idle
@@ -125,6 +130,14 @@ async def run_server(
                 await server.serve(sockets=sockets)
             else:
                 await _serve_while_loading(server, sockets, model.engine, operator)
+
+
+def _independent_of_folder(settings: Settings) -> Settings:
+    """Return `settings` that mean the same in another working folder; the files of the default model are read before
+    the service leaves its own."""
+    projector = str(projector_file(settings.projector) or settings.projector)
+    folders = settings.data_dir.absolute(), settings.cache_dir.absolute()
+    return replace(settings, projector=projector, data_dir=folders[0], cache_dir=folders[1])
 
 
 def _default_model(settings: Settings, *, is_owned: bool) -> tuple[ModelRef, ModelFile, Attachments]:

@@ -17,7 +17,7 @@ from app.common.event_log import log_event
 from app.settings.settings import Settings
 from quantizer.system.errors import EngineError, UsageError
 from quantizer.system.memory_limit import ProcessBytes, use_one_arena
-from quantizer.system.process import ChildProcess, python_command
+from quantizer.system.process import ChildProcess, python_command, system_root
 
 if TYPE_CHECKING:
     from app.protocol.errors import UnfitError
@@ -92,6 +92,7 @@ async def start_worker_process(command: Sequence[str]) -> ChildProcess:
         command,
         ENGINE_PROCESS,
         {"GGML_NO_BACKTRACE": "1"},
+        folder=system_root(),  # see `run_server`; it is sent absolute paths only
         on_stderr=partial(log_event, "worker"),
         max_line_bytes=_BUFFER_BYTES,
         takes=ProcessBytes.ENGINE,

@@ -5,6 +5,7 @@ A change to the file keeps its comments and order.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, MutableMapping
@@ -16,7 +17,7 @@ from typing import Any
 
 import platformdirs
 
-from app.options.option import Effect, Group, Kind, Option, option, rows
+from app.options.option import Effect, Group, Kind, Option, format_value, option, rows
 from app.settings.parsing import (
     parse_byte_size,
     parse_duration,
@@ -148,6 +149,13 @@ class Settings:
     host: str = _service("127.0.0.1", "Address of the service; beyond this machine clients need an API key.")
     port: int = _service(DEFAULT_PORT, "Port of the service; 0: any free port.", most=65_535)
     also: bool = _service(False, "Listen on the ports of Ollama, LM Studio and llama.cpp too, where they are free.")
+    keep_service: str = _service(
+        "10m",
+        "How long the service that a command started stays for the next one: 90s, 1h, -1 forever, 0: ends with the "
+        "command.",
+        metavar="DURATION",
+        check=parse_duration,
+    )
     api_key: str = _service(
         "", "API key; prefer LOCALLLM_API_KEY (arguments are visible in `ps`).", metavar="KEY", is_secret=True
     )
@@ -253,6 +261,22 @@ def load_settings(flags: Mapping[str, object] | None = None, environment: Mappin
     for source, values in _sources(flags or {}, environment):
         settings = replace(settings, **{name: _typed(name, value, source) for name, value in values.items()})  # type: ignore[arg-type]
     return settings
+
+
+# What a service does not take from its settings but from each request, or only at its end.
+_PER_REQUEST = frozenset({"model", "when_unfit", "keep_service", "port"})
+
+
+def service_digest(settings: Settings) -> str:
+    """Return a digest of the settings of a service that a request cannot change. A service with another one answers
+    otherwise: it has another context, processor threads, projector."""
+    groups = (Group.MODEL, Group.SPECULATION, Group.SERVICE)
+    taken = {
+        name: format_value(getattr(settings, name))
+        for name, row in SETTINGS.items()
+        if row.group in groups and name not in _PER_REQUEST and not row.is_secret
+    }
+    return hashlib.sha256(repr(sorted(taken.items())).encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 class SettingSource(StrEnum):

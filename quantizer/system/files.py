@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import itertools
 import os
 import stat
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -270,6 +268,9 @@ def try_lock(path: Path, timeout_s: float = 0.0) -> Lock | None:
 
 def _local_lock_path(path: Path) -> Path:
     """Return the file on the local disk that stands for the one at `path`. Raises OSError."""
+    import hashlib
+    import tempfile
+
     user = f"-{os.getuid()}" if sys.platform != "win32" else ""
     folder = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(), f"localllm-locks{user}")
     private_folder(folder)
@@ -291,6 +292,8 @@ def has_record_locks(folder: Path) -> bool:
     """Return whether parts of files in `folder` can be locked, as SQLite does; True where it cannot be tried."""
     if sys.platform == "win32":
         return True
+    import tempfile  # slow, and user interfaces import this module
+
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             try:

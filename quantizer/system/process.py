@@ -51,6 +51,11 @@ def detached_process_options() -> dict[str, Any]:
     return {"start_new_session": True}
 
 
+def system_root() -> Path:
+    """Return the folder that is always there: a process that works in it keeps no disk from being removed."""
+    return Path(os.environ.get("SYSTEMDRIVE", "C:") + "\\" if sys.platform == "win32" else "/")
+
+
 def lower_priority(process_id: int) -> None:
     """Give a process and its later children less processor time than the user interface and answers get."""
     import psutil
@@ -66,7 +71,14 @@ def is_process_alive(process: str) -> bool:
     """Return whether the process with the number `process` runs; False for a text that is no number."""
     import psutil
 
-    return process.isdecimal() and process.isascii() and psutil.pid_exists(int(process))
+    if not (process.isdecimal() and process.isascii()):
+        return False
+    try:
+        return psutil.Process(int(process)).status() != psutil.STATUS_ZOMBIE  # ended, and not yet noticed by its parent
+    except psutil.NoSuchProcess:
+        return False
+    except psutil.AccessDenied:  # another user's
+        return True
 
 
 def stop_job() -> None:

@@ -76,6 +76,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> M
         "LOCALLLM_ENGINE": "fake",
         "LOCALLLM_MODEL": str(tiny_model),
         "LOCALLLM_PORT": "0",
+        "LOCALLLM_KEEP_SERVICE": "0",
         "LOCALLLM_KEEP_ALIVE": "24h",  # on a slow machine a service may be idle for longer than the usual ten minutes
     }
 
@@ -130,6 +131,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.setenv(name, str(tmp_path / folder))
     monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
     monkeypatch.setenv("LOCALLLM_PORT", "9")  # where no service answers
+    monkeypatch.setenv("LOCALLLM_KEEP_SERVICE", "0")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     return tmp_path
 

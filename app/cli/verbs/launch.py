@@ -228,7 +228,7 @@ class _Launching:
 
         if self._installed is None:
             raise MissingAgentError(self._agent)
-        async with open_engine(self._settings) as client:
+        async with open_engine(self._settings, keeps=True) as client:
             show_notices(client)
             if not isinstance(client, ServiceClient):
                 raise UsageError(f"{client.base_url} is not a localllm service.", "Point the agent at it directly.")

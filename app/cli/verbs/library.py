@@ -178,7 +178,7 @@ def _check_unused(ids: Sequence[str], settings: Settings) -> None:
     loaded = {model.id for model in status.models if model.state in ("loading", "ready")}
     if used := sorted(loaded.intersection(ids)):
         cause = f"The service at {url} has {', '.join(used)} loaded."
-        raise UserError(cause, "Stop it, or pass --yes to delete the file anyway.")
+        raise UserError(cause, "Run `localllm stop`, or pass --yes to delete the file anyway.")
 
 
 def _described(removal: RemovalResult) -> str:
@@ -411,7 +411,7 @@ def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: 
     if found and not is_dry_run:
         if users := users_of(settings):
             cause = f"localllm is running: process {', '.join(users)}."
-            raise UsageError(cause, "Quit the app and stop `localllm serve`, then run this again.")
+            raise UsageError(cause, "Quit the app and run `localllm stop`, then run this again.")
         confirm_removal("Remove all of this for good?", assume_yes=assume_yes)
         for files in found:
             remove_files(files)

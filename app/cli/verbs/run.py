@@ -34,6 +34,7 @@ from app.cli.prompts import (
 )
 from app.cli.resources import resolve_settings, show_notices
 from app.client.launcher import load_model, open_engine
+from app.client.service_client import ServiceClient
 from app.common.terminal import printable
 from app.settings.settings import Settings
 from app.tools.display import call_title
@@ -122,7 +123,7 @@ async def _answer(
     await repository.keep_files(contents)
     printer = AnswerPrinter()
     printer.is_silent = wants_json
-    async with open_engine(settings) as client:
+    async with open_engine(settings, keeps=True) as client:
         show_notices(client)
         status = await load_model(
             client, settings.model, LoadingLine().show, when_unfit=settings.when_unfit, confirm_load=confirm_load
@@ -146,6 +147,8 @@ async def _answer(
         finally:
             if tools is not None:
                 await tools.close()
+        is_terminal = sys.stderr is not None and sys.stderr.isatty() and not wants_json
+        kept_for = client.kept_for if isinstance(client, ServiceClient) and is_terminal else ""
     entry, cost = chat.conversation.entries()[-1], chat.figures.cost
     assert cost is not None, "an answer that raises nothing is whole"
     if wants_json:
@@ -158,6 +161,9 @@ async def _answer(
         click.echo()
     if shows_stats:
         click.echo(stats_line(cost), err=True)
+    if kept_for:
+        duration = "" if kept_for.startswith("-") else f" for {kept_for}"
+        click.echo(f"The service stays{duration} for the next command; `localllm stop` ends it.", err=True)
 
 
 async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter, *, shows_progress: bool) -> None:

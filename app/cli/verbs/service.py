@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import socket
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -16,8 +20,9 @@ from app.cli.prompts import confirm_load
 from app.cli.resources import ask_service, with_unfit_policy
 from app.common.terminal import format_bytes, printable, printable_line
 from app.launch.editors import EDITORS, context_advice, editor_settings
+from app.protocol.errors import ServiceError
 from app.settings.parsing import is_loopback
-from app.settings.settings import load_settings
+from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage
 
@@ -50,6 +55,7 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
     settings = with_unfit_policy(settings, assume_yes=assume_yes, may_ask=not owned)
     if not owned:  # an owner has checked it
         check_memory_limit("service", ProcessBytes.SERVICE)
+        _end_unused(settings)
     from app.service.starting import OperatorPrompt
     from app.service.starting import serve as run_service
 
@@ -68,6 +74,15 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
         sys.exit(error.exit_status)
 
 
+def _end_unused(settings: Settings) -> None:
+    """End a service that has the port only because an earlier command left it for the next one."""
+    with suppress(OSError), socket.create_connection((urlsplit(settings.url).hostname, settings.port), 1):
+        from app.client.launcher import stop_services
+
+        with suppress(ServiceError):  # what keeps the port is reported when that is opened
+            asyncio.run(stop_services(settings, if_unused=True))
+
+
 def _announce(needs_stored_key: bool, service: Announcement) -> None:
     also = f" and on {', '.join(map(str, service.also))}" if service.also else ""
     url = f"{service.url}{also} (OpenAI API: {service.url}/v1)"
@@ -81,6 +96,20 @@ def _announce_to_owner(service: Announcement) -> None:
         print_json(service)
     except OSError:  # an owner that is gone by now is noticed by the end of stdin
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that Python can flush it at exit
+
+
+@click.command(epilog="Example: localllm stop")
+@options("wants_json")
+def stop(wants_json: bool) -> None:
+    """Stop your running service, once its running answers are complete (60 seconds at most).
+
+    The service of another user or data folder is not touched. Commands and the app start the service when they need it.
+    """
+    from app.client.launcher import stop_services
+
+    stopped = asyncio.run(stop_services(load_settings()))
+    lines = [f"Stopped the service at {url}." for url in stopped] or ["No service of yours runs."]
+    print_result({"stopped": stopped}, lines, wants_json=wants_json)
 
 
 @click.command(epilog="Example: localllm ps")

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.common.event_log import log_event
 from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
-from app.common.service_identity import IDENTITY_PATH
+from app.common.service_identity import IDENTITY_PATH, STOP_PATH
 from app.service.http.access_log import MeteredKeys, record_of
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
 from app.service.http.streaming import JsonResponse
@@ -48,6 +48,7 @@ _INFER, _MANAGE = frozenset({KeyScope.INFER}), frozenset({KeyScope.MANAGE})
 _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
     ("/health", frozenset()),  # contains no data; polled by process supervisors without a key
     ("/lmstudio-greeting", frozenset()),  # nor does this, by which LM Studio's SDK finds a service
+    (STOP_PATH, frozenset()),  # requires a proof
     (IDENTITY_PATH, frozenset()),  # nor this, by which our clients recognise it before they send their key
     ("/api/localllm/status", ALL_SCOPES),
     ("/api/localllm/", _MANAGE),

@@ -253,7 +253,7 @@ async def test_a_service_of_another_version_is_not_used(
 ) -> None:
     shared = replace(load_settings(environment=environment), port=int(service.url.rpartition(":")[2]))
     monkeypatch.setattr(launcher, "__version__", "99.0.0")
-    with pytest.raises(ForeignServiceError, match=r"localllm .* runs at http.* Stop it first\."):
+    with pytest.raises(ForeignServiceError, match=r"localllm .* runs at http.* Run `localllm stop` first\."):
         async with running_service(shared):
             pass
 

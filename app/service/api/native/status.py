@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import re
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
@@ -21,7 +22,7 @@ from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
 from app import __version__
-from app.common.service_identity import CHALLENGE_CHARACTERS, IDENTITY_PATH
+from app.common.service_identity import CHALLENGE_CHARACTERS, IDENTITY_PATH, STOP_PATH
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.messages import EngineMetrics, UnfitPolicy
@@ -37,6 +38,7 @@ from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
 from app.service.pool.memory import resident_bytes
 from app.settings.private_files import conversation_name, remove_prefixes
+from app.settings.settings import service_digest
 from quantizer.system.errors import ErrorInfo
 
 router = Router()
@@ -85,6 +87,20 @@ class IdentityProof(TypedDict):
     proof: str
 
 
+class StopBody(Body):
+    """A challenge of the client's choice, and its proof that it may end the service. With `if_unused` a service that
+    somebody uses goes on."""
+
+    challenge: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{CHALLENGE_CHARACTERS}}}$")]
+    proof: str
+    if_unused: bool = False
+
+
+class Stopping(TypedDict):
+    is_stopping: bool
+    process_id: int
+
+
 class StaysUntil(TypedDict):
     """The event until which the service outlives the program that started it, empty for none."""
 
@@ -112,6 +128,8 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
             default_model=models.default.ref.id,
             stays_until=app_state(request).shutdown_policy.stays_until,
             n_attending=app_state(request).shutdown_policy.n_attending,
+            is_unused=app_state(request).shutdown_policy.is_unused,
+            settings_digest=service_digest(models.settings),
             models=tuple(await asyncio.gather(*(_status_of(models, model) for model in models.opened))),
         )
     )
@@ -128,6 +146,19 @@ async def identity(request: Request, challenge: str = "") -> JsonResponse[Identi
     own = app_state(request).identity
     host, port = request.scope["server"]
     return JsonResponse({"proof": own.proof("this is the service", challenge, (host, port))})
+
+
+@router.post(STOP_PATH, refusals=errors(403))
+async def stop(request: Request, body: StopBody) -> JsonResponse[Stopping]:
+    """End the service once the running answers are complete, for a client of the same user and data folder."""
+    state = app_state(request)
+    if not state.identity.is_proof(body.proof, "end the service", body.challenge):
+        cause = "Only the user of this service, with the same data folder, may end it."
+        raise RefusedError(403, "not_the_owner", cause, "Run `localllm stop` as that user.")
+    is_stopping = state.shutdown_policy.is_unused or not body.if_unused
+    if is_stopping:
+        state.shutdown_policy.end()
+    return JsonResponse({"is_stopping": is_stopping, "process_id": os.getpid()})
 
 
 @router.post("/api/localllm/load", refusals=errors(404))

@@ -202,7 +202,7 @@ def test_every_route_requires_its_scope(stored: KeyFile, path: str) -> None:
     keys = {scope: ("x-api-key", stored.add(scope, [scope]).secret) for scope in KeyScope}
     found = {scope: _status(policy, ("host", "localhost"), key, path=path) for scope, key in keys.items()}
     needed = KeyScope.MANAGE if path in MANAGING else KeyScope.INFER
-    is_open = path in {"/health", "/lmstudio-greeting", "/api/localllm/identity"}
+    is_open = path in {"/health", "/lmstudio-greeting", "/api/localllm/identity", "/api/localllm/stop"}
     is_for_any = is_open or path == "/api/localllm/status"
     wanted = {scope: 200 if scope is needed or is_for_any else 403 for scope in KeyScope}
     assert found == wanted
