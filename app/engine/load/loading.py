@@ -55,7 +55,7 @@ from app.engine.tuning.tune_results import (
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
 from app.settings.folders import cache_warning
-from offload.devices.host import host_memory
+from offload.devices.host import LoadMeter, host_memory
 from offload.footprint.model import PlannedModel
 from offload.placement.load_parameters import DeviceUsage
 from offload.placement.search import ALL_ON_HOST
@@ -135,6 +135,8 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     """Load the model at `path` as planned, with the fastest setting measured on this machine. Raises UnfitError when
     the user has to agree first, EngineError when llama.cpp cannot load it, ModelFileError for a draft model that does
     not match it."""
+    meter = LoadMeter()
+    meter.read()
     prepared = _prepare(path, config, cache_dir, listener)
     header, devices, auxiliary = prepared.header, prepared.devices, prepared.plan.auxiliary
     head = auxiliary.draft.header.path if auxiliary.draft is not None and is_head(auxiliary.draft.header) else None
@@ -187,7 +189,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             ),
             owned=owned.pop_all(),
         )
-        loaded = replace(loaded, threads=_thread_control(prepared.config, native, step_cost, draft_sources))
+        loaded = replace(loaded, threads=_thread_control(prepared.config, native, step_cost, draft_sources, meter))
         if prepared.config.lora or draft_sources:  # these take time of each step, so no speed is the model's own
             return loaded
         return replace(loaded, record_speed=_recorder(attempt, planner.model, prepared.key, cache_dir).record)
@@ -273,7 +275,11 @@ def _open(
 
 
 def _thread_control(
-    config: EngineConfig, native: _NativeModel, step_cost: StepCost, draft_sources: Sequence[DraftSource]
+    config: EngineConfig,
+    native: _NativeModel,
+    step_cost: StepCost,
+    draft_sources: Sequence[DraftSource],
+    meter: LoadMeter,
 ) -> ThreadControl | None:
     n_most, backend = native.setting.n_threads, native.backend
     if config.n_threads or n_most < 2:
@@ -285,7 +291,7 @@ def _thread_control(
         for draft_model in draft_models:
             draft_model.set_threads(n_threads)
 
-    return ThreadControl(n_most, apply, step_cost)
+    return ThreadControl(n_most, apply, step_cost, meter)
 
 
 def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, owned: ExitStack) -> StateStore:

@@ -23,9 +23,10 @@ _LOOK_S = 0.5  # a shorter look sees few ticks of the system's clock (10 ms)
 _STALE_S = 10.0  # since the last look, after which its figures say nothing about now
 _N_TRIAL_STEPS = 3  # after a change, besides the first one
 _TRIAL_S = 3.0  # at most: what computes no comparable steps cannot judge
-_SLOWER, _FAR_SLOWER = 1.03, 2.0  # by which a change has to be slower to be taken back; after its first step
+# By which a change has to be slower to be taken back: after some steps, after the second one, after the first.
+_SLOWER, _FAR_SLOWER, _HOPELESS = 1.03, 2.0, 4.0
 _TRIAL_SHARE = 0.01  # of the time that looking for a better number may cost, where the load alone does not say
-_FIRST_PAUSE_S, _MOST_PAUSE_S = 2.0, 120.0
+_FIRST_PAUSE_S, _MOST_PAUSE_S = 10.0, 120.0
 _N_RECENT = 8  # steps whose median counts
 _DECODE_TOKENS = 16  # up to which steps are compared as answers, above as prompts
 
@@ -54,7 +55,7 @@ class _Trial:
     n_before: int
     before_s: dict[bool, float]
     begun_s: float
-    n_skipped: int = 1  # the first step starts threads, or lets them sleep
+    is_first_step: bool = True
 
 
 @dataclass(slots=True)
@@ -67,8 +68,9 @@ class _Pause:
 
 @dataclass(slots=True)
 class ThreadControl:
-    """The threads of one engine: `n_most` on a quiet machine, fewer beside others. `apply` sets the number in native
-    code. One thread makes all calls; `use` may be read by any."""
+    """The threads of one engine: `n_most` on a quiet machine, fewer beside others. A `meter` that was read before the
+    model was loaded shows what to begin with. `apply` sets the number in native code. One thread makes all calls; `use`
+    may be read by any."""
 
     n_most: int
     apply: Callable[[int], None]
@@ -87,8 +89,11 @@ class ThreadControl:
         self.n_threads = self.n_most
         self.use = ThreadUse(self.n_most, self.n_most)
         self.step_cost.use_threads(self.n_most)
-        self.meter.read()
-        self._looked_s = self.clock()
+        load, self._looked_s = self.meter.read(), self.clock()
+        # While the model was loaded, by one thread: else the first prompt would be computed with all of them.
+        if load is not None and (n_threads := decide(load, 1, self.n_most)) != self.n_most:
+            self._change(n_threads)
+            self.use = ThreadUse(n_threads, self.n_most, load.others / load.n_processors)
 
     def on_change(self, callback: Callable[[int], None]) -> None:
         """Call `callback` with the number of threads whenever it changes."""
@@ -103,18 +108,18 @@ class ThreadControl:
     def observe(self, n_tokens: int, duration_s: float) -> None:
         """Count a step of `n_tokens`, and judge a change by it."""
         is_answer = n_tokens <= _DECODE_TOKENS
-        cost = self.step_cost.ratio(n_tokens) if is_answer else n_tokens
-        trial = self._trial
-        if trial is not None and trial.n_skipped:
-            trial.n_skipped -= 1
+        token_s = duration_s / (self.step_cost.ratio(n_tokens) if is_answer else n_tokens)
+        trial, recent = self._trial, self._recent[is_answer]
+        before_s = None if trial is None else trial.before_s.get(is_answer)
+        if trial is not None and trial.is_first_step:  # it starts threads, or lets them sleep
+            trial.is_first_step = False
+            if before_s is not None and token_s > _HOPELESS * before_s:
+                self._judge(trial, before_s, token_s, n_steps=0)
             return
-        recent = self._recent[is_answer]
-        recent.append(duration_s / cost)
+        recent.append(token_s)
         del recent[:-_N_RECENT]
-        if trial is None:
-            return
-        before_s = trial.before_s.get(is_answer)
-        if before_s is not None and (len(recent) >= _N_TRIAL_STEPS or recent[-1] > _FAR_SLOWER * before_s):
+        is_known = len(recent) >= _N_TRIAL_STEPS
+        if trial is not None and before_s is not None and (is_known or token_s > _FAR_SLOWER * before_s):
             self._judge(trial, before_s, median(recent), n_steps=len(recent))
 
     def look(self) -> None:

@@ -174,6 +174,22 @@ def test_a_change_that_made_steps_slower_is_taken_back() -> None:
     assert run(machine, control, 60.0) >= 0.9 / machine.seconds(4)
 
 
+@pytest.mark.parametrize(
+    ("n_processors", "n_busy", "n_threads"), [(2, 0, 2), (2, 1, 1), (2, 2, 1), (8, 3, 5), (8, 16, 1)]
+)
+def test_the_load_while_a_model_was_loaded_decides_the_first_number(
+    n_processors: int, n_busy: int, n_threads: int
+) -> None:
+    machine = Machine(n_processors, n_busy)
+    meter = LoadMeter(range(n_processors), machine.read)
+    meter.read()
+    own = machine.share(1)  # loading is done by one thread
+    machine.pass_time(2.0, own, min(n_busy, n_processors - own))
+    control = ThreadControl(n_processors, machine.apply, StepCost(), meter, machine.clock)
+    assert control.n_threads == n_threads
+    assert control.use.is_machine_busy == (n_threads < n_processors)
+
+
 def test_prompts_are_compared_with_prompts() -> None:
     machine = Machine(2, n_busy=2)
     control = control_of(machine)
@@ -231,8 +247,7 @@ def test_an_engine_looks_before_its_steps_and_tells_its_threads() -> None:
     assert engine.thread_use.n_threads == machine.n_threads
 
 
-@pytest.mark.parametrize("threads", [None])
-def test_an_engine_with_a_fixed_number_tells_none(threads: ThreadControl | None) -> None:
-    engine = Engine(FakeBackend(), lambda _event: None, threads=threads)
+def test_an_engine_with_a_fixed_number_tells_none() -> None:
+    engine = Engine(FakeBackend(), lambda _event: None)
     assert engine.thread_use is None
     assert not engine.has_fewer_threads
