@@ -23,6 +23,7 @@ from typing import Any
 CPU_VARIANT = "LOCALLLM_CPU_VARIANT"
 
 _LIBRARY = re.compile(r"(?:lib)?(?:ggml|llama)[^.]*\.(?:so|dll|dylib)")
+_BASE_LIBRARY = re.compile(r"(?:lib)?ggml-base\.\w+")
 _FILE = re.compile(r"(?:lib)?ggml-(?P<name>.+)\.(?:so|dll)$")
 _CPU = "cpu-"
 _BASE = "base"  # no backend, but what all of them share
@@ -46,37 +47,36 @@ def library_files(folders: Iterable[Path]) -> tuple[Path, ...]:
 
 def load_backends(
     ggml_function: Callable[..., Any], folders: Iterable[Path], environment: Mapping[str, str] = os.environ
-) -> tuple[str, ...]:
+) -> None:
     """Load the backends that lie in the first of `folders` with one for processors, unless they are linked in already.
-    Return the processor's variants that this processor can run, the best first; none where there is one only."""
+    The variable CPU_VARIANT of `environment` may name the processor's variant; the best one is loaded else."""
     if ggml_function("ggml_backend_reg_count", c_size_t)():
-        return ()
-    for folder in folders:
-        files = dict(_backend_files(folder))
-        if not any(name.startswith(_CPU) or f"{name}-" == _CPU for name in files):
-            continue
-        variants = _by_score({name.removeprefix(_CPU): path for name, path in files.items() if name.startswith(_CPU)})
-        chosen = environment.get(CPU_VARIANT, "")
-        if chosen in variants:
-            # Not by llama.cpp's own choice and then another: initializing a variant runs its code.
-            load = ggml_function("ggml_backend_load", c_void_p, c_char_p)
-            others = [path for name, path in files.items() if not name.startswith(_CPU)]
-            for path in (*others, files[_CPU + chosen]):  # GPUs come first, as llama.cpp expects them
-                load(os.fsencode(path))
-        else:
-            ggml_function("ggml_backend_load_all_from_path", None, c_char_p)(os.fsencode(folder))
-        return variants
-    return ()
+        return
+    folders = tuple(folders)
+    folder, files = _backends(folders)
+    if folder is None:
+        return
+    chosen = environment.get(CPU_VARIANT, "")
+    if not chosen or chosen not in cpu_variants(folders):
+        ggml_function("ggml_backend_load_all_from_path", None, c_char_p)(os.fsencode(folder))
+        return
+    # Not by llama.cpp's own choice and then another: initializing a variant runs its code.
+    load = ggml_function("ggml_backend_load", c_void_p, c_char_p)
+    others = [path for name, path in files.items() if not name.startswith(_CPU)]
+    for path in (*others, files[_CPU + chosen]):  # GPUs come first, as llama.cpp expects them
+        load(os.fsencode(path))
 
 
-def _backend_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each backend's name, such as "rpc" or "cpu-haswell", with its file."""
-    for path in sorted(folder.glob("*ggml-*")):
-        if (match := _FILE.match(path.name)) and match["name"] != _BASE:
-            yield match["name"], path
-
-
-def _by_score(variants: Mapping[str, Path]) -> tuple[str, ...]:
+def cpu_variants(folders: Iterable[Path]) -> tuple[str, ...]:
+    """Return the variants of the processor's backend that this processor can run, the best first; none of a library
+    that was built for one kind. Runs none of them."""
+    folders = tuple(folders)
+    _, files = _backends(folders)
+    variants = {name.removeprefix(_CPU): path for name, path in files.items() if name.startswith(_CPU)}
+    if variants:
+        for path in library_files(folders):  # what they need, since not every build says where it lies
+            if _BASE_LIBRARY.fullmatch(path.name):
+                ctypes.CDLL(str(path))
     scores: dict[str, int] = {}
     for name, path in variants.items():
         with suppress(OSError, AttributeError):  # of another platform, or not a variant: llama.cpp ignores it as well
@@ -84,3 +84,18 @@ def _by_score(variants: Mapping[str, Path]) -> tuple[str, ...]:
             score.restype, score.argtypes = c_int, ()
             scores[name] = score()
     return tuple(sorted((name for name, score in scores.items() if score > 0), key=lambda name: -scores[name]))
+
+
+def _backends(folders: Iterable[Path]) -> tuple[Path | None, dict[str, Path]]:
+    """Return the first of `folders` with a backend for processors, and its backends by name, "rpc" or "cpu-haswell"."""
+    for folder in folders:
+        files = dict(_backend_files(folder))
+        if any(name.startswith(_CPU) or f"{name}-" == _CPU for name in files):
+            return folder, files
+    return None, {}
+
+
+def _backend_files(folder: Path) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.glob("*ggml-*")):
+        if (match := _FILE.match(path.name)) and match["name"] != _BASE:
+            yield match["name"], path

@@ -71,6 +71,10 @@ def serve_task(request_type: type[_Request], work: Callable[[_Request], Iterator
     """Send the progress and the results that `work` yields, as the child of `run_task`, and return the exit status."""
 
     def send_all(request: Message, send: Callable[[Message], None]) -> None:
+        from app.engine.load.self_test import use_known_variant  # which only the child needs
+        from app.settings.settings import load_settings
+
+        use_known_variant(load_settings().cache_dir)
         for value in work(decode(request_type, request)):
             send({"event": _PROGRESS if isinstance(value, TaskProgress) else _RESULT, **encode(value)})
 

@@ -191,14 +191,6 @@ def ggml_function(name: str, *types: Any) -> Any:
     raise EngineError(f"This build of llama.cpp has no {name}.", "Install llama-cpp-python again.")
 
 
-@cache
-def cpu_variants() -> tuple[str, ...]:
-    """Load the backends of a library that keeps them in files; called once when this module is imported. Return the
-    variants of the processor's backend that this one can run, the best first; none of a library built for one kind."""
-    native_log()  # else llama.cpp prints each file that it loads
-    return load_backends(ggml_function, library_folders())
-
-
 def system_info() -> str:
     """Return the backends of this build, and the features with which those were built that have a choice, such as
     "CPU (AVX2, OPENMP), RPC"."""
@@ -264,4 +256,5 @@ def tokenize(vocab: int, text: str, add_special: bool, parse_special: bool) -> l
     return list(tokens[:n_tokens])
 
 
-cpu_variants()  # before anything asks for a device
+native_log()  # else llama.cpp prints each file that it loads
+load_backends(ggml_function, library_folders())  # before anything asks for a device

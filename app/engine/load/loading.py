@@ -197,8 +197,8 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
 
 def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: LoadListener) -> _Prepared:
     """Size the context, find the files that go with the model, choose a setting and plan. Raises as `load_model`."""
+    tested = run_self_test(cache_dir)  # first: it decides which variant of a portable llama.cpp is loaded here
     devices, header = LoadDevices(requested, cache_dir), read_header(path)
-    tested = run_self_test(cache_dir)
     if tested.is_new and not tested.is_safe:
         listener.on_notice(NOTICE)
     if warning := cache_warning(cache_dir):

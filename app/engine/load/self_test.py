@@ -19,7 +19,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from app.engine.library_files import CPU_VARIANT
+from app.engine.library_files import CPU_VARIANT, cpu_variants, library_folders
 from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
@@ -43,6 +43,7 @@ _TIMEOUT_S = 120.0
 _CANNOT_RUN = 3  # exit status of a child that could not run the test
 _CHILD = tuple(python_command("app.engine.load.self_test"))
 _PLAIN = "--plain"
+_ENTRY = "repacking"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,22 +62,28 @@ def run_self_test(cache_dir: Path, child: tuple[str, ...] = _CHILD) -> SelfTestR
     """Return the stored result for this build and processor, or run the test and store its result. From then on this
     process and its children load the variant that passed. Raises WrongProcessorError where no variant runs here,
     EngineError when the test cannot run at all, which says nothing about the build."""
-    results = MachineFile(cache_dir / "selftest.json", _build_key())
-    known = results.entry("repacking")
+    results = _results(cache_dir)
+    known = results.entry(_ENTRY)
     if (is_safe := known.get("is_safe")) is not None:
         result = SelfTestResult(is_safe, False, known.get("variant", ""), known.get("features", ""))
     else:
         result = _test(child)
         entry = {"is_safe": result.is_safe, "variant": result.variant, "features": result.features}
-        results.update("repacking", entry)
+        results.update(_ENTRY, entry)
     if result.variant:
         os.environ[CPU_VARIANT] = result.variant
     return result
 
 
-def _build_key() -> str:
-    """Return what the result depends on, besides a variant that the user chose."""
-    return " ".join(filter(None, (this_build(), os.environ.get(CPU_VARIANT, ""))))
+def use_known_variant(cache_dir: Path) -> None:
+    """Let this process load the variant that an earlier test found, if there is one; before llama.cpp is imported."""
+    if variant := _results(cache_dir).entry(_ENTRY).get("variant"):
+        os.environ[CPU_VARIANT] = variant
+
+
+def _results(cache_dir: Path) -> MachineFile:
+    key = " ".join(filter(None, (this_build(), os.environ.get(CPU_VARIANT, ""))))  # which a user may have chosen
+    return MachineFile(cache_dir / "selftest.json", key)
 
 
 def _test(child: Sequence[str]) -> SelfTestResult:
@@ -132,8 +139,9 @@ class _Attempt:
             reason = (stderr.lines or ("no output",))[-1]
             raise EngineError(f"The {_NAME} cannot run: {reason[:300]}", "Install localllm again.")
         found: dict[str, Any] = {}
-        with suppress(ValueError):  # it crashed before it wrote the line
-            found = json.loads(output.partition("\n")[0])
+        with suppress(ValueError):  # it crashed before it wrote them, or native code wrote something else
+            for line in output.splitlines()[:2]:
+                found |= json.loads(line)
         return cls(status, stderr, tuple(found.get("variants", ())), found.get("features", ""))
 
     @property
@@ -147,13 +155,14 @@ class _Attempt:
 
 def main() -> None:
     """Compute a batch and a single token of the guide, with repacked weights unless the argument is --plain, as the
-    child. Prints what the library is first: it may crash."""
+    child. Prints what the library is, each line before what may crash."""
+    print(json.dumps({"variants": cpu_variants(library_folders())}), flush=True)
     from app.engine.backend import Chunk
     from app.engine.llama import LlamaModel
-    from app.engine.llama.native import cpu_variants, system_info
+    from app.engine.llama.native import system_info
     from offload.placement.load_parameters import ON_HOST
 
-    print(json.dumps({"variants": cpu_variants(), "features": system_info()}), flush=True)
+    print(json.dumps({"features": system_info()}), flush=True)
     setting = RuntimeSettings(default_threads(), flash_attention=False, extra_buffers=_PLAIN not in sys.argv[1:])
     try:
         with resources.as_file(resources.files("assets") / "guide" / "guide-Q8_0.gguf") as path:

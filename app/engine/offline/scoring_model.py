@@ -136,13 +136,13 @@ def load_scoring_model(
     """Load the validated model at `path`; `owned` frees it. `n_threads` 0 uses the default. `observer` receives what it
     computes. Weights that are `is_writable` may be overwritten. Raises UsageError for windows longer than the trained
     context and for an embedding model, EngineError when it cannot be loaded."""
+    settings = load_settings()
+    is_safe = run_self_test(settings.cache_dir).is_safe  # before llama.cpp is loaded
     from app.engine import llama
 
-    settings = load_settings()
     n_batch = n_batch_with_logits(read_model_info(read_header(path)).n_vocab)
     config = EngineConfig(n_ctx=n_ctx, n_cells=_MIN_CELLS, n_sequences=1, n_batch=n_batch, uses_gpu=settings.gpu)
     devices = LoadDevices(config, settings.cache_dir)
-    is_safe = run_self_test(settings.cache_dir).is_safe
     setting = default_setting(n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe)
     has_extra = setting.extra_buffers and not is_writable  # repacked weights could not be overwritten as in the file
     parameters = devices.parameters(path, config, setting)

@@ -199,9 +199,9 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
 def _prepare(header: Header, n_threads: int, settings: Settings) -> tuple[LoadDevices, TuneFile, list[RuntimeSettings]]:
     """Return the devices, the measurements of this machine, and the first settings to compare, the default first."""
     cache_dir = settings.cache_dir
+    is_safe, plain_from = run_self_test(cache_dir).is_safe, plain_from_of(header)  # before llama.cpp is loaded
     devices, tuned = LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), cache_dir), TuneFile(cache_dir)
     tuned.drop(model_key(header.path))  # the key of earlier versions, which measured in another way
-    is_safe, plain_from = run_self_test(cache_dir).is_safe, plain_from_of(header)
     default = default_setting(
         n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe, plain_from=plain_from
     )

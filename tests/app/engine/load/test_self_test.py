@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from app.engine.library_files import CPU_VARIANT
-from app.engine.load.self_test import SelfTestResult, run_self_test
+from app.engine.load.self_test import SelfTestResult, run_self_test, use_known_variant
 from quantizer.system.errors import EngineError, WrongProcessorError
 from quantizer.system.memory_limit import MemoryLimit
 
@@ -37,8 +37,10 @@ VARIANTS = """
 import json, os, signal, sys
 variant = os.environ.get("LOCALLLM_CPU_VARIANT") or "best"
 is_plain = "--plain" in sys.argv
-print(json.dumps({"variants": ["best", "middle", "least"], "features": f"CPU ({variant})"}), flush=True)
-if (variant, is_plain) not in RUNS:
+print(json.dumps({"variants": ["best", "middle", "least"]}), flush=True)
+if (variant, is_plain) in RUNS:
+    print(json.dumps({"features": f"CPU ({variant})"}), flush=True)
+else:  # while the backend is initialized
     os.kill(os.getpid(), signal.SIGILL if variant == "best" else signal.SIGSEGV)
 """
 
@@ -65,6 +67,9 @@ def test_where_the_best_variant_crashes_the_next_that_runs_is_used(
     portable = child(f"RUNS = {runs!r}{VARIANTS}")
     features = f"CPU ({variant or 'best'})"
     assert run_self_test(tmp_path, portable) == SelfTestResult(is_safe, True, variant, features)
+    assert os.environ[CPU_VARIANT] == variant
+    os.environ[CPU_VARIANT] = ""
+    use_known_variant(tmp_path)  # as the processes do that list GPUs and plan
     assert os.environ[CPU_VARIANT] == variant
     os.environ[CPU_VARIANT] = ""
     assert run_self_test(tmp_path, DIES) == SelfTestResult(is_safe, False, variant, features)
@@ -117,3 +122,8 @@ def test_a_test_without_memory_says_nothing_about_the_build(tmp_path: Path, monk
 def test_a_test_that_the_system_cannot_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cannot be started: No such file"):
         run_self_test(tmp_path, ("/nowhere/at/all",))
+
+
+def test_without_an_earlier_test_no_variant_is_chosen(tmp_path: Path) -> None:
+    use_known_variant(tmp_path)
+    assert not os.environ[CPU_VARIANT]
