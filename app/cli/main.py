@@ -43,6 +43,7 @@ _VERBS = {
     "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import chats."),
     "serve": _Verb("app.cli.verbs.service:serve", "Serve models to editors and programs."),
     "stop": _Verb("app.cli.verbs.service:stop", "Stop your running service."),
+    "service": _Verb("app.cli.verbs.service:login_service_verbs", "Start the service when you log in."),
     "launch": _Verb("app.cli.verbs.launch:launch", "Start a coding agent (claude, codex, opencode …) with your model."),
     "ps": _Verb("app.cli.verbs.service:ps", "List the models of a running service."),
     "jobs": _Verb("app.cli.verbs.service:jobs", "List, watch and cancel jobs of a running service."),

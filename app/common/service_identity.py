@@ -96,7 +96,8 @@ class ServiceIdentity:
         if self._wanted_port not in (0, port):
             for path in self._record_paths():
                 with contextlib.suppress(OSError):
-                    write_atomically(private_folder(path.parent) / path.name, json.dumps({"port": port}), sync=False)
+                    text = json.dumps({"port": port})
+                    write_atomically(private_folder(path.parent) / path.name, text, sync=False, mode=PRIVATE_FILE)
                     break
         try:
             yield

@@ -20,7 +20,6 @@ from app.cli.prompts import confirm_load
 from app.cli.resources import ask_service, with_unfit_policy
 from app.common.terminal import format_bytes, printable, printable_line
 from app.launch.editors import EDITORS, context_advice, editor_settings
-from app.protocol.errors import ServiceError
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
@@ -79,8 +78,7 @@ def _end_unused(settings: Settings) -> None:
     with suppress(OSError), socket.create_connection((urlsplit(settings.url).hostname, settings.port), 1):
         from app.client.launcher import stop_services
 
-        with suppress(ServiceError):  # what keeps the port is reported when that is opened
-            asyncio.run(stop_services(settings, if_unused=True))
+        asyncio.run(stop_services(settings, if_unused=True))
 
 
 def _announce(needs_stored_key: bool, service: Announcement) -> None:
@@ -110,6 +108,57 @@ def stop(wants_json: bool) -> None:
     stopped = asyncio.run(stop_services(load_settings()))
     lines = [f"Stopped the service at {url}." for url in stopped] or ["No service of yours runs."]
     print_result({"stopped": stopped}, lines, wants_json=wants_json)
+
+
+@click.group("service", epilog="Example: localllm service install")
+def login_service_verbs() -> None:
+    """Start the service when you log in: by systemd, launchd, or Windows' task scheduler.
+
+    It has the settings of the settings file (`localllm help settings`) and the folders of this command's environment.
+    """
+
+
+@login_service_verbs.command()
+@options("wants_json")
+def install(wants_json: bool) -> None:
+    """Install the service and start it. Run it again after an update or a change of settings."""
+    from app.client.login_service import install as install_service
+    from app.client.login_service import login_service
+
+    found = login_service(load_settings())
+    install_service(found)
+    lines = [f"Wrote {found.path}:", "", *(f"  {line}" for line in found.text.splitlines()), ""]
+    lines += ["The service runs, and starts when you log in.", *filter(None, (found.hint,)), f"Logs: {found.logs}"]
+    print_result({"path": str(found.path), "logs": found.logs}, lines, wants_json=wants_json)
+
+
+@login_service_verbs.command()
+@options("wants_json")
+def status(wants_json: bool) -> None:
+    """Say whether the service is installed and runs. The exit status is 1 if it does not run."""
+    from app.client.login_service import is_running, login_service
+
+    found = login_service(load_settings())
+    is_installed, runs = found.path.exists(), is_running(found)
+    state = "It runs." if runs else "It does not run."
+    lines = [f"Installed as {found.path}. {state}", f"Logs: {found.logs}"] if is_installed else ["Not installed."]
+    value = {"path": str(found.path), "is_installed": is_installed, "is_running": runs, "logs": found.logs}
+    print_result(value, lines, wants_json=wants_json)
+    if not runs:
+        raise click.exceptions.Exit(1)
+
+
+@login_service_verbs.command("remove")
+@options("wants_json")
+def uninstall(wants_json: bool) -> None:
+    """End the service and remove what `install` wrote. Models, chats and settings stay."""
+    from app.client.login_service import login_service
+    from app.client.login_service import remove as remove_service
+
+    found = login_service(load_settings())
+    was_installed = remove_service(found)
+    words = f"Removed {found.path}." if was_installed else "It was not installed."
+    print_result({"path": str(found.path), "was_installed": was_installed}, [words], wants_json=wants_json)
 
 
 @click.command(epilog="Example: localllm ps")
