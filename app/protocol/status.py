@@ -65,6 +65,14 @@ class ThreadUse:
         """Whether other programs leave this engine fewer processors than it could use."""
         return self.n_threads < self.n_most
 
+    @property
+    def words(self) -> str:
+        """Why answers are slower than on a quiet machine, empty where they are not."""
+        if not self.is_machine_busy:
+            return ""
+        others = "" if self.others_share is None else f", which take {self.others_share:.0%} of the processors"
+        return f"{self.n_threads} of {self.n_most} threads beside other programs{others}"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedSetting:

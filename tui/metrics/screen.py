@@ -129,6 +129,8 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
         head += f" · {model.plan.n_on_gpus} of {model.plan.n_layers} layers on GPUs"
     if model.shares_with:
         head += f" · shares an engine with {', '.join(model.shares_with)}"
+    if model.threads is not None and model.threads.words:
+        head += f" · {model.threads.words}"
     if model.occupancy is None or model.counters is None:
         return [head]
     counters, occupancy = model.counters, model.occupancy

@@ -177,6 +177,8 @@ def ps(wants_json: bool) -> None:
             running = f", {model.n_running} running" if model.n_running else ""
             context = f", {model.n_ctx:,} tokens of context" if model.n_ctx else ""
             print_lines([f"{model.id}  {model.state}{context}{memory}{running}"])
+            if model.threads is not None and model.threads.words:
+                print_lines([f"  busy machine: {model.threads.words}"])
             print_lines(f"  {setting.words}" for setting in model.settings)
 
 

@@ -9,7 +9,15 @@ import pytest
 
 from app.protocol.job import Job
 from app.protocol.plan import MeasuredRun
-from app.protocol.status import EngineCounters, LatencySummary, LoadedSetting, ModelStatus, Occupancy, ServiceStatus
+from app.protocol.status import (
+    EngineCounters,
+    LatencySummary,
+    LoadedSetting,
+    ModelStatus,
+    Occupancy,
+    ServiceStatus,
+    ThreadUse,
+)
 from quantizer.system.errors import ErrorInfo
 from tests.app.client.scripted_client import READY
 from tests.tui.plans import split_plan
@@ -124,6 +132,19 @@ def test_a_loading_model_is_one_line_and_a_split_one_shows_it() -> None:
 def test_names_of_one_engine_say_so_of_each_other() -> None:
     model: ModelStatus = status(None, shares_with=("mario", "luigi")).models[0]
     assert model_lines(model, (), 80) == ["guide · ready · shares an engine with mario, luigi"]
+
+
+@pytest.mark.parametrize(
+    ("threads", "words"),
+    [
+        (ThreadUse(2, 2, 0.05), ""),
+        (ThreadUse(1, 2, 0.46), " · 1 of 2 threads beside other programs, which take 46% of the processors"),
+        (ThreadUse(3, 8), " · 3 of 8 threads beside other programs"),
+    ],
+)
+def test_a_model_beside_other_programs_says_so(threads: ThreadUse, words: str) -> None:
+    model: ModelStatus = status(None, threads=threads).models[0]
+    assert model_lines(model, (), 80) == [f"guide · ready{words}"]
 
 
 @pytest.mark.parametrize("n_columns", [57, 117])
