@@ -112,6 +112,13 @@ def show_notices(client: ServiceClient | RemoteEngine) -> None:
         click.echo(printable(notice), err=True)
 
 
+def show_kept(client: ServiceClient | RemoteEngine, *, wants_json: bool) -> None:
+    """Say at a terminal that the service stays, when it was started for this command."""
+    if client.kept_for and not wants_json and sys.stderr is not None and sys.stderr.isatty():
+        duration = "" if client.kept_for.startswith("-") else f" for {client.kept_for}"
+        click.echo(f"The service stays{duration} for the next command; `localllm stop` ends it.", err=True)
+
+
 def resolve_model(name: str) -> tuple[Path, Header]:
     """Return the file that the model `name` means and its header, validated. Raises UserError."""
     from app.library.local.resolve import resolve

@@ -27,7 +27,8 @@ _SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that
 class HttpConnection(ABC):
     """An open connection to the server at `base_url`, as an async context manager; `options` are httpx's. Every method
     raises ServiceError where the server cannot be reached, this connection was closed, or the answer is invalid, and
-    the error of a refusal. A subclass words them. `notices` are sentences for the user about how it was found. Raises
+    the error of a refusal. A subclass words them. `notices` are sentences for the user about how it was found;
+    `kept_for` is how long a service that this process started stays for the next one, such as "10m". Raises
     UsageError for an https address where the environment names certificates that cannot be read."""
 
     _requires_done: ClassVar = False  # not every server sends [DONE] after its events
@@ -35,6 +36,7 @@ class HttpConnection(ABC):
     def __init__(self, base_url: str, api_key: str, transport: httpx.AsyncBaseTransport | None, **options: Any) -> None:
         self.base_url = base_url
         self.notices: tuple[str, ...] = ()
+        self.kept_for = ""
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         if "verify" not in options and transport is None:
             options["verify"] = tls_context() if base_url.startswith("https:") else no_tls()

@@ -86,14 +86,12 @@ class ServiceClient(Connection):
     """An open connection to the service at `base_url`. Use it as an async context manager. Every method raises
     ServiceError when the service cannot be reached, and the error that the service reports. `library` has the calls
     about models on the disk and on the hub. `is_staying` is True once `stay_until_jobs_end` was called: the service
-    then outlives the process that started it. `kept_for` is how long a service that this process started stays for
-    the next one, such as "10m"; empty where it does not, or was found."""
+    then outlives the process that started it."""
 
     def __init__(self, base_url: str, api_key: str = "", transport: httpx.AsyncBaseTransport | None = None) -> None:
         super().__init__(base_url, api_key, transport)
         self.library = LibraryClient(self)
         self.is_staying = False
-        self.kept_for = ""
 
     async def status(self) -> ServiceStatus:
         return decode(ServiceStatus, await self.call("GET", f"{_ROOT}/status"))

@@ -211,3 +211,11 @@ async def test_a_service_that_is_gone_is_opened_again_before_a_question_is_sent_
         client.status = gone
         assert await connection.client() is client
         assert (client.n_opened, connection.state.phase, losses) == (2, "ready", ["lost"])
+
+
+async def test_what_was_found_in_the_services_place_is_told_with_the_models_notices():
+    client = ScriptedClient()
+    client.notices = ("The localllm of another user listens there.",)
+    async with ServiceConnection(client.opened, "guide") as connection:
+        await connection.client()
+        assert connection.state.notices[:1] == client.notices

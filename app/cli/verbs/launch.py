@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from app.cli.options import options, setting_options
 from app.cli.output.format import print_result
 from app.cli.prompts import confirm_load
-from app.cli.resources import probe_service, resolve_settings, show_notices
+from app.cli.resources import probe_service, resolve_settings, show_kept, show_notices
 from app.common.terminal import printable, printable_line
 from app.launch.agents import AGENTS, Agent, agent_named
 from app.protocol.codec import encode
@@ -238,6 +238,7 @@ class _Launching:
         # On stderr, for stdout is the agent's.
         for line in [json.dumps(result_json(plan, result))] if wants_json else result_lines(plan, result):
             click.echo(line, err=True)
+        show_kept(client, wants_json=wants_json)
         if result.usage is not None and result.usage.n_answers:
             try:
                 self._prompts.record(plan.target.model, result.usage.n_first_prompt_tokens)

@@ -177,8 +177,17 @@ def _check_unused(ids: Sequence[str], settings: Settings) -> None:
     url, status = found
     loaded = {model.id for model in status.models if model.state in ("loading", "ready")}
     if used := sorted(loaded.intersection(ids)):
+        if status.is_unused and _end_unused_service(settings):
+            return
         cause = f"The service at {url} has {', '.join(used)} loaded."
         raise UserError(cause, "Run `localllm stop`, or pass --yes to delete the file anyway.")
+
+
+def _end_unused_service(settings: Settings) -> bool:
+    """End the service that only stays for the next command; return whether one did."""
+    from app.client.launcher import stop_services
+
+    return bool(asyncio.run(stop_services(settings, if_unused=True)))
 
 
 def _described(removal: RemovalResult) -> str:
@@ -409,6 +418,8 @@ def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: 
         if not found:
             click.echo("There is nothing to forget.")
     if found and not is_dry_run:
+        if users_of(settings):
+            _end_unused_service(settings)
         if users := users_of(settings):
             cause = f"localllm is running: process {', '.join(users)}."
             raise UsageError(cause, "Quit the app and run `localllm stop`, then run this again.")

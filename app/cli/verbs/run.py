@@ -32,9 +32,8 @@ from app.cli.prompts import (
     piped_input,
     read_attached,
 )
-from app.cli.resources import resolve_settings, show_notices
+from app.cli.resources import resolve_settings, show_kept, show_notices
 from app.client.launcher import load_model, open_engine
-from app.client.service_client import ServiceClient
 from app.common.terminal import printable
 from app.settings.settings import Settings
 from app.tools.display import call_title
@@ -147,8 +146,6 @@ async def _answer(
         finally:
             if tools is not None:
                 await tools.close()
-        is_terminal = sys.stderr is not None and sys.stderr.isatty() and not wants_json
-        kept_for = client.kept_for if isinstance(client, ServiceClient) and is_terminal else ""
     entry, cost = chat.conversation.entries()[-1], chat.figures.cost
     assert cost is not None, "an answer that raises nothing is whole"
     if wants_json:
@@ -161,9 +158,7 @@ async def _answer(
         click.echo()
     if shows_stats:
         click.echo(stats_line(cost), err=True)
-    if kept_for:
-        duration = "" if kept_for.startswith("-") else f" for {kept_for}"
-        click.echo(f"The service stays{duration} for the next command; `localllm stop` ends it.", err=True)
+    show_kept(client, wants_json=wants_json)
 
 
 async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter, *, shows_progress: bool) -> None:

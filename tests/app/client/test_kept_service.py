@@ -235,3 +235,14 @@ def start_command() -> Callable[..., Any]:
                 await process.wait()
 
     return start
+
+
+async def test_forgetting_ends_the_service_that_nobody_uses(settings: Settings, environment: Mapping[str, str]) -> None:
+    async with open_service(settings, keeps=True):
+        process = await _process(settings)
+    folders = {"LOCALLLM_DATA_DIR": str(settings.data_dir), "LOCALLLM_CACHE_DIR": str(settings.cache_dir)}
+    own = {**environment, **folders, "LOCALLLM_PORT": str(settings.port)}
+    command = python_command("app.cli.main", "forget", "--yes")
+    forgetting = await asyncio.create_subprocess_exec(*command, env=own, stdout=asyncio.subprocess.DEVNULL)
+    assert await forgetting.wait() == 0
+    assert not is_process_alive(process)

@@ -3,6 +3,7 @@ read them where that is possible here."""
 
 from __future__ import annotations
 
+import os
 import plistlib
 import shutil
 import subprocess
@@ -65,10 +66,17 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     unit = systemd_unit([sys.executable, *COMMAND[1:]], VARIABLES, tmp_path)
     unit.path.parent.mkdir(parents=True)
     unit.path.write_text(unit.text)
-    checked = subprocess.run(
-        ["systemd-analyze", "verify", "--user", str(unit.path)], capture_output=True, text=True, check=False
-    )
-    assert unit.path.name not in checked.stderr, checked.stderr
+    broken = tmp_path / "broken.service"
+    broken.write_text(unit.text.replace("[Install]", "Nonsense=1\n[Install]"))
+
+    def complaints(path: Path) -> str:
+        command, variables = ["systemd-analyze", "verify", "--user", str(path)], {"XDG_RUNTIME_DIR": str(tmp_path)}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, env={**os.environ, **variables}
+        ).stderr
+
+    assert complaints(unit.path) == ""
+    assert "Nonsense" in complaints(broken)
 
 
 def test_launchd_reads_the_command_and_the_variables_as_they_are() -> None:
