@@ -115,7 +115,7 @@ def show_notices(client: ServiceClient | RemoteEngine) -> None:
 def show_kept(client: ServiceClient | RemoteEngine, *, wants_json: bool) -> None:
     """Say at a terminal that the service stays, when it was started for this command."""
     if client.kept_for and not wants_json and sys.stderr is not None and sys.stderr.isatty():
-        duration = "" if client.kept_for.startswith("-") else f" for {client.kept_for}"
+        duration = "" if client.kept_for.startswith("-") else f" {client.kept_for}"
         click.echo(f"The service stays{duration} for the next command; `localllm stop` ends it.", err=True)
 
 
