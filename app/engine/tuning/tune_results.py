@@ -15,7 +15,7 @@ from app.engine.load.machine_file import MachineFile, fingerprint, model_key, th
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.protocol.codec import decode, encode
 from app.protocol.status import LoadedSetting
-from offload.devices.host import default_threads
+from offload.devices.host import default_threads, usable_processors
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
 from offload.format import format_memory
@@ -264,7 +264,9 @@ def choose_setting(
     if not any(replace(item.setting, n_threads=n_threads) == setting for item in known):
         return SettingChoice(setting)  # nothing was measured, or not yet the default that others have to beat
     best = fastest(known, work)
-    setting = replace(best.setting, n_threads=n_threads) if config.n_threads else best.setting
+    # A container may have got fewer processors since, which no key of these measurements contains.
+    n_threads = config.n_threads or min(best.setting.n_threads, usable_processors())
+    setting = replace(best.setting, n_threads=n_threads)
     return SettingChoice(setting, best, known, work)
 
 

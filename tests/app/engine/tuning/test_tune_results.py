@@ -159,6 +159,17 @@ def test_several_clients_choose_by_the_cost_of_their_steps() -> None:
     assert chosen((one, many), Workload(512, 1024, 768, n_step=4.0)).setting == REPACKED
 
 
+def test_threads_that_were_fastest_before_a_quota_are_no_more_than_it_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("app.engine.tuning.tune_results.usable_processors", lambda: 3)
+    monkeypatch.setattr("app.engine.tuning.tune_results.default_threads", lambda: 3)
+    automatic, eight = replace(CONFIG, n_threads=0), replace(DEFAULT, n_threads=8)
+    measured = (speeds(DEFAULT, 9.0, 9.0), speeds(eight, 99.0, 99.0))
+    found = choose_setting(measured, DEFAULT_WORKLOAD, automatic, has_gpu=False, is_safe=True, plain_from=PLAIN_FROM)
+    assert found.setting.n_threads == 3
+    fixed = choose_setting(measured, DEFAULT_WORKLOAD, CONFIG, has_gpu=False, is_safe=True, plain_from=PLAIN_FROM)
+    assert fixed.setting.n_threads == 2
+
+
 def test_without_the_default_measured_the_default_is_loaded_and_says_so() -> None:
     choice = choose_setting(
         (speeds(PLAIN_SETTING, 9e9, 9e9),), DEFAULT_WORKLOAD, CONFIG, has_gpu=False, is_safe=True, plain_from=PLAIN_FROM
