@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
 
+from app.common.standard_streams import open_missing_streams, print_error
 from app.common.terminal import printable
 from quantizer.system.errors import UserError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
@@ -34,6 +35,7 @@ def app_options(arguments: Sequence[str]) -> dict[str, object] | None:
 
 
 def main() -> None:
+    open_missing_streams()
     arguments = sys.argv[1:]
     for_the_app = arguments[1:] if arguments[:1] == [_VERB] else arguments
     options = app_options(for_the_app)
@@ -52,7 +54,7 @@ def main() -> None:
         except KeyboardInterrupt:  # of the chat in the scrollback
             sys.exit(130)
         except UserError as error:
-            sys.stderr.write(f"Error: {printable(str(error))}\n")
+            print_error(f"Error: {printable(str(error))}")
             sys.exit(error.exit_status)
 
 

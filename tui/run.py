@@ -22,7 +22,7 @@ from app.common.terminal import printable
 from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import open_private, private_folder
+from quantizer.system.files import is_file, open_private, private_folder
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
 from tui.models.dialogs import is_first_run
@@ -194,7 +194,7 @@ async def _tidy(settings: Settings) -> list[str]:
 def _deleted_keys(settings: Settings) -> list[str]:
     from app.chat.store.chat_store import FILE_NAME, ChatStore
 
-    if not (settings.data_dir / FILE_NAME).exists():
+    if not is_file(settings.data_dir / FILE_NAME):
         return []
     with ChatStore(settings.data_dir) as store:
         return [chat.prompt_cache_key for chat in store.chats.deleted()]

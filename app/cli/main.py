@@ -6,10 +6,11 @@ what a verb needs.
 
 from __future__ import annotations
 
+import errno
 import importlib
-import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,6 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from app import __version__
+from app.common.standard_streams import discard_output, open_missing_streams, print_error
 from app.common.terminal import printable
 from quantizer.system.errors import UsageError, UserError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from app.cli.prompts import UserInterface
 
 
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # a disk, a quota, `ulimit -f`, a mount
 _INTERRUPTED = 130  # 128 + SIGINT
 
 
@@ -161,6 +164,7 @@ def main(
 
 def _status(args: Sequence[str] | None, events: JobEvents | None, interface: UserInterface | None) -> int:
     words = list(args) if args is not None else None
+    open_missing_streams()
     save_address_space()
     try:
         check_memory_limit("command", ProcessBytes.COMMAND)
@@ -169,23 +173,28 @@ def _status(args: Sequence[str] | None, events: JobEvents | None, interface: Use
             left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events or interface)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        with suppress(OSError):  # stderr takes no more
+            error.show()
         if events:
             events.failed(UsageError(error.format_message()))
         return error.exit_code
     except UserError as error:
-        click.echo(f"Error: {printable(str(error))}", err=True)  # it may quote a file or a hub
+        print_error(f"Error: {printable(str(error))}")  # it may quote a file or a hub
         if events:
             events.failed(error)
         return error.exit_status
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
-        # stdout goes nowhere, so that Python can flush it at exit: its reader is gone
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        discard_output()
         return 1  # as click ends when it meets the broken pipe first
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        discard_output()
+        place = f"{error.filename} cannot be written" if error.filename else "The output cannot be written"
+        print_error(printable(f"Error: {place}: {error.strerror}. Free some space, or write elsewhere."))
+        return 1
     return int(left or 0)
 
 

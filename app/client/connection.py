@@ -17,7 +17,7 @@ from app.common.outbound import no_tls, tls_context
 from app.protocol.chat import Completed, GenerationOptions, Message, ToolCallDelta
 from app.protocol.codec import encode
 from app.protocol.errors import ForeignServiceError, ServiceError
-from quantizer.system.errors import ErrorInfo, UserError
+from quantizer.system.errors import ErrorInfo, UsageError, UserError
 
 MAX_QUOTED = 300  # characters of a server's text, in an error
 _START_AGAIN = "Start it with `localllm serve`, or start localllm again."
@@ -90,7 +90,12 @@ class HttpConnection(ABC):
         closed = self._unreachable(RuntimeError("This connection was closed."))
         if self._is_closed:
             raise closed
-        request = self._http.build_request(method, path, json=encode(body))
+        try:
+            request = self._http.build_request(method, path, json=encode(body))
+        except UnicodeEncodeError as error:  # what a name that is not UTF-8 becomes in Python
+            text = repr(error.object[max(0, error.start - 20) : error.end + 20])
+            cause = f"The request holds text that is not UTF-8: … {text} …"
+            raise UsageError(cause, "Write it in UTF-8; `localllm ls` lists the names of models.") from error
         sending = asyncio.create_task(self._http.send(request, stream=True))
         self._requests.add(sending)
         sending.add_done_callback(self._requests.discard)

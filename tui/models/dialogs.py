@@ -23,7 +23,7 @@ from app.library.local.model_files import model_paths
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import Settings
 from quantizer.system.errors import UserError
-from quantizer.system.files import private_folder
+from quantizer.system.files import is_file, private_folder
 from tui.connection import ServiceConnection, localllm_service
 from tui.jobs.monitor import Downloads
 from tui.models.rows import format_fit, format_rate, format_size
@@ -133,7 +133,7 @@ def type_line(choice: TypeChoice) -> str:
 def is_first_run(settings: Settings) -> bool:
     """Return whether to show the welcome: no model was requested or installed, and the marker file is missing."""
     is_plain = settings.model == _GUIDE and not settings.connect
-    return is_plain and not _mark(settings).exists() and not model_paths(settings.models_dir)
+    return is_plain and not is_file(_mark(settings)) and not model_paths(settings.models_dir)
 
 
 def mark_welcome_seen(settings: Settings) -> None:

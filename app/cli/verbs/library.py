@@ -19,6 +19,7 @@ from app.common.terminal import format_bytes, format_count, printable, printable
 from app.protocol.library import ImportWay, PlacementResult
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
+from quantizer.system.files import is_file
 
 if TYPE_CHECKING:
     from app.library.local.index import Index, LibraryEntry
@@ -363,7 +364,7 @@ def _unused_attachments(data_dir: Path) -> tuple[StaleFiles, ...]:
     from app.chat.store.chat_store import FILE_NAME, ChatStore
     from app.library.local.removal import StaleFiles
 
-    if not (data_dir / FILE_NAME).exists():
+    if not is_file(data_dir / FILE_NAME):
         return ()
     with ChatStore(data_dir) as store:
         found = {

@@ -51,6 +51,8 @@ def list_repos(access: HubAccess, words: str, n_most: int, *, is_trending: bool 
     search fails, UsageError for a path, whose folders and names must not leave this machine."""
     if any(is_path(word.strip("'\"").removeprefix("file://")) for word in (words.strip(), *words.split())):
         raise UsageError("That is a path, which is never sent to the hub.", "Import the file: localllm import PATH.")
+    if not words.isprintable():
+        raise UsageError(f"The words {words!r} are not text.", "Write them in UTF-8.")
     from huggingface_hub import HfApi, constants, set_client_factory
     from huggingface_hub.errors import HfHubHTTPError
 

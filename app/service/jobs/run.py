@@ -29,9 +29,11 @@ from quantizer.system.files import (
     PRIVATE_FILE,
     Lock,
     explained,
+    is_file,
     open_private,
     private_folder,
     remove_lock,
+    sorted_glob,
     try_lock,
     write_atomically,
 )
@@ -304,7 +306,7 @@ class JobStore:
         """Return the jobs that ended and those whose service is gone, oldest first; skip invalid files."""
         owners: dict[str, bool] = {}
         jobs = []
-        for path in self.folder.glob("*.json"):
+        for path in sorted_glob(self.folder, "*.json"):
             try:
                 data = json.loads(path.read_text(encoding="utf-8"))
                 job, owner = decode(Job, data), str(data["owner"])
@@ -345,7 +347,7 @@ class JobStore:
     def _is_alive(self, owner: str) -> bool:
         """Whether the service with the id `owner` runs; remove the lock file of one that does not."""
         path = self._lock_path(owner)
-        if not owner.isalnum() or not path.exists():
+        if not owner.isalnum() or not is_file(path):
             return False
         try:
             lock = try_lock(path)

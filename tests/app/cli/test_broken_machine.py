@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -105,3 +106,58 @@ async def test_a_service_starts_beside_a_cache_that_cannot_be_written(
             pass
     assert isinstance(events[-1], Completed)
     assert {model.id for model in listed.models} >= {"guide"}
+
+
+STREAM_VERBS = (("--version",), ("ls",), ("help", "run"), ("run", "-p", "hello"), ("show", "nothing"), ("nonsense",))
+has_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
+
+
+@has_full
+@pytest.mark.parametrize("verb", STREAM_VERBS, ids=lambda verb: verb[0])
+def test_an_output_that_takes_no_more_is_an_error_and_not_a_traceback(
+    own: dict[str, str], verb: tuple[str, ...]
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = python_command("tui", *verb)
+        done = subprocess.run(
+            command, env=own, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    if verb[0] not in ("show", "nonsense"):  # which say on stderr what is wrong
+        assert done.stderr == (
+            "Error: The output cannot be written: No space left on device. Free some space, or write elsewhere.\n"
+        )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="streams are closed by a shell there")
+@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)], ids=str)
+@pytest.mark.parametrize("verb", STREAM_VERBS, ids=lambda verb: verb[0])
+def test_streams_that_are_closed_at_the_start_change_nothing_else(
+    own: dict[str, str], verb: tuple[str, ...], closed: tuple[int, ...]
+) -> None:
+    done = subprocess.run(
+        python_command("tui", *verb),
+        env=own,
+        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: [os.close(descriptor) for descriptor in closed],
+    )
+    assert done.returncode == {"show": 1, "nonsense": 2}.get(verb[0], 0)
+    assert "Traceback" not in done.stderr
+    assert bool(done.stdout) == (1 not in closed and done.returncode == 0)
+    assert bool(done.stderr) == (2 not in closed and done.returncode != 0)
+
+
+@pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="their names are always text")
+@pytest.mark.parametrize(
+    "words",
+    [("run", "caf\udce9", "-p", "hello"), ("run", "-p", "hi", "--system", "caf\udce9"), ("search", "caf\udce9")],
+)
+def test_an_argument_that_is_not_utf_8_is_a_sentence(own: dict[str, str], words: tuple[str, ...]) -> None:
+    done = run_localllm(own, *words)
+    assert done.returncode == 2
+    assert "UTF-8" in done.stderr
+    assert "caf\\udce9" in done.stderr

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias, TypeVar
 from app.common.database import Database, Schema
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import Settings
+from quantizer.system.files import is_file
 
 FILE_NAME = "responses.db"
 Item: TypeAlias = dict[str, Any]
@@ -249,7 +250,7 @@ class ResponseStore:
 
     @property
     def _exists(self) -> bool:
-        return self._path.exists()  # reading makes no file
+        return is_file(self._path)  # reading makes no file
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
