@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,7 +22,7 @@ from app.tools.display import KEYS, LineKind, StyledLine, decision_text, questio
 
 _COLORS: dict[LineKind, str] = {"added": "green", "removed": "red", "place": "cyan"}
 ARMED_S = 0.25  # keys that are on their way while a question appears do not answer it
-_POLL_S = 0.05  # on Windows, where a console cannot be waited for
+_POLL_S = 0.05  # where a terminal cannot be waited for
 _TERMINAL = "CONIN$" if sys.platform == "win32" else "/dev/tty"
 _WORDS = {"yes": Decision.ONCE, "no": Decision.DENY}
 
@@ -135,11 +136,18 @@ async def _line(descriptor: int) -> str:
         return await _windows_line()
     loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
     data = b""
-    loop.add_reader(descriptor, is_ready.set)
+    try:
+        loop.add_reader(descriptor, is_ready.set)
+        is_watched = True
+    except OSError:  # the kqueue of macOS takes no /dev/tty; select does
+        is_watched = False
     try:
         while not data.endswith(b"\n"):
-            await is_ready.wait()
-            is_ready.clear()
+            if is_watched:
+                await is_ready.wait()
+                is_ready.clear()
+            while not is_watched and not select.select([descriptor], [], [], 0)[0]:  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(_POLL_S)
             try:
                 piece = os.read(descriptor, 4096)
             except OSError:  # the terminal closed
@@ -148,7 +156,8 @@ async def _line(descriptor: int) -> str:
                 return "n"
             data += piece
     finally:
-        loop.remove_reader(descriptor)
+        if is_watched:
+            loop.remove_reader(descriptor)
     return data.decode("utf-8", "replace")
 
 

@@ -13,6 +13,7 @@ import itertools
 import os
 import stat
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -33,6 +34,7 @@ _OTHERS = 0o077
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 _SYNC_BYTES = 128 << 20
 _PIECE_BYTES = 1 << 20
+_REPLACE_TIMEOUT_S, _REPLACE_POLL_S = 1.0, 0.02
 _PROBE_BYTES = 16 << 10  # more than a file system puts beside its name
 _SUFFIX = ".tmp"
 _counter = itertools.count()
@@ -63,7 +65,7 @@ def write_atomically(
             if sync:
                 file.flush()
                 os.fsync(file.fileno())
-        partial.replace(path)
+        replace_file(partial, path)
     except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -71,6 +73,23 @@ def write_atomically(
     if sync:
         _remove_abandoned(path)
         sync_folder(path.parent)
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Move `source` to `target`, in the place of what is there. Windows refuses while another program has the target
+    open, such as a virus scanner or a reader of ours: it is tried again for a second. Raises OSError."""
+    deadline_s = time.monotonic() + _REPLACE_TIMEOUT_S
+    while True:
+        try:
+            source.replace(target)
+        except PermissionError as error:
+            if sys.platform != "win32" or time.monotonic() >= deadline_s:
+                if sys.platform == "win32":
+                    error.strerror = f"another program has {target.name} open, or its folder may not be written"
+                raise
+            time.sleep(_REPLACE_POLL_S)
+        else:
+            return
 
 
 def _remove_abandoned(path: Path) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from pathlib import Path
 from quantizer.system.errors import EngineError
 
 _MIB = 1 << 20
+_WATCH_INTERVAL_S = 0.05
 _SIZES = Path("/proc/self/statm")
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 _REMEDY = "Raise the limit, or start localllm without it."
@@ -76,12 +79,14 @@ def memory_limits() -> tuple[MemoryLimit, ...]:
 
 def limit_growth(max_bytes: int) -> None:
     """Let this process grow by at most `max_bytes`, or by what a tighter limit allows.
-    It leaves no core file, and where the machine's memory ends, it goes first. Windows has no such limit."""
+    It leaves no core file, and where the machine's memory ends, it goes first. Where the system sets no such limit, as
+    Windows, or refuses this one, as macOS may, a thread looks every now and then, and ends the process beyond it."""
+    import psutil
+
     if sys.platform == "win32":
+        _end_beyond(max_bytes)
         return
     import resource
-
-    import psutil
 
     if sys.platform == "linux":
         with suppress(OSError):
@@ -90,8 +95,28 @@ def limit_growth(max_bytes: int) -> None:
     present, _ = resource.getrlimit(resource.RLIMIT_AS)
     if present != resource.RLIM_INFINITY:
         limit = min(limit, present)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(ValueError, OSError):  # nothing depends on it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    except (ValueError, OSError):
+        _end_beyond(max_bytes)
+
+
+def _end_beyond(max_bytes: int) -> None:
+    """End this process soon after its memory has grown by more than `max_bytes`: less sure than a limit, for one large
+    allocation may come in between."""
+    import psutil
+
+    process = psutil.Process()
+    most_bytes = process.memory_info().rss + max_bytes
+
+    def watch() -> None:
+        while process.memory_info().rss <= most_bytes:
+            time.sleep(_WATCH_INTERVAL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="memory-watch", daemon=True).start()
 
 
 def save_address_space() -> None:

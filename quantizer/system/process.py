@@ -130,6 +130,22 @@ def _clean(line: str) -> str:
 _ILLEGAL_INSTRUCTION = {-4: "SIGILL", 0xC000001D: "0xC000001D"}
 
 
+# What ends a process of Windows as a signal does elsewhere, by its exit status; source: ntstatus.h.
+_WINDOWS_FAULTS = {
+    0xC0000005: "access violation, 0xC0000005",
+    0xC0000006: "error while reading a mapped file, 0xC0000006",
+    0xC0000017: "out of memory, 0xC0000017",
+    0xC000001D: "illegal instruction, 0xC000001D",
+    0xC0000094: "division by zero, 0xC0000094",
+    0xC00000FD: "stack overflow, 0xC00000FD",
+    0xC0000135: "a DLL is missing, 0xC0000135",
+    0xC000013A: "Ctrl-C, 0xC000013A",
+    0xC0000142: "a DLL failed to start, 0xC0000142",
+    0xC0000374: "heap corruption, 0xC0000374",
+    0xC0000409: "abort or buffer overrun, 0xC0000409",
+}
+
+
 def is_illegal_instruction(status: int | None) -> bool:
     """Return whether a process ended with `status` because its code was built for another processor."""
     return status in _ILLEGAL_INSTRUCTION
@@ -148,8 +164,8 @@ def exit_error(name: str, status: int, stderr: StderrTail, remedy: str, *, runs_
         from quantizer.system.installation import rebuild_command  # slow, and only this needs it
 
         return WrongProcessorError(cause, f"Build it for this one: {rebuild_command()}")
-    names = {each.value: each.name for each in signal.Signals}
-    how = f"exit status {status}" if status >= 0 else names.get(-status, f"signal {-status}")
+    names = {-each.value: each.name for each in signal.Signals} | _WINDOWS_FAULTS
+    how = names.get(status, f"exit status {status}" if status >= 0 else f"signal {-status}")
     output = " | ".join(stderr.lines[-_N_REPORTED_LINES:])
     cause = f"The {name} died ({how})" + (f"; its last output: {output}" if output else "")
     return EngineError(cause.rstrip(".") + ".", remedy)

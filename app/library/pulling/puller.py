@@ -49,7 +49,7 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import FileType
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import Lock, explained, remove_lock, sync_folder, try_lock
+from quantizer.system.files import Lock, explained, remove_lock, replace_file, sync_folder, try_lock
 
 _N_CHANGES = 3
 _POLL_S = 0.2
@@ -315,7 +315,7 @@ class Staging:
         with _placing_in(self.folder):
             for name in reversed(self.names):
                 self.target(name).parent.mkdir(exist_ok=True)
-                self.path(name).replace(self.target(name))
+                replace_file(self.path(name), self.target(name))
             sync_folder(self.folder)
         self.discard()
 
@@ -323,7 +323,7 @@ class Staging:
         """Move one complete file to its final path, before the others. Raises StorageError."""
         with _placing_in(self.folder):
             self.target(name).parent.mkdir(exist_ok=True)
-            self.path(name).replace(self.target(name))
+            replace_file(self.path(name), self.target(name))
             journal_of(self.path(name)).unlink(missing_ok=True)
             sync_folder(self.target(name).parent)
 

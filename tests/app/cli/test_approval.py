@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import errno
 import os
 import sys
 import threading
@@ -94,6 +95,19 @@ async def printed(capsys, *texts: str) -> None:
     ],
 )
 async def test_a_letter_and_enter_decide(terminal, capsys, line, decision):
+    asking = await asked(WRITE, capsys, PROMPT)
+    terminal.types(line)
+    assert await asking is decision
+
+
+@pytest.mark.parametrize(("line", "decision"), [("y\n", Decision.ONCE), ("\x04", Decision.DENY)])
+async def test_a_terminal_that_the_event_loop_cannot_watch_is_asked_too(terminal, capsys, monkeypatch, line, decision):
+    """As the kqueue of macOS, which takes no /dev/tty."""
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", refuse)
     asking = await asked(WRITE, capsys, PROMPT)
     terminal.types(line)
     assert await asking is decision

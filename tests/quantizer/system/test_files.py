@@ -21,6 +21,7 @@ from quantizer.system.files import (
     private_folder,
     read_at_most,
     remove_lock,
+    replace_file,
     try_lock,
     write_atomically,
     writer_of,
@@ -224,3 +225,44 @@ def test_a_file_is_read_to_its_end_or_to_a_limit() -> None:
     assert read_at_most(io.BytesIO(data), 1 << 40) == data
     assert read_at_most(io.BytesIO(data), 2_000_001) == data[:2_000_001]
     assert read_at_most(io.BytesIO(data), 0) == b""
+
+
+@pytest.mark.parametrize("n_refusals", [3, 10_000])
+def test_a_file_that_another_program_of_windows_has_open_is_replaced_once_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_refusals: int
+) -> None:
+    refusals = [PermissionError(13, "Access is denied") for _ in range(n_refusals)]
+    replace, now_s = os.replace, [0.0]
+
+    def replacing(source: str, target: str, **_options: object) -> None:
+        if refusals:
+            raise refusals.pop()
+        replace(source, target)
+
+    monkeypatch.setattr("quantizer.system.files.sys.platform", "win32")
+    monkeypatch.setattr("quantizer.system.files.os.replace", replacing)
+    monkeypatch.setattr("quantizer.system.files.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("quantizer.system.files.time.sleep", lambda s: now_s.__setitem__(0, now_s[0] + s))
+    target = tmp_path / "settings.json"
+    target.write_text("old")
+    if n_refusals < 10:
+        write_atomically(target, "new", sync=False)
+        assert target.read_text() == "new"
+        return
+    open_elsewhere = pytest.raises(StorageError, match=r"another program has settings\.json open")
+    with open_elsewhere, explained("The settings cannot be written"):
+        write_atomically(target, "new", sync=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["settings.json"]
+    assert target.read_text() == "old"
+
+
+def test_elsewhere_a_refusal_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("quantizer.system.files.sys.platform", "linux")
+    monkeypatch.setattr("quantizer.system.files.os.replace", refuse)
+    monkeypatch.setattr("quantizer.system.files.time.sleep", lambda _s: pytest.fail("it waited"))
+    (tmp_path / "a").write_text("")
+    with pytest.raises(PermissionError, match="Permission denied"):
+        replace_file(tmp_path / "a", tmp_path / "b")

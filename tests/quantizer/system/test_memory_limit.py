@@ -152,3 +152,32 @@ def _n_arenas(how: str) -> int:
 def test_threads_share_one_arena() -> None:
     assert _n_arenas("one") == 1
     assert _n_arenas("own") > 1
+
+
+REFUSES_LIMITS = """
+import resource, sys
+from quantizer.system.memory_limit import limit_growth
+def refuse(*_arguments):
+    raise {error}
+resource.setrlimit = refuse
+limit_growth(64 << 20)
+print("goes on", flush=True)
+kept = []
+import time
+for _ in range({n_mib}):
+    kept.append(bytearray(b"x" * (1 << 20)))
+    time.sleep(0.002)
+time.sleep(0.3)
+print("ends well")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="it has no such limits to refuse")
+@pytest.mark.parametrize("error", ["ValueError('exceeds maximum limit')", "OSError(22, 'Invalid argument')"])
+@pytest.mark.parametrize(("n_mib", "said"), [(8, "goes on\nends well\n"), (400, "goes on\n")])
+def test_where_the_system_refuses_a_limit_growth_is_watched_instead(error: str, n_mib: int, said: str) -> None:
+    """As macOS does: each chat ended there with "used too much memory"."""
+    program = REFUSES_LIMITS.format(error=error, n_mib=n_mib)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == said, done.stderr
+    assert done.returncode == (0 if "ends" in said else 1)

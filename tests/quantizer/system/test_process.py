@@ -178,3 +178,20 @@ def test_an_instruction_that_is_missing_names_the_build_and_the_command_that_mak
     assert is_illegal_instruction(status)
     assert not isinstance(exit_error("search", status, StderrTail(), "Try again."), WrongProcessorError)
     assert not isinstance(exit_error("engine", -11, StderrTail(), "Try again.", runs_llama=True), WrongProcessorError)
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        (0xC0000005, "access violation, 0xC0000005"),
+        (0xC00000FD, "stack overflow, 0xC00000FD"),
+        (0xC000001D, "illegal instruction, 0xC000001D"),
+        (0xC0000409, "abort or buffer overrun, 0xC0000409"),
+        (0xC0000999, "exit status 3221227929"),
+        (7, "exit status 7"),
+        (-11, "SIGSEGV"),
+        (-99, "signal 99"),
+    ],
+)
+def test_how_a_process_died_has_a_name_on_each_system(status: int, name: str) -> None:
+    assert f"The search died ({name})." in exit_error("search", status, StderrTail(), "Try again.").cause
