@@ -70,6 +70,7 @@ _VERBS = {
     "verify": _Verb("app.cli.verbs.library:verify", "Verify model checksums."),
     "prune": _Verb("app.cli.verbs.library:prune", "Delete stale downloads and caches."),
     "forget": _Verb("app.cli.verbs.library:forget", "Delete chats and everything derived from them."),
+    "uninstall": _Verb("app.cli.verbs.uninstall:uninstall", "Remove all that localllm keeps on this machine."),
     "help": _Verb("app.cli.verbs.help:show_help", "Show a page of the user's guide."),
     "completion": _Verb("app.cli.verbs.help:completion", "Print a shell completion script."),
 }

@@ -64,6 +64,7 @@ _OURS = (
     *("prefix", "media", "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
     *(
         "index.db*",
+        "first_prompts.json",
         "tune.*",
         "selftest.*",
         "loads.*",
@@ -136,7 +137,7 @@ def keep_private(settings: Settings) -> list[str]:
     for root in dict.fromkeys((settings.data_dir, settings.cache_dir)):
         if not is_folder(root):  # missing, or not ours to enter
             continue
-        foreign = _foreign(root)
+        foreign = foreign_name(root)
         if not foreign:
             sentences += _make_private(f"enter {root}", (root,))
         elif os.name != "nt" and root.stat().st_mode & 0o077:
@@ -179,13 +180,18 @@ def _found(folder: Path, names: tuple[str, ...]) -> tuple[Path, ...]:
     return tuple(path for name in names for path in sorted_glob(folder, name))
 
 
-def _foreign(root: Path) -> str:
+def foreign_name(root: Path) -> str:
     """Return the name of a file in the folder that is not of localllm, "" for none and for a missing folder."""
     try:
         names = sorted(entry.name for entry in os.scandir(root))
     except OSError:
         return ""
-    return next((name for name in names if not any(fnmatch(name, pattern) for pattern in _OURS)), "")
+    return next((name for name in names if not is_own_name(name)), "")
+
+
+def is_own_name(name: str) -> bool:
+    """Return whether localllm calls something so in its folders of data and caches."""
+    return any(fnmatch(name, pattern) for pattern in _OURS)
 
 
 def _make_private(what: str, paths: tuple[Path, ...]) -> list[str]:

@@ -71,6 +71,24 @@ def add_command(installation: Installation, requirement: str) -> str:
     return command_line(installation.shell, words)
 
 
+def removal_command(installation: Installation) -> str:
+    """Return the command that removes the program localllm; of a clone, what to do instead."""
+    match installation.installer:
+        case Installer.PIPX:
+            words = ["pipx", "uninstall", NAME]
+        case Installer.UV_TOOL:
+            words = ["uv", "tool", "uninstall", NAME]
+        case Installer.UV_PROJECT:
+            return f"delete the folder {installation.clone}"
+        case Installer.UV:
+            words = ["uv", "pip", "uninstall", "--python", installation.python, NAME]
+        case Installer.PIP:
+            words = [installation.python, "-m", "pip", "uninstall", NAME]
+        case Installer.SYSTEM:
+            words = [installation.python, "-m", "pip", "uninstall", "--break-system-packages", NAME]
+    return command_line(installation.shell, words)
+
+
 def build_command(installation: Installation, version: str, definitions: Sequence[str]) -> str:
     """Return the command that builds llama.cpp anew in the environment of localllm, with definitions of CMake such as
     "GGML_CUDA=on". What the repository's own build sets (`assets/llama_build`) is the same for each installer."""
