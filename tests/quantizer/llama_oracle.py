@@ -9,7 +9,7 @@ import json
 import re
 import sys
 
-import llama_cpp
+from llama_cpp import llama_cpp
 
 LINE = re.compile(r"^\[ *\d+/ *\d+\] (\S+) +- \[[^]]*\], type = *(\S+), size = .*?(?:\((\S+)\))?$")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-import llama_cpp
+from llama_cpp import llama_cpp
 
 from app.engine.llama.native import tokenize
 

@@ -271,7 +271,7 @@ def _difference(checkpoint: Path, model: Path, projector: Path, header: Header, 
 
 def child(model_path: Path, projector: Path, encoder: str, out: Path) -> None:
     """Encode the picture or the sound and save its vectors; of a picture that is also cut up, those of the whole."""
-    import llama_cpp as native
+    from llama_cpp import llama_cpp as native
     from llama_cpp import mtmd_cpp as mtmd
 
     native.llama_backend_init()

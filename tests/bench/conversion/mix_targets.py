@@ -149,7 +149,7 @@ def llama_quantize(model: Path, output: Path, name: str, matrix: Path | None) ->
 
 
 def quantize_in_child(model: str, output: str, ftype_id: str, matrix: str = "") -> int:
-    import llama_cpp
+    from llama_cpp import llama_cpp
 
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype, params.nthread = int(ftype_id), N_THREADS

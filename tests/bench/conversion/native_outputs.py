@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import llama_cpp as native
 import numpy as np
+from llama_cpp import llama_cpp as native
 from numpy.typing import NDArray
 
 from app.engine.llama.eval_callback import Tensor

@@ -135,7 +135,7 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
     )
 
 
-@router.get(IDENTITY_PATH)
+@router.get(IDENTITY_PATH, refusals=errors(400))
 async def identity(request: Request, challenge: str = "") -> JsonResponse[IdentityProof]:
     """Prove to a client of the same user and data folder that this is its service.
 

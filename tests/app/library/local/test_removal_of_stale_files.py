@@ -125,7 +125,7 @@ def test_a_checkpoint_that_is_taken_up_again_stays(library: Settings) -> None:
     lock = try_lock(folder / ".fetching" / "config.json.lock")
     assert lock is not None
     os.utime(folder / ".fetching", (0, 0))
-    os.utime(lock.lock_file, (0, 0))
+    os.utime(lock.path, (0, 0))
     assert find_stale_files(library, PLENTY, _came) == ()
     assert not delete_stale_files(leftover)
     lock.release()

@@ -15,9 +15,11 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
+from app.common.service_identity import ServiceIdentity
 from app.engine.messages import Reranked
 from app.service.api.openai.routes import RerankBody, _ranking, _text_ranks
 from app.service.application import create_document
+from app.settings.settings import Settings
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.running import RunningService
@@ -152,12 +154,23 @@ ANSWERED: Answered = {
     "POST /api/localllm/context": [{"n_ctx": 512}],
     "POST /api/localllm/jobs": [JOB],
 }
-ASKED = {"GET /api/localllm/search": "?words=tiny", "GET /api/localllm/library": "?external=1"}
+ASKED = {
+    "GET /api/localllm/search": "?words=tiny",
+    "GET /api/localllm/library": "?external=1",
+    "GET /api/localllm/identity": f"?challenge={'0' * 64}",
+}
 RANKS = {f"POST {path}" for path in ("/rerank", "/reranking", "/v1/rerank", "/v1/reranking")}
 REFUSED = {f"POST {path}" for path in ("/api/push", "/props", "/slots/{slot_id}", "/lora-adapters")}
 OF_RUNNING = "POST /api/localllm/requests/{response_id}/end-thought"
+STOP = "POST /api/localllm/stop"
 OF_OPEN_KEY = "GET /api/localllm/metered-keys/{key_id}"
-NO_ANSWER = {*REFUSED, *RANKS, OF_RUNNING, OF_OPEN_KEY}  # and what the fake engine cannot, or only while something runs
+NO_ANSWER = {
+    *REFUSED,
+    *RANKS,
+    OF_RUNNING,
+    OF_OPEN_KEY,
+    STOP,
+}  # and what the fake engine cannot, or only while something runs
 ENDLESS = {  # streams that only the client ends
     "GET /api/localllm/jobs/events",
     "GET /api/localllm/attend",
@@ -373,6 +386,8 @@ def test_each_refusal_of_a_web_page_and_of_invalid_json_matches_the_document(
         ("POST /api/localllm/remove", {"model": "guide"}, 400),
         ("POST /api/localllm/jobs", {"kind": "dance"}, 400),
         ("GET /api/localllm/search", {}, 400),
+        ("GET /api/localllm/identity", {}, 400),
+        (STOP, {"challenge": "0" * 64, "proof": "0" * 64}, 403),
         (OF_OPEN_KEY, {}, 404),
     ],
 )
@@ -392,3 +407,12 @@ def test_health_while_loading_matches_the_document(own: RunningService) -> None:
         assert response.status_code in (200, 503)
         holds(f"GET {path}", response)
     own.wait_until(lambda model: model["state"] == "ready")
+
+
+def test_the_end_of_a_service_in_use_matches_the_document(own: RunningService, folder: Path) -> None:
+    identity = ServiceIdentity(Settings(data_dir=folder / "data", cache_dir=folder / "cache"))
+    challenge = "1" * 64
+    body = {"challenge": challenge, "proof": identity.proof("end the service", challenge), "if_unused": True}
+    response = own.http.post("/api/localllm/stop", json=body)
+    assert response.json()["is_stopping"] is False  # it was started to serve
+    holds(STOP, response)

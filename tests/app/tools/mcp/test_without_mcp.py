@@ -34,7 +34,7 @@ def test_servers_are_added_and_starting_one_says_what_to_run(tmp_path: Path) -> 
     assert localllm(tmp_path, "mcp", "add", "a", "--", sys.executable, "--version").returncode == 0
     tested = localllm(tmp_path, "mcp", "test", "a")
     assert tested.returncode == 1
-    assert "need the package mcp, which is not installed" in tested.stdout
+    assert "(the package mcp), which is not installed" in tested.stdout
     assert "mcp>=" in tested.stdout
     listed = localllm(tmp_path, "mcp", "list")
     assert listed.returncode == 0
