@@ -216,7 +216,8 @@ class MachineProblem:
 
 @dataclass(frozen=True, slots=True)
 class MachineReport:
-    """A machine: `rows` for people, a label and a text for each part, its problems, and the same for programs."""
+    """A machine: `rows` for people, a label and a text for each part, its problems, and the same for programs. `paths`
+    are the folders in use and the log, by their labels."""
 
     rows: tuple[tuple[str, str], ...]
     problems: tuple[MachineProblem, ...]
@@ -224,3 +225,4 @@ class MachineReport:
     engine: str = ""
     devices: tuple[Device, ...] = ()
     disk_bytes_per_s: float | None = None
+    paths: tuple[tuple[str, str], ...] = ()

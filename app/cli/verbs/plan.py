@@ -228,7 +228,7 @@ def _diagnose(model: str, settings: Settings, machine: Machine) -> tuple[TurnTim
 
 
 def _lines(report: MachineReport) -> Iterator[str]:
-    for label, text in report.rows:
+    for label, text in (*report.rows, *report.paths):
         yield f"{label:<10} {text}"
     yield ""
     if not report.problems:

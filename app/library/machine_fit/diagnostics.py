@@ -90,6 +90,7 @@ def describe_machine(findings: Findings) -> MachineReport:
     machine, problems = findings.machine, find_problems(findings)
     return MachineReport(
         rows=tuple(machine_rows(findings)),
+        paths=tuple(findings.paths),
         problems=tuple(MachineProblem(problem.what, problem.next_step) for problem in problems),
         verdict="problems" if problems else "good",
         engine=findings.engine_version,
@@ -114,7 +115,6 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
         ("models", f"read from disk at {disk / 1e6:,.0f} MB/s" if disk else "disk speed unknown"),
         ("engine", f"llama-cpp-python {findings.engine_version}"),
         ("backends", findings.engine_features or "unknown"),
-        *findings.paths,
     ]
 
 

@@ -59,11 +59,14 @@ def test_a_cache_that_cannot_be_written_is_said_once_and_stops_no_command(
 
 
 def test_doctor_names_the_folders_and_the_log(own: dict[str, str], tmp_path: Path) -> None:
-    rows = dict(json_of(run_localllm(own, "doctor", "--json"))["rows"])
-    assert rows["data"] == own["LOCALLLM_DATA_DIR"]
-    assert rows["cache"] == own["LOCALLLM_CACHE_DIR"]
-    assert rows["settings"] == str(Path(own["LOCALLLM_CONFIG"]).parent)
-    assert rows["log"] == str(Path(own["LOCALLLM_CACHE_DIR"]) / "service.log")
+    paths = dict(json_of(run_localllm(own, "doctor", "--json"))["paths"])
+    assert paths == {
+        "data": own["LOCALLLM_DATA_DIR"],
+        "cache": own["LOCALLLM_CACHE_DIR"],
+        "settings": str(Path(own["LOCALLLM_CONFIG"]).parent),
+        "log": str(Path(own["LOCALLLM_CACHE_DIR"]) / "service.log"),
+    }
+    assert f"data       {own['LOCALLLM_DATA_DIR']}" in run_localllm(own, "doctor").stdout
 
 
 @pytest.mark.parametrize(
