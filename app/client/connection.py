@@ -10,8 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Self
 
-import httpx
-
+from app.client.httpx_alone import httpx
 from app.client.own_service import NotOursError
 from app.common.outbound import no_tls, tls_context
 from app.protocol.chat import Completed, GenerationOptions, Message, ToolCallDelta

@@ -7,45 +7,43 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib import import_module
-from pathlib import Path
-from typing import Any, BinaryIO
 
 from app import __version__
-from app.client.connection import error_of
 from app.client.own_service import OwnServiceTransport
 from app.client.remote_engine import RemoteEngine, parse_address
 from app.client.service_client import ServiceClient
-from app.common.event_log import LOG_NAME
+from app.client.service_process import (
+    FINISH_TIMEOUT_S,
+    START_TIMEOUT_S,
+    StartedService,
+    possible_ports,
+    service_settings,
+    start_service,
+    starter_lock_path,
+)
 from app.common.keys import own_key
 from app.common.service_identity import ServiceIdentity
 from app.library.local.resolve import portable
-from app.options.option import format_value
 from app.protocol.errors import ForeignServiceError, ServiceError, UnfitError
 from app.protocol.status import ModelStatus
 from app.settings.parsing import parse_duration
-from app.settings.settings import Settings, environment_variable, service_digest
+from app.settings.settings import Settings, service_digest
 from quantizer.system.errors import EngineError, UsageError, UserError
-from quantizer.system.files import open_private, private_folder, try_lock, unnamed_file
-from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory, reported_shortage
-from quantizer.system.process import OwnedProcess, StderrTail, is_process_alive, python_command
+from quantizer.system.files import private_folder, try_lock
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
+from quantizer.system.process import OwnedProcess, is_process_alive
 
-_COMMAND = python_command("app.cli.main", "serve", "--owned")
-_START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports
-_FINISH_TIMEOUT_S = 75.0  # the service lets answers in flight finish for 60 s
 _PROBE_TIMEOUT_S = 2.0
 _POLL_INTERVAL_S = 0.1
-_LOG_BYTES_KEPT, _LOG_BYTES_READ = 1 << 20, 16 << 10
 
 
 @asynccontextmanager
 async def open_service(
-    settings: Settings, model: str | None = None, *, keeps: bool = False
+    settings: Settings, model: str | None = None, *, keeps: bool = False, begun: StartedService | None = None
 ) -> AsyncIterator[ServiceClient]:
     """Return a client of the service of this user and data folder, starting one where none runs: at `settings.url`, or
     on another port where somebody else has that one, which `client.notices` says.
@@ -53,12 +51,13 @@ async def open_service(
     A service of our own starts to load `model` (or the settings' model) at once and ends with this context, or with
     this process however that ends, unless the client called `stay_until_jobs_end` or another one found the service and
     still uses it. With `keeps` it stays as long as the settings say, for the next command. A service that already runs
-    is left running, and does not end during this context. Raises ServiceError when none can be started, and the
-    service's own error for invalid settings; an invalid model is an error of `load_model`.
+    is left running, and does not end during this context. `begun` is one that was started for these arguments already.
+    Raises ServiceError when none can be started, and the service's own error for invalid settings; an invalid model is
+    an error of `load_model`.
     """
-    kept_for = settings.keep_service if keeps and settings.port else "0"  # on any port nobody would find it
-    wanted = replace(settings, model=portable(model or settings.model), keep_service=kept_for)
-    found = await _find_or_start(wanted)
+    wanted = service_settings(replace(settings, model=model or settings.model), keeps=keeps)
+    kept_for = wanted.keep_service
+    found = await _find_or_start(wanted, begun)
     async with found.client as client:
         if found.process is None:
             async with _attending(client):
@@ -76,14 +75,16 @@ async def open_service(
             if is_staying:
                 found.process.release()
             else:
-                await found.process.end(_FINISH_TIMEOUT_S)
+                await found.process.end(FINISH_TIMEOUT_S)
 
 
 def open_engine(
-    settings: Settings, *, keeps: bool = False
+    settings: Settings, *, keeps: bool = False, begun: StartedService | None = None
 ) -> AbstractAsyncContextManager[ServiceClient | RemoteEngine]:
     """Return a client of the remote engine of `settings`, else of a service; see `connect` and `open_service`."""
-    return connect(settings.connect, settings.api_key) if settings.connect else open_service(settings, keeps=keeps)
+    if settings.connect:
+        return connect(settings.connect, settings.api_key)
+    return open_service(settings, keeps=keeps, begun=begun)
 
 
 @asynccontextmanager
@@ -101,7 +102,7 @@ async def stop_services(settings: Settings, *, if_unused: bool = False) -> list[
     """End the services of this user and data folder, of any version, and return their addresses once the running
     answers are complete and they have ended. With `if_unused` only those that nobody uses."""
     identity, stopped = ServiceIdentity(settings), list[str]()
-    for port in _ports(settings, identity):
+    for port in possible_ports(settings, identity):
         async with _client(replace(settings, port=port), identity) as client:
             with contextlib.suppress(ServiceError):  # none is there, or somebody else's
                 if process := await client.stop(identity, if_unused=if_unused):
@@ -112,7 +113,7 @@ async def stop_services(settings: Settings, *, if_unused: bool = False) -> list[
 
 async def _wait_for_end(process: str) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_FINISH_TIMEOUT_S):
+        async with asyncio.timeout(FINISH_TIMEOUT_S):
             while is_process_alive(process):  # noqa: ASYNC110 - other processes send no events
                 await asyncio.sleep(_POLL_INTERVAL_S)
 
@@ -181,19 +182,13 @@ class _Found:
     process: OwnedProcess | None = None
 
 
-def _ports(settings: Settings, identity: ServiceIdentity) -> tuple[int, ...]:
-    """Return where the service may be: at the settings' port or at the recorded one."""
-    recorded = identity.recorded_port()
-    return (settings.port, recorded) if recorded else (settings.port,)
-
-
 async def _find(settings: Settings, *, ends_unfit: bool = False) -> ServiceClient | ServiceError:
     """Return a client, not yet entered, of the running service of this user and data folder; else why none is there.
     One of another version is none: an update must not be answered by what ran before it. With `ends_unfit` one that
     only stays for the next command, and has another version or other settings than this command, is ended."""
     identity = ServiceIdentity(settings)
     reasons: list[ServiceError] = []
-    for port in _ports(settings, identity):
+    for port in possible_ports(settings, identity):
         client = _client(replace(settings, port=port), identity)
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT_S):
@@ -227,9 +222,11 @@ def _client(settings: Settings, identity: ServiceIdentity) -> ServiceClient:
     return ServiceClient(settings.url, own_key(settings), OwnServiceTransport(identity))
 
 
-async def _find_or_start(settings: Settings) -> _Found:
-    """Find the service, or start one and return once it responds. Of several processes that look for one at the same
-    time, the first starts it. A service for any port (0) is always a new one."""
+async def _find_or_start(settings: Settings, begun: StartedService | None) -> _Found:
+    """Find the service, or start one, unless it is `begun`, and return once it responds. Of several processes that look
+    for one at the same time, the first starts it. A service for any port (0) is always a new one."""
+    if begun is not None:
+        return await _greeted(settings, begun, None)
     if settings.port and isinstance(found := await _find(settings, ends_unfit=True), ServiceClient):
         return _Found(found)
     check_memory_limit("service", ProcessBytes.SERVICE)
@@ -237,23 +234,31 @@ async def _find_or_start(settings: Settings) -> _Found:
         reason = await _find(settings, ends_unfit=True) if settings.port else None
         if isinstance(reason, ServiceClient):
             return _Found(reason)
-        with _open_log(settings.cache_dir) as log:
-            n_logged_bytes = log.seek(0, os.SEEK_END)
-            # As environment variables, which `ps` does not show to other users.
-            variables = {environment_variable(name): format_value(value) for name, value in asdict(settings).items()}
-            with reported_shortage("command"):
-                process = await OwnedProcess.start(_COMMAND, variables, log)
-            try:
-                greeting = await _greeting(process, log, n_logged_bytes)
-                url, secret = str(greeting["url"]), bytes.fromhex(str(greeting.get("secret", "")))
-                client = ServiceClient(url, own_key(settings), OwnServiceTransport(ServiceIdentity(settings, secret)))
-            except BaseException:
-                await process.end(_FINISH_TIMEOUT_S)
-                raise
-    if reason and url != settings.url:
+        starting = asyncio.create_task(asyncio.to_thread(start_service, settings))
+        try:
+            started = await asyncio.shield(starting)
+        except asyncio.CancelledError:  # the process is there all the same
+            started = await starting
+            with started.reported():
+                await started.process.end(FINISH_TIMEOUT_S)
+            raise
+        return await _greeted(settings, started, reason)
+
+
+async def _greeted(settings: Settings, started: StartedService, reason: ServiceError | None) -> _Found:
+    """Return a `started` service once it responds; `reason` is why no other one would do."""
+    try:
+        with started.reported():
+            greeting = await started.greeting()
+        url, secret = str(greeting["url"]), bytes.fromhex(str(greeting.get("secret", "")))
+        client = ServiceClient(url, own_key(settings), OwnServiceTransport(ServiceIdentity(settings, secret)))
+    except BaseException:
+        await started.process.end(FINISH_TIMEOUT_S)
+        raise
+    if settings.port and url != settings.url:
         cause = reason.cause if isinstance(reason, ForeignServiceError) else f"Port {settings.port} is in use."
         client.notices = (f"{cause} Your own service runs at {url}.",)
-    return _Found(client, process)
+    return _Found(client, started.process)
 
 
 @asynccontextmanager
@@ -263,8 +268,8 @@ async def _sole_starter(settings: Settings) -> AsyncIterator[None]:
         yield
         return
     await asyncio.to_thread(import_module, "filelock")
-    path = settings.cache_dir / f"service-{settings.port}.lock"
-    deadline_s = asyncio.get_running_loop().time() + _START_TIMEOUT_S
+    path = starter_lock_path(settings)
+    deadline_s = asyncio.get_running_loop().time() + START_TIMEOUT_S
     lock = None
     with contextlib.suppress(OSError):  # a folder that cannot be written is reported with the log
         private_folder(settings.cache_dir)
@@ -312,49 +317,3 @@ async def _is_attended(client: ServiceClient) -> bool:
             return (await client.status()).n_attending > 0
     except (UserError, TimeoutError):
         return False
-
-
-async def _greeting(process: OwnedProcess, log: BinaryIO, n_logged_bytes: int) -> dict[str, Any]:
-    """Return what a service prints once it is ready (`Announcement`). Raises the error for which it is not; its log had
-    so many bytes."""
-    try:
-        line = await process.read_line(_START_TIMEOUT_S)
-    except TimeoutError:
-        raise ServiceError(f"The service did not start within {_START_TIMEOUT_S:g} s.", _see(log)) from None
-    greeting: Any = None
-    with contextlib.suppress(ValueError):
-        greeting = json.loads(line)
-    if isinstance(greeting, dict) and "error" in greeting:
-        raise error_of(greeting["error"])
-    if isinstance(greeting, dict) and "url" in greeting:
-        return greeting
-    raise _early_end(log, n_logged_bytes)
-
-
-def _early_end(log: BinaryIO, n_logged_bytes: int) -> UserError:
-    """Return the error for a service that ended before it was ready, with what it last logged."""
-    lines: tuple[str, ...] = ()
-    with contextlib.suppress(OSError):
-        log.seek(max(n_logged_bytes, log.seek(0, os.SEEK_END) - _LOG_BYTES_READ))
-        lines = StderrTail(log.read()).lines
-    last = f"; its last output: {lines[-1]}".rstrip(".") if lines else ""
-    ended = ServiceError(f"The service ended before it was ready{last}.", _see(log))
-    return out_of_memory("service", lines) or ended
-
-
-def _open_log(cache_dir: Path) -> BinaryIO:
-    """Open the service's log for appending and reading; one larger than 1 MiB is truncated. Where it cannot be written
-    it is a file without a name: a cache is no reason not to start, and its last lines are reported all the same."""
-    path = cache_dir / LOG_NAME
-    with contextlib.suppress(OSError):
-        private_folder(cache_dir)
-        if path.exists() and path.stat().st_size > _LOG_BYTES_KEPT:
-            path.write_bytes(b"")
-        return open_private(path)  # the app appends to it too
-    return unnamed_file()
-
-
-def _see(log: BinaryIO) -> str:
-    """Return where more is said than an error quotes."""
-    path = str(log.name)  # the number of a file without a name
-    return f"See {path}." if path.endswith(LOG_NAME) else "Run `localllm doctor`: its log cannot be written."

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import h11
 import httpcore
-import httpx
 
+from app.client.httpx_alone import httpx
 from app.common.service_identity import IDENTITY_PATH, Address, ServiceIdentity, new_challenge
 from quantizer.system.sockets import listening_users
 

@@ -12,8 +12,6 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import httpx
-
 from app.client.connection import (
     MAX_QUOTED,
     CallReader,
@@ -23,6 +21,7 @@ from app.client.connection import (
     completion_body,
     error_message,
 )
+from app.client.httpx_alone import httpx
 from app.common.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
 from app.common.outbound import client_options
 from app.protocol.chat import (

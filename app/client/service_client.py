@@ -9,9 +9,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-import httpx
-
 from app.client.connection import CallReader, Connection, chat_body, completed_of, completion_body
+from app.client.httpx_alone import httpx
 from app.common.service_identity import STOP_PATH, ServiceIdentity, new_challenge
 from app.protocol.chat import AnswerDelta, AnswerEvent, GenerationOptions, MediaPart, Message, Tool
 from app.protocol.codec import decode, encode

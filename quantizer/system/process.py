@@ -305,16 +305,6 @@ class OwnedProcess:
         assert self._process.stdout is not None
         self._stdin, self._stdout = self._process.stdin, self._process.stdout
 
-    @classmethod
-    async def start(cls, command: Sequence[str], environment: Mapping[str, str], stderr: BinaryIO) -> OwnedProcess:
-        """Start `command`, and end it again when this is cancelled meanwhile."""
-        starting = asyncio.create_task(asyncio.to_thread(cls, command, environment, stderr))
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            await (await starting).end(_GRACE_S)
-            raise
-
     async def read_line(self, timeout_s: float) -> bytes:
         """Return the next line of stdout. Raises TimeoutError, and kills the process then."""
         try:

@@ -4,41 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
-from contextlib import aclosing, nullcontext
-from dataclasses import replace
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from app.chat.backend import ConnectionState, LoadedModel
-from app.chat.branches import Conversation
-from app.chat.compaction import AutoCompaction
-from app.chat.conversation import ChatSettings, MessageContent
-from app.chat.events import Calling, Events, Failed, Paused, Reading
-from app.chat.exchange import ask
-from app.chat.repository import InMemoryChatRepository, OpenedChat
-from app.chat.state import ChatState
-from app.chat.tool_switches import RequestedTools
 from app.cli.options import AnswerOptions, ToolOptions, chat_options, complete_file, complete_model, options
-from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, calls_json, ending_note, stats_line
-from app.cli.output.format import print_json
-from app.cli.prompts import (
-    ChatOptions,
-    combined,
-    confirm_load,
-    current_interface,
-    exit_on_signals,
-    piped_input,
-    read_attached,
-)
-from app.cli.resources import resolve_settings, show_kept, show_notices
-from app.client.launcher import load_model, open_engine
-from app.common.terminal import printable
-from app.settings.settings import Settings
-from app.tools.display import call_title
-from app.tools.lazy import LazyTools
-from quantizer.system.errors import UsageError, UserError
+from app.cli.prompts import ChatOptions, combined, current_interface, exit_on_signals, piped_input, read_attached
+from app.cli.resources import resolve_settings
+from quantizer.system.errors import UsageError
 
 
 @click.command(epilog="Example: localllm run guide 'How do I quantize a model?'")
@@ -91,10 +65,14 @@ def run(
     attached = read_attached(files, piped if isinstance(piped, bytes) else b"")
     requested = tools.requested()
     if question:
-        asked = MessageContent(role="user", content=question, attachments=attached.attachments)
         chat = answering.chat_settings()
+        from app.client.service_process import begin_service
+
+        begun = begin_service(settings)  # before the imports of what an answer needs, which take as long as its own
+        from app.cli.answering import print_answer
+
         with exit_on_signals() if requested else nullcontext():
-            asyncio.run(_answer(settings, chat, asked, attached.contents, requested, stats, wants_json))
+            asyncio.run(print_answer(settings, chat, question, attached, requested, stats, wants_json, begun))
     elif attached.attachments:
         raise UsageError(
             "There is no question about the files.", "Give one before them: localllm run MODEL PROMPT FILE."
@@ -104,84 +82,6 @@ def run(
         interface.run_chat(ChatOptions(settings=settings, chat=chat, shows_stats=stats, tools=requested))
     else:
         raise UsageError("There is no prompt.", "Give one with -p, or pipe text in.")
-
-
-async def _answer(
-    settings: Settings,
-    chat_settings: ChatSettings,
-    question: MessageContent,
-    contents: Mapping[str, bytes],
-    requested: RequestedTools,
-    shows_stats: bool,
-    wants_json: bool,
-) -> None:
-    """Load the model, and print its answer while it streams, or as one JSON object. Raises what ends it."""
-    tools = LazyTools(settings.data_dir) if requested else None
-    # As the service keeps any other client's prompts: the next `run` on the same document need not read it again.
-    repository = InMemoryChatRepository(prompt_cache_key="" if requested else None)
-    await repository.keep_files(contents)
-    printer = AnswerPrinter()
-    printer.is_silent = wants_json
-    async with open_engine(settings, keeps=True) as client:
-        show_notices(client)
-        status = await load_model(
-            client, settings.model, LoadingLine().show, when_unfit=settings.when_unfit, confirm_load=confirm_load
-        )
-        if status.n_ctx and settings.ctx not in (0, status.n_ctx):
-            printer.print_line(
-                f"Note: {status.id} is loaded with {status.n_ctx} tokens of context, not {settings.ctx}."
-            )
-        chat = ChatState(
-            OpenedChat(repository.new(), Conversation(chat_settings)),
-            LoadedModel(client, ConnectionState(phase="ready", model=status.id, n_ctx=status.n_ctx)),
-            tools=tools,
-            compaction=lambda: AutoCompaction.of(settings) if requested else AutoCompaction(is_on=False),
-            clean=str if wants_json else printable,  # JSON escapes what a terminal must not get
-        )
-        try:
-            if tools is not None:
-                switched = await requested.applied(chat_settings.tools, tools)
-                chat.conversation.settings = replace(chat_settings, tools=switched)
-            await _print_events(ask(chat, question, None), chat, printer, shows_progress=bool(requested))
-        finally:
-            if tools is not None:
-                await tools.close()
-    entry, cost = chat.conversation.entries()[-1], chat.figures.cost
-    assert cost is not None, "an answer that raises nothing is whole"
-    if wants_json:
-        branch = chat.conversation.branch
-        answer = as_json(status.id, entry.message.content, cost, entry.message.reasoning, question.attachments)
-        print_json({**answer, "calls": list(calls_json(branch))} if requested else answer)
-    elif requested:
-        printer.end(ending_note(entry))
-    else:
-        click.echo()
-    if shows_stats:
-        click.echo(stats_line(cost), err=True)
-    show_kept(client, wants_json=wants_json)
-
-
-async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter, *, shows_progress: bool) -> None:
-    """Print what happens until the answer is whole. Raises the UserError that ends it before."""
-    failure: UserError | None = None
-    try:
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, Failed | Paused):
-                    failure = event.error  # the last word, unless a summary makes room and it is answered again
-                elif isinstance(event, Reading | Calling):
-                    failure = None
-                    if shows_progress:
-                        message = event.message
-                        reading = f"{message.model} · processing the prompt"
-                        printer.busy.put(f"{call_title(message.result)} …" if message.result else reading)
-                await printer.draw(event, chat.approvals)
-    except BaseException:
-        printer.interrupt()  # what follows, as an error, begins a line
-        raise
-    if failure is not None:
-        printer.interrupt()
-        raise failure
 
 
 def _is_file(name: str) -> bool:

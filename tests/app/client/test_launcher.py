@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from app.client import launcher
+from app.client import launcher, service_process
 from app.client.launcher import connect, load_model, open_service
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
@@ -65,7 +65,7 @@ async def test_it_starts_a_service_that_answers_keeps_a_log_and_ends_with_it(
 async def test_a_service_that_ends_before_it_is_ready_is_reported_with_its_last_output(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "_COMMAND", [sys.executable, "-c", "import sys; sys.exit('no socket here')"])
+    monkeypatch.setattr(service_process, "_COMMAND", [sys.executable, "-c", "import sys; sys.exit('no socket here')"])
     with pytest.raises(ServiceError, match="ended before it was ready; its last output: no socket here"):
         async with open_service(settings):
             pass
@@ -73,7 +73,7 @@ async def test_a_service_that_ends_before_it_is_ready_is_reported_with_its_last_
         "quantizer.system.memory_limit.memory_limits", lambda: (MemoryLimit("ulimit -v", 300 << 20, 0),)
     )
     words = "memory allocation of 176 bytes failed"
-    monkeypatch.setattr(launcher, "_COMMAND", [sys.executable, "-c", f"import sys; sys.exit({words!r})"])
+    monkeypatch.setattr(service_process, "_COMMAND", [sys.executable, "-c", f"import sys; sys.exit({words!r})"])
     with pytest.raises(EngineError, match="Not enough memory: the service needs more and may use 300 MiB"):
         async with open_service(settings):
             pass

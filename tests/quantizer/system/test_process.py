@@ -122,7 +122,7 @@ async def test_a_command_that_does_not_exist_is_an_error() -> None:
 async def test_a_released_process_outlives_its_owner(tmp_path: Path) -> None:
     program = "import sys; print('up', flush=True); sys.stdin.read(); open(sys.argv[1], 'w').write('done')"
     with (tmp_path / "log").open("wb") as log:
-        process = await OwnedProcess.start([*python(program), str(tmp_path / "file")], {}, log)
+        process = OwnedProcess([*python(program), str(tmp_path / "file")], {}, log)
     assert await process.read_line(30) == b"up\n"
     child = psutil.Process(process._process.pid)
     process.release()
@@ -132,7 +132,7 @@ async def test_a_released_process_outlives_its_owner(tmp_path: Path) -> None:
 
 async def test_an_owned_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb") as log:
-        process = await OwnedProcess.start(python("import time; time.sleep(60)"), {}, log)
+        process = OwnedProcess(python("import time; time.sleep(60)"), {}, log)
     await process.end(grace_s=0.01)
     assert process._process.returncode is not None
 

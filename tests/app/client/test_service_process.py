@@ -1,0 +1,61 @@
+"""A service that is begun before anybody looks for one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.client.launcher import open_service, stop_services
+from app.client.service_process import begin_service, starter_lock_path
+from app.service.server import listen
+from app.settings.settings import Settings, load_settings
+from quantizer.system.files import private_folder, try_lock
+
+
+@pytest.fixture
+async def settings(
+    environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> AsyncIterator[Settings]:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with listen("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    loaded = load_settings(environment=environment)
+    own = replace(loaded, port=port, keep_service="10m", data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
+    yield own
+    await stop_services(own)
+
+
+async def test_the_service_that_was_begun_is_the_one_that_the_command_uses_and_the_next_finds(
+    settings: Settings,
+) -> None:
+    begun = begin_service(settings)
+    assert begun is not None
+    assert begin_service(settings) is None, "the first keeps others from starting one too"
+    async with open_service(settings, keeps=True, begun=begun) as client:
+        assert (client.base_url, client.kept_for, client.notices) == (settings.url, "10m", ())
+    assert begun.log.closed
+    assert begin_service(settings) is None, "it is there to be found"
+    async with open_service(settings, keeps=True) as client:
+        assert client.kept_for == "", "it was started for another command"
+
+
+@pytest.mark.parametrize("changed", [{"port": 0}, {"connect": "http://127.0.0.1:1"}])
+def test_nothing_is_begun_for_any_port_or_a_remote_engine(settings: Settings, changed: dict[str, object]) -> None:
+    assert begin_service(replace(settings, **changed)) is None  # type: ignore[arg-type]
+
+
+def test_nothing_is_begun_where_something_listens(settings: Settings) -> None:
+    with listen("127.0.0.1", settings.port):
+        assert begin_service(settings) is None
+
+
+def test_nothing_is_begun_while_another_command_starts_a_service(settings: Settings) -> None:
+    private_folder(settings.cache_dir)
+    lock = try_lock(starter_lock_path(settings))
+    assert lock is not None
+    assert begin_service(settings) is None
+    lock.release()
