@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -40,7 +41,8 @@ _MAX_NAME_CHARACTERS = 64  # of a key
 @service_options
 @option("assume_yes", help=LOAD_ANYWAY)
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; print the address as JSON.")
-def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) -> None:
+@click.option("--keeps", is_flag=True, hidden=True, help="With --owned: stay after that as `keep_service` says.")
+def serve(owned: bool, keeps: bool, assume_yes: bool, editor: str | None, **flags: object) -> None:
     """Serve models to editors and programs, on http://127.0.0.1:11500.
 
     Compatible with the APIs of OpenAI, Anthropic, Ollama, llama.cpp and LM Studio.
@@ -52,6 +54,8 @@ def serve(owned: bool, assume_yes: bool, editor: str | None, **flags: object) ->
             click.echo(advice, err=True)
         return
     settings = with_unfit_policy(settings, assume_yes=assume_yes, may_ask=not owned)
+    if owned and not keeps:
+        settings = replace(settings, keep_service="0")
     if not owned:  # an owner has checked it
         check_memory_limit("service", ProcessBytes.SERVICE)
         _end_unused(settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from app.client.service_process import begin_service, starter_lock_path
 from app.service.server import listen
 from app.settings.settings import Settings, load_settings
 from quantizer.system.files import private_folder, try_lock
+from quantizer.system.process import python_command
 
 
 @pytest.fixture
@@ -59,3 +62,14 @@ def test_nothing_is_begun_while_another_command_starts_a_service(settings: Setti
     assert lock is not None
     assert begin_service(settings) is None
     lock.release()
+
+
+def test_a_service_that_is_not_to_stay_ends_with_its_stdin_whatever_the_settings_say(settings: Settings) -> None:
+    variables = {"LOCALLLM_KEEP_SERVICE": "10m", "LOCALLLM_PORT": str(settings.port)}
+    command = python_command("app.cli.main", "serve", "--owned")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | variables) as owned:
+        assert owned.stdout is not None
+        assert owned.stdin is not None
+        assert b"url" in owned.stdout.readline()
+        owned.stdin.close()
+        assert owned.wait(60) == 0
