@@ -69,4 +69,5 @@ def test_an_answer_after_a_result_reads_the_result(smollm: RunningService) -> No
     ]
     body = {"messages": messages, "max_tokens": 40, "temperature": 0}
     answer = smollm.http.post("/v1/chat/completions", json=body).json()
-    assert "31" in answer["choices"][0]["message"]["content"]
+    # Rounding decides which of the two it repeats: it differs with the threads and with what of the prompt was cached.
+    assert any(word in answer["choices"][0]["message"]["content"] for word in ("31", "windy"))
