@@ -117,7 +117,8 @@ def services(home: Path) -> Iterator[dict[str, str]]:
         served(home, engine="llama", model="guide", idle_tune="false") as guide,
         served(home, engine="fake", model="guide", ctx="262144") as fake,
     ):
-        yield {"LOCALLLM_GUIDE_URL": guide, "LOCALLLM_FAKE_URL": fake}
+        # a command attaches only to a service of its own data folder
+        yield {"LOCALLLM_GUIDE_URL": guide, "LOCALLLM_FAKE_URL": fake, "SERVICE_DATA_DIR": str(home / "data")}
 
 
 def is_in_reach(client: Client) -> bool:

@@ -108,7 +108,7 @@ def _environment(home: Path, commands: Path, folder: Path) -> dict[str, str]:
         "TMPDIR": str(home),
         "LOCALLLM_PORT": FAKE.rpartition(":")[2],
         "LOCALLLM_CACHE_DIR": str(home / "cache"),
-        "LOCALLLM_DATA_DIR": str(home / "data"),
+        "LOCALLLM_DATA_DIR": os.environ["SERVICE_DATA_DIR"],
         "LOCALLLM_CONFIG": str(home / "config.toml"),
     }
     return {name: value for name, value in {**os.environ, **own}.items() if name != "PYTHONPATH"}

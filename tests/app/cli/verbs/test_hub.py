@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -290,11 +290,10 @@ class Pulling:
     def disk_bytes(self) -> int:
         """What lies in the data folder, but for what fits in a block or two."""
         total = 0
-        for path in self.data.rglob("*"):
-            try:
-                total += path.stat().st_blocks * 512 if path.is_file() else 0
-            except FileNotFoundError:  # it went just now
-                continue
+        for folder, _, names in os.walk(self.data):  # rglob fails where a folder goes meanwhile
+            for name in names:
+                with suppress(FileNotFoundError):  # it went just now
+                    total += Path(folder, name).stat().st_blocks * 512
         return total
 
     def is_clear(self) -> bool:
