@@ -142,8 +142,9 @@ def install(client: Client, folder: Path) -> str:
     python = ["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder)]
     packages = [client.package, *client.also]
     command = [*(node if client.is_node else python), *packages]
+    elsewhere = tempfile.gettempdir()  # in the clone uv would apply this project's pins to the client
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S)
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, cwd=elsewhere)
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         reason = next((line for line in said if "error" in line), said[-1])
