@@ -19,25 +19,9 @@ from app.client.launcher import load_model, open_service, running_service, stop_
 from app.common.service_identity import STOP_PATH, ServiceIdentity, new_challenge
 from app.protocol.chat import Completed, GenerationOptions, Message
 from app.protocol.errors import RequestError, ServiceError
-from app.service.server import listen
 from app.settings.settings import Settings, load_settings, service_digest
 from quantizer.system.process import is_process_alive, python_command
 from tests.app.running import RunningService
-
-
-@pytest.fixture
-async def settings(
-    environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> AsyncIterator[Settings]:
-    """Settings of a user with a data folder and a port of his own; the service that is left is ended."""
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with listen("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
-    loaded = load_settings(environment=environment)
-    own = replace(loaded, port=port, keep_service="10m", data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
-    yield own
-    await stop_services(own)
 
 
 async def _process(settings: Settings) -> str:

@@ -4,32 +4,16 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from app.client.launcher import open_service, stop_services
+from app.client.launcher import open_service
 from app.client.service_process import begin_service, starter_lock_path
 from app.service.server import listen
-from app.settings.settings import Settings, load_settings
+from app.settings.settings import Settings
 from quantizer.system.files import private_folder, try_lock
 from quantizer.system.process import python_command
-
-
-@pytest.fixture
-async def settings(
-    environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> AsyncIterator[Settings]:
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    with listen("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
-    loaded = load_settings(environment=environment)
-    own = replace(loaded, port=port, keep_service="10m", data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
-    yield own
-    await stop_services(own)
 
 
 async def test_the_service_that_was_begun_is_the_one_that_the_command_uses_and_the_next_finds(
