@@ -25,7 +25,6 @@ from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError
 from tests.app.library.fetching import IMPATIENT
 from tests.app.library.web_server import Page, WebServer
-from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
 
 PARAMS = json.dumps({"temperature": 0.5, "stop": ["<|end|>"]}).encode()
@@ -68,11 +67,6 @@ class Registry:
 
 def _none(_repository: object) -> Any:
     raise AssertionError("a model of Ollama has one quant")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return tiny_llama(tmp_path_factory.mktemp("m") / "tiny.gguf").read_bytes()
 
 
 @pytest.fixture

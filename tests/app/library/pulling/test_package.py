@@ -29,7 +29,6 @@ from tests.app.library.fetching import IMPATIENT
 from tests.app.library.web_server import Page, WebServer
 from tests.app.library.wheels import make_wheel
 from tests.quantizer.checkpoints import TinyLlama
-from tests.quantizer.gguf_files import tiny_llama
 
 JSON = {"Content-Type": "application/vnd.pypi.simple.v1+json"}
 
@@ -71,11 +70,6 @@ class Library:
     def files(self) -> list[str]:
         found = (path for path in self.models_dir.rglob("*") if path.is_file())
         return sorted(str(path.relative_to(self.models_dir)) for path in found)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return tiny_llama(tmp_path_factory.mktemp("m") / "tiny.gguf").read_bytes()
 
 
 @pytest.fixture

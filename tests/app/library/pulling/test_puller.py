@@ -21,7 +21,6 @@ from quantizer.system.errors import StorageError
 from tests.app.library.fetching import IMPATIENT
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
-from tests.quantizer.gguf_files import tiny_llama
 
 
 @dataclass
@@ -51,11 +50,6 @@ class Library:
 
 def _largest(repository: Repository) -> QuantChoice:
     return QuantChoice(repository.models[-1], "It is the largest.")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return tiny_llama(tmp_path_factory.mktemp("m") / "tiny.gguf").read_bytes()
 
 
 @pytest.fixture
