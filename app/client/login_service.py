@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TypeAlias
 from xml.etree import ElementTree
 
+from app.client.service_process import FINISH_TIMEOUT_S
 from app.settings.settings import Settings, settings_file
 from quantizer.system.errors import UserError
 from quantizer.system.files import explained, private_folder, write_atomically
 from quantizer.system.process import python_command
 
 NAME = "localllm"
-_FINISH_TIMEOUT_S = 75  # the service lets answers in flight finish for 60 s
 _COMMAND_TIMEOUT_S = 120.0
 _TASK_NAMESPACE = "http://schemas.microsoft.com/windows/2004/02/mit/task"
 
@@ -88,7 +88,7 @@ def systemd_unit(command: Sequence[str], variables: Mapping[str, str], config_ho
         f"{environment}"
         "Restart=on-failure\n"  # `localllm stop` ends it without a failure
         "RestartSec=10\n"
-        f"TimeoutStopSec={_FINISH_TIMEOUT_S}\n"
+        f"TimeoutStopSec={FINISH_TIMEOUT_S}\n"
         "\n"
         "[Install]\n"
         "WantedBy=default.target\n"
@@ -123,7 +123,7 @@ def launchd_agent(command: Sequence[str], variables: Mapping[str, str], home: Pa
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},  # `localllm stop` ends it without a failure
         "ProcessType": "Interactive",  # else it computes at the speed of a background process
-        "ExitTimeOut": _FINISH_TIMEOUT_S,
+        "ExitTimeOut": FINISH_TIMEOUT_S,
         "StandardOutPath": str(log),
         "StandardErrorPath": str(log),
     }

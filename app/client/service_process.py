@@ -27,7 +27,7 @@ from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_
 from quantizer.system.process import OwnedProcess, StderrTail, python_command
 
 START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports
-FINISH_TIMEOUT_S = 75.0  # the service lets answers in flight finish for 60 s
+FINISH_TIMEOUT_S = 75  # the service lets answers in flight finish for 60 s
 _COMMAND = python_command("app.cli.main", "serve", "--owned", "--keeps")
 _CONNECT_TIMEOUT_S = 0.5
 _LOG_BYTES_KEPT, _LOG_BYTES_READ = 1 << 20, 16 << 10

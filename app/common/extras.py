@@ -40,4 +40,3 @@ class Extra:
 # miniaudio has no wheels for Linux on ARM and for Windows on ARM: there it needs a C compiler.
 AUDIO = Extra("audio", "Sounds", "miniaudio", "miniaudio>=1.61,<2")
 MCP = Extra("mcp", "MCP servers", "mcp", "mcp>=2.3,<3")
-EXTRAS = (AUDIO, MCP)
