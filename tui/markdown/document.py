@@ -1,7 +1,7 @@
 """Markdown: the parser, the code blocks of a text, and a growing document as terminal lines.
 
-The dialect is GitHub's, with formulas, HTML as text, and link addresses shown beside their text. All tokens are
-printable, also what only parsing produces: character references and percent escapes in addresses. Of a running answer
+The dialect is GitHub's, with formulas, HTML as text, link addresses shown beside their text, and only what has a scheme
+as a link. All tokens are printable, also what only parsing produces: character references and percent escapes in addresses. Of a running answer
 only the last block is parsed and drawn again. No colours, no widgets.
 """
 
@@ -46,6 +46,9 @@ def _new_parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("gfm-like", {"html": False})
+    # Half of the names of files end like a domain: a.py, notes.md and run.sh are in Paraguay, Moldova and St Helena.
+    assert parser.linkify is not None  # Textual requires linkify-it-py
+    parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False}).add("//", None)
     add_formulas(parser)
     parser.core.ruler.push("images", partial(_change_children, _without_images))
     parser.core.ruler.push("printable", lambda state: _clean(state.tokens))

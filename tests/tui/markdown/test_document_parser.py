@@ -100,3 +100,40 @@ async def test_pasted_text_loses_control_sequences_and_keeps_its_lines(open_app)
         await user.pastes("one\x1b]52;c;AAAA\x07\rtwo\u202e")
         await user.sees("│ one ", "│ two ")
         assert not controls_in(user.screen_text)
+
+
+def _links(source: str) -> list[str]:
+    children = (child for token in markdown_parser().parse(source) for child in token.children or ())
+    return [str(child.attrs["href"]) for child in children if child.type == "link_open"]
+
+
+FILES = (
+    *("a.py", "notes.md", "x.rs", "run.sh", "main.cc", "lib.so", "page.pl", "movie.mov", "old.zip", "index.md", "app.tf"),
+    *("src/app.py", "./run.sh", "../notes.md", "//server.py", "C:\\x.pl", "a.b.c.py", "readme.md:12", "~/x.sh"),
+)
+NAMES_IN_PROGRAMS = ("self.name", "os.path.is", "node.js", "System.in", "example.com", "www.example.com", "a.de/b")
+ADDRESSES_OF_MAIL = ("git@github.com:o/r.git", "me@example.com", "user@host.py")
+
+
+@pytest.mark.parametrize("name", [*FILES, *NAMES_IN_PROGRAMS, *ADDRESSES_OF_MAIL])
+def test_what_has_no_scheme_is_text(name):
+    for text in (name, f"Open {name}, then run it.", f"({name})", f"**{name}**", f"- {name}\n", f"| {name} |\n|---|\n"):
+        assert _links(text) == []
+        assert name in "".join(_texts(markdown_parser().parse(text)))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("see https://example.com/a.py.", "https://example.com/a.py"),
+        ("http://localhost:8080/x", "http://localhost:8080/x"),
+        ("http://127.0.0.1:11434/api", "http://127.0.0.1:11434/api"),
+        ("(HTTPS://Example.org)", "HTTPS://Example.org"),
+        ("ftp://x.org/a", "ftp://x.org/a"),
+        ("mailto:me@example.com", "mailto:me@example.com"),
+        ("<me@example.com>", "mailto:me@example.com"),
+        ("[docs](notes.md)", "notes.md"),
+    ],
+)
+def test_an_address_with_a_scheme_or_marked_as_a_link_is_one(text, address):
+    assert _links(text) == [address]
