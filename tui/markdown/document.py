@@ -1,8 +1,8 @@
 """Markdown: the parser, the code blocks of a text, and a growing document as terminal lines.
 
-The dialect is GitHub's, with formulas, HTML as text, link addresses shown beside their text, and only what has a scheme
-as a link. All tokens are printable, also what only parsing produces: character references and percent escapes in addresses. Of a running answer
-only the last block is parsed and drawn again. No colours, no widgets.
+The dialect is GitHub's with its task lists, formulas, HTML as text, and link addresses beside their text. Only what has
+a scheme is a link by itself. All tokens are printable, also what only parsing produces: character references and
+percent escapes in addresses. Of a running answer only the last block is parsed and drawn again. No colours, no widgets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ if TYPE_CHECKING:
     from rich.segment import Segment
 
 
+TASK = "task"
+"""The key of a list item's meta for the box in place of its bullet: ☐, or ☑ if the task is done."""
+
 _KINDS = {"fence", "code_block"}
+_TASK = re.compile(r"\[([ xX])\]\s")
 
 
 @cache
@@ -50,6 +54,7 @@ def _new_parser() -> MarkdownIt:
     assert parser.linkify is not None  # Textual requires linkify-it-py
     parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False}).add("//", None)
     add_formulas(parser)
+    parser.core.ruler.push("tasks", lambda state: _mark_tasks(state.tokens))
     parser.core.ruler.push("images", partial(_change_children, _without_images))
     parser.core.ruler.push("printable", lambda state: _clean(state.tokens))
     parser.core.ruler.push("addresses", partial(_change_children, _with_addresses))
@@ -60,6 +65,20 @@ def _change_children(change: Callable[[Iterable[Token]], Iterable[Token]], state
     for token in state.tokens:
         if token.children:
             token.children = list(change(token.children))
+
+
+def _mark_tasks(tokens: Sequence[Token]) -> None:
+    """Draw the box of a task, as in `- [x] done`."""
+    for item, _, content in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if item.type != "list_item_open" or content.type != "inline" or not content.children:
+            continue
+        text = content.children[0]
+        if text.type == "text" and (box := _TASK.match(text.content)):
+            shown, text.content = "☐" if box[1] == " " else "☑", text.content[box.end() :]
+            if item.markup in "-*+":
+                item.meta[TASK] = shown
+            else:  # behind its number
+                text.content = f"{shown} {text.content}"
 
 
 def _clean(tokens: Iterable[Token]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,12 +23,12 @@ from textual.strip import Strip
 from textual.style import Style as TextualStyle
 from textual.widget import Widget
 
-from tui.markdown.code import Code, CodeRows, finished_code
+from tui.markdown.code import Code, CodeRows
 from tui.markdown.document import Lines, MarkdownDocument
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console
     from rich.markdown import Markdown
 
 
@@ -83,6 +83,8 @@ def _console_and_document(renderer: MarkdownRenderer) -> tuple[Console, Markdown
     from rich.console import Console
     from rich.theme import Theme
 
+    from tui.markdown.elements import FullMarkdown
+
     console = Console(
         width=max(renderer.width, 1),
         color_system="truecolor",
@@ -90,32 +92,7 @@ def _console_and_document(renderer: MarkdownRenderer) -> tuple[Console, Markdown
         legacy_windows=False,
         theme=Theme(renderer.styles),
     )
-    return console, _markdown_class()("", hyperlinks=True, code_theme=renderer.code_theme)
-
-
-@cache
-def _markdown_class() -> type[Markdown]:
-    """Return Rich's Markdown with our code blocks, also in lists and quotations."""
-    from rich.markdown import Markdown, TextElement
-
-    class CodeElement(TextElement):
-        @classmethod
-        def create(cls, markdown: Markdown, token: Token) -> CodeElement:
-            return cls(finished_code(token.info, token.content), markdown.code_theme)
-
-        def __init__(self, code: Code, theme: str) -> None:
-            self._code, self._theme = code, theme
-
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            lines = CodeRows(self._code, options.max_width, self._theme)
-            for y in range(len(lines)):
-                yield from lines[y]
-                yield Segment.line()
-
-    class MarkdownWithCode(Markdown):
-        elements: ClassVar = {**Markdown.elements, "fence": CodeElement, "code_block": CodeElement}
-
-    return MarkdownWithCode
+    return console, FullMarkdown("", hyperlinks=True, code_theme=renderer.code_theme)
 
 
 def _without_links(line: Iterable[Segment]) -> Iterator[Segment]:

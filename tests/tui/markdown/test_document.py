@@ -28,6 +28,8 @@ PIECES = (
         "===\n",
         "- item\n",
         "  - inner\n",
+        "- [ ] do\n",
+        "[x] ",
         "1. one\n",
         "> said\n",
     ),
@@ -163,3 +165,50 @@ def test_what_is_drawn_is_letters(source):
     draw = text_of(MarkdownDocument(source.encode("utf-8", "ignore").decode()).draw(pen(80)))
     assert not sequences(draw)
     assert not controls_in(draw)
+
+
+def shown(source: str, width: int = 40) -> list[str]:
+    return text_of(MarkdownDocument(source).draw(pen(width))).split("\n")
+
+
+@pytest.mark.parametrize("source", ["---", "***", "_ _ _", "text\n\n---\n\nmore", "- a\n\n  ---\n"])
+def test_a_rule_is_a_line(source):
+    lines = shown(source)
+    assert any(line.endswith("─" * 37) for line in lines)
+    assert not any("--" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("- [ ] open\n- [x] done\n- [X] **so**", [" ☐ open", " ☑ done", " ☑ so"]),
+        ("* [ ] a\n  * [x] b", [" ☐ a", "    ☑ b"]),
+        ("1. [x] first\n2. plain", [" 1 ☑ first", " 2 plain"]),
+        ("- [ ]\tafter a tab", [" ☐ after a tab"]),
+        ("- [] none\n- [y] none\n- a [ ] b\n- [ ]x", [" • [] none", " • [y] none", " • a [ ] b", " • [ ]x"]),
+        ("[ ] no list", ["[ ] no list"]),
+        ("- `[ ] code`", [" • [ ] code"]),
+    ],
+)
+def test_tasks_are_boxes_in_place_of_their_bullets(source, expected):
+    assert shown(source) == expected
+
+
+SENTENCE = "Press the key in the app, see *notes.md*, `a.py` and **bold** words, then go on: it is (really) done."
+
+
+@pytest.mark.parametrize("before", ["", "- ", "> ", "# ", "1. ", "- [ ] "])
+def test_no_word_that_fits_is_broken(before):
+    words = set(SENTENCE.replace("*", "").replace("`", "").split())
+    for width in range(14, 60):
+        shown_words = " ".join(shown(before + SENTENCE, width)).split()
+        assert {word for word in shown_words if word not in ("•", "▌", "1", "☐")} == words
+
+
+def test_a_table_shows_words_that_are_too_long_for_their_column():
+    lines = shown("| name | where |\n|---|---|\n| supercalifragilistic | /usr/local/share/applications |", 24)
+    cells = [line.split() for line in lines if "─" not in line]
+    assert not any("…" in line for line in lines)
+    joined = "".join("".join(row) for row in cells)
+    assert {*"supercalifragilistic"} <= {*joined}
+    assert sorted(joined) == sorted("namewheresupercalifragilistic/usr/local/share/applications")

@@ -108,7 +108,19 @@ def _links(source: str) -> list[str]:
 
 
 FILES = (
-    *("a.py", "notes.md", "x.rs", "run.sh", "main.cc", "lib.so", "page.pl", "movie.mov", "old.zip", "index.md", "app.tf"),
+    *(
+        "a.py",
+        "notes.md",
+        "x.rs",
+        "run.sh",
+        "main.cc",
+        "lib.so",
+        "page.pl",
+        "movie.mov",
+        "old.zip",
+        "index.md",
+        "app.tf",
+    ),
     *("src/app.py", "./run.sh", "../notes.md", "//server.py", "C:\\x.pl", "a.b.c.py", "readme.md:12", "~/x.sh"),
 )
 NAMES_IN_PROGRAMS = ("self.name", "os.path.is", "node.js", "System.in", "example.com", "www.example.com", "a.de/b")
