@@ -17,6 +17,7 @@ from app.chat.events import ApprovalNeeded, ChatEvent, Note, Result, Written
 from app.chat.state import ApprovalQueue, format_reasoning
 from app.cli.approval import TerminalApprover
 from app.cli.output.format import styled
+from app.cli.output.word_wrap import WordWrap
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Completed
 from app.protocol.status import ModelStatus
@@ -71,6 +72,7 @@ class AnswerPrinter:
 
     def begin(self) -> None:
         self.has_begun = self._is_thinking = self._must_end_line = self._has_collapsed = False
+        self._wrap = WordWrap()
 
     async def draw(self, event: ChatEvent, approvals: ApprovalQueue) -> None:
         """Print what happened; a question about a call is put to `approvals` once it is answered."""
@@ -89,6 +91,7 @@ class AnswerPrinter:
                     self.is_asking = False
             case Note(text):
                 self.busy.clear()
+                self._print_held()
                 if self._must_end_line:
                     click.echo(err=True)
                 self.print_line(text)
@@ -112,17 +115,33 @@ class AnswerPrinter:
         self.has_begun = True
         if reasoning:
             self._is_thinking = True
-            click.echo(dimmed(printable(reasoning)), nl=False, err=True)
+            self._print(reasoning)
         if text:
             if self._is_thinking:
+                self._print_held()
                 self._is_thinking = False
                 click.echo("\n", err=True)
-            click.echo(printable(text), nl=False)
+                self._wrap = WordWrap()
+            self._print(text)
         self._must_end_line = not (text or reasoning).endswith("\n")
+
+    def _print(self, text: str) -> None:
+        """Print more of the reasoning or of the answer; a terminal gets whole words at the end of its rows."""
+        shown = printable(text)
+        stream = sys.stderr if self._is_thinking else sys.stdout
+        if stream is not None and stream.isatty():
+            shown = self._wrap.feed(shown, shutil.get_terminal_size().columns)
+        if shown:
+            click.echo(dimmed(shown) if self._is_thinking else shown, nl=False, err=self._is_thinking)
+
+    def _print_held(self) -> None:
+        if held := self._wrap.flush():
+            click.echo(dimmed(held) if self._is_thinking else held, nl=False, err=self._is_thinking)
 
     def interrupt(self) -> None:
         """End the line of the answer, for something else."""
         self.busy.clear()
+        self._print_held()
         if self._must_end_line:
             click.echo()
             self._must_end_line = False
@@ -130,6 +149,7 @@ class AnswerPrinter:
     def end(self, note: str = "") -> None:
         """Print how the answer ended, and end its line."""
         self.busy.clear()
+        self._print_held()
         if note:
             click.echo(f"{' ' if self._must_end_line else ''}[{note}]", nl=False, err=True)
         if note or self._must_end_line:
