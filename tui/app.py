@@ -33,6 +33,7 @@ from tui.chat.session import ChatSession
 from tui.commands import FEATURES, HOME
 from tui.connection import ServiceConnection
 from tui.context import AppContext, BaseApp
+from tui.design.colors import design_colors
 from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, ending, is_long, model_of
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
@@ -61,6 +62,7 @@ class LocalllmApp(BaseApp):
     TITLE = "localllm"
     DEFAULT_MODE = HOME
     COMMANDS: ClassVar[set[Any]] = {lambda: import_module("tui.palette").PaletteProvider}  # it imports every screen
+    CSS_PATH: ClassVar[Any] = "design/design.tcss"
     CSS = NO_COLOR_CSS
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", "Copy", show=False, priority=True, id="interrupt"),
@@ -116,6 +118,14 @@ class LocalllmApp(BaseApp):
         connection.on_disconnect(partial(self._warn, loss))
         for feature in FEATURES:
             self.add_mode(feature.id, partial(feature.new_screen, self.app_context))
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Return the theme's variables with the colours of this design. The theme of high contrast has its own."""
+        variables = super().get_css_variables()
+        if self.theme != HIGH_CONTRAST.name:
+            variables |= design_colors(variables)
+        self.theme_variables = variables
+        return variables
 
     def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell has drawn over it

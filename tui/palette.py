@@ -20,11 +20,11 @@ from app.common.terminal import printable_line
 from app.settings.settings import SETTINGS
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import FEATURES, Command, Feature
+from tui.design.key_names import format_keys
 from tui.history.chat_list import ChatQuery, fetch_rows
 from tui.models.rows import format_size
 from tui.models.typed import local_models
 from tui.settings.screen import SettingsScreen
-from tui.widgets.dialogs import format_keys
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:

@@ -111,3 +111,15 @@ CHAT_COMMANDS = CommandTable(
     *(Command(f"example-{number}", question, f"Ask “{question}” in an empty chat", "ask_example", f"f{number + 1}",
               values=(question,), is_listed=False) for number, question in enumerate(EXAMPLES, start=1)),
 )  # fmt: skip
+
+# Which keys matter while the person is at something: a command's id, or a key of the prompt, and a word.
+KEY_HINTS = {
+    "prompt": (("enter", "send"), ("ctrl+j", "line"), ("new", "new chat"), ("go-chats", "chats"),
+               ("go-models", "models"), ("palette", "everything")),
+    "answering": (("stop", "stop"), ("enter", "send next"), ("new", "new chat"), ("go-chats", "chats"),
+                  ("go-models", "models"), ("palette", "everything")),
+    "asking": (("answer-approval", "decide"), ("stop", "stop"), ("palette", "everything")),
+    "message": (("edit", "edit"), ("again", "again"), ("copy-message", "copy"), ("stop", "back"),
+                ("copy-code", "copy code"), ("delete", "delete")),
+}  # fmt: skip
+PALETTE_KEY = "ctrl+p"

@@ -169,7 +169,7 @@ class DraftActions:
     def _key_of(self, command_id: str) -> str:
         command = self._screen.TABLE.find(command_id)
         assert command is not None
-        from tui.widgets.dialogs import format_keys
+        from tui.design.key_names import format_keys
 
         return format_keys(command.bound_keys(self._screen.app_context.settings_controller.keys))
 

@@ -4,7 +4,7 @@ and which chat is open. Messages and answers belong to `tui.chat.session`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from app.chat.session import OpenChat
 from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError
 from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActions
-from tui.chat.commands import CHAT_COMMANDS
+from tui.chat.commands import CHAT_COMMANDS, KEY_HINTS, PALETTE_KEY
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachments import AttachmentReader, files_below
 from tui.chat.composer.composer import Composer
@@ -35,8 +35,11 @@ from tui.chat.tools.calls import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
 from tui.chat.transcript.message_view import MessageView
 from tui.chat.transcript.transcript import Transcript
-from tui.commands import slash_line, unknown_command
+from tui.commands import APP_COMMANDS, HOME, slash_line, unknown_command
 from tui.context import AppContext
+from tui.design.header import ScreenHeader
+from tui.design.key_bar import KeyBar, KeyHint
+from tui.design.key_names import format_keys
 from tui.widgets.notifications import NotificationLine
 from tui.widgets.screens import CommandScreen
 
@@ -52,6 +55,7 @@ class ChatScreen(CommandScreen):
     KEYS = PromptInput.KEYS
     BINDINGS = CHAT_COMMANDS.bindings()
     HORIZONTAL_BREAKPOINTS = [(0, "-stacked"), (100, "-beside")]  # noqa: RUF012 - Textual declares no class variable
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (14, "-tall")]  # noqa: RUF012 - the same
 
     class ConnectionChanged(Message):
         """The connection has a new state."""
@@ -90,6 +94,7 @@ class ChatScreen(CommandScreen):
         return self._session.chat.is_answering
 
     def compose(self) -> ComposeResult:
+        yield ScreenHeader(HOME, self.app_context.settings_controller.keys)
         yield Transcript()
         yield OtherQuestions()
         yield ApprovalPanel()
@@ -97,6 +102,27 @@ class ChatScreen(CommandScreen):
         yield NotificationLine()
         yield Composer(AttachmentReader(self._session.keep_files), self._slash_words, self._arguments_of)
         yield StatusLine()
+        yield KeyBar()
+
+    def key_hints(self) -> Iterator[KeyHint]:
+        if isinstance(self.focused, MessageView):
+            place = "message"
+        elif self._session.chat.approvals.questions:
+            place = "asking"
+        else:
+            place = "answering" if self.is_answering else "prompt"
+        custom = self.app_context.settings_controller.keys
+        for name, word in KEY_HINTS[place]:
+            command = self.TABLE.find(name) or APP_COMMANDS.find(name)
+            if command is None:
+                yield KeyHint(PALETTE_KEY if name == "palette" else name, word)
+            else:
+                key = format_keys(command.bound_keys(custom).partition(",")[0]).lower()
+                yield KeyHint(key, word, f"command('{name}')", self)
+        yield KeyHint("f1", "help", "command('help')", self)
+
+    def on_screen_resume(self) -> None:
+        self.query_one(ScreenHeader).show_keys(self.app_context.settings_controller.keys)
 
     def on_mount(self) -> None:
         self.prompt.focus()
@@ -205,6 +231,10 @@ class ChatScreen(CommandScreen):
     def _show_status(self) -> None:
         for line in self.query(StatusLine):  # none is left while the app closes
             line.show(self._session.status)
+        for header in self.query(ScreenHeader):
+            header.show_model(self._connection.state, self._session.status.activity)
+        for bar in self.query(KeyBar):
+            bar.show()
 
     def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
         for chat in ended:

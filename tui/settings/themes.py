@@ -30,7 +30,6 @@ Screen:nocolor > .screen--selection { text-style: reverse; }
 Select:nocolor:focus > SelectCurrent { text-style: reverse; }
 Checkbox:nocolor:focus > .toggle--label { text-style: reverse; }
 Button:nocolor:focus { text-style: reverse; }
-FooterKey:nocolor .footer-key--key { text-style: bold; }
 MarkdownText:nocolor > .markdown-text--heading { text-style: bold underline; }
 MarkdownText:nocolor > .markdown-text--code { text-style: bold; }
 NotificationLine:nocolor { text-style: reverse; }
@@ -52,10 +51,10 @@ HIGH_CONTRAST = Theme(
     boost="#1c1c1c",
     text_alpha=1.0,
     variables={
-        **dict.fromkeys(("text-muted", "foreground-muted", "footer-description-foreground"), "#ffffff"),
+        **dict.fromkeys(("bright", "faint", "text-muted", "foreground-muted"), "#ffffff"),
         **dict.fromkeys(("text-disabled", "foreground-disabled", "border-blurred"), "#c8c8c8"),
-        **dict.fromkeys(("block-cursor-background", "footer-key-foreground", "input-cursor-background"), "#ffff00"),
-        **dict.fromkeys(("block-cursor-foreground", "footer-background", "input-cursor-foreground"), "#000000"),
+        **dict.fromkeys(("block-cursor-background", "input-cursor-background"), "#ffff00"),
+        **dict.fromkeys(("block-cursor-foreground", "input-cursor-foreground"), "#000000"),
         "block-cursor-text-style": "bold",
         "input-selection-background": "#004080",
         "border": "#ffffff",

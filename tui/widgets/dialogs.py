@@ -21,15 +21,8 @@ from app.common.help_topics import TOPICS
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 from tui.commands import Command
+from tui.design.key_names import format_keys
 
-_NAMES = {
-    "escape": "Esc",
-    "pageup": "Page Up",
-    "pagedown": "Page Down",
-    "delete": "Del",
-    "slash": "/",
-    "underscore": "_",
-}
 _NUMBERS = frozenset("123456789")
 
 
@@ -181,9 +174,3 @@ class InputDialog(_Dialog):
             fault.update(printable(str(error)))
         else:
             self.dismiss()
-
-
-def format_keys(keys: str) -> str:
-    """Return Textual's key names in display form: `ctrl+j,shift+enter` is Ctrl+J, Shift+Enter."""
-    pressed = (key.split("+") for key in keys.split(",") if key)
-    return ", ".join("+".join(_NAMES.get(part, part.capitalize()) for part in parts) for parts in pressed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from inspect import isawaitable
 from pathlib import Path
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
 
 from app.common.terminal import printable
 from quantizer.system.errors import UserError
-from tui.commands import APP_COMMANDS, FEATURES, HOME, Command, CommandTable, Feature
+from tui.commands import APP_COMMANDS, HOME, Command, CommandTable
 from tui.connection import localllm_service
 from tui.context import AppContext, BaseApp
+from tui.design.header import ScreenHeader
+from tui.design.key_bar import KeyBar
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
@@ -100,59 +100,8 @@ class CommandScreen(Screen[None]):
             self.inform(str(error))
 
 
-class NavigationBar(Widget):
-    """The features in one row, the current one highlighted; each is clickable. `keys` are custom keys by command. Where
-    there is no room for names and keys it shows the names, else the keys, else the current feature alone."""
-
-    def __init__(self, current: str, keys: Mapping[str, str]) -> None:
-        super().__init__()
-        self._current = current
-        self._lines: tuple[Content, ...] = ()
-        self.show(keys)
-
-    def show(self, keys: Mapping[str, str]) -> None:
-        key_of = {feature.id: keys.get(f"go-{feature.id}", feature.key) for feature in FEATURES}
-        lines = (
-            (self._link(each, each.title, key_of[each.id]) for each in FEATURES),
-            (self._link(each, each.title) for each in FEATURES),
-            (self._link(each, key=key_of[each.id]) for each in FEATURES),
-            (self._link(each) for each in FEATURES if each.id == self._current),
-        )
-        self._lines = tuple(Content.from_markup("  ".join(filter(None, links))) for links in lines)
-        self.refresh()
-
-    def render(self) -> Content:
-        n_columns = self.content_size.width
-        return next((line for line in self._lines if line.cell_length <= n_columns), self._lines[-1])
-
-    def on_resize(self) -> None:
-        self.refresh()
-
-    def _link(self, feature: Feature, title: str = "", key: str = "") -> str:
-        """Return a feature as markup, or an empty text where neither its title nor its key is shown."""
-        if feature.id == self._current:
-            return f"[reverse] {feature.title} [/reverse]"
-        shown = f"[dim]{key.upper()}[/dim]" if key else ""
-        link = f"[@click=screen.command('go-{feature.id}')]{title or shown}[/]" if title or shown else ""
-        return f"{link} {shown}" if title and shown else link
-
-
-class KeyBar(Footer):
-    """The keys at the bottom. Textual's footer makes all of them anew whenever the focus changes, three times while a
-    screen opens: a third of the time that takes."""
-
-    _shown: tuple[object, ...] = ()
-
-    async def recompose(self) -> None:
-        active = self.screen.active_bindings.values()
-        shown = tuple((each.binding, each.enabled, each.tooltip) for each in active if each.binding.show)
-        if shown != self._shown:
-            self._shown = shown
-            await super().recompose()
-
-
 class FeatureScreen(CommandScreen):
-    """A feature except the chat: a navigation bar at the top, keys at the bottom, Esc back to the chat. A subclass
+    """A feature except the chat: where one is at the top, keys at the bottom, Esc back to the chat. A subclass
     defines FEATURE, TABLE with its bindings, `body`, and a CSS_PATH that starts with FEATURE_CSS: Textual does not
     inherit CSS_PATH."""
 
@@ -164,12 +113,18 @@ class FeatureScreen(CommandScreen):
     ]
 
     def compose(self) -> ComposeResult:
-        yield NavigationBar(self.FEATURE, self.app_context.settings_controller.keys)
+        yield ScreenHeader(self.FEATURE, self.app_context.settings_controller.keys)
         yield from self.body()
-        yield KeyBar(compact=True, show_command_palette=False)
+        yield KeyBar()
 
     def on_screen_resume(self) -> None:
-        self.query_one(NavigationBar).show(self.app_context.settings_controller.keys)
+        header = self.query_one(ScreenHeader)
+        header.show_keys(self.app_context.settings_controller.keys)
+        self.show_facts(header)
+
+    def show_facts(self, header: ScreenHeader) -> None:
+        """Show what matters on this screen at the right of its header: the model, unless a subclass knows better."""
+        header.show_model(self.app_context.connection.state)
 
     def body(self) -> Iterable[Widget]:
         """Yield the widgets between the bar and the keys."""

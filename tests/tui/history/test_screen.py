@@ -102,9 +102,9 @@ async def test_letters_are_text_in_the_search_which_escape_empties_before_it_goe
     keep(store, "Dinner")
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
-        await user.sees("Dinner", "Rename")
+        await user.sees("Dinner", "r rename")
         await user.presses("slash")
-        await user.no_longer_sees("Rename")
+        await user.no_longer_sees("r rename")
         await user.types("pad")
         await user.sees("pad", "No chat matches.")
         await user.presses("escape")

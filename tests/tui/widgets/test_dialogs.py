@@ -1,4 +1,4 @@
-"""The help screen, the field of a question, and the bar of features."""
+"""The help screen, and the field of a question."""
 
 from __future__ import annotations
 
@@ -40,27 +40,3 @@ async def test_a_question_with_a_long_explanation_keeps_its_field_in_sight(open_
         await user.presses("enter")
         await user.sees("nothing is")
         assert "typed" in user.screen_text.replace("called typed", "")
-
-
-@pytest.mark.parametrize(
-    ("n_columns", "line"),
-    [
-        (80, "Chat  Chats F5  Models F6  Plan F7   Jobs   Metrics F9  Settings F10  Log"),
-        (60, "Chat  Chats  Models  Plan   Jobs   Metrics  Settings  Log"),
-        (40, "F5  F6  F7   Jobs   F9  F10"),
-        (20, "Jobs"),
-    ],
-)
-async def test_the_features_take_one_row_at_any_width(open_app, n_columns, line):
-    async with open_app(ScriptedClient(), size=(n_columns, 6)) as user:
-        await user.presses("f8")
-        await user.sees("No jobs.")
-        assert user.screen_text.split("\n")[0].strip() == line
-
-
-async def test_the_features_are_written_again_for_another_width(open_app):
-    async with open_app(ScriptedClient(), size=(40, 20)) as user:
-        await user.presses("f8")
-        await user.sees("F7   Jobs   F9")
-        await user.pilot.resize_terminal(100, 20)
-        await user.sees("Plan F7   Jobs   Metrics F9")

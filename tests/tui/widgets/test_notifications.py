@@ -41,7 +41,7 @@ async def test_a_long_notification_takes_one_row_above_the_prompt_and_covers_no_
 async def test_a_notification_on_another_screen_is_the_row_above_its_keys(open_app, size):
     async with open_app(client_with_models(), size=size) as user:
         await user.presses("f8")
-        await user.sees("Jobs", "esc Chat")
+        await user.sees("Jobs", "f1 help")
         user.app.screen.warn(LONG)
         await user.sees("! The m")
         assert _row_of(user, "! The m") == size[1] - 2

@@ -1,0 +1,87 @@
+"""Figures in people's words, the same on every screen: moments, durations, counts of tokens, speeds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from pathlib import PurePath
+
+from rich.cells import cell_len, set_cell_size
+
+from app.library.local.model_files import id_of
+
+_MODEL_END_CELLS = 10
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+_WORDED_TPS = 10.0  # from here on a whole number says it
+
+
+def relative_time(then: datetime, now: datetime) -> str:
+    """Return when something was: "now", "2 min", "3 h", "yesterday", "Tue", "12 Nov", "12 Nov 2025". Both moments have
+    a time zone, that of `now` decides on the days. A moment to come, of a clock that was set back, is "now"."""
+    then = then.astimezone(now.tzinfo)
+    age_s = (now - then).total_seconds()
+    if age_s < _MINUTE_S:
+        return "now"
+    if age_s < _HOUR_S:
+        return f"{age_s // _MINUTE_S:.0f} min"
+    n_days = (now.date() - then.date()).days
+    if n_days == 0:
+        return f"{age_s // _HOUR_S:.0f} h"
+    if n_days == 1:
+        return "yesterday"
+    if n_days < 7:
+        return f"{then:%a}"
+    return f"{then.day} {then:%b}" if then.year == now.year else f"{then.day} {then:%b %Y}"
+
+
+def day_heading(then: datetime, now: datetime) -> str:
+    """Return the heading that a list puts over a moment: "Today", "Yesterday", "This week", "November", "2025"."""
+    then = then.astimezone(now.tzinfo)
+    n_days = (now.date() - then.date()).days
+    if n_days < 1:
+        return "Today"
+    if n_days == 1:
+        return "Yesterday"
+    if then.date() > now.date() - timedelta(days=7):
+        return "This week"
+    return f"{then:%B}" if then.year == now.year else f"{then.year}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration, such as "45 s", "3 min" or "2.5 h"."""
+    if seconds < _MINUTE_S:
+        return f"{max(1, round(seconds))} s"
+    if seconds < _HOUR_S:
+        return f"{round(seconds / _MINUTE_S)} min"
+    return f"{seconds / _HOUR_S:.1f} h" if seconds < _DAY_S else f"{seconds / _DAY_S:.0f} days"
+
+
+def short_count(n: int) -> str:
+    """Return a count such as "512", "2.1k" or "128k": thousands, as sizes of contexts are written (8,192 is "8k")."""
+    if n < 1000:
+        return str(n)
+    thousands = n / 1024 if n % 1024 == 0 else n / 1000
+    return f"{thousands:.0f}k" if thousands >= 10 or thousands == int(thousands) else f"{thousands:.1f}k"
+
+
+def speed_words(tps: float) -> str:
+    """Return a speed as people read it: "12 tokens a second", "0.7 tokens a second"."""
+    shown = f"{tps:.0f}" if tps >= _WORDED_TPS else f"{tps:.1f}".removesuffix(".0")
+    return f"{shown} token{'' if shown == '1' else 's'} a second"
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun: "1 chat", "1,200 chats"."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def model_label(model: str, n_cells: int) -> str:
+    """Return the name that a model's list shows, also for a path, in at most `n_cells`: of a long one the beginning,
+    and the end with its size and type."""
+    path = PurePath(model)
+    name = id_of(path.name) if path.is_absolute() else model
+    if cell_len(name) <= n_cells:
+        return name
+    end = name[-1:]
+    while cell_len(end) < min(_MODEL_END_CELLS, n_cells // 2):
+        end = name[-len(end) - 1 :]
+    return f"{set_cell_size(name, max(n_cells - cell_len(end) - 1, 0)).rstrip()}…{end}"
