@@ -12,9 +12,9 @@ from dataclasses import replace
 
 from app.chat.branches import UNSAVED_ID, RemovedMessages
 from app.chat.conversation import Message, MessageContent, placed
-from app.chat.events import Added, ChatEvent, Events, Failed, Paused
+from app.chat.events import Added, Changed, ChatEvent, Events, Failed, Note, Paused
 from app.chat.repository import AnswerTarget
-from app.chat.rounds import pause_after, rounds_of, run_calls
+from app.chat.rounds import RoundLimitError, pause_after, rounds_of, run_calls
 from app.chat.state import ChatState
 from app.chat.stream import answer
 from app.chat.summaries import is_near, make_room
@@ -55,6 +55,34 @@ async def ask_again(chat: ChatState, question: Message) -> Events:
     async with aclosing(exchange(chat, AnswerTarget(leaf_id, chat.model))) as events:
         async for event in events:
             yield event
+
+
+async def compare(chat: ChatState, target: AnswerTarget) -> Events:
+    """Answer with another model beside the shown branch, which ends with the new answer. If that fails or is stopped,
+    the chat goes on where it was; of an answer without a word not even a version is left."""
+    conversation, former_leaf_id, known = chat.conversation, chat.conversation.leaf_id, set(chat.conversation.messages)
+    refusal = ""
+    try:
+        async with aclosing(exchange(chat, target)) as events:
+            async for event in events:
+                yield event
+    finally:
+        error = conversation.errors.get(conversation.leaf_id or UNSAVED_ID)
+        is_paused = isinstance(error, RoundLimitError)  # then Ctrl+G goes on with the calls of the new answer
+        begun = [message for message in conversation.branch if message.id not in known]
+        if begun and not conversation.is_answered and not is_paused:
+            is_blank = not any(message.content or message.reasoning or message.calls for message in begun)
+            conversation.compared_id = None if is_blank else begun[0].id
+            refusal = f"{target.model} gave no answer. {error}" if is_blank and error is not None else ""
+            try:
+                if is_blank:
+                    await remove(chat, begun[0].id)
+                conversation.leaf_id = former_leaf_id
+                await chat.stored.show(former_leaf_id)
+            except StorageError as unsaved:
+                chat.fail(conversation.leaf_id or UNSAVED_ID, unsaved)
+            chat.measure_branch()
+    yield Note(refusal) if refusal else Changed()
 
 
 async def go_on(chat: ChatState, unfinished: Message) -> Events:

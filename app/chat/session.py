@@ -16,7 +16,7 @@ from app.chat.branches import UNSAVED_ID, RemovedMessages
 from app.chat.compaction import TOKENS_AFTER, AutoCompaction, estimated_tokens
 from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
 from app.chat.events import Changed, ChatEvent, Events
-from app.chat.exchange import ask, ask_again, exchange, go_on, remove
+from app.chat.exchange import ask, ask_again, compare, go_on, remove
 from app.chat.repository import AnswerTarget, OpenedChat
 from app.chat.sampling_options import template_of
 from app.chat.state import ChatState, Clock
@@ -132,7 +132,7 @@ class OpenChat(ChatState):
         followed = self.conversation.branch[self.conversation.branch.index(question) :]
         first = next(message for message in followed if message.role == "assistant")  # others follow its calls
         self.conversation.compare_last(first.id)
-        self._start(exchange(self, AnswerTarget(first.parent_id, model, is_other=True)))
+        self._start(compare(self, AnswerTarget(first.parent_id, model, is_other=True)))
         return True
 
     async def wait(self) -> None:

@@ -100,6 +100,45 @@ async def test_a_comparison_that_fails_shows_the_error_beside_the_first_answer(o
         await user.sees("The guide's answer.", "It died.", "incomplete", "guide · ready")
 
 
+async def test_after_a_comparison_that_failed_or_was_stopped_the_chat_goes_on_with_the_answer_before(
+    open_app, tmp_path
+):
+    died = EngineError("It died.", "Ask again.")
+    client = _client(
+        FIRST,
+        ScriptedReply(ending=died),
+        ScriptedReply(deltas=("Half",), ending=died),
+        ScriptedReply(deltas=("Quarter",), pause_after=1),
+        SECOND,
+    )
+    async with (
+        SqliteChatRepository(tmp_path) as repository,
+        open_app(client, size=(120, 40), repository=repository) as user,
+    ):
+        await user.asks("hello")
+        await user.sees("The guide's answer.", "guide · ready")
+        await user.asks("/compare qwen")
+        await user.sees(f"{QWEN} gave no answer. It died. Ask again.", "The guide's answer.", "guide · ready")
+        assert "2/2 ›" not in user.screen_text
+        await user.asks("/compare qwen")
+        await user.sees("Half", "incomplete", "‹ 1/2 ›", "guide · ready")
+        await user.asks("/compare qwen")
+        await user.sees("Quarter")
+        await user.presses("escape")
+        await user.sees("‹ 1/3 ›", "stopped", "guide · ready")
+        await user.asks("and now?")
+        await user.sees("Another answer.")
+    assert [message.content for message in client.requests[-1]] == ["hello", "The guide's answer.", "and now?"]
+    with ChatStore(tmp_path) as store:
+        messages = store.messages.of(store.chats.latest().id)
+    assert [message.content for message in messages if message.role == "assistant"] == [
+        "The guide's answer.",
+        "Half",
+        "Quarter",
+        "Another answer.",
+    ]
+
+
 async def test_comparing_says_what_it_needs(open_app):
     client = _client(FIRST)
     async with open_app(client) as user:

@@ -24,6 +24,7 @@ from app.chat.compaction import NO_SUMMARY
 from app.chat.conversation import Attachment, MediaFile, Role
 from app.chat.state import format_reasoning
 from app.common.terminal import printable, printable_line
+from quantizer.system.errors import UserError
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
@@ -96,8 +97,8 @@ class MessageView(Vertical, can_focus=True):
                 for entry in self._versions():
                     yield AnswerView(entry)
         yield MessageBar()
-        if self.entry.error is not None:
-            yield ErrorPanel(self.entry.error, has_text=_has_answer(self.entry))
+        if failed := _failed(self.entry):
+            yield ErrorPanel(failed[1], has_text=_has_answer(failed[0]))
 
     def on_mount(self) -> None:
         self._show_bar()
@@ -155,7 +156,7 @@ class MessageView(Vertical, can_focus=True):
 
     async def show(self, entry: TranscriptEntry) -> None:
         """Show the versions and the ending of the message; its text is unchanged."""
-        had_error, former, self.entry = self.entry.error is not None, self.entry.beside, entry
+        had_error, former, self.entry = bool(_failed(self.entry)), self.entry.beside, entry
         ids = [version and version.message.id for version in (former, entry.beside)]
         if ids[0] != ids[1]:
             await self.recompose()
@@ -167,9 +168,10 @@ class MessageView(Vertical, can_focus=True):
             await answer.show(version)
         for call in self.query(ToolCallView):
             call.show(entry)
-        if entry.error is not None and not had_error:
-            await self.mount(ErrorPanel(entry.error, has_text=_has_answer(entry)))
-        elif entry.error is None and had_error:
+        failed = _failed(entry)
+        if failed and not had_error:
+            await self.mount(ErrorPanel(failed[1], has_text=_has_answer(failed[0])))
+        elif not failed and had_error:
             await self.query(ErrorPanel).remove()
         self._show_bar()
 
@@ -413,6 +415,12 @@ def summary_line(entry: TranscriptEntry) -> str:
 
 def _link(command: str, words: str) -> str:
     return f"[@click=screen.click('{command}')]{words}[/]"
+
+
+def _failed(entry: TranscriptEntry) -> tuple[TranscriptEntry, UserError] | None:
+    """Return which of the versions on the screen failed, with its error; None if none did."""
+    versions = (entry, entry.beside) if entry.beside else (entry,)
+    return next(((version, version.error) for version in versions if version.error is not None), None)
 
 
 def _has_answer(entry: TranscriptEntry) -> bool:
