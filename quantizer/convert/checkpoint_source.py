@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,13 @@ from quantizer.convert.source_model import FileTensor, SourceModel, SourceTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, file_bytes, planned_header
 from quantizer.gguf.hyperparameters import hyperparameter
+from quantizer.gguf.sampling_keys import (
+    GENERATION_CONFIG,
+    NOTHING_STATED,
+    StatedSampling,
+    sampling_entries,
+    sampling_of_config,
+)
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.gguf.validation import validate_gguf
 from quantizer.mix.type_rules import ModelShape, allows_quantization
@@ -71,13 +78,14 @@ def open_checkpoint(
             modules = read_embedding_modules(folder, config, architecture.dense_modules)
         words, vocabulary = [token.text for token in own.tokens], vocabulary_entries(own)
     tensors = {**map_tensors({**checkpoint.tensors, **modules.tensors}, config, architecture), **more}
-    name = folder.resolve().name
+    name, sampling = folder.resolve().name, _stated_sampling(folder)
     of_modules = (Hyperparameter(key, "u32", number) for key, number in modules.numbers.items())
     rows = {row.key: row for row in (*of_modules, *architecture.hyperparameters)}  # the table's own have priority
     return SourceModel(
         name,
         (
             *general_entries(name, folder, architecture.gguf_name, tensors.values(), set(words)),
+            *sampling_entries(sampling),
             *_hyperparameter_entries(architecture, config, rows.values()),
             *vocabulary,
             *layer_number_entries(checkpoint.tensors, config, architecture),
@@ -96,9 +104,18 @@ def open_checkpoint(
         },
         (*(file for file in files_of(folder) if file.name not in pending), *(target.inputs if target else ())),
         keeps_quantized=True,
-        warnings=(*architecture.approximations(config), *_unknown_towers(checkpoint, architecture)),
+        warnings=(
+            *architecture.approximations(config),
+            *_unknown_towers(checkpoint, architecture),
+            *(f"A sampling option is left out: {what}." for what in sampling.ignored),
+        ),
         identities=tuple(f"{name} {file.identity}" for name, file in pending.items()),
     )
+
+
+def _stated_sampling(folder: Path) -> StatedSampling:
+    path = folder / GENERATION_CONFIG
+    return sampling_of_config(read_object(path)) if path.exists() else NOTHING_STATED
 
 
 def _unknown_towers(checkpoint: Checkpoint, architecture: Architecture) -> Iterator[str]:
@@ -195,6 +212,9 @@ def general_entries(
         card = gguf.Metadata.load(None, folder, None, n_parameters)
     except Exception as error:  # whatever YAML and a stranger's model card may raise
         raise CheckpointError(f"The model card of {name} cannot be read: {error}.", "Repair README.md.") from error
+    for each in fields(card):  # gguf takes them from generation_config.json as they are
+        if each.name.startswith("sampling_"):
+            setattr(card, each.name, None)
     card.name = card.name or name
     if not _PHI_TOKENS.issubset(words):
         card.name = _PHI.sub("Phi 3", card.name)
