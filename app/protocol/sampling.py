@@ -1,4 +1,5 @@
-"""The sampling options: names, types, defaults and ranges, declared once for the engine, the HTTP bodies and chats.
+"""The sampling options: names, types, defaults and ranges, declared once for the engine, the HTTP bodies and chats; and
+what a model is sampled with where a request does not say it, with who decided that.
 
 Names and defaults are llama-server's. Independent of how a token is sampled.
 """
@@ -6,8 +7,9 @@ Names and defaults are llama-server's. Independent of how a token is sampled.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Annotated, get_args, get_type_hints
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, TypeAlias, get_args, get_type_hints
 
 from annotated_types import Interval
 
@@ -84,3 +86,57 @@ NUMBER_RANGES: dict[str, tuple[float, float]] = {
 SAMPLER_DESCRIPTIONS: dict[str, str] = {name: notes[-1] for name, (_, notes) in _HINTS.items()}
 # The names that differ in requests over HTTP: there they are llama-server's.
 HTTP_NAMES = {"penalty_last_n": "repeat_last_n"}
+
+# Who decided a default: the recipe of a model (Ollama's parameters too), its GGUF, its maker's generation_config.json
+# from the hub, the catalogue, or nobody but us. The first that states an option decides it.
+SamplingOrigin: TypeAlias = Literal["recipe", "model", "hub", "catalogue", "localllm"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingDefault:
+    """The value of an option where a request has none, and whose it is."""
+
+    value: int | float
+    origin: SamplingOrigin
+
+    @property
+    def words(self) -> str:
+        return f"{self.value:g} · {self.origin}"
+
+
+def _our_options() -> dict[str, SamplingDefault]:
+    unsaid = SamplingOptions()
+    return {name: SamplingDefault(getattr(unsaid, name), "localllm") for name in NUMBER_TYPES}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSampling:
+    """How a model is sampled where a request does not say it: every numeric option of SamplingOptions by its name.
+    `ignored` says which statements made no sense and were left out."""
+
+    options: Mapping[str, SamplingDefault] = field(default_factory=_our_options)
+    ignored: tuple[str, ...] = ()
+
+    @property
+    def stated(self) -> dict[str, int | float]:
+        """The options that others than us decided."""
+        return {name: each.value for name, each in self.options.items() if each.origin != "localllm"}
+
+    @property
+    def words(self) -> str:
+        """The options that others than us decided, in one line."""
+        stated = {name: each for name, each in self.options.items() if each.origin != "localllm"}
+        return ", ".join(f"{name} {each.value:g} ({each.origin})" for name, each in stated.items())
+
+
+OUR_SAMPLING = ModelSampling()
+
+
+def model_sampling(
+    layers: Sequence[tuple[SamplingOrigin, Mapping[str, int | float]]], ignored: tuple[str, ...] = ()
+) -> ModelSampling:
+    """Return the sampling of a model by `layers`, the first of which decides an option that it states."""
+    options = dict(OUR_SAMPLING.options)
+    for origin, stated in reversed(layers):
+        options |= {name: SamplingDefault(value, origin) for name, value in stated.items() if name in NUMBER_TYPES}
+    return ModelSampling(options, ignored)

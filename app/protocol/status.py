@@ -7,6 +7,7 @@ from typing import Literal
 
 from app.protocol.library import ModelState
 from app.protocol.plan import Plan
+from app.protocol.sampling import ModelSampling
 from quantizer.system.errors import ErrorInfo
 
 
@@ -99,7 +100,8 @@ class ModelStatus:
     `shares_with` are other names of its file that use the same engine: its figures are theirs too. `settings` are what
     a loaded model runs with, empty for any other. It `sees` pictures and `hears` sounds; None is unknown. The context
     of one that `can_grow` becomes longer than `n_ctx` where a prompt needs it, if there is memory. `threads` compute
-    now, fewer than it was loaded with where the machine is busy; None where their number is fixed.
+    now, fewer than it was loaded with where the machine is busy; None where their number is fixed. `sampling` is what a
+    request is sampled with that does not say it; None is unknown.
     """
 
     id: str
@@ -121,6 +123,7 @@ class ModelStatus:
     hears: bool | None = None
     can_grow: bool = False
     threads: ThreadUse | None = None
+    sampling: ModelSampling | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

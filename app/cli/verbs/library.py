@@ -121,14 +121,16 @@ def _line(name: str, width: int, cells: Sequence[str]) -> str:
 @options("wants_json")
 def show(model: str, *, wants_template: bool, wants_json: bool) -> None:
     """Show the metadata of MODEL: guide, a path to a GGUF, or a name from `localllm ls --external`."""
+    from app.library.external import recipe_of
     from app.library.local.model_record import describe_model, template_changes
     from app.library.local.resolve import resolve
     from quantizer.gguf.validation import validate_gguf
 
     settings = load_settings()
-    header = validate_gguf(resolve(model, settings).path)
+    ref = resolve(model, settings)
+    header, recipe = validate_gguf(ref.path), recipe_of(ref)
     with open_index(settings.cache_dir) as index:
-        described = describe_model(header, index, settings.cache_dir)
+        described = describe_model(header, index, settings.cache_dir, recipe)
     if wants_json:
         print_json(described)
     elif wants_template:

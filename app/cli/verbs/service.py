@@ -184,6 +184,8 @@ def ps(wants_json: bool) -> None:
             if model.threads is not None and model.threads.words:
                 print_lines([f"  busy machine: {model.threads.words}"])
             print_lines(f"  {setting.words}" for setting in model.settings)
+            if model.sampling is not None and model.sampling.words:
+                print_lines([f"  sampling: {model.sampling.words}"])
 
 
 @click.group(invoke_without_command=True, epilog="Example: localllm key new laptop --scope infer")

@@ -229,6 +229,11 @@ def id_of(file_name: str, repo: str = "") -> str:
     return f"{_cleaned(name[: size.start()]).lower()}:{'-'.join(filter(None, tag))}"
 
 
+def name_without_quant(name: str) -> str:
+    """Return the name of a model in that of its file or repository, without the quantization and the format."""
+    return _ENDS_WITH_QUANT.sub("", _FORMAT.sub("", name))
+
+
 def ids_of(
     models: Iterable[tuple[Path, str]], since_ns: Callable[[Path], int], taken: Collection[str] = ()
 ) -> dict[Path, str]:

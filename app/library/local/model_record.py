@@ -18,7 +18,10 @@ from app.engine.tuning.tune_results import SpeedMeasurement, best_measurement
 from app.library.external import hugging_face_snapshots
 from app.library.local.index import Index, expected_sha256, full_model_info
 from app.library.local.model_files import parts_of
+from app.library.local.model_sampling import read_model_sampling
 from app.library.local.projectors import FoundProjector, find_projector
+from app.library.local.recipe import NO_RECIPE, Recipe
+from app.protocol.sampling import OUR_SAMPLING, ModelSampling
 from offload.footprint.auxiliary_models import PlannedProjector
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.gguf.header import Header
@@ -51,9 +54,10 @@ class TemplateBase:
 class ModelDescription(ModelInfo):
     """The facts of a model's files, this machine's records of it, and both as printable `rows`. `sha256` has one hash,
     if known, for each of `files`. `template_base` is None where the model's base is not on this machine. `tuned` is the
-    fastest setting measured here. `source` is the package that it was pulled from, "" for another model. With the file
-    `projector`, of `projector_type`, it sees or hears; the tokens are those of a picture of 1024 × 1024 pixels, the
-    most that any picture takes, and those of 30 seconds of sound."""
+    fastest setting measured here; `sampling` is how it is sampled where a request does not say it. `source` is the
+    package that it was pulled from, "" for another model. With the file `projector`, of `projector_type`, it sees or
+    hears; the tokens are those of a picture of 1024 × 1024 pixels, the most that any picture takes, and those of 30
+    seconds of sound."""
 
     sees: bool = False
     hears: bool = False
@@ -68,12 +72,13 @@ class ModelDescription(ModelInfo):
     template_base: TemplateBase | None
     tuned: SpeedMeasurement | None
     source: str = ""
+    sampling: ModelSampling = OUR_SAMPLING
     rows: tuple[tuple[str, str], ...] = ()
 
 
-def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescription:
-    """Return the value of `localllm show --json` for the model whose first or only file has `header`. Raises
-    ModelFileError when another file is invalid, StorageError."""
+def describe_model(header: Header, index: Index, cache_dir: Path, recipe: Recipe = NO_RECIPE) -> ModelDescription:
+    """Return the value of `localllm show --json` for the model with `recipe` whose first or only file has `header`.
+    Raises ModelFileError when another file is invalid, StorageError."""
     info, base, files = full_model_info(header), base_template(header), parts_of(header.path)
     described = ModelDescription(
         **{item.name: getattr(info, item.name) for item in fields(ModelInfo)},
@@ -84,6 +89,7 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         # Without measurements the file is not hashed, which the search for them begins with.
         tuned=best_measurement(header, cache_dir) if is_file(cache_dir / "tune.json") else None,
         source=_source(index.origin(files[0])),
+        sampling=read_model_sampling(header, recipe),
     )
     found = find_projector(header)
     if found.projector is not None:
@@ -103,6 +109,8 @@ def describe_model(header: Header, index: Index, cache_dir: Path) -> ModelDescri
         ("template's base", _comparison(header, base)),
         *_projector_rows(described, found),
         ("tuned", _speeds(described.tuned) if described.tuned else ""),
+        ("sampling", described.sampling.words or "this program's own: the model states none"),
+        *(("sampling left out", what) for what in described.sampling.ignored),
         ("source", described.source),
     )
     for path, sha256 in zip(described.files, described.sha256, strict=True):

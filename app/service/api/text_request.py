@@ -1,7 +1,7 @@
 """The request fields for text that dialects share, under llama-server's names, and the engine request made of them.
 
-Sampling options, how llama-server writes values that the engine writes otherwise, the forms of a `prompt`, and which
-parameter of a model's recipe is the default of which field. Source: llama-server's README.
+Sampling options, how llama-server writes values that the engine writes otherwise, the forms of a `prompt`, and how a
+model's own sampling and its recipe fill the fields that are not given. Source: llama-server's README.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, c
 
 from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.request import IN_MEMORY, Request, SamplingParams
-from app.library.local.recipe import Recipe
 from app.protocol.errors import RequestError
 from app.protocol.sampling import HTTP_NAMES, NUMBER_TYPES
 from app.service.api.fields import Body, TokenIds
 from app.service.generation.media import Medium, PromptMedia
+from app.service.models.model_file import ModelFile
 from app.service.models.served_model import ServedModel
 from app.settings.private_files import conversation_name
 
@@ -209,12 +209,13 @@ def parse_parameters(parameters: Mapping[str, Any]) -> OptionsBody:
     return options
 
 
-def with_recipe_defaults(body: AnyBody, recipe: Recipe) -> AnyBody:
-    """Return `body` with the parameters of `recipe` in fields that are not given. Raises as `parse_parameters`."""
-    if not recipe.parameters:
-        return body
-    options = parse_parameters(recipe.parameters)
-    defaults = {name: getattr(options, name) for name in SamplingBody.model_fields if name != "stop"}
+def with_model_defaults(body: AnyBody, file: ModelFile) -> AnyBody:
+    """Return `body` with the sampling of the model `file`, and the other parameters of its recipe, in fields that are
+    not given. Raises as `parse_parameters`."""
+    options = parse_parameters(file.recipe.parameters) if file.recipe.parameters else OptionsBody()
+    defaults: dict[str, Any] = {HTTP_NAMES.get(name, name): value for name, value in file.sampling.stated.items()}
+    own = {name: getattr(options, name) for name in SamplingBody.model_fields if name != "stop"}
+    defaults |= {name: value for name, value in own.items() if value is not None}
     defaults["num_keep"] = defaults["n_keep"] = options.num_keep
     defaults |= _for_first(body, _STOPS, [*options.stop_strings()] or None)
     defaults |= _for_first(body, _LIMITS, None if options.num_predict in NO_LIMITS else options.num_predict)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.common.event_log import log_event
-from app.library.external import find_external_models, weights_of
+from app.library.external import find_external_models, recipe_of, weights_of
 from app.library.local.index import Index, LibraryEntry, forget_missing, list_entries, read_entry
 from app.library.local.model_files import ModelRef
 from app.library.local.model_record import ModelDescription, describe_model
@@ -135,9 +135,10 @@ class LibraryService:
         """Return the description of a model's files. Raises ModelFileError."""
         from quantizer.gguf.validation import validate_gguf
 
-        header = validate_gguf(resolve(name, self._settings).path)
+        ref = resolve(name, self._settings)
+        header, recipe = validate_gguf(ref.path), recipe_of(ref)
         with Index(self._settings.cache_dir) as index:
-            return describe_model(header, index, self._settings.cache_dir)
+            return describe_model(header, index, self._settings.cache_dir, recipe)
 
     @in_thread
     def types(self, name: str) -> list[TypeChoice]:

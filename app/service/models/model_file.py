@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias
 
 from app.library.external import adapters_of, recipe_of, recipe_stamp, weights_of
 from app.library.local.model_files import FileIdentity, ModelRef, identity_of
+from app.library.local.model_sampling import read_model_sampling, sampling_stamp
 from app.library.local.projectors import (
     NOTHING_FOUND,
     FoundProjector,
@@ -29,6 +30,7 @@ from app.library.local.projectors import (
 )
 from app.library.local.recipe import NO_RECIPE, Recipe
 from app.library.local.resolve import absolute, available, find_by_name, resolve
+from app.protocol.sampling import OUR_SAMPLING, ModelSampling
 from app.service.threads import in_thread
 from app.settings.settings import NO_DRAFT, Settings
 from quantizer.gguf.adapters import read_control_vector, validate_adapter
@@ -76,8 +78,9 @@ class ModelFile:
     """A valid model. `chat_template` is that of its `recipe` if it was made of another model, or its own, or empty;
     `tool_template` its own for chats with tools, or empty.
 
-    `infill` are the tokens for filling in the middle, None for a model that cannot. `identity` is the same for all
-    names of the file. With its `projector`, if it has one, it `sees` pictures or `hears` sounds.
+    `infill` are the tokens for filling in the middle, None for a model that cannot. `sampling` is how it is sampled
+    where a request does not say it. `identity` is the same for all names of the file. With its `projector`, if it has
+    one, it `sees` pictures or `hears` sounds.
     """
 
     chat_template: str
@@ -87,13 +90,16 @@ class ModelFile:
     n_bytes: int
     infill: InfillTokens | None = None
     task: ModelTask = "text"
+    sampling: ModelSampling = OUR_SAMPLING
     recipe: Recipe = NO_RECIPE
     identity: FileIdentity = ()
     projector: FoundProjector = NOTHING_FOUND
-    # What differs once another file may be its projector, Ollama has other weights for it, or its recipe changed.
+    # What differs once another file may be its projector, Ollama has other weights for it, or its recipe or the
+    # sampling beside it changed.
     projectors: str = ""
     weights: tuple[str, ...] = ()
     recipe_stamp: str = ""
+    sampling_stamp: str = ""
     tool_template: str = ""
 
     @property
@@ -127,6 +133,7 @@ def read_model_file(path: Path, projector: str = "", manifest: Path | None = Non
     ref = ModelRef(path.stem, path, manifest=manifest)
     # Before reading: a change in between is detected next time.
     projectors, weights, stamp = projector_stamp(path), weights_of(ref), recipe_stamp(ref)
+    beside = sampling_stamp(path)
     header, recipe = validate_gguf(path), recipe_of(ref)
     check_answers(header, needs_tokenizer=True)
     return ModelFile(
@@ -138,12 +145,14 @@ def read_model_file(path: Path, projector: str = "", manifest: Path | None = Non
         n_bytes=header.file_bytes,
         infill=infill_tokens_of(header),
         task=_task(header),
+        sampling=read_model_sampling(header, recipe),
         recipe=recipe,
         identity=identity_of(path),
         projector=choose_projector(header, projector),
         projectors=projectors,
         weights=weights,
         recipe_stamp=stamp,
+        sampling_stamp=beside,
     )
 
 
@@ -157,14 +166,20 @@ def is_current(ref: ModelRef, file: ModelFile) -> bool:
 
 
 def with_current_recipe(ref: ModelRef, file: ModelFile) -> ModelFile:
-    """Return `file`, with its recipe read again if that changed; a removed manifest changes nothing. Raises
-    ModelFileError for a recipe that cannot be read."""
-    stamp = recipe_stamp(ref)
-    if stamp == file.recipe_stamp or (ref.manifest and not stamp):
+    """Return `file`, with its recipe and its sampling read again if these changed; a removed manifest changes nothing.
+    Raises ModelFileError for a recipe that cannot be read."""
+    stamp, beside = recipe_stamp(ref), sampling_stamp(ref.path)
+    if (stamp, beside) == (file.recipe_stamp, file.sampling_stamp) or (ref.manifest and not stamp):
         return file
-    recipe = recipe_of(ref)
-    template = recipe.template or validate_gguf(ref.path).text(_TEMPLATE)
-    return replace(file, recipe=recipe, chat_template=template, recipe_stamp=stamp)
+    header, recipe = validate_gguf(ref.path), recipe_of(ref)
+    return replace(
+        file,
+        recipe=recipe,
+        chat_template=recipe.template or header.text(_TEMPLATE),
+        sampling=read_model_sampling(header, recipe),
+        recipe_stamp=stamp,
+        sampling_stamp=beside,
+    )
 
 
 def _task(header: Header) -> ModelTask:
@@ -299,8 +314,9 @@ def _scale(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """A valid file: its model info, its metadata without lists and the chat template, and that template. `identity` are
-    64 hexadecimal digits that change with the file's name, size or time."""
+    """A valid file: its model info, its metadata without lists, NaN and the chat template, and that template.
+    `identity` are 64 hexadecimal digits that change with the file's name, size or time; `sampling` is that of the model
+    without a recipe."""
 
     info: ModelInfo
     metadata: Mapping[str, Scalar | str]
@@ -308,6 +324,7 @@ class FileFacts:
     modified_s: float
     identity: str
     senses: Senses = TEXT_ONLY
+    sampling: ModelSampling = OUR_SAMPLING
 
     @property
     def only_embeds(self) -> bool:
@@ -319,14 +336,19 @@ def read_facts(path: Path, projector: str = "") -> FileFacts:
     stat = path.stat()
     header = validate_gguf(path)
     found = choose_projector(header, projector)
-    metadata = header.metadata.items()
+    metadata: dict[str, Scalar | str] = {}
+    for key, value in header.metadata.items():
+        is_sayable = not isinstance(value, float) or math.isfinite(value)  # JSON has no NaN
+        if not isinstance(value, ArrayRef) and key != _TEMPLATE and is_sayable:
+            metadata[key] = value
     return FileFacts(
         info=read_model_info(header),
-        metadata={key: value for key, value in metadata if not isinstance(value, ArrayRef) and key != _TEMPLATE},
+        metadata=metadata,
         chat_template=header.text(_TEMPLATE),
         modified_s=stat.st_mtime,
         identity=hashlib.sha256(repr((header.path.name, stat.st_size, stat.st_mtime_ns)).encode()).hexdigest(),
         senses=Senses(found.sees, found.hears),
+        sampling=read_model_sampling(header, NO_RECIPE),
     )
 
 
@@ -336,7 +358,7 @@ class ModelCatalog:
     def __init__(self, settings: Settings, opened: Callable[[], Sequence[ModelRef]]) -> None:
         self._settings = settings
         self._opened = opened
-        self._facts: dict[Path, tuple[tuple[int, int, str], FileFacts]] = {}
+        self._facts: dict[Path, tuple[tuple[int, int, str, str], FileFacts]] = {}
 
     async def list_models(self) -> tuple[ModelRef, ...]:
         """Return every model that a request may name: the opened ones first, then the installed ones."""
@@ -364,7 +386,7 @@ class ModelCatalog:
         """Return the facts in the file of `ref`, read again when it or its projector changed. Raises ModelFileError."""
         with explained(f"{ref.path.name} cannot be read", "Name another model.", ModelFileError):
             stat = ref.path.stat()
-        version = (stat.st_size, stat.st_mtime_ns, projector_stamp(ref.path))
+        version = (stat.st_size, stat.st_mtime_ns, projector_stamp(ref.path), sampling_stamp(ref.path))
         cached = self._facts.get(ref.path)
         if cached is None or cached[0] != version:
             cached = self._facts[ref.path] = (version, read_facts(ref.path, general_choice(self._settings.projector)))

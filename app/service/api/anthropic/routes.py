@@ -14,7 +14,7 @@ from app.protocol.errors import ContextOverflowError, RequestError
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
 from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
-from app.service.api.text_request import with_recipe_defaults
+from app.service.api.text_request import with_model_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
 from app.service.generation.media import PromptMedia
 from app.service.http.errors import anthropic_error
@@ -33,7 +33,7 @@ class TokenCount(TypedDict):
 async def messages(request: Request, body: MessagesBody) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
     """The next message of a conversation."""
     model = await model_of(request, body.model or "")
-    state, asked = app_state(request), with_recipe_defaults(body, model.file.recipe)
+    state, asked = app_state(request), with_model_defaults(body, model.file)
 
     def make(media: PromptMedia) -> ChatTurn:
         asked.leave_out_refused(media, state.refused)

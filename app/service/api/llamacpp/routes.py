@@ -29,7 +29,7 @@ from app.service.api.llamacpp.responses import (
 )
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.openai.routes import EmbeddingList, EmbeddingsBody, embeddings
-from app.service.api.text_request import MAX_ANSWERS, GenerationBody, PromptField, with_recipe_defaults, with_token_ids
+from app.service.api.text_request import MAX_ANSWERS, GenerationBody, PromptField, with_model_defaults, with_token_ids
 from app.service.generation.chat import prompt_of
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import llamacpp_error
@@ -137,7 +137,7 @@ async def completion(request: Request, body: PromptBody) -> TextResponse:
     model = await model_of(request, body.model or "")
     body, media = await prompt_with_media(app_state(request), model, body)
     body = await with_token_ids(body, model)
-    requests = with_recipe_defaults(body, model.file.recipe).requests(*body.prompts())
+    requests = with_model_defaults(body, model.file).requests(*body.prompts())
 
     async def prepare() -> Generation:
         return Generation(tuple([await media.in_request(request) for request in requests]))
@@ -149,7 +149,7 @@ async def completion(request: Request, body: PromptBody) -> TextResponse:
 async def infill(request: Request, body: InfillBody) -> TextResponse:
     """The text between two; with n_predict 0 the prompt is only computed ahead."""
     model = await model_of(request, body.model or "")
-    requests = with_recipe_defaults(body, model.file.recipe).requests("")
+    requests = with_model_defaults(body, model.file).requests("")
     return await _respond(request, body, model, lambda: fim_generation(model, body.fim_request, requests))
 
 

@@ -8,7 +8,7 @@ stop strings, which are other users'.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal, NoReturn, NotRequired
+from typing import Any, Literal, NoReturn, NotRequired, cast
 
 from pydantic import NonNegativeInt, StrictInt
 from starlette.requests import Request
@@ -20,6 +20,7 @@ from app.engine import request as engine_request
 from app.engine.messages import AnswerProgress
 from app.engine.request import SamplingParams
 from app.protocol.errors import ServiceError
+from app.protocol.sampling import SamplingOrigin
 from app.service.api.app_state import app_state, model_of
 from app.service.api.fields import Body, Byte
 from app.service.api.llamacpp.responses import GenerationSettings, generation_settings
@@ -27,6 +28,7 @@ from app.service.generation.template_caps import TemplateCaps
 from app.service.http.errors import LlamaCppError, RefusedError, llamacpp_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse
+from app.service.models.served_model import ServedModel
 
 router = Router()
 
@@ -56,8 +58,11 @@ class LoraAdapter(TypedDict):
 
 
 class DefaultSettings(TypedDict):
+    """How a request is answered that says nothing about it; `origins` has who decided each of `params`."""
+
     n_ctx: NonNegativeInt
     params: SamplingParams
+    origins: dict[str, SamplingOrigin]
 
 
 class Modalities(TypedDict):
@@ -156,7 +161,11 @@ async def props(request: Request, model: str = "") -> JsonResponse[Props]:
     served = await model_of(request, model)
     ready = await served.ready()
     answer: Props = {
-        "default_generation_settings": {"n_ctx": ready.n_ctx, "params": SamplingParams()},
+        "default_generation_settings": {
+            "n_ctx": ready.n_ctx,
+            "params": _default_params(served),
+            "origins": {name: option.origin for name, option in served.file.sampling.options.items()},
+        },
         "total_slots": ready.n_sequences,
         "model_alias": served.ref.id,
         "model_path": served.ref.path.name,
@@ -237,7 +246,10 @@ class SlotState(TypedDict):
 _NO_SLOT: UnavailableError = {"error": {"code": 503, "message": "no slot available", "type": "unavailable_error"}}
 _NOTHING = dict.fromkeys(("n_prompt_tokens", "n_cached_tokens", "n_computed_tokens", "n_output_tokens"), 0)
 _IDLE = AnswerProgress(request_id="", arrival=_NONE, has_new_line=False, **_NOTHING)
-_DEFAULTS = engine_request.Request(request_id="", prompt="")
+
+
+def _default_params(served: ServedModel) -> SamplingParams:
+    return SamplingParams(**cast("dict[str, Any]", served.file.sampling.stated))
 
 
 @router.get("/slots", refusals=errors(404) | errors(503, kind=UnavailableError | LlamaCppError))
@@ -250,9 +262,10 @@ async def slots(
     running = observed.running if observed else ()
     if fail_on_no_slot and len(running) >= ready.n_sequences:
         return JsonResponse(_NO_SLOT, 503)
-    requests = [served.engine.running_request(answer.request_id) or _DEFAULTS for answer in running]
+    default = engine_request.Request(request_id="", prompt="", sampling=_default_params(served))
+    requests = [served.engine.running_request(answer.request_id) or default for answer in running]
     busy = sorted(zip(running, requests, strict=True), key=lambda pair: pair[0].arrival)
-    idle = [(_IDLE, _DEFAULTS)] * (ready.n_sequences - len(busy))
+    idle = [(_IDLE, default)] * (ready.n_sequences - len(busy))
     return JsonResponse([_state(slot, ready.n_ctx, *pair) for slot, pair in enumerate([*busy, *idle])])
 
 

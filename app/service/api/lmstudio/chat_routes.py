@@ -25,7 +25,7 @@ from app.service.api.lmstudio.model_routes import begin_loading, loading
 from app.service.api.lmstudio.sdk_text import prompt_progress, with_progress
 from app.service.api.responses.exchange import Exchange, context_of
 from app.service.api.responses.requests import ResponsesBody
-from app.service.api.text_request import with_recipe_defaults
+from app.service.api.text_request import with_model_defaults
 from app.service.http.errors import RefusedError, lmstudio_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
@@ -124,7 +124,7 @@ async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResul
     state, wanted = app_state(request), body.response_body()
     context = await context_of(state.responses, wanted)
     model = await model_of(request, body.model)
-    asked = with_recipe_defaults(wanted, model.file.recipe)
+    asked = with_model_defaults(wanted, model.file)
     turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))
     exchange = Exchange(model, turn, wanted, context, state.responses)
     answer = _Answer(state.models, model, exchange, turn.request.request_id, body.context_length)

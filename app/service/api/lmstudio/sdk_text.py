@@ -35,7 +35,7 @@ from app.service.api.lmstudio.sdk_requests import (
 )
 from app.service.api.lmstudio.sdk_session import Channel, Context, Endpoint, sdk_error
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
-from app.service.api.text_request import with_recipe_defaults
+from app.service.api.text_request import with_model_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
 from app.service.generation.generation import Answer, Delta, Generation
 from app.service.http.routing import invalid_fields
@@ -113,7 +113,7 @@ async def _raw_generation(
     if stops:
         options["stop"] = [*options.get("stop", ()), *stops]
     body = _body(CompletionBody, {"prompt": prompt, **options})
-    return Generation(with_recipe_defaults(body, model.file.recipe).completion_requests())
+    return Generation(with_model_defaults(body, model.file).completion_requests())
 
 
 async def _answer(
@@ -172,7 +172,7 @@ async def _turn(context: Context, model: ServedModel, history: ChatHistory, fiel
         options.pop("tool_choice", None)
     messages = history.openai_messages(str(fields.get(_SYSTEM_PROMPT) or ""), context.state.uploads)
     chat = _body(ChatCompletionBody, {"messages": messages, **options})
-    return await turn_of(context.state, model, with_recipe_defaults(chat, model.file.recipe).turn)
+    return await turn_of(context.state, model, with_model_defaults(chat, model.file).turn)
 
 
 def _body(kind: type[AnyBody], fields: Mapping[str, Any]) -> AnyBody:

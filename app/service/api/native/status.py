@@ -238,6 +238,7 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         sees=model.senses.sees,
         hears=model.senses.hears,
         can_grow=model.can_grow,
+        sampling=model.file.sampling,
         occupancy=metrics.occupancy if metrics else None,
         threads=metrics.threads if metrics else None,
         counters=summarize(metrics.counters) if metrics else None,

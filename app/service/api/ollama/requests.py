@@ -27,11 +27,12 @@ from app.service.api.messages import (
     refuse_unreadable_question,
     tool_options_of,
 )
-from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_recipe_defaults
+from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_model_defaults
 from app.service.generation.chat import ChatTurn
 from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
 from app.service.generation.thinking import Thinking
 from app.service.infill_request import FimRequest
+from app.service.models.model_file import ModelFile
 from app.service.pool.engine_pool import IdleLimit
 from app.settings.parsing import parse_duration
 
@@ -134,9 +135,9 @@ class OllamaTextBody(KeepAliveBody):
     logprobs: bool | None = None
     top_logprobs: int | None = None
 
-    def with_defaults(self, recipe: Recipe) -> Self:
-        """Return the body with the parameters of `recipe` in options that are not given."""
-        return self.model_copy(update={"options": with_recipe_defaults(self.options or OptionsBody(), recipe)})
+    def with_defaults(self, file: ModelFile) -> Self:
+        """Return the body with what the model `file` states in options that are not given."""
+        return self.model_copy(update={"options": with_model_defaults(self.options or OptionsBody(), file)})
 
     def how_to_think(self) -> Thinking:
         """Return what `think` says: whether at all, or a level. Raises RequestError for an unknown one."""

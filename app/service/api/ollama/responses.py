@@ -21,6 +21,7 @@ from app.engine.request import FinishReason
 from app.library.local.model_files import ModelRef
 from app.library.local.recipe import Recipe
 from app.protocol.chat import ToolCall
+from app.protocol.sampling import HTTP_NAMES
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
 from app.service.generation.generation import Answer, Delta
@@ -296,7 +297,8 @@ def show_response(ref: ModelRef, facts: FileFacts, recipe: Recipe, model: Served
     response: ShowResponse = {
         "modelfile": _modelfile(ref.id, recipe),
         "parameters": "\n".join(
-            f"{name:<{_NAME_WIDTH}} {json.dumps(value, ensure_ascii=False)}" for name, value in _each(recipe)
+            f"{name:<{_NAME_WIDTH}} {json.dumps(value, ensure_ascii=False)}"
+            for name, value in _parameters(facts, recipe)
         ),
         "template": f"{hints}{facts.chat_template}",
         "details": _details(facts, recipe.base),
@@ -368,6 +370,14 @@ def _modelfile(name: str, recipe: Recipe) -> str:
         *(f'MESSAGE {message["role"]} """{message["content"]}"""' for message in recipe.messages),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _parameters(facts: FileFacts, recipe: Recipe) -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of a recipe, then what the file is sampled with besides."""
+    yield from _each(recipe)
+    for name, value in facts.sampling.stated.items():
+        if (http_name := HTTP_NAMES.get(name, name)) not in recipe.parameters:
+            yield http_name, value
 
 
 def _each(recipe: Recipe) -> Iterator[tuple[str, Any]]:

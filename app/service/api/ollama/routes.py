@@ -134,7 +134,7 @@ async def chat(request: Request, body: OllamaChatBody) -> JsonResponse[ChatRespo
     formatter = ChatFormatter(model.ref.id, model.record, zed is None or int(zed[1]) >= _ZED_WITH_CALL_IDS)
     if not body.messages:
         return await _load(request, formatter, body, model)
-    turn = await turn_of(app_state(request), model, body.with_defaults(model.file.recipe).turn)
+    turn = await turn_of(app_state(request), model, body.with_defaults(model.file).turn)
     return await _respond(request, formatter, body, model, lambda: chat_generation(model, turn))
 
 
@@ -145,7 +145,7 @@ async def generate(
     """The answer to a prompt, or its continuation; without a prompt the model is loaded or unloaded."""
     body.check()
     model = await _model(request, body)
-    body = body.with_defaults(model.file.recipe)
+    body = body.with_defaults(model.file)
     formatter = GenerateFormatter(model.ref.id, model.record)
     if not body.prompt and not body.suffix and not body.images:
         return await _load(request, formatter, body, model)

@@ -31,7 +31,7 @@ from app.service.api.openai.responses import (
     TextCompletion,
     TextFormatter,
 )
-from app.service.api.text_request import with_recipe_defaults, with_token_ids
+from app.service.api.text_request import with_model_defaults, with_token_ids
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
 from app.service.generation.generation import Answer, Generation, Prepare
 from app.service.http.errors import openai_error
@@ -60,7 +60,7 @@ TextResponse: TypeAlias = JsonResponse[TextCompletion] | EventStream[TextChunk]
 async def chat_completions(request: Request, body: ChatCompletionBody) -> ChatResponse:
     """The next message of a conversation."""
     model = await model_of(request, body.model or "", body.idle_limit)
-    turn = await turn_of(app_state(request), model, with_recipe_defaults(body, model.file.recipe).turn)
+    turn = await turn_of(app_state(request), model, with_model_defaults(body, model.file).turn)
     return await _respond(request, ChatFormatter, body, model, lambda: chat_generation(model, turn))
 
 
@@ -88,7 +88,7 @@ async def completions(request: Request, body: CompletionBody) -> TextResponse:
     if media.markers and (body.suffix or body.echo):
         raise RequestError("Pictures and sounds exclude a suffix and echo.", "Leave those out.")
     fim, echoed = body.fim_request, body.echoed()
-    requests = with_recipe_defaults(body, model.file.recipe).completion_requests()
+    requests = with_model_defaults(body, model.file).completion_requests()
 
     async def prepare() -> Generation:
         if fim:
@@ -103,7 +103,7 @@ async def completions(request: Request, body: CompletionBody) -> TextResponse:
 async def fim_completions(request: Request, body: FimBody) -> ChatResponse:
     """The text between two, as Mistral has it: in the form of a chat's answer."""
     model = await model_of(request, body.model or "", body.idle_limit)
-    requests = with_recipe_defaults(body, model.file.recipe).request().variants(body.n_answers())
+    requests = with_model_defaults(body, model.file).request().variants(body.n_answers())
     fim = body.fim_request
     return await _respond(request, ChatFormatter, body, model, lambda: fim_generation(model, fim, requests))
 

@@ -21,7 +21,7 @@ from app.service.api.responses.exchange import Exchange, ItemList, Page, context
 from app.service.api.responses.requests import InputItem, InputTokensBody, Item, Metadata, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, ResponseObject
 from app.service.api.responses.store import Kind, ResponseStore
-from app.service.api.text_request import with_recipe_defaults
+from app.service.api.text_request import with_model_defaults
 from app.service.http.errors import RefusedError, openai_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
@@ -46,7 +46,7 @@ async def responses(
     state = app_state(request)
     context = await context_of(state.responses, body)
     model = await model_of(request, body.model or "")
-    asked = with_recipe_defaults(body, model.file.recipe)
+    asked = with_model_defaults(body, model.file)
     turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))
     exchange = Exchange(model, turn, body, context, state.responses)
     if body.background:
