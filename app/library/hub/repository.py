@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import httpx
 
+from app.common.event_log import log_event
 from app.library.download.http_session import (
     HttpSession,
     Retries,
@@ -41,9 +42,12 @@ from quantizer.gguf.file_names import (
     shard_index,
     unsplit_name,
 )
+from quantizer.gguf.sampling_keys import GENERATION_CONFIG
 
 _MAX_FILES = 20_000
 _MAX_BYTES = 1 << 50
+_MAX_BASES = 8
+_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d{1,2}(?:_[A-Z0-9]{1,4}){0,4}|TQ\d_\d|MXFP4(?:_MOE)?|BF16|FP?16|FP?32))(?=$|[-._])",
@@ -89,9 +93,12 @@ class RepoModel:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
+    """A repository at a commit; `base_models` are what its card says that it was made of, the nearest first."""
+
     id: str
     commit: str
     files: tuple[RepoFile, ...]
+    base_models: tuple[str, ...] = ()
 
     def remote(self, file: RepoFile, access: HubAccess, name: str = "") -> RemoteFile:
         """Return `file` at this commit as a remote file, called `name` or its own name without the folder."""
@@ -149,7 +156,14 @@ def parse_repository(data: Any) -> Repository:
         is_valid = False
     if not is_valid:
         raise HubError("The hub's description of the repository is invalid.", "Try again later.")
-    return Repository(name, commit, files)
+    return Repository(name, commit, files, _base_models(data.get("cardData")))
+
+
+def _base_models(card: Any) -> tuple[str, ...]:
+    """Return the repositories that a card names as its base; nothing where it says that differently."""
+    named = card.get("base_model") if isinstance(card, dict) else None
+    names = [named] if isinstance(named, str) else named if isinstance(named, list) else []
+    return tuple(name for name in names[:_MAX_BASES] if isinstance(name, str) and _REPO.fullmatch(name))
 
 
 def quant_of(name: str) -> str:
@@ -241,6 +255,23 @@ async def fetch_config(session: HttpSession, repo: str, policy: RetryPolicy) -> 
 
     url = session.access.file_url(repo, "config.json")
     return await _fetch_json(session, url, f"config.json of {repo}", policy, parse)
+
+
+async def fetch_generation_config(session: HttpSession, repository: Repository, policy: RetryPolicy) -> bytes:
+    """Return the generation_config.json of a repository, or, where it has none, of the one model that it was made of;
+    empty where neither can be had: a model can be used without."""
+    if any(file.path == GENERATION_CONFIG for file in repository.files):
+        repo, revision = repository.id, repository.commit
+    elif len(repository.base_models) == 1:
+        repo, revision = repository.base_models[0], "main"
+    else:  # a merge of several
+        return b""
+    url = session.access.file_url(repo, GENERATION_CONFIG, revision)
+    try:
+        return await fetch_body(session, url, f"{GENERATION_CONFIG} of {repo}", policy, lambda body: body)
+    except HubError as error:
+        log_event("library", str(error))
+        return b""
 
 
 async def _fetch_json(

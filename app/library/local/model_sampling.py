@@ -27,6 +27,7 @@ from quantizer.gguf.sampling_keys import (
     sampling_of_config,
     sampling_of_header,
 )
+from quantizer.system.files import explained, write_atomically
 
 MAX_CONFIG_BYTES = 64 << 10
 _CATALOGUE = "catalogue_sampling.toml"
@@ -49,6 +50,23 @@ def read_model_sampling(header: Header, recipe: Recipe) -> ModelSampling:
 def generation_config_path(model: Path) -> Path:
     """Return where the generation_config.json of the model at `model` is kept, whether there is one or not."""
     return model.with_name(f"{model.stem}.{GENERATION_CONFIG}")
+
+
+def write_generation_config(model: Path, data: bytes) -> None:
+    """Keep `data` as the generation_config.json of the model at `model`, whole or not at all. Raises StorageError."""
+    target = generation_config_path(model)
+    with explained(f"{target} cannot be written", "Check the disk and its permissions."):
+        write_atomically(target, data, sync=True)
+
+
+def read_generation_config(model: Path) -> bytes:
+    """Return what is kept beside the model at `model`; empty where it states no sampling or cannot be read."""
+    path = _config_beside(model)
+    try:
+        data = path.read_bytes() if path is not None and path.stat().st_size <= MAX_CONFIG_BYTES else b""
+    except OSError:
+        return b""
+    return data if data and parse_generation_config(data).options else b""
 
 
 def sampling_stamp(model: Path) -> str:

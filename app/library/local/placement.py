@@ -18,6 +18,11 @@ from pathlib import Path
 from app.library.external import adapters_of, recipe_of
 from app.library.local.index import Index, expected_sha256
 from app.library.local.model_files import ModelRef, model_output_path, parts_of, stat_model
+from app.library.local.model_sampling import (
+    generation_config_path,
+    read_generation_config,
+    write_generation_config,
+)
 from app.library.local.projectors import find_projector
 from app.library.local.recipe import NO_RECIPE, Recipe, recipe_path, write_recipe
 from app.library.local.removal import remove_empty_folders
@@ -41,11 +46,12 @@ class NameTakenError(StorageError):
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
     """The files of a model, each with its target path, first file first, its projector last; `n_bytes` is the size of a
-    copy. The `recipe` it has at its source comes with it."""
+    copy. The `recipe` it has at its source comes with it, and the `generation_config` beside it, unless empty."""
 
     files: tuple[tuple[Path, Path], ...]
     n_bytes: int
     recipe: Recipe = NO_RECIPE
+    generation_config: bytes = b""
 
     @property
     def path(self) -> Path:
@@ -67,12 +73,13 @@ def plan_import(source: ModelRef, wanted: str, models_dir: Path) -> ImportPlan:
     for target in targets:
         if os.path.lexists(target):
             raise _name_taken(target)
-    files, n_bytes = tuple(zip(sources, targets, strict=True)), stat_model(source.path).n_bytes
+    files: tuple[tuple[Path, Path], ...] = tuple(zip(sources, targets, strict=True))
+    n_bytes = stat_model(source.path).n_bytes
     if found := find_projector(header).projector:
         target = path.with_name(projector_name(path.name, found.type_name))
         if not os.path.lexists(target):  # else it is that of another type of the model
-            return ImportPlan((*files, (found.path, target)), n_bytes + found.path.stat().st_size, recipe)
-    return ImportPlan(files, n_bytes, recipe)
+            files, n_bytes = (*files, (found.path, target)), n_bytes + found.path.stat().st_size
+    return ImportPlan(files, n_bytes, recipe, read_generation_config(source.path))
 
 
 def _name_taken(target: Path) -> NameTakenError:
@@ -85,7 +92,7 @@ def link_model(plan: ImportPlan, index: Index) -> ImportWay:
     hashes = [expected_sha256(source, index) for source, _ in plan.files]
     way: ImportWay = REFERENCE
     with _new_folder(plan.path.parent), ExitStack() as undo:
-        _write_recipe(plan, undo)
+        _write_beside(plan, undo)
         for source, target in reversed(plan.files):  # the first file is the one that lists show: all others are there
             way = link(source, target)
             undo.callback(target.unlink)
@@ -145,7 +152,7 @@ def copy_model(plan: ImportPlan, index: Index, on_bytes: Callable[[int], object]
         ExitStack() as undo,
         PartialOutput(plan.path, files, fingerprint, is_overwriting=False) as output,
     ):
-        _write_recipe(plan, undo)
+        _write_beside(plan, undo)
         done_blocks = iter(range(output.n_done))
         hashes = []
         for source, _ in plan.files:
@@ -158,11 +165,14 @@ def copy_model(plan: ImportPlan, index: Index, on_bytes: Callable[[int], object]
         index.record_sha256(target, sha256)
 
 
-def _write_recipe(plan: ImportPlan, undo: ExitStack) -> None:
-    """Write it before the model, which lists show, and remove it again if that does not appear."""
+def _write_beside(plan: ImportPlan, undo: ExitStack) -> None:
+    """Write what belongs beside the model before it, which lists show, and remove it again if that does not appear."""
     if plan.recipe != NO_RECIPE:
         write_recipe(plan.path, plan.recipe)
         undo.callback(recipe_path(plan.path).unlink, missing_ok=True)
+    if plan.generation_config:
+        write_generation_config(plan.path, plan.generation_config)
+        undo.callback(generation_config_path(plan.path).unlink, missing_ok=True)
 
 
 def _copy_file(

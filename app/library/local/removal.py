@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.library.local.model_files import MAX_FOLDERS, ModelRef, is_model_file, parts_of
+from app.library.local.model_sampling import generation_config_path
 from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
@@ -53,7 +54,8 @@ def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()
     is_below = folder.is_relative_to(models_dir) and len(folder.relative_to(models_dir).parts) <= MAX_FOLDERS
     if not is_below or folder.resolve() != models_dir.resolve() / folder.relative_to(models_dir):
         raise UsageError(f"{ref.path} is not in the library itself.", "Delete the file where it is.")
-    files = (*parts_of(ref.path), recipe_path(ref.path), *_heads_without(ref.path, leaving))
+    beside = (recipe_path(ref.path), generation_config_path(ref.path))
+    files = (*parts_of(ref.path), *beside, *_heads_without(ref.path, leaving))
     paths = tuple(path for path in files if os.path.lexists(path))
     # A link, and a file that has other names, frees nothing.
     statuses = [path.lstat() for path in paths]

@@ -35,9 +35,17 @@ from app.library.hub.access import HubAccess, HubError, async_http_client
 from app.library.hub.ollama_registry import fetch_layers, fetch_recipe, layer_file
 from app.library.hub.reference import FileReference, HubReference, OllamaReference, UrlReference
 from app.library.hub.remote_model import QUICK_RETRIES
-from app.library.hub.repository import checkpoint_files, fetch_config, fetch_file_info, fetch_repository, quant_of
+from app.library.hub.repository import (
+    checkpoint_files,
+    fetch_config,
+    fetch_file_info,
+    fetch_generation_config,
+    fetch_repository,
+    quant_of,
+)
 from app.library.hub.selection import ChooseQuant, select
 from app.library.local.index import Index
+from app.library.local.model_sampling import MAX_CONFIG_BYTES, parse_generation_config, write_generation_config
 from app.library.local.recipe import NO_RECIPE, Recipe, replace_recipe
 from app.library.local.removal import FETCHING
 from offload.footprint.model import PlannedModel
@@ -60,7 +68,8 @@ class PullPlan:
     """The `files` to fetch from `source` into `folder`; `reason` is a sentence. The first file appears last: it marks
     that all are complete. `check` receives its path, with the others beside it, and raises a UserError for an invalid
     model. `head` and `projector` are fetched once the model is complete. `recipe` replaces that of the
-    model, unless None, and a model's `origin` is recorded, unless empty."""
+    model, unless None; its maker's `generation_config`, unless empty, is kept beside it, and a model's `origin` is
+    recorded, unless empty."""
 
     source: str
     files: tuple[RemoteFile, ...]
@@ -70,6 +79,7 @@ class PullPlan:
     head: PullPlan | None = None
     projector: PullPlan | None = None
     recipe: Recipe | None = None
+    generation_config: bytes = b""
     origin: str = ""
 
     @property
@@ -124,7 +134,18 @@ async def plan_model_pull(
             f"With it {model.name} sees or hears.{others}",
             lambda path: validate_projector(path, read_header(model)),
         )
-    return PullPlan(source, files, folder, choice.reason, validate_gguf, head_plan, projector_plan)
+    config = await fetch_generation_config(session, repository, QUICK_RETRIES)
+    is_kept = len(config) <= MAX_CONFIG_BYTES and bool(parse_generation_config(config).options)
+    return PullPlan(
+        source,
+        files,
+        folder,
+        f"{choice.reason} The sampling that its makers recommend comes with it." if is_kept else choice.reason,
+        validate_gguf,
+        head_plan,
+        projector_plan,
+        generation_config=config if is_kept else b"",
+    )
 
 
 async def _plan_ollama_pull(
@@ -231,9 +252,9 @@ class Puller:
             if hashes is None:
                 downloader = Downloader(session, self.options, self.report)
                 hashes = [await downloader.fetch(file, staging.prepared_path(file.name)) for file in plan.files]
-                await asyncio.to_thread(staging.publish, partial(_check_and_write_recipe, plan))
-            elif plan.recipe is not None:
-                await asyncio.to_thread(replace_recipe, staging.target(first), plan.recipe)
+                await asyncio.to_thread(staging.publish, partial(_check_and_write_beside, plan))
+            else:
+                await asyncio.to_thread(_write_beside, plan)
             for file, found in zip(plan.files, hashes, strict=True):
                 if is_new:
                     self.record(staging.target(file.name), file, found)
@@ -271,11 +292,18 @@ class Puller:
         return hashes
 
 
-def _check_and_write_recipe(plan: PullPlan, first: Path) -> None:
-    """Check a model whose first file is at `first`, and write its recipe before it appears in lists."""
+def _check_and_write_beside(plan: PullPlan, first: Path) -> None:
+    """Check a model whose first file is at `first`, and write what belongs beside it before it appears in lists."""
     plan.check(first)
+    _write_beside(plan)
+
+
+def _write_beside(plan: PullPlan) -> None:
+    model = plan.folder / plan.files[0].name
     if plan.recipe is not None:
-        replace_recipe(plan.folder / plan.files[0].name, plan.recipe)
+        replace_recipe(model, plan.recipe)
+    if plan.generation_config:
+        write_generation_config(model, plan.generation_config)
 
 
 def _hash_of(path: Path, file: RemoteFile) -> str:

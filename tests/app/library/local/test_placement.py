@@ -15,6 +15,7 @@ import pytest
 from app.library.local import placement
 from app.library.local.index import Index
 from app.library.local.model_files import ModelRef
+from app.library.local.model_sampling import generation_config_path
 from app.library.local.placement import copy_model, link_model, plan_import
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
@@ -216,3 +217,18 @@ def test_an_interrupted_copy_leaves_nothing(tmp_path: Path, models: Path) -> Non
         interrupted.send_signal(signal.SIGINT)
     assert interrupted.returncode != 0
     assert list(models.rglob("*")) == []
+
+
+@pytest.mark.parametrize("name", ["m.generation_config.json", "generation_config.json"])
+@pytest.mark.parametrize("is_copy", [True, False])
+def test_what_its_makers_recommend_comes_with_a_model(
+    tmp_path: Path, models: Path, index: Index, name: str, is_copy: bool
+) -> None:
+    source = small_model(tmp_path / "from" / "m.gguf")
+    (tmp_path / "from" / name).write_text('{"temperature": 0.6}')
+    planned = plan_import(_ref(source), "", models)
+    if is_copy:
+        copy_model(planned, index, lambda _n_bytes: None)
+    else:
+        link_model(planned, index)
+    assert generation_config_path(planned.path).read_text() == '{"temperature": 0.6}'

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from app.library.local.model_files import ModelRef
+from app.library.local.model_sampling import write_generation_config
 from app.library.local.removal import plan_removal, remove
 from app.library.local.resolve import available, resolve
 from app.settings.settings import Settings
@@ -188,3 +189,10 @@ class NothingOutsideGoes(RuleBasedStateMachine):
 
 TestNothingOutsideGoes = NothingOutsideGoes.TestCase
 TestNothingOutsideGoes.settings = settings(max_examples=40, stateful_step_count=12)
+
+
+def test_what_its_makers_recommend_goes_with_a_model(library: Settings) -> None:
+    path = small_model(library.models_dir / "me" / "x" / "m.gguf")
+    write_generation_config(path, b'{"temperature": 0.6}')
+    _remove("m", library)
+    assert list(library.models_dir.iterdir()) == []
