@@ -169,6 +169,16 @@ class ChatFilters(Container):
             if chosen in names:
                 select.value = chosen
 
+    def clear(self) -> bool:
+        """Ask for all active chats again, without posting it; return False if nothing else was asked for."""
+        was_narrowed = self.chat_query.is_narrowed
+        with self.prevent(Input.Changed, Select.Changed):
+            self.search.value = ""
+            self.query_one("#model", Select).clear()
+            self.query_one("#age", Select).value = 0
+            self.query_one("#archived", Select).value = False
+        return was_narrowed
+
     @on(Input.Changed)
     @on(Select.Changed)
     def _changed(self, event: Input.Changed | Select.Changed) -> None:

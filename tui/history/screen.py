@@ -59,6 +59,7 @@ class HistoryScreen(FeatureScreen):
         super().__init__(app_context)
         self._thread = StoreThread(app_context.settings.data_dir)
         self._deleted: list[Chat] = []
+        self._was_left = False
 
     def body(self) -> Iterable[Widget]:
         yield ChatFilters()
@@ -72,8 +73,14 @@ class HistoryScreen(FeatureScreen):
     async def on_unmount(self) -> None:
         await self._thread.close()
 
+    def on_screen_suspend(self) -> None:
+        self._was_left = self.app.current_mode != self.FEATURE  # else a dialog is open
+
     def on_screen_resume(self) -> None:
-        self._reload()
+        """Show all chats again to who comes back: a former search would hide the new ones."""
+        is_new_query = self._was_left and self.filters.clear()
+        self._was_left = False
+        self._reload(is_new_query=is_new_query)
 
     @property
     def chat_list(self) -> ChatList:

@@ -54,6 +54,29 @@ async def test_chats_are_found_while_words_are_typed_and_enter_opens_one(open_ap
         await user.sees("we cook aubergines with garlic", "Ask something")
 
 
+async def test_who_comes_back_sees_all_chats_and_who_answers_a_dialog_still_the_search(open_app, store, tmp_path):
+    keep(store, "Dinner", "we cook aubergines")
+    keep(store, "Work", "quantize the model")
+    async with (
+        SqliteChatRepository(tmp_path / "data") as repository,
+        open_app(ScriptedClient(), repository=repository) as user,
+    ):
+        await user.presses("f5")
+        await user.sees("2 chats")
+        await user.presses("slash")
+        await user.types("auberg")
+        await user.sees("we cook aubergines", "1 chat")
+        await user.presses("enter", "r")
+        await user.sees("Rename the chat")
+        await user.presses("escape")
+        await user.sees("auberg", "1 chat")
+        await user.presses("f8")
+        await user.no_longer_sees("auberg")
+        keep(store, "Later")
+        await user.presses("f5")
+        await user.sees("Later", "Work", "Dinner", "3 chats")
+
+
 def keep_long_chat(store: ChatStore) -> None:
     """Two hundred turns after a question of which there are two versions, the first without what followed."""
     messages = [
