@@ -128,6 +128,9 @@ class ChatRepository(Protocol):
     async def recent_questions(self) -> Sequence[str]:
         """Return the latest questions of all chats, the newest last."""
 
+    async def recent_models(self) -> Sequence[str]:
+        """Return the models of all chats, that of the latest chat first."""
+
 
 class InMemoryChatRepository:
     """A repository without a disk, for chats that leave no trace; `prompt_cache_key` is that of its chats."""
@@ -147,6 +150,9 @@ class InMemoryChatRepository:
         self._contents.update(contents)
 
     async def recent_questions(self) -> Sequence[str]:
+        return ()
+
+    async def recent_models(self) -> Sequence[str]:
         return ()
 
 
@@ -229,6 +235,9 @@ class SqliteChatRepository:
 
     async def recent_questions(self) -> Sequence[str]:
         return await self.thread.do(lambda store: store.messages.recent_prompts(_N_RECENT_QUESTIONS))
+
+    async def recent_models(self) -> Sequence[str]:
+        return await self.thread.do(lambda store: store.chats.recent_models())
 
     @asynccontextmanager
     async def being_written(self) -> AsyncIterator[None]:

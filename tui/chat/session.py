@@ -14,10 +14,16 @@ from app.chat.sampling_options import think_of
 from app.chat.session import Draw, OpenChat
 from app.chat.state import Clock
 from app.chat.tool_switches import tools_in_short
+from app.library.local.resolve import GUIDE
 from app.protocol.errors import ServiceError
 from app.tools.backend import ToolBackend
+from quantizer.system.errors import UserError
 from tui.chat.format import Status, status_of
 from tui.connection import ServiceConnection
+from tui.design.words import model_label
+
+_NAME_CELLS = 60
+_IN_USE = ("loading", "ready", "unloaded")  # phases of a connection to a model that a person chose
 
 
 class ChatSession:
@@ -45,6 +51,7 @@ class ChatSession:
         self._view: Draw | None = None
         self._hidden: list[OpenChat] = []  # with news that are not shown yet
         self._remembered_model = ""  # that of the shown chat, until it is loaded or replaced
+        self._former_model = ""  # the one in use before that chat was opened
         self.chat = self._opened(OpenedChat(repository.new(), Conversation()))
 
     @property
@@ -101,6 +108,7 @@ class ChatSession:
         if not keeps_model:
             self.chat.pinned_model = self._remembered_model = ""
             if model and not self.connection.is_using(model):
+                self._former_model = self.connection.state.model if self.connection.state.phase in _IN_USE else ""
                 self._remembered_model = model
                 await self.connection.use_model(model)
 
@@ -123,21 +131,41 @@ class ChatSession:
             await self._tools.close()
 
     async def replace_missing_model(self) -> str:
-        """If the model that the shown chat was held with cannot be loaded, use the default one, and return a sentence
-        about it; otherwise return an empty string."""
+        """If the model that the shown chat was held with cannot be loaded, use another one, which new chats go on with
+        too, and return a sentence about it; otherwise return an empty string."""
         state, remembered = self.connection.state, self._remembered_model
         if state.phase == "ready":
             self._remembered_model = ""
         is_missing = state.phase == "failed" and remembered and not isinstance(state.error, ServiceError)
-        default = self.connection.default_model
-        if not is_missing or remembered == default:
+        if not is_missing:
             return ""
-        self._remembered_model = ""
-        await self.connection.use_model(default)
+        self._remembered_model = ""  # before the first wait: the connection may report it again meanwhile
+        replacement = await self._replacement(remembered)
+        if replacement == remembered:
+            return ""
+        await self.connection.use_model(replacement)
         return (
             f"This chat was held with {remembered}, which is not available: {state.error} "
-            f"{default or 'the default model'} answers from now on; F6 lists other models."
+            f"{model_label(replacement, _NAME_CELLS) or 'The default model'} answers from now on; F6 lists the others."
         )
+
+    async def _replacement(self, missing: str) -> str:
+        """Return the model that was used before a chat with a `missing` one was opened; at the start the default model,
+        or the one of the latest chat that is still here where the default is only the built-in guide."""
+        default = self.connection.default_model
+        if self._former_model not in ("", missing):
+            return self._former_model
+        if default != GUIDE:
+            return default
+        from tui.models.typed import local_models  # reads the library, which few starts need
+
+        try:
+            models = await local_models(self.connection)
+            recent = await self._repository.recent_models()
+        except UserError:  # of another engine, or of a store that opening a chat reports
+            return default
+        names = {name: model.path for model in models for name in (model.id, model.file_stem, model.path)}
+        return next((names[name] for name in recent if name in names and name not in (missing, GUIDE)), default)
 
     # Which chat is shown
 

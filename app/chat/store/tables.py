@@ -96,6 +96,13 @@ class Chats:
         with self._database.reading() as connection:
             return [str(row["model"]) for row in connection.execute(statement)]
 
+    def recent_models(self) -> list[str]:
+        """Return the models that answered last in a chat, that of the latest chat first."""
+        statement = """SELECT model FROM chats WHERE deleted_ms IS NULL AND model <> ''
+            GROUP BY model ORDER BY max(updated_ms) DESC"""
+        with self._database.reading() as connection:
+            return [str(row["model"]) for row in connection.execute(statement)]
+
     def latest(self) -> Chat | None:
         """Return the chat with the latest message, None without any."""
         newest = "deleted_ms IS NULL AND is_archived = 0 ORDER BY updated_ms DESC, id DESC LIMIT 1"

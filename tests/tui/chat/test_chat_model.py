@@ -15,6 +15,7 @@ from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.client.scripted_client import READY, ScriptedClient, ScriptedReply
 from tests.tui.conftest import User
+from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
@@ -81,6 +82,34 @@ async def test_a_chat_whose_model_is_gone_says_so_and_goes_on_with_the_default(o
         await user.asks("And now?")
         await user.sees("Hello.")
     assert client.asked == ["guide"]
+
+
+async def test_opening_a_chat_whose_model_is_gone_leaves_new_chats_the_model_that_was_in_use(open_app, tmp_path):
+    lost_id = _keep_chat(tmp_path, "lost")
+    _keep_chat(tmp_path, "llama")
+    client = ManyModels()
+    client.missing = frozenset({"lost"})
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.sees("To llama", "llama · ready")
+        await user.app.open_chat(lost_id)
+        await user.sees("This chat was held with lost, which is not available", "llama answers from now on")
+        await user.sees("llama · ready")
+        await user.presses("ctrl+n")
+        await user.asks("And now?")
+        await user.sees("Hello.")
+    assert client.asked == ["llama"]
+
+
+async def test_at_the_start_the_model_of_the_latest_chat_that_is_here_takes_the_place_of_one_that_is_gone(
+    open_app, tmp_path
+):
+    for model in ("qwen3-0.6b-Q8_0", "guide", "lost"):
+        _keep_chat(tmp_path, model)
+    client = ManyModels()
+    client.library.here = client_with_models().library.here
+    client.missing = frozenset({"lost"})
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.sees("This chat was held with lost", "qwen3-0.6b-Q8_0 · ready")
 
 
 async def test_a_model_from_the_command_line_precedes_that_of_the_chat(tmp_path):
