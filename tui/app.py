@@ -37,7 +37,14 @@ from tui.design.colors import design_colors
 from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, ending, is_long, model_of
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
-from tui.settings.themes import HIGH_CONTRAST, NO_COLOR_CSS, CachedStylesheet, WithoutColors, theme_choices
+from tui.settings.themes import (
+    HIGH_CONTRAST,
+    NO_COLOR_CSS,
+    CachedStylesheet,
+    WithoutColors,
+    find_theme,
+    theme_choices,
+)
 from tui.widgets.dialogs import ChoiceDialog, GuidePage, HelpScreen
 from tui.widgets.notifications import Severity
 from tui.widgets.screens import CommandScreen
@@ -250,9 +257,16 @@ class LocalllmApp(BaseApp):
             self.push_screen(HelpScreen(screen.KEYS, screen.all_commands(), self._settings_controller.keys))
 
     @work
-    async def change_theme(self) -> None:
+    async def change_theme(self, name: str = "") -> None:
+        """Use the theme called `name`; without one, let the person choose."""
+        try:
+            chosen = find_theme(name, self.available_themes) if name else None
+        except UserError as error:
+            self.notify(printable(str(error)), severity="error", markup=False)
+            return
         hint = "Saved to the settings file. NO_COLOR in the environment turns colours off."
-        chosen = await self.push_screen_wait(ChoiceDialog("Theme", hint, theme_choices(self.available_themes)))
+        if not name:
+            chosen = await self.push_screen_wait(ChoiceDialog("Theme", hint, theme_choices(self.available_themes)))
         if chosen is None:
             return
         try:

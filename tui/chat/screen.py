@@ -19,6 +19,7 @@ from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.events import Added, ChatEvent, Note, Written
 from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
+from app.common.help_topics import TOPICS
 from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError
 from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActions
@@ -45,6 +46,8 @@ from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
     from tui.markdown.widget import MarkdownText
+
+_NAMES_WITHIN_S = 0.5
 
 
 class ChatScreen(CommandScreen):
@@ -250,7 +253,29 @@ class ChatScreen(CommandScreen):
             return [(name, "") for name in await asyncio.to_thread(files_below, Path.cwd())]
         if slash == "tools":
             return await self._tools_editor.arguments()
+        if slash in ("model", "compare"):
+            return await self._model_names()
+        if slash == "theme":
+            from tui.settings.themes import theme_choices
+
+            return list(theme_choices(self.app.available_themes).items())
+        if slash == "help":
+            return list(TOPICS.items())
         return await self._settings_editor.arguments_of(slash)
+
+    async def _model_names(self) -> Sequence[tuple[str, str]]:
+        """Return the local models with their sizes; none before the service answers, for which typing must not wait."""
+        from tui.models.rows import format_size
+        from tui.models.typed import local_models
+
+        if self._connection.state.phase in ("idle", "starting"):
+            return ()
+        try:
+            async with asyncio.timeout(_NAMES_WITHIN_S):
+                models = await local_models(self._connection)
+        except (TimeoutError, UserError):  # the command itself reports it
+            return ()
+        return [(model.id, f"{format_size(model.n_bytes)} {model.file_type}".rstrip()) for model in models]
 
     def _slash_words(self) -> list[tuple[str, str]]:
         commands = [command for command in self.all_commands() if command.slash]

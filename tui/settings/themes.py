@@ -16,6 +16,8 @@ from textual.css.stylesheet import Stylesheet
 from textual.filter import LineFilter
 from textual.theme import Theme
 
+from quantizer.system.errors import UsageError
+
 # What a background shows otherwise: the chosen row (Textual draws no option in reverse), a cursor, a selection, code.
 NO_COLOR_CSS = """
 OptionList:nocolor > .option-list--option-highlighted { text-style: bold; }
@@ -92,6 +94,19 @@ def _without_colors(style: Style) -> Style:
 def theme_choices(available: Iterable[str]) -> dict[str, str]:
     others = sorted(set(available) - set(_FIRST))
     return {**_FIRST, **{name: name.replace("-", " ").capitalize() for name in others}}
+
+
+def find_theme(typed: str, available: Iterable[str]) -> str:
+    """Return the theme called `typed`: its name or label, or the first of the choices whose name has all the words.
+    Raises UsageError."""
+    choices, wanted = theme_choices(available), typed.casefold().strip()
+    for name, label in choices.items():
+        if wanted in (name, label.casefold()):
+            return name
+    found = (name for name in choices if all(word in name for word in wanted.split()))
+    if fitting := next(found, ""):
+        return fitting
+    raise UsageError(f"There is no theme {typed}.", f"Themes: {', '.join(choices)}.")
 
 
 @lru_cache(_MAX_THEMES)

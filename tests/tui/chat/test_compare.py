@@ -153,6 +153,20 @@ async def test_comparing_says_what_it_needs(open_app):
     assert len(client.requests) == 1
 
 
+@pytest.mark.parametrize("word", ["model", "compare"])
+async def test_a_model_to_chat_or_compare_with_is_completed_with_its_size_and_sent_by_one_enter(open_app, word):
+    client = _client(FIRST, SECOND)
+    async with open_app(client) as user:
+        await user.asks("hello")
+        await user.sees("guide · ready")
+        await user.types(f"/{word} ")
+        await user.sees("qwen3-0.6b-Q8_0  639 MB Q8_0", "llama-3.3-70b")
+        await user.types("0.6")
+        await user.no_longer_sees("llama-3.3-70b")
+        await user.presses("enter")
+        await user.sees(*(["Another answer."] if word == "compare" else [f"{QWEN} · ready"]))
+
+
 async def test_answers_that_call_tools_are_compared_by_what_they_say_in_the_end(open_app):
     client = _client(calling(READ), FIRST, calling(READ), SECOND)
     async with open_app(client, size=(120, 40), tools=backend_of()) as user:

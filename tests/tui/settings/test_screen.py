@@ -139,6 +139,18 @@ async def test_a_theme_applies_at_once_and_is_saved(tmp_path, user_of):
         assert app.theme == "high-contrast"
 
 
+async def test_a_theme_is_named_behind_its_command_which_completes_it(tmp_path, user_of):
+    async with running_app(tmp_path) as app:
+        user = user_of(Pilot(app))
+        await user.types("/theme solarized-l")
+        await user.sees("solarized-light")
+        await user.presses("enter")
+        await user.sees("solarized-light: It is effective now")
+        assert app.theme == "solarized-light"
+        await user.asks("/theme pink")
+        await user.sees("There is no theme pink. Themes: textual-dark")
+
+
 async def test_keys_of_the_settings_work_and_are_shown(tmp_path, user_of):
     async with running_app(tmp_path, '[keys]\ngo-settings = "f11,ctrl+f11"\nhelp = "f12"\n') as app:
         user = user_of(Pilot(app))

@@ -17,7 +17,7 @@ from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.conftest import InlineSession
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
-from tui.settings.themes import HIGH_CONTRAST, CachedStylesheet, theme_choices
+from tui.settings.themes import HIGH_CONTRAST, CachedStylesheet, find_theme, theme_choices
 
 AAA = 7.0
 
@@ -39,6 +39,21 @@ def test_plain_themes_come_first_and_none_is_missing() -> None:
     choices = theme_choices({*BUILTIN_THEMES, HIGH_CONTRAST.name})
     assert list(choices)[:3] == ["textual-dark", "textual-light", "high-contrast"]
     assert set(choices) == {*BUILTIN_THEMES, HIGH_CONTRAST.name}
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("dark", "textual-dark"),
+        ("Light", "textual-light"),
+        ("high contrast", "high-contrast"),
+        ("gruvbox", "gruvbox"),
+        ("solarized li", "solarized-light"),
+        ("CATPPUCCIN mocha", "catppuccin-mocha"),
+    ],
+)
+def test_a_theme_is_found_by_its_name_its_label_and_parts_of_its_name(typed: str, name: str) -> None:
+    assert find_theme(typed, {*BUILTIN_THEMES, HIGH_CONTRAST.name}) == name
 
 
 def contrast(one: Color, other: Color) -> float:

@@ -80,8 +80,11 @@ def command_completions(typed: str, words: Iterable[tuple[str, str]]) -> list[Co
 
 
 def argument_completions(typed: str, names: Iterable[tuple[str, str]]) -> list[Completion]:
-    """Return the `names` (each with a note) that begin with `typed`, in their order; none if that is one already."""
-    fitting = [Completion(name, note) for name, note in names if name.lower().startswith(typed.lower())]
+    """Return the `names` (each with a note) that begin with `typed`, then those that contain it, in their order; none
+    if that is one already."""
+    wanted = typed.lower()
+    fitting = [Completion(name, note) for name, note in names if wanted in name.lower()]
+    fitting.sort(key=lambda completion: not completion.text.lower().startswith(wanted))
     return [] if any(completion.text == typed for completion in fitting) else fitting[:MAX_COMPLETIONS]
 
 
@@ -161,7 +164,7 @@ class CompletionSource:
                 self._files = await asyncio.to_thread(files_below, self._folder)
         self._is_naming_file = is_file
         slash = word.command.lower() if word is not None and word.kind == "argument" else ""
-        if slash != self._arguments_of[0]:
+        if slash != self._arguments_of[0] or not self._arguments_of[1]:  # the service may answer by now
             self._arguments_of = (slash, await self._arguments(slash) if slash else ())
 
     def completions(self, word: PartialWord) -> list[Completion]:

@@ -167,13 +167,15 @@ class Composer(Vertical):
         if completion is None or word is None or completion not in self._source.completions(word):
             self.dismiss()
             return False
-        # Enter sends a word as it is that is typed in full, or an argument of which nothing was chosen.
-        has_chosen = bool(word.kind != "argument" or word.typed or completions.highlighted)
+        # Enter sends a word as it is that is typed in full, or an argument of which nothing was chosen. One that was
+        # begun it completes and sends: nothing follows it. What tools may do is not sent before it was seen in full.
+        is_argument = word.kind == "argument"
+        has_chosen = bool(not is_argument or word.typed or completions.highlighted)
         self.dismiss()
         if is_sending and (word.equals(completion) or not has_chosen):
             return False
         self._apply(completion, word)
-        return True
+        return not (is_sending and is_argument and word.command.lower() != "tools")
 
     def move(self, n_rows: int) -> bool:
         completions = self.query_one(CompletionList)

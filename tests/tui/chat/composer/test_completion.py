@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tui.chat.composer.completion import Completion, PartialWord, command_completions, file_completions, partial_word
+from tui.chat.composer.completion import (
+    Completion,
+    PartialWord,
+    argument_completions,
+    command_completions,
+    file_completions,
+    partial_word,
+)
 
 FILES = [
     "README.md",
@@ -38,6 +45,12 @@ def test_the_word_at_the_cursor_selects_the_completions(before: str, found: Part
 def test_commands_that_begin_so_are_offered_in_their_order() -> None:
     words = [("stop", "Stop it"), ("system", "Say how"), ("new", "Begin")]
     assert command_completions("S", words) == [Completion("/stop", "Stop it"), Completion("/system", "Say how")]
+
+
+def test_arguments_that_begin_so_come_before_those_that_contain_it() -> None:
+    names = [("my-qwen", "1 GB"), ("Qwen3-4B", "2 GB"), ("llama", "3 GB")]
+    assert argument_completions("qw", names) == [Completion("Qwen3-4B", "2 GB"), Completion("my-qwen", "1 GB")]
+    assert argument_completions("llama", names) == []
 
 
 @pytest.mark.parametrize(
