@@ -13,7 +13,7 @@ from typing import Literal
 
 from app.common.terminal import printable, printable_line
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.tool import ToolOutcome, ToolProgress, ToolResult
+from app.tools.tool import Effect, ToolOutcome, ToolProgress, ToolResult
 
 LineKind = Literal["plain", "added", "removed", "place", "heading"]
 
@@ -71,6 +71,13 @@ _SIGNS_AND_WORDS = {
     ToolOutcome.TIMED_OUT: ("✗", "timed out"),
 }
 _CUT_OFF = ("?", "cut off: what it did is not known")
+_RISKS = {
+    Effect.READ: "Reads in the folders of this chat",
+    Effect.WRITE: "Changes files in the folders of this chat",
+    Effect.RUN: "Runs with all your rights",
+    Effect.FETCH: "Sends a request to the network",
+    Effect.UNKNOWN: "What it does is known to its server only",
+}
 _SEPARATOR = " · "
 _LEAST_S = 0.1  # a duration that is worth its place
 _PREFIX_CHARACTERS = 44
@@ -84,16 +91,30 @@ def question_title(question: ApprovalQuestion) -> str:
     return f"Allow {printable_line(question.preview.title) or printable_line(tool.title or tool.name)}?"
 
 
-def question_lines(question: ApprovalQuestion) -> tuple[StyledLine, ...]:
-    """Return who asks, what would happen, and all arguments."""
+def question_lines(question: ApprovalQuestion, *, is_folded: bool = False) -> tuple[StyledLine, ...]:
+    """Return the risk in words and who asks, what would happen, and the arguments: a line about them if they are
+    `is_folded` and a diff says the same."""
     tool, preview = question.tool, question.preview
-    who = StyledLine(f"{printable_line(tool.server)}: {printable_line(tool.name)}", "heading")
+    who = f"{printable_line(tool.server)}: {printable_line(tool.name)}"
+    heading = StyledLine(f"{risk_text(question)} {_SEPARATOR.strip()} {who}", "heading")
     arguments = plain_lines(_indented(question.arguments))
     if preview.kind == "arguments":
-        return who, *arguments
+        return heading, *arguments
     text = preview.text.rstrip("\n")
     shown = diff_lines(text) if preview.kind == "diff" else plain_lines(text)
-    return who, *shown, StyledLine(f"{ARGUMENTS}:", "heading"), *arguments
+    if is_folded and preview.kind == "diff":
+        return heading, *shown, StyledLine(f"▸ {ARGUMENTS}: O shows them", "place")
+    return heading, *shown, StyledLine(f"{ARGUMENTS}:", "heading"), *arguments
+
+
+def risk_text(question: ApprovalQuestion) -> str:
+    """Return what the call may do at most, in words."""
+    if question.preview.kind != "diff":
+        return _RISKS[question.tool.effect]
+    kinds = [line.kind for line in diff_lines(question.preview.text)]
+    counts = ((kinds.count("added"), "adds"), (kinds.count("removed"), "removes"))
+    parts = [f"{verb} {n} line{'' if n == 1 else 's'}" for n, verb in counts if n]
+    return " and ".join(parts).capitalize() or _RISKS[question.tool.effect]
 
 
 def decision_text(decision: Decision, question: ApprovalQuestion) -> str:

@@ -59,21 +59,20 @@ class Greeting(Static):
 
     def __init__(self) -> None:
         examples = "\n".join(
-            f"  [bold]F{number + 1}[/bold]  [@click=screen.command('example-{number}')]{example}[/]"
+            f"  [$text-accent]F{number + 1}[/]   [@click=screen.command('example-{number}')]{example}[/]"
             for number, example in enumerate(EXAMPLES, start=1)
         )
-        features = "   ".join(
-            f"[bold]{feature.key.upper()}[/bold] [@click=screen.command('go-{feature.id}')]{feature.title}[/]"
-            for feature in FEATURES
-            if feature.key
-        )
+        others = [("go-" + feature.id, feature.key.upper(), feature.title) for feature in FEATURES if feature.key]
+        links = [
+            f"[$text-accent]{key:<4}[/] [@click=screen.command('{command}')]{title:<10}[/]"
+            for command, key, title in (*others, ("help", "F1", "Help"), ("quit", "Ctrl+Q", "Quit"))
+        ]
+        rows = ("  " + "   ".join(links[begin : begin + 4]) for begin in range(0, len(links), 4))
         super().__init__(
             Content.from_markup(
-                "[bold]localllm[/bold]: chat with a language model on this machine, no network needed.\n\n"
-                f"Type a question, or ask one of these:\n\n{examples}\n\n"
-                "  [bold]F1[/bold]  [@click=screen.command('help')]all keys and commands[/]   "
-                "[bold]Ctrl+Q[/bold]  [@click=screen.command('quit')]quit[/] (also /bye)\n\n"
-                f"  {features}"
+                "[bold $bright]Chat with a language model on this machine.[/] Nothing leaves it.\n\n"
+                f"[$text-muted]Type a question, or ask one of these:[/]\n{examples}\n\n"
+                "[$text-muted]Or go to:[/]\n" + "\n".join(rows)
             )
         )
 

@@ -15,6 +15,7 @@ from app.tools.display import (
     question_lines,
     question_title,
     result_text,
+    risk_text,
 )
 from app.tools.tool import Effect, FileChange, Preview, ToolOutcome, ToolProgress, ToolResult
 from tests.app.tools.fake import fake_tool
@@ -37,13 +38,45 @@ def test_a_question_shows_who_asks_what_would_happen_and_every_argument():
     asked = ApprovalQuestion(RUN, '{"argv": ["pytest", "-q"], "env": {"CI": "1"}}', COMMAND)
     assert question_title(asked) == "Allow run pytest -q?"
     shown = texts(question_lines(asked))
-    assert shown[:4] == ["commands: run_command", "pytest -q", "in /home/me/x", "arguments:"]
+    assert shown[:4] == [
+        "Runs with all your rights · commands: run_command",
+        "pytest -q",
+        "in /home/me/x",
+        "arguments:",
+    ]
     assert '    "CI": "1"' in shown
 
 
 def test_arguments_alone_are_shown_once():
     asked = ApprovalQuestion(fake_tool("send"), '{"to": "all"}', Preview("arguments", "send", '{\n  "to": "all"\n}'))
-    assert texts(question_lines(asked)) == ["fake: send", "{", '  "to": "all"', "}"]
+    assert texts(question_lines(asked))[1:] == ["{", '  "to": "all"', "}"]
+
+
+@pytest.mark.parametrize(
+    ("diff", "risk"),
+    [
+        ("--- a/x\n+++ b/x\n@@ -1,2 +1,3 @@\n-old\n+new\n+more\n same", "Adds 2 lines and removes 1 line"),
+        ("--- a/x\n+++ b/x\n@@ -0,0 +1,1 @@\n+new", "Adds 1 line"),
+        ("--- a/x\n+++ b/x\n@@ -1,2 +0,0 @@\n-a\n-b", "Removes 2 lines"),
+        ("", "Changes files in the folders of this chat"),
+    ],
+)
+def test_risk_of_a_write_is_what_it_changes(diff, risk):
+    asked = ApprovalQuestion(fake_tool("write_file", Effect.WRITE), "{}", Preview("diff", "write x", diff))
+    assert risk_text(asked) == risk
+
+
+def test_arguments_of_a_write_can_be_folded_below_its_diff():
+    diff = "--- a/x\n+++ b/x\n@@ -0,0 +1,1 @@\n+new"
+    asked = ApprovalQuestion(fake_tool("write_file", Effect.WRITE), '{"path": "x"}', Preview("diff", "write x", diff))
+    assert texts(question_lines(asked, is_folded=True))[-2:] == ["+new", "▸ arguments: O shows them"]
+    assert '  "path": "x"' in texts(question_lines(asked))
+
+
+@pytest.mark.parametrize("kind", ["command", "arguments"])
+def test_arguments_without_a_diff_are_never_folded(kind):
+    asked = ApprovalQuestion(RUN, '{"argv": ["pytest"]}', Preview(kind, "run pytest", "pytest"))
+    assert question_lines(asked, is_folded=True) == question_lines(asked)
 
 
 def test_arguments_that_are_no_json_are_shown_as_they_are():

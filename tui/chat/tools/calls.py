@@ -176,6 +176,7 @@ class ToolCallView(Vertical):
 
 ARM_S = 0.25  # longer than between the keys of a paste, shorter than a person needs to read a line
 _SCROLLS = {"up": -1, "down": 1}
+_ARGUMENTS_KEY = "o"
 
 
 class DecisionLine(Static):
@@ -216,6 +217,7 @@ class ApprovalPanel(Vertical, can_focus=True):
         super().__init__()
         self.display = False
         self._questions: tuple[ApprovalQuestion, ...] = ()
+        self._has_arguments = False  # whether those beside a diff are shown
         self.is_armed = False  # whether its keys decide
         self._focused_s = 0.0  # on the clock of events
         self._arming: Timer | None = None
@@ -235,10 +237,9 @@ class ApprovalPanel(Vertical, can_focus=True):
         if is_other:
             self._disarm()
             self.display = bool(self._questions)
-            self._lines.show(question_lines(self._questions[0]) if self._questions else ())
+            self._has_arguments = False
             self.query_one(VerticalScroll).scroll_home(animate=False)
-        if self._questions:
-            self._draw()
+        self._draw()
         return is_other
 
     def scroll_pages(self, n_pages: int) -> None:
@@ -282,7 +283,10 @@ class ApprovalPanel(Vertical, can_focus=True):
     def _decide_or_give(self, character: str, pressed_s: float) -> None:
         question, decision = self._questions[0] if self._questions else None, KEYS.get(character.lower())
         is_meant = self.is_armed and pressed_s - self._focused_s >= ARM_S  # a busy app gets to a burst's keys late
-        if question is not None and decision in question.decisions and is_meant:
+        if character.lower() == _ARGUMENTS_KEY and is_meant:
+            self._has_arguments = not self._has_arguments
+            self._draw()
+        elif question is not None and decision in question.decisions and is_meant:
             self._disarm()  # at once: the next key is for no other question
             self.post_message(self.Decided(question, decision))
         else:
@@ -300,8 +304,10 @@ class ApprovalPanel(Vertical, can_focus=True):
 
     def _draw(self) -> None:
         if not self._questions:
+            self._lines.show(())
             return
         question = self._questions[0]
+        self._lines.show(question_lines(question, is_folded=not self._has_arguments))
         self.set_class(self.is_armed, "-armed")
         self.border_title = Content(question_title(question))
         more = f"{n_more} more after it · " if (n_more := len(self._questions) - 1) else ""

@@ -203,4 +203,4 @@ class ToolsScreen(ModalScreen[None]):
 
 
 def _box(is_checked: bool) -> str:
-    return "[x]" if is_checked else "[ ]"
+    return "☑" if is_checked else "☐"

@@ -169,7 +169,7 @@ async def test_a_decision_for_the_chat_is_listed_and_can_be_removed(open_app):
         await user.presses("x")
         await user.sees("denied", "Done.")
         await user.asks("/tools")
-        await user.sees("Tools of this chat", "decided  refused: write_file of fake", "[x] run_command")
+        await user.sees("Tools of this chat", "decided  refused: write_file of fake", "☑ run_command")
         await user.presses("end", "up", "delete")
         await user.no_longer_sees("decided  refused")
 
@@ -250,7 +250,11 @@ async def test_a_long_question_is_scrolled_in_its_panel(open_app):
         assert "+line 150" not in user.screen_text
         await goes_to_the_question(user)
         await user.presses(*["pagedown"] * 30)
+        await user.sees("▸ arguments: O shows them", "N\xa0deny")
+        await user.presses("o", *["pagedown"] * 30)
         await user.sees("arguments:", '"path": "sum.py"', "N\xa0deny")
+        await user.presses("o")
+        await user.no_longer_sees('"path": "sum.py"')
         assert user.app.screen.transcript.size.height >= 3
 
 

@@ -43,7 +43,7 @@ async def test_tools_are_switched_by_words_and_kept_with_the_chat(open_app, tmp_
     ):
         await user.sees("Hello.", "· tools fake")
         await user.asks("/tools")
-        await user.sees("[x] read_file", "[ ] write_file", "folder   /", "at most 7")
+        await user.sees("☑ read_file", "☐ write_file", "folder   /", "at most 7")
 
 
 async def test_the_list_switches_by_space_and_takes_folders(open_app, tmp_path, monkeypatch):
@@ -52,11 +52,11 @@ async def test_the_list_switches_by_space_and_takes_folders(open_app, tmp_path, 
     async with open_app(ScriptedClient(), (100, 40), tools=backend()) as user:
         await user.sees("ready")
         await user.asks("/tools")
-        await user.sees("Tools of this chat", "[ ] fake  a test", "No tools are on in this chat.", "3 tools")
+        await user.sees("Tools of this chat", "☐ fake  a test", "No tools are on in this chat.", "3 tools")
         await user.presses("space")
-        await user.sees("[x] fake", "3 tools on, 300 tokens of every prompt")
+        await user.sees("☑ fake", "3 tools on, 300 tokens of every prompt")
         await user.presses("down", "space")
-        await user.sees("[ ] read_file", "2 tools on", "Reads in the folders of this chat.")
+        await user.sees("☐ read_file", "2 tools on", "Reads in the folders of this chat.")
         await user.presses("a")
         await user.sees("Folder for tools")
         await user.types("proj")
