@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import on, work
+from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.content import Content
@@ -163,11 +164,11 @@ class LocalllmApp(BaseApp):
     def show_notifications(self) -> None:
         self.notifications.show_all()
 
-    async def action_dismiss_notifications(self) -> None:
-        """Dismiss the notification; a running answer stops as well, since Esc does that at any time."""
+    def action_dismiss_notifications(self) -> None:
+        """Dismiss the notification, and let Esc do what it does: a key that only removes a line nobody reads leaves the
+        user on a screen where the text typed next would run as keys."""
         self.notifications.dismiss()
-        if isinstance(self.screen, ChatScreen) and self.screen.is_answering:
-            await self.screen.run_command("stop")
+        raise SkipAction
 
     def action_command_palette(self) -> None:
         from textual.command import CommandPalette
@@ -311,8 +312,8 @@ class LocalllmApp(BaseApp):
     action_interrupt = interrupt
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave keys to the screens' commands of the same name, except in dialogs, which have none of them. Leave Esc
-        to them while no notification is shown that can have been noticed."""
+        """Leave keys to the screens' commands of the same name, except in dialogs, which have none of them. Keep a
+        notification that cannot have been noticed yet."""
         if action == "dismiss_notifications":
             return self.notifications.is_noticed
         if action in {"interrupt", "suspend_to_shell"}:

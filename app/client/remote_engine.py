@@ -40,6 +40,7 @@ from quantizer.system.errors import EngineError, UserError
 
 _NEEDS_KEY = "Give its key with --api-key, or in LOCALLLM_API_KEY."
 _REMEDIES = {401: _NEEDS_KEY, 403: _NEEDS_KEY, 429: "Try again later."}
+_LEAST_SPAN_S = 0.05  # pieces that come in one burst of the network say nothing about the engine's speed
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # vLLM's; OpenRouter's; LM Studio's
 
 
@@ -201,7 +202,7 @@ class _Reply:
         span_s = self._last_s - first_s
         measured = {
             "time_to_first_token_ms": 1000 * (first_s - self._sent_s),
-            "predicted_per_second": max(n_output - 1, 0) / span_s if span_s > 0 else 0.0,
+            "predicted_per_second": max(n_output - 1, 0) / span_s if span_s >= _LEAST_SPAN_S else 0.0,
         }
         return completed_of(self._reason, {"completion_tokens": n_output, **self._usage}, {**measured, **self._timings})
 

@@ -41,6 +41,11 @@ def format_bytes(n_bytes: int) -> str:
     return _scaled(n_bytes, (" B", " kB", " MB", " GB", " TB"))
 
 
+def counted(n: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: "1 line", "1,200 lines", "2 entries"."""
+    return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
+
+
 def format_count(n: int) -> str:
     """Return a number of weights: 1.24B."""
     return _scaled(n, ("", "k", "M", "B", "T"))

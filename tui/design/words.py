@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from rich.cells import cell_len, set_cell_size
 
+from app.common.terminal import counted as counted  # one of the words for figures, which the app below needs too
 from app.library.local.model_files import id_of
 
 _MODEL_END_CELLS = 10
@@ -67,11 +68,6 @@ def speed_words(tps: float) -> str:
     """Return a speed as people read it: "12 tokens a second", "0.7 tokens a second"."""
     shown = f"{tps:.0f}" if tps >= _WORDED_TPS else f"{tps:.1f}".removesuffix(".0")
     return f"{shown} token{'' if shown == '1' else 's'} a second"
-
-
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun: "1 chat", "1,200 chats"."""
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def model_label(model: str, n_cells: int) -> str:

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rich.cells import chop_cells
+from rich.cells import cell_len
 from rich.text import Text
 from textual import on, work
+from textual.content import Content
 from textual.events import Resize
 from textual.widget import Widget
 from textual.widgets import DataTable, Input, Log, Static
@@ -33,6 +34,7 @@ _MARGIN = 2
 _DRAWN_EVERY_S = 0.2  # five times a second reads as motion
 _READ_EVERY_S = 1.0  # a log
 _NONE = "No jobs. Downloads, conversions and benchmarks appear here."
+_REPEATABLE = ("tune", "eval", "bench")  # another run has other figures
 _MAX_BYTES = 256 * 1024  # earlier lines are in the file
 
 
@@ -118,7 +120,14 @@ class JobsScreen(FeatureScreen):
         await self._do(lambda client, job: client.cancel_job(job.id))
 
     async def retry_job(self) -> None:
-        await self._do(lambda client, job: client.retry_job(job.id))
+        """Run a job again. One with a result stays as it is: a measurement is started anew, and a file is there."""
+        job = self.job
+        if job is not None and job.state == "done" and job.kind not in _REPEATABLE:
+            self.inform(f"{job.title} is done. F6 lists the model.")
+        elif job is not None and job.state == "done":
+            await self._do(lambda client, job: client.start_job(job.kind, job.arguments))
+        else:
+            await self._do(lambda client, job: client.retry_job(job.id))
 
     async def forget_job(self) -> None:
         await self._do(lambda client, job: client.forget_job(job.id))
@@ -248,7 +257,12 @@ class LogView(Log):
     def _append(self, text: str) -> None:
         if text and self._wrap_cells:  # before the layout there is no width
             lines = printable(text.expandtabs(4)).split("\n")[: -1 if text.endswith("\n") else None]
-            self.write_lines([part for line in lines for part in chop_cells(line, self._wrap_cells) or [""]])
+            self.write_lines([row for line in lines for row in wrapped(line, self._wrap_cells)])
+
+
+def wrapped(line: str, n_cells: int) -> list[str]:
+    """Return a line as rows that end between words; a longer word is cut."""
+    return [line] if cell_len(line) <= n_cells else [row.plain.rstrip() for row in Content(line).wrap(n_cells)]
 
 
 def _cell(text: str) -> Text:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError, fenced
+from app.common.terminal import counted
 
 MAX_PART_BYTES = 32 << 20  # of XML
 _MAX_PARTS = 20_000
@@ -164,7 +165,7 @@ def parse_table(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) 
         raise RefusedFileError(f"has {n_columns:,} columns.", f"Attach at most {_MAX_COLUMNS:,}.")
     lines = [_table_row(row, n_columns) for row in rows]
     lines.insert(1, _table_row(["---"] * n_columns, n_columns))
-    return ParsedFile("\n".join(lines), f"{len(rows) - 1:,} rows, {n_columns:,} columns")
+    return ParsedFile("\n".join(lines), f"{counted(len(rows) - 1, 'row')}, {counted(n_columns, 'column')}")
 
 
 def _decoded(data: bytes) -> str:

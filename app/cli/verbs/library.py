@@ -15,7 +15,7 @@ import click
 from app.cli.options import BYTE_SIZE, complete_model, options
 from app.cli.output.format import print_json, print_result
 from app.cli.resources import confirm_removal, open_index, probe_service
-from app.common.terminal import format_bytes, format_count, printable, printable_line
+from app.common.terminal import counted, format_bytes, format_count, printable, printable_line
 from app.protocol.library import ImportWay, PlacementResult
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
@@ -433,4 +433,4 @@ def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: 
         items = [{"what": files.what, "paths": [*map(str, files.paths)], "bytes": files.n_bytes} for files in found]
         print_json({"found": items, "bytes_freed": 0 if is_dry_run else n_bytes, "dry_run": is_dry_run})
     elif found and not is_dry_run:
-        click.echo(f"Removed {sum(len(files.paths) for files in found)} files, {format_bytes(n_bytes)}.")
+        click.echo(f"Removed {counted(sum(len(files.paths) for files in found), 'file')}, {format_bytes(n_bytes)}.")

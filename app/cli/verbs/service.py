@@ -323,7 +323,7 @@ def cancel(job_id: str, wants_json: bool) -> None:
 @click.argument("job_id", metavar="ID")
 @options("wants_json")
 def retry(job_id: str, wants_json: bool) -> None:
-    """Queue job ID again after it has ended. A download resumes."""
+    """Queue job ID again after it failed, was cancelled or interrupted. A download resumes."""
     job = ask_service(lambda client: client.retry_job(job_id))
     print_result(job, [_line(job)], wants_json=wants_json)
 

@@ -123,9 +123,11 @@ class JobManager:
         return self._jobs[job.id]
 
     async def retry(self, job_id: str) -> Job:
-        """Queue a job that ended again, behind all others. Raises as `find` and `start` do."""
+        """Queue a job again that ended without a result, behind all others. Raises as `find` and `start` do."""
         job = self.find(job_id)
         self._check_has_ended(job)
+        if job.state == "done":  # its result would be lost, and a quantization fails: its file is there
+            raise RefusedError(409, "job_is_done", f"{job.title} is done.", "Start a new job to do it again.")
         self._check_queue()
         try:
             options = options_of(job.kind, job.arguments)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.common.terminal import counted
 from app.protocol.chat import Tool
 from app.tools.builtin.edits import NEW_TEXT, NotTextError, TextForm, diff_of, edited, read_text
 from app.tools.builtin.folder_search import TIMEOUT_S, Place, list_folder, search_text
@@ -170,7 +171,7 @@ def _read(arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
     n_lines = len(lines) - (not lines[-1])
     first, last = int(arguments.get("first_line", 1)), min(int(arguments.get("last_line", n_lines)), n_lines)
     if first > max(last, 1):
-        raise PathRefusedError(f"{shown} has {n_lines:,} lines, and {first}-{last} are none.", "Ask for others.")
+        raise PathRefusedError(f"{shown} has {counted(n_lines, 'line')}, and not {first}-{last}.", "Ask for others.")
     chosen = _fitting(lines[first - 1 : last], context.max_characters)
     end = first + len(chosen) - 1
     notes = [form.title] if form.title else []
@@ -179,7 +180,7 @@ def _read(arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         if end < last:
             notes.append(f"go on with first_line {end + 1}")
     head = f"[{'; '.join(notes)}]\n" if notes else ""
-    detail = f"{n_lines:,} lines" if (first, end) == (1, n_lines) else f"lines {first:,} to {end:,} of {n_lines:,}"
+    detail = counted(n_lines, "line") if (first, end) == (1, n_lines) else f"lines {first:,} to {end:,} of {n_lines:,}"
     whole = "\n".join(chosen) + ("\n" if chosen and end < len(lines) else "")
     return ToolOutput(head + whole, detail=detail, n_bytes=len((head + whole).encode()))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from app.common.terminal import counted
 from app.tools.builtin.folders import PathRefusedError
 from app.tools.tool import ToolOutput
 from quantizer.system.child_request import Message, decode_message
@@ -50,7 +51,7 @@ async def list_folder(place: Place, depth: int, *, has_ignored: bool) -> ToolOut
     if end["n_more"]:
         at_least = "" if end["is_whole"] else "at least "
         lines.append(f"[{at_least}{end['n_more']:,} more entries are not shown; list a folder in it]")
-    return ToolOutput("\n".join(lines) or "(empty)", detail=f"{n_all + end['n_more']:,} entries")
+    return ToolOutput("\n".join(lines) or "(empty)", detail=counted(n_all + end["n_more"], "entry", "entries"))
 
 
 async def search_text(
@@ -73,9 +74,9 @@ async def search_text(
     n_all = len(lines) + end["n_more"]
     if end["n_more"]:
         lines.append(f"[{end['n_more']:,} more lines match; search in a folder, or for a longer text]")
-    detail = f"{n_all:,} lines in {end['n_searched']:,} files"
+    detail = f"{counted(n_all, 'line')} in {counted(end['n_searched'], 'file')}"
     unread = f" ({end['n_unread']:,} files are no text, too large or not readable)" if end["n_unread"] else ""
-    text = "\n".join(lines) or f"No line matches in {end['n_searched']:,} files{unread}."
+    text = "\n".join(lines) or f"No line matches in {counted(end['n_searched'], 'file')}{unread}."
     return ToolOutput(text, detail=detail + unread)
 
 

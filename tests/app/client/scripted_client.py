@@ -200,7 +200,9 @@ class ScriptedJobs:
         return await self._become(job_id, "cancelled", has_ended=False)
 
     async def retry_job(self, job_id: str) -> Job:
-        """Queue an ended job again."""
+        """Queue a job again that ended without a result."""
+        if (await self.job(job_id)).state == "done":
+            raise RequestError(f"The job {job_id} is done.", "Start a new job to do it again.")
         return await self._become(job_id, "queued", has_ended=True)
 
     async def forget_job(self, job_id: str) -> None:

@@ -54,6 +54,14 @@ async def test_an_engine_without_usage_is_counted_by_pieces() -> None:
     assert (completed.n_output_tokens, completed.decode_tokens_per_s) == (3, 1.0)
 
 
+async def test_two_pieces_of_one_burst_measure_no_speed() -> None:
+    body = "".join(f"data: {json.dumps(event)}\n\n" for event in (_delta(content="a"), _delta(content="b")))
+    ticks = iter((0.0, 1.0, 1.00007))
+    engine = _engine(lambda _request: httpx.Response(200, text=f"{body}data: [DONE]\n\n"), lambda: next(ticks))
+    _, completed = await _said(engine)
+    assert (completed.n_output_tokens, completed.decode_tokens_per_s) == (2, 0.0)
+
+
 async def test_an_answer_without_tokens_has_no_negative_rate() -> None:
     usage = {"prompt_tokens": 5, "completion_tokens": 0}
     _, completed = await _said(_streaming(_delta(content="a"), _delta(content="b"), {"choices": [], "usage": usage}))

@@ -66,6 +66,9 @@ async def test_scripted_jobs_refuse_what_the_service_refuses():
         await client.retry_job(job.id)
     with pytest.raises(RequestError, match="no job"):
         await client.job("another")
+    client.change(replace(job, state="done"))
+    with pytest.raises(RequestError, match="done"):
+        await client.retry_job(job.id)
 
 
 async def test_scripted_calls_come_in_two_pieces_and_end_the_answer():

@@ -12,7 +12,7 @@ from app.protocol.errors import ServiceError
 from app.protocol.job import Job
 from quantizer.system.errors import ErrorInfo
 from tests.app.client.scripted_client import ScriptedClient
-from tui.jobs.screen import LogView, read_end
+from tui.jobs.screen import LogView, read_end, wrapped
 
 PULL = Job(id="job-1", kind="pull", title="pull org/model:Q4_K_M", arguments={}, created_s=1.0, state="running")
 TUNE = Job(id="job-2", kind="tune", title="tune guide", arguments={}, created_s=2.0, state="queued")
@@ -48,6 +48,19 @@ async def test_a_job_is_cancelled_retried_and_forgotten(open_app):
         await user.presses("x")
         await user.sees("No jobs.")
     assert await client.jobs() == ()
+
+
+@pytest.mark.parametrize("kind", ["pull", "quantize", "tune", "eval", "bench"])
+async def test_a_job_that_is_done_keeps_its_result_when_it_is_to_run_again(open_app, kind):
+    done = replace(PULL, kind=kind, title=f"{kind} it", state="done", arguments={"model": "guide"}, result={"a": 1})
+    client = ScriptedClient(jobs=[done])
+    async with open_app(client) as user:
+        await user.presses("f8")
+        await user.sees("done")
+        await user.presses("r")
+        await user.sees(f"{kind} it is done" if kind in ("pull", "quantize") else "waiting")
+    assert await client.job("job-1") == done
+    assert client.started == ([] if kind in ("pull", "quantize") else [(kind, {"model": "guide"})])
 
 
 async def test_the_end_of_a_job_is_announced_on_every_screen_and_only_once(open_app):
@@ -211,6 +224,20 @@ def test_the_end_of_a_file_is_whole_lines(tmp_path):
     assert read_end(path, 12) == "third\n"
     assert read_end(tmp_path / "none") == ""
     assert "cannot be read" in read_end(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "rows"),
+    [
+        ("press it again in the app", ["press it again in", "the app"]),
+        ("    indented a word at a time", ["    indented a word", "at a time"]),
+        ("short", ["short"]),
+        ("a_word_that_is_longer_than_the_row and", ["a_word_that_is_longe", "r_than_the_row and"]),
+        ("日本語のテキストがここ word", ["日本語のテキストがこ", "こ word"]),
+    ],
+)
+def test_rows_of_a_log_end_between_words(line, rows):
+    assert wrapped(line, 20) == rows
 
 
 class _Reader(App[None]):

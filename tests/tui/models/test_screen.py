@@ -331,8 +331,7 @@ async def test_i_on_any_row_offers_files_and_what_other_programs_hold(open_app, 
         await user.sees("mine is imported")
         await user.presses("i")
         await user.sees("files/")
-        await user.presses("escape")  # dismisses the notification
-        await user.no_longer_sees("mine is imported")
         await user.presses("escape")
+        await user.no_longer_sees("mine is imported")
         await user.sees("Recommended for this machine")
     assert client.library.imported == [str(path)]

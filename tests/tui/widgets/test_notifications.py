@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from textual.widgets import Input
 
 from app.protocol.job import Job
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
@@ -74,17 +75,38 @@ async def test_several_notifications_are_the_newest_and_a_number_and_ctrl_l_show
         assert "The model cannot run" not in user.screen_text
 
 
-async def test_escape_dismisses_the_notification_and_only_the_next_one_leaves_the_screen(open_app):
+@pytest.mark.parametrize("key", ["f5", "f6", "f7", "f8", "f9", "f10"])
+async def test_escape_dismisses_the_notification_and_leaves_the_screen_so_that_what_is_typed_is_no_key(open_app, key):
     async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
-        await user.presses("f8")
-        await user.sees("No jobs")
+        await user.presses(key)
+        await user.no_longer_sees("Type a question")
+        user.app.screen.inform("Loading: Esc returns to the chat.")
+        await user.sees("· Loading")
+        await user.presses("escape", *"dear")
+        await user.sees("│ dear")
+        assert "Loading: Esc" not in user.screen_text
+
+
+async def test_escape_leaves_a_dialog_that_opened_under_a_notification(open_app):
+    async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
+        await user.presses("f10", "down", "enter")
+        await user.sees("Enter confirms")
+        user.app.notify("Noted.", markup=False)
+        await user.sees("· Noted.")
+        await user.presses("escape")
+        await user.no_longer_sees("Enter confirms")
+        assert "Noted." not in user.screen_text
+
+
+async def test_escape_clears_a_search_although_a_notification_is_shown(open_app):
+    async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
+        await user.presses("f6", "slash", *"tin")
+        await user.sees("tin")
         user.app.screen.inform("Noted.")
         await user.sees("· Noted.")
         await user.presses("escape")
-        await user.no_longer_sees("Noted.")
-        assert "No jobs" in user.screen_text
-        await user.presses("escape")
-        await user.sees("Type a question")
+        await user.until(lambda: not user.app.screen.query(Input).first().value, "the search stayed")
+        assert "Noted." not in user.screen_text
 
 
 async def test_escape_is_for_the_screen_while_a_notification_is_too_new_to_be_noticed(open_app):
@@ -110,21 +132,6 @@ async def test_escape_stops_an_answer_at_once_although_a_notification_is_shown(o
         await user.presses("escape")
         await user.sees("stopped")
         await user.no_longer_sees("Noted.")
-
-
-async def test_escape_in_a_dialog_dismisses_the_notification_first(open_app):
-    async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
-        await user.presses("f7")
-        await user.sees("Plan")
-        await user.presses("m")
-        await user.sees("Plan which model?")
-        user.app.notify("Noted.", markup=False)
-        await user.sees("· Noted.")
-        await user.presses("escape")
-        await user.no_longer_sees("Noted.")
-        assert "Plan which model?" in user.screen_text
-        await user.presses("escape")
-        await user.no_longer_sees("Plan which model?")
 
 
 async def test_a_notification_goes_along_to_another_screen_and_ends_with_its_time(open_app):

@@ -107,7 +107,7 @@ def test_a_table_is_markdown_whatever_separates_its_cells() -> None:
     for data in (b'a,b\n1,"x|y"\n', b"a;b\n1;x|y\n", "a\tb\n1\tx|y\n".encode("utf-16")):
         read = read_data(data, "t.csv")
         assert read.attachment.content == "| a | b |\n| --- | --- |\n| 1 | x\\|y |"
-        assert read.attachment.label == "t.csv, 1 rows, 2 columns"
+        assert read.attachment.label == "t.csv, 1 row, 2 columns"
 
 
 def test_a_notebook_is_text_code_and_what_it_printed() -> None:

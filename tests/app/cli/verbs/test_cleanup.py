@@ -129,7 +129,7 @@ def test_everything_that_was_said_goes_and_models_stay(localllm: Run, said: Path
 
 
 def test_chats_are_kept_on_request(localllm: Run, said: Path) -> None:
-    assert localllm("forget", "--keep-chats", "--yes").out.endswith("Removed 1 files, 2 kB.\n")
+    assert localllm("forget", "--keep-chats", "--yes").out.endswith("Removed 1 file, 2 kB.\n")
     with ChatStore(said / "data") as store:
         assert [chat.title for chat in store.chats.page()] == ["secret"]
 

@@ -174,6 +174,14 @@ async def test_running_and_waiting_jobs_are_cancelled_and_retried(opened: Opened
     assert (tmp_path / "order").read_text().split() == ["wait-1", "wait-2"]
 
 
+async def test_a_job_with_a_result_is_not_run_again_over_it(opened: Opened) -> None:
+    async with opened() as jobs:
+        job = await end_of(jobs, await jobs.start(TuneOptions(model="chat")))
+        with pytest.raises(RefusedError, match="is done"):
+            await jobs.retry(job.id)
+        assert jobs.all == (job,)
+
+
 async def test_unfinished_jobs_are_interrupted_for_the_next_service_and_can_be_retried(
     opened: Opened, tmp_path: Path
 ) -> None:

@@ -206,7 +206,7 @@ async def test_a_question_is_announced_on_other_screens(open_app):
         await user.sees("Telemetry: none")
         gate.set()
         await user.sees("A tool asks for your permission")
-        await user.presses("escape", "escape")
+        await user.presses("escape")
         await user.sees("Allow write sum.py?")
 
 
