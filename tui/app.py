@@ -15,7 +15,8 @@ from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.content import Content
-from textual.events import DescendantFocus, Event, Key, Paste
+from textual.events import DescendantFocus, Event, Key, Paste, Resize
+from textual.geometry import Size
 from textual.widgets import Input, TextArea
 from textual.worker import WorkerFailed
 
@@ -51,16 +52,24 @@ from tui.widgets.notifications import Severity
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from textual.await_remove import AwaitRemove
     from textual.dom import DOMNode
+    from textual.screen import Screen
     from textual.widget import Widget
 
     from app.protocol.job import Job
 
 
+_MIN_COLUMNS, _MIN_ROWS = 12, 4  # below, Textual's widgets have no cell left for their text, and fail
+_TOO_SMALL = "\x1b[2J\x1b[H↔"
 _NOTICE_S = 30.0  # long enough while reading something else
 _LOSS = "Lost the service: reconnecting. Your messages are saved; F8 lists interrupted jobs."
 _ENGINE_LOSS = "Lost the connection to {url}: reconnecting. Your messages are saved."
+
+
+def _at_least(size: Size) -> Size:
+    return Size(max(size.width, _MIN_COLUMNS), max(size.height, _MIN_ROWS))
 
 
 class LocalllmApp(BaseApp):
@@ -98,6 +107,7 @@ class LocalllmApp(BaseApp):
         if self.no_color:
             self._filters.append(WithoutColors())
         self._is_welcoming = is_welcoming
+        self._is_too_small = False
         self.animation_level = "none"
         settings = settings or Settings()
         repository = repository or InMemoryChatRepository()
@@ -184,10 +194,30 @@ class LocalllmApp(BaseApp):
         the prompt."""
         if isinstance(event, Paste):
             event.text = printable_paste(event.text)
+        if isinstance(event, Resize):
+            self._fit(event)
         is_text = isinstance(event, Paste) or (isinstance(event, Key) and event.is_printable)
         if is_text and isinstance(self.screen, WelcomeScreen):
             self.screen.dismiss(False)  # at once: this key and those behind it are for the prompt
         await super().on_event(event)
+
+    @property
+    def size(self) -> Size:
+        """The size of the terminal, or the smallest that the screens are laid out for."""
+        return _at_least(super().size)
+
+    def _fit(self, event: Resize) -> None:
+        """Lay nothing out for a terminal that is too small, and draw nothing on it."""
+        was_too_small, self._is_too_small = self._is_too_small, event.size != _at_least(event.size)
+        event.size = _at_least(event.size)
+        if self._is_too_small and self._driver is not None and not self.is_headless:
+            self._driver.write(_TOO_SMALL)
+            self._driver.flush()
+        elif was_too_small:
+            self.call_after_refresh(self.refresh, layout=True)  # its size may be as it was laid out before
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        super()._display(screen, None if self._is_too_small else renderable)
 
     @on(DescendantFocus)
     def _stop_blinking(self, event: DescendantFocus) -> None:

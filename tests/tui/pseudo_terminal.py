@@ -5,9 +5,12 @@ Owns the two ends of the terminal and the program's process; knows no screen, on
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
+import struct
 import subprocess
+import termios
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,6 +83,10 @@ class PseudoTerminal:
         os.write(self._ours, keys.encode())
         if keys.endswith("\x1b"):
             time.sleep(_ESC_PAUSE_S)
+
+    def resizes(self, n_columns: int, n_rows: int) -> None:
+        """Make the window another size; the system tells the program."""
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", n_rows, n_columns, 0, 0))
 
     def sees(self, *texts: str, since: int = 0) -> None:
         """Wait until each of the texts was written in one piece, after the first `since` characters of `written`."""

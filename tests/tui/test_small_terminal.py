@@ -1,0 +1,86 @@
+"""Every screen survives a terminal of any size, also while it becomes larger again."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+import pytest
+
+from tests.app.client.scripted_client import ScriptedClient
+from tests.tui.model_scenes import client_with_models
+from tests.tui.scenes import SCENES, Scene
+
+_MIN_COLUMNS = 12
+SCENES_BY_NAME = {scene.name: scene for scene in SCENES}
+SIZES = (*((width, 24) for width in (1, 2, 3, 4, 5, 10, 11, 12, 13, 17, 20, 30)), (80, 1), (80, 2), (80, 4), (1, 1))
+
+
+@pytest.mark.parametrize("name", SCENES_BY_NAME)
+async def test_no_screen_minds_how_small_the_terminal_is(name, user_of, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    scene: Scene = SCENES_BY_NAME[name]
+    async with scene.app("textual-dark").run_test(size=(80, 24), notifications=True) as pilot:
+        user = user_of(pilot)
+        for keys, *texts in (scene.first, *scene.steps):
+            for pasted, pressed in re.findall("'([^']+)'|([^']+)", keys):
+                await (user.pastes(pasted) if pasted else user.presses(*pressed.split()))
+            await user.sees(*texts)
+        for width, height in SIZES:
+            await pilot.resize_terminal(width, height)
+            await pilot.pause(0.02)  # Textual waits for a moment before it lays out
+            assert pilot.app.failure is None, (width, height)
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause(0.02)
+        assert max(len(row) for row in user.screen_text.splitlines()) > _MIN_COLUMNS
+
+
+@pytest.mark.parametrize("key", ["f5", "f6", "f7", "f8", "f9", "f10", "ctrl+p", "f1"])
+@pytest.mark.parametrize("width", [2, 12])
+async def test_a_screen_can_be_opened_and_left_in_a_narrow_terminal(open_app, width, key):
+    async with open_app(client_with_models(), size=(width, 24)) as user:
+        await user.presses(key)
+        await user.types("/go")
+        await user.presses("down", "escape", "escape")
+        await user.pilot.resize_terminal(80, 24)
+        await user.until(lambda: "Chat" in user.screen_text or "guide" in user.screen_text, "nothing is drawn")
+
+
+async def test_what_is_typed_in_a_narrow_terminal_is_kept(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.sees("ready")
+        await user.pilot.resize_terminal(1, 24)
+        await user.types("hello /w @x")
+        await user.presses("ctrl+j")
+        await user.pilot.resize_terminal(80, 24)
+        await user.sees("hello /w @x")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX")
+def test_a_window_made_narrow_and_wide_again_shows_the_same_and_ends_narrow(tmp_path):
+    from tests.tui.pseudo_terminal import PseudoTerminal
+
+    environment = {
+        **os.environ,
+        **{f"LOCALLLM_{name}_DIR": str(tmp_path / name) for name in ("DATA", "CACHE")},
+        "LOCALLLM_CONFIG": str(tmp_path / "config.toml"),
+        "LOCALLLM_ENGINE": "fake",
+        "LOCALLLM_PORT": "0",
+    }
+    (tmp_path / "DATA").mkdir()
+    (tmp_path / "DATA" / "welcome-seen").touch()
+    with PseudoTerminal.app(environment, tmp_path) as terminal:
+        terminal.sees("Type a question")
+        terminal.types("a draft")
+        terminal.sees("a draft")
+        terminal.resizes(2, 24)
+        terminal.sees("↔")
+        before = len(terminal.written)
+        terminal.resizes(80, 24)
+        terminal.sees("a draft", since=before)
+        terminal.resizes(3, 24)
+        terminal.sees("↔", since=before)
+        terminal.types("\x11")
+        assert terminal.process.wait(60) == 0
+        assert "Traceback" not in terminal.written
