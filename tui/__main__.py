@@ -70,8 +70,9 @@ def _command_line(arguments: list[str]) -> None:
     command_line(arguments, interface=UserInterface(_run_app, _run_inline))
 
 
-def _run_app(settings: Settings, options: Mapping[str, object]) -> int:
-    """Run the full screen, or the chat in the scrollback in a terminal that cannot show it; return the exit status."""
+def _run_app(settings: Settings, options: Mapping[str, object], opening: ChatOptions | None = None) -> int:
+    """Run the full screen, or the chat in the scrollback in a terminal that cannot show it; return the exit status.
+    `options` are the settings of the command line, `opening` says how the first chat begins."""
     from tui.screen_check import prepare_screen
 
     if obstacle := prepare_screen():
@@ -80,11 +81,13 @@ def _run_app(settings: Settings, options: Mapping[str, object]) -> int:
 
         sys.stderr.write(f"{obstacle}\n")
         keeps_model = options.get("model") is not None
-        _run_inline(ChatOptions(settings=settings, chat=ChatSettings(), is_saved=True, keeps_model=keeps_model))
+        _run_inline(
+            opening or ChatOptions(settings=settings, chat=ChatSettings(), is_saved=True, keeps_model=keeps_model)
+        )
         return 0
     from tui.run import run
 
-    return run(settings, options)
+    return run(settings, options, opening)
 
 
 def _run_inline(options: ChatOptions) -> None:

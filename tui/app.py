@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from textual.screen import Screen
     from textual.widget import Widget
 
+    from app.cli.prompts import ChatOptions
     from app.protocol.job import Job
 
 
@@ -74,7 +75,7 @@ def _at_least(size: Size) -> Size:
 
 class LocalllmApp(BaseApp):
     """localllm in a terminal. It paints first and connects afterwards; the caller closes the connection and the
-    repository. `is_welcoming` shows the welcome screen first."""
+    repository. `is_welcoming` shows the welcome screen first; `opening` says how the first chat begins."""
 
     TITLE = "localllm"
     DEFAULT_MODE = HOME
@@ -99,6 +100,7 @@ class LocalllmApp(BaseApp):
         is_welcoming: bool = False,
         settings_controller: SettingsController | None = None,
         tools: ToolBackend | None = None,
+        opening: ChatOptions | None = None,
     ) -> None:
         if os.environ.get("NO_COLOR") == "":
             del os.environ["NO_COLOR"]  # empty means unset, but Textual would turn colours off
@@ -125,6 +127,7 @@ class LocalllmApp(BaseApp):
             settings=settings,
             settings_controller=controller,
             clock=clock,
+            opening=opening,
         )
         self._settings_controller = controller
         controller.on_change("theme", self._apply_theme)

@@ -4,6 +4,7 @@ above the features' data, so that nobody imports `tui.app` back."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from textual.app import App
 
@@ -18,11 +19,14 @@ from tui.pictures.picture_view import Previews
 from tui.settings.controller import SettingsController
 from tui.widgets.notifications import NotificationCenter
 
+if TYPE_CHECKING:
+    from app.cli.prompts import ChatOptions
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppContext:
     """The parts that all screens share. Whoever creates the app closes `connection` and `repository`; `clock` counts
-    seconds."""
+    seconds. `opening` are the options of the command line for the first chat."""
 
     connection: ServiceConnection
     downloads: Downloads
@@ -33,6 +37,7 @@ class AppContext:
     settings: Settings
     settings_controller: SettingsController
     clock: Clock
+    opening: ChatOptions | None = None
     previews: Previews = field(default_factory=Previews)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app import __version__
 from app.chat.repository import SqliteChatRepository, delete_prefixes
@@ -27,6 +27,9 @@ from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
 from tui.models.dialogs import is_first_run
 from tui.settings.controller import SettingsController
+
+if TYPE_CHECKING:
+    from app.cli.prompts import ChatOptions
 
 _ROOT = Path(__file__).parents[1]
 _PACKAGES = {"app", "offload", "quantizer", "tui"}
@@ -114,10 +117,10 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
     return path.is_relative_to(_ROOT) and path.relative_to(_ROOT).parts[0] in _PACKAGES
 
 
-def run(settings: Settings, flags: Mapping[str, object]) -> int:
+def run(settings: Settings, flags: Mapping[str, object], opening: ChatOptions | None = None) -> int:
     """Run the app until the user quits; return the exit status, also after a reported crash. `flags` is the part of
-    `settings` from the command line. Raises the UserError that ended the app."""
-    app_run = _AppRun(settings, SettingsController(settings, flags))
+    `settings` from the command line, `opening` how the first chat begins. Raises the UserError that ended the app."""
+    app_run = _AppRun(settings, SettingsController(settings, flags), opening, str(flags.get("when_unfit") or ""))
     try:
         asyncio.run(app_run.run())
     except Exception as error:  # Python would print its message, which may contain chats
@@ -136,8 +139,16 @@ class _AppRun:
     """The app from start to end. `failure` is the error that ended it, `background_errors` those of background tasks;
     `is_saved` is true once all messages are saved."""
 
-    def __init__(self, settings: Settings, settings_controller: SettingsController) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        settings_controller: SettingsController,
+        opening: ChatOptions | None,
+        when_unfit: str,
+    ) -> None:
         self._settings = settings
+        self._opening = opening
+        self._when_unfit = when_unfit
         self._settings_controller = settings_controller
         self.status = 0
         self.failure: Exception | None = None
@@ -158,13 +169,14 @@ class _AppRun:
 
     async def _show(self, repository: SqliteChatRepository) -> None:
         settings = self._settings
-        async with ServiceConnection(local_service(settings), settings.model) as connection:
+        async with ServiceConnection(local_service(settings), settings.model, self._when_unfit) as connection:
             app = LocalllmApp(
                 connection,
                 repository,
                 settings=settings,
                 is_welcoming=is_first_run(settings),
                 settings_controller=self._settings_controller,
+                opening=self._opening,
             )
             _quit_on_signals(app)
             try:

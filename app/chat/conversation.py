@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, Literal, get_args
 
@@ -146,6 +146,10 @@ class ChatSettings:
     system: str = ""
     options: Mapping[str, Scalar] = field(default_factory=dict)
     tools: ToolSettings = NO_TOOL_SETTINGS
+
+    def overridden(self, given: ChatSettings) -> ChatSettings:
+        """Return these settings with the system prompt and the options that are `given` in place of their own."""
+        return replace(self, system=given.system or self.system, options={**self.options, **given.options})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

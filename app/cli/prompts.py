@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """The options of a chat in the scrollback. What `chat` sets precedes the settings of a saved chat. A chat that
-    `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. With a `prompt` only that is
-    answered, without a dialog. A saved chat goes on with its own model, unless it `keeps_model`: that of the settings.
-    `tools` are switched on in the chat."""
+    """The options of a chat at a terminal. What `chat` sets precedes the settings of a saved chat. A chat that
+    `is_saved` continues the chat `chat_id` (None: the last one) unless it `is_new`. In the scrollback a `prompt` is
+    answered alone, without a dialog. A saved chat goes on with its own model, unless it `keeps_model`: that of the
+    settings. `tools` are switched on in the chat."""
 
     settings: Settings
     chat: ChatSettings
@@ -46,10 +46,10 @@ class ChatOptions:
 
 @dataclass(frozen=True, slots=True)
 class UserInterface:
-    """`run_app` runs the full screen with the settings and the flags among them, and returns the exit status;
-    `run_chat` runs a chat in the scrollback and raises the UserError that ends it."""
+    """`run_app` runs the full screen with the settings, the flags among them and the options of its first chat, and
+    returns the exit status; `run_chat` runs a chat in the scrollback and raises the UserError that ends it."""
 
-    run_app: Callable[[Settings, Mapping[str, object]], int]
+    run_app: Callable[[Settings, Mapping[str, object], ChatOptions | None], int]
     run_chat: Callable[[ChatOptions], None]
 
 

@@ -32,7 +32,9 @@ _DEFAULT_CTX = 512  # tokens per window, as llama-perplexity has it
 _Answer = TypeVar("_Answer")
 
 
-def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_yes: bool) -> Settings:
+def resolve_settings(
+    model: str | None, flags: Mapping[str, object], *, assume_yes: bool, may_ask: bool = True
+) -> Settings:
     """Return the settings in force; with `connect` and no model the remote engine chooses: it may have no guide. Raises
     UsageError, and ModelFileError for a path that does not exist, before a service is started for it."""
     chosen = model or ("" if flags["connect"] else None)
@@ -41,7 +43,7 @@ def resolve_settings(model: str | None, flags: Mapping[str, object], *, assume_y
         from app.library.local.resolve import resolve
 
         resolve(settings.model, settings)
-    return with_unfit_policy(settings, assume_yes=assume_yes, may_ask=True)
+    return with_unfit_policy(settings, assume_yes=assume_yes, may_ask=may_ask)
 
 
 def announced_rpc_endpoints(settings: Settings) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def start(monkeypatch):
         started: list[object] = []
         command_line, app = ModuleType("app.cli.main"), ModuleType("tui.run")
         command_line.main = lambda given, interface: started.append(("cli", given))
-        app.run = lambda settings, flags: started.append(("app", settings.model)) or 0
+        app.run = lambda settings, flags, opening: started.append(("app", settings.model)) or 0
         monkeypatch.setitem(sys.modules, "app.cli.main", command_line)
         monkeypatch.setitem(sys.modules, "tui.run", app)
         monkeypatch.setattr(sys, "argv", ["localllm", *arguments])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +46,7 @@ from tui.widgets.notifications import NotificationLine
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
+    from app.cli.prompts import ChatOptions
     from tui.markdown.widget import MarkdownText
 
 _NAMES_WITHIN_S = 0.5
@@ -397,8 +399,14 @@ class ChatScreen(CommandScreen):
         await self._open_draft()
 
     async def _open_last(self) -> None:
+        opening = self.app_context.opening
         try:
-            await self._open_stored(keeps_model=self.app_context.settings_controller.is_flag("model"))
+            await self._open_stored(
+                opening.chat_id if opening else None,
+                keeps_model=self.app_context.settings_controller.is_flag("model"),
+            )
+            if opening is not None:
+                await self._open_as(opening)
             with self.inform_on_error(StorageError):
                 self.prompt.remember(await self._repository.recent_questions())
             await self._open_draft()
@@ -406,6 +414,22 @@ class ChatScreen(CommandScreen):
             self._view.is_open.set()
             if self._connection.state.phase != "failed":
                 self._connection.start()  # with the model of the chat
+
+    async def _open_as(self, options: ChatOptions) -> None:
+        """Begin as the command line says: with a new chat, other settings, tools."""
+        if options.is_new:
+            self._session.new_chat()
+            self._settings_editor.begin(await self._defaults())
+            await self.transcript.clear()
+        conversation = self._session.conversation
+        conversation.shows_figures = options.shows_stats
+        conversation.settings = conversation.settings.overridden(options.chat)
+        if options.tools:
+            with self.warn_on_error():
+                tools = await options.tools.applied(conversation.settings.tools, self.app_context.tools)
+                conversation.settings = replace(conversation.settings, tools=tools)
+        await self._view.show_all()
+        self._show_status()
 
     async def _open_draft(self) -> None:
         """Restore the unsent text of the open chat; if the user is typing already, make it recallable."""
@@ -438,7 +462,7 @@ class ChatScreen(CommandScreen):
             defaults = await self._defaults()
             await self._session.open(chat_id, message_id, keeps_model=keeps_model)
             self._settings_editor.begin(defaults)
-            if chat_id is not None:
+            if self._view.is_open.is_set():  # what was typed during the start stays
                 await self._clear()
             await self._view.show_all()
             self._chat_changed()

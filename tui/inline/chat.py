@@ -149,11 +149,7 @@ class InlineChat:
                 defaults = ChatSettings(settings.system)
             self._settings_editor.begin(defaults)
         conversation = self._session.conversation
-        conversation.settings = replace(
-            conversation.settings,
-            system=answered.system or conversation.settings.system,
-            options={**conversation.settings.options, **answered.options},
-        )
+        conversation.settings = conversation.settings.overridden(answered)
 
     async def use_tools(self, requested: RequestedTools) -> None:
         """Switch on what options of the command line ask for. Raises UsageError for an unknown name."""

@@ -5,23 +5,20 @@ from __future__ import annotations
 import sys
 
 import click
-from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from app.chat.store.chat_store import ChatStore
 from app.cli.options import AnswerOptions, ToolOptions, chat_options, setting_options
 from app.cli.prompts import ChatOptions, combined, current_interface, piped_text
 from app.cli.resources import resolve_settings
 from app.common.terminal import printable_line
-from app.settings.settings import SETTINGS, load_settings
+from app.settings.settings import load_settings
 from quantizer.system.errors import UsageError
 
-_OF_THE_APP = {"is_inline", *SETTINGS} - {"system"}  # that of one chat is an option of the inline chat
 _N_OFFERED = 20
 
 
 def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    from app.chat.store.chat_store import ChatStore
-
     with ChatStore(load_settings().data_dir) as store:
         page = store.chats.page(limit=_N_OFFERED)
     return [
@@ -29,7 +26,7 @@ def _complete_chat(_context: click.Context, _parameter: click.Parameter, begun: 
     ]
 
 
-@click.command(epilog="Example: localllm chat --inline -m guide")
+@click.command(epilog="Example: localllm chat --new --tools files,commands")
 @setting_options("model")
 @click.option(
     "--inline", "is_inline", is_flag=True, help="Chat in the terminal's scrollback instead of the full screen."
@@ -65,33 +62,33 @@ def chat(
 
     Piped text is sent as a message; only its answer is printed.
     """
-    interface, context = current_interface(), click.get_current_context()
-    if not is_inline:
-        for parameter in context.command.params:
-            is_given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-            if is_given and parameter.name not in _OF_THE_APP:
-                raise UsageError(f"{parameter.opts[0]} is for a chat in the scrollback.", "Give --inline too.")
+    interface = current_interface()
     if interface is None:
         raise UsageError("There is no terminal interface.", "Start it as `localllm chat`.")
-    if not is_inline:
-        settings_flags = {**flags, "model": model}
-        context.exit(interface.run_app(load_settings(settings_flags), settings_flags))
     if is_new and chat_id is not None:
         raise UsageError("--new and --chat exclude each other.", "Give one of them.")
-    chat_settings = answering.chat_settings()
+    chat_settings, requested_tools = answering.chat_settings(), tools.requested()
     prompt = combined(None, piped_text())
-    if not prompt and (sys.stdin is None or not sys.stdin.isatty()):
+    is_at_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if not prompt and not is_at_terminal:
         raise UsageError("There is no prompt.", "Pipe one in, or start it at a terminal.")
-    interface.run_chat(
-        ChatOptions(
-            settings=resolve_settings(model, flags, assume_yes=assume_yes),
-            chat=chat_settings,
-            is_saved=True,
-            chat_id=chat_id,
-            is_new=is_new,
-            keeps_model=model is not None,
-            shows_stats=stats,
-            prompt=prompt,
-            tools=tools.requested(),
-        )
+    is_full_screen = not is_inline and is_at_terminal and sys.stdout is not None and sys.stdout.isatty()
+    options = ChatOptions(
+        settings=resolve_settings(model, flags, assume_yes=assume_yes, may_ask=not is_full_screen),
+        chat=chat_settings,
+        is_saved=True,
+        chat_id=chat_id,
+        is_new=is_new,
+        keeps_model=model is not None,
+        shows_stats=stats,
+        prompt=prompt,
+        tools=requested_tools,
     )
+    if not is_full_screen:
+        interface.run_chat(options)
+        return
+    if chat_id is not None:
+        with ChatStore(options.settings.data_dir) as store:
+            store.chats.get(chat_id)  # an unknown one is said here, not on a screen that is closed again
+    app_flags = {**flags, "model": model, **({"when_unfit": "load"} if assume_yes else {})}
+    click.get_current_context().exit(interface.run_app(options.settings, app_flags, options))

@@ -21,16 +21,17 @@ from app.settings.settings import Settings
 def asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     """Run a command line of a person, and return what the face was asked for and the exit status."""
 
-    def run(*arguments: str, piped: str | None = None) -> list[Any]:
+    def run(*arguments: str, piped: str | None = None, shows: bool = False) -> list[Any]:
         seen: list[Any] = []
 
-        def run_app(settings: Settings, flags: Mapping[str, object]) -> int:
-            seen.append((settings.model, flags["connect"]))
+        def run_app(settings: Settings, flags: Mapping[str, object], opening: ChatOptions | None) -> int:
+            seen.append((settings.model, flags["connect"], opening))
             return 3
 
         stdin = io.TextIOWrapper(io.BytesIO((piped or "").encode()))
         monkeypatch.setattr(stdin, "isatty", lambda: piped is None)
         monkeypatch.setattr(sys, "stdin", stdin)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: shows, raising=False)
         with pytest.raises(SystemExit) as leaving:
             main(arguments, interface=UserInterface(run_app, seen.append))
         return [*seen, leaving.value.code]
@@ -39,15 +40,36 @@ def asked(home: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any
 
 
 def test_without_inline_it_is_the_full_screen_with_its_status(asked: Callable[..., list[Any]]) -> None:
-    assert asked("chat", "-m", "some.gguf") == [("some.gguf", None), 3]
+    [(model, connect, opening), status] = asked("chat", "-m", "some", shows=True)
+    assert (model, connect, opening.keeps_model, opening.is_new, status) == ("some", None, True, False, 3)
 
 
-@pytest.mark.parametrize("option", ["--system=x", "--new", "--chat=1", "--temp=0", "--stats", "--yes"])
-def test_what_the_full_screen_has_keys_for_is_refused_without_inline(
-    option: str, asked: Callable[..., list[Any]], capsys: pytest.CaptureFixture[str]
+def test_the_full_screen_takes_the_options_of_the_chat(asked: Callable[..., list[Any]], home: Path) -> None:
+    line = "chat --new --system brief --temp 0.5 --tools files --folder . --stats --yes"
+    [(_, _, opening), _] = asked(*line.split(), shows=True)
+    assert opening.is_new
+    assert opening.shows_stats
+    assert opening.chat == ChatSettings("brief", {"temperature": 0.5})
+    assert (opening.tools.enabled, opening.tools.folders) == (("files",), (str(Path.cwd()),))
+    assert opening.settings.when_unfit == "load"
+    with ChatStore(home / "data") as store:
+        chat_id = store.chats.create(title="soup").id
+    [(_, _, opening), _] = asked("chat", f"--chat={chat_id}", shows=True)
+    assert (opening.chat_id, opening.settings.when_unfit) == (chat_id, "warn")
+
+
+def test_a_chat_that_does_not_exist_is_said_before_the_screen_opens(
+    asked: Callable[..., list[Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert asked("chat", option) == [2]
-    assert "Give --inline too." in capsys.readouterr().err
+    assert len(asked("chat", "--chat=99", shows=True)) == 1
+    assert "There is no chat 99." in capsys.readouterr().err
+
+
+def test_text_that_is_piped_in_or_an_output_that_is_no_screen_needs_no_inline(asked: Callable[..., list[Any]]) -> None:
+    [options, _] = asked("chat", "--new", piped="hello", shows=True)
+    assert (options.prompt, options.is_new) == ("hello", True)
+    [options, _] = asked("chat", "--new")
+    assert options.is_new
 
 
 def test_inline_is_a_saved_chat_with_the_options_of_the_command_line(asked: Callable[..., list[Any]]) -> None:
