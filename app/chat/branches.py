@@ -5,7 +5,7 @@ Pure: independent of widgets, services and disks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise, takewhile
@@ -183,6 +183,23 @@ class Conversation:
         """Add or replace a message, and show the branch that ends with it."""
         self.messages[message.id] = message
         self.leaf_id = message.id
+
+    def merge(self, messages: Iterable[Message]) -> None:
+        """Add or replace messages that another window stored; the shown branch stays."""
+        self.messages = dict(sorted([*self.messages.items(), *((message.id, message) for message in messages)]))
+
+    def newest_leaf(self, without_id: int | None = None) -> int | None:
+        """Return the end of the branch with the newest message, leaving out the message `without_id` and what follows
+        it; None without any."""
+        left_out = set() if without_id is None else set(self._tree.below(without_id))
+        return max((id_ for id_ in self.messages if id_ not in left_out), default=None)
+
+    def newest_below_leaf(self) -> int | None:
+        """Return the end of the newest branch that goes on after the shown one; None if none does."""
+        followed = any(message.parent_id == self.leaf_id for message in self.messages.values())
+        if not followed:
+            return None
+        return self._tree.leaf_below(self.leaf_id) if self.leaf_id is not None else self.newest_leaf()
 
     def begin(self, answer: Message) -> None:
         self.add(answer)

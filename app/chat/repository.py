@@ -7,7 +7,7 @@ which the computed prefixes of a deleted chat are removed. The tables of chats.d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -93,6 +93,9 @@ class StoredChat(Protocol):
 
     async def set_title(self, question: str, title: str) -> None:
         """Store a generated title, unless the title is no longer the one that `question` gave."""
+
+    async def unknown(self, known: Collection[int]) -> Sequence[Message]:
+        """Return the messages of this chat that another window stored: all but those with the `known` ids."""
 
     async def draft(self) -> MessageContent:
         """Return the unsent text of this chat."""
@@ -182,6 +185,9 @@ class InMemoryChat:
     async def _nothing_to_store(self, *_args: Any, **_named: Any) -> None: ...
 
     prepare = write_result = finish_call = show = remove = restore = set_title = save_draft = _nothing_to_store
+
+    async def unknown(self, known: Collection[int]) -> Sequence[Message]:  # noqa: ARG002
+        return ()
 
     async def draft(self) -> MessageContent:
         return MessageContent()
@@ -312,6 +318,10 @@ class SqliteChat:
     async def set_title(self, question: str, title: str) -> None:
         chat_id, former = self._prepared_id, provisional_title(question)
         await self._thread.do(lambda store: store.chats.set_title(chat_id, title, former=former))
+
+    async def unknown(self, known: Collection[int]) -> Sequence[Message]:
+        chat_id = self.id
+        return () if chat_id is None else await self._thread.do(lambda store: store.messages.unknown(chat_id, known))
 
     async def draft(self) -> MessageContent:
         chat_id = self.id

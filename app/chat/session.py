@@ -15,7 +15,7 @@ from app.chat.backend import ChatConnection
 from app.chat.branches import UNSAVED_ID, RemovedMessages
 from app.chat.compaction import TOKENS_AFTER, AutoCompaction, estimated_tokens
 from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
-from app.chat.events import Changed, ChatEvent, Events
+from app.chat.events import Added, Changed, ChatEvent, Events, Note
 from app.chat.exchange import ask, ask_again, compare, go_on, remove
 from app.chat.repository import AnswerTarget, OpenedChat
 from app.chat.sampling_options import template_of
@@ -35,6 +35,10 @@ Draw = Callable[[ChatEvent], Awaitable[None]]
 _TITLE_REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
 _TITLE_TOKENS = 32
 _GUIDE = "guide"  # only answers questions about localllm
+_OTHER_WINDOW = (
+    "Another window wrote here meanwhile: your question begins a branch, and ‹ › switches between the two. "
+    "/newest asks it after the newest message instead."
+)
 _TRIMMED = " \t#*_`\"'“”‘’«»."
 
 
@@ -62,6 +66,7 @@ class OpenChat(ChatState):
         self._steps = StepHistory(self.stored, self.conversation, tools)
         self._running: asyncio.Task[None] | None = None
         self._titling: asyncio.Task[None] | None = None
+        self._branched_id: int | None = None  # the question that began a branch beside another window's
 
     @property
     def is_answering(self) -> bool:
@@ -160,6 +165,50 @@ class OpenChat(ChatState):
         if self._titling is not None:
             self._titling.cancel()
             await asyncio.wait({self._titling})
+
+    # Other windows with this chat. Both raise StorageError.
+
+    async def catch_up(self) -> bool:
+        """Take over what other windows stored in this chat, and follow where they went on after the shown branch.
+        Return whether it did that. Does nothing while an answer runs."""
+        if self.is_answering:
+            return False
+        await self._take_over()
+        following = self.conversation.newest_below_leaf()
+        if self.is_answering or following is None:  # the wait may have been long
+            return False
+        self.conversation.leaf_id = following
+        self._measure()
+        await self._draw(Changed())
+        return True
+
+    async def go_to_newest(self) -> bool:
+        """Show the branch with the newest message, and ask there what was asked beside another window; return False if
+        it is shown already. Stops the answer."""
+        await self.stop()
+        await self._take_over()
+        conversation = self.conversation
+        question = conversation.messages.get(self._branched_id or UNSAVED_ID)
+        if question is not None and question in conversation.branch:
+            self._branched_id = None
+            conversation.leaf_id = conversation.newest_leaf(without_id=question.id)
+            self._start(ask(self, question, conversation.leaf_id))
+            return True
+        leaf_id = conversation.newest_leaf()
+        if leaf_id == conversation.leaf_id:
+            return False
+        conversation.leaf_id = leaf_id
+        await self.stored.show(leaf_id)
+        self._measure()
+        await self._draw(Changed())
+        return True
+
+    async def _take_over(self) -> None:
+        conversation = self.conversation
+        # Of an answer that another window was writing, there may be more by now.
+        partial = MessageState.PARTIAL
+        whole = [message.id for message in conversation.messages.values() if message.state is not partial]
+        conversation.merge(await self.stored.unknown(whole))
 
     # Questions that wait
 
@@ -311,8 +360,16 @@ class OpenChat(ChatState):
             self._on_change(self)
             if not is_waiting:
                 return
-        async with aclosing(ask(self, question, self.conversation.leaf_id)) as events:
+        parent_id = self.conversation.leaf_id
+        with suppress(StorageError):  # saving the question reports it
+            await self._take_over()
+        is_branch = self.conversation.newest_below_leaf() is not None
+        if is_branch:
+            yield Note(_OTHER_WINDOW)
+        async with aclosing(ask(self, question, parent_id)) as events:
             async for event in events:
+                if is_branch and isinstance(event, Added) and event.message.role == "user":
+                    self._branched_id = event.message.id
                 yield event
 
     async def _update_title(self) -> None:

@@ -135,6 +135,7 @@ class ChatScreen(CommandScreen):
         self._session.attach(partial(self._draw, self.transcript), self._chat_changed)
         self._session.watch(self._answers_changed)
         self._show_status()
+        self.watch(self.app, "app_focus", self._catch_up, init=False)
         self._connection.watch(lambda: self.post_message(self.ConnectionChanged()))
         self.call_after_refresh(self._connection.connect)
         self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
@@ -371,6 +372,21 @@ class ChatScreen(CommandScreen):
             self.inform("There is nothing to compact yet.")
         else:
             self._view.answer(lambda chat: chat.compact(focus))
+
+    async def go_to_newest(self) -> None:
+        await self._view.is_open.wait()
+        with self.inform_on_error(StorageError):
+            if not await self._session.chat.go_to_newest():
+                self.inform("This is the newest message.")
+            else:
+                self._view.answer(lambda _: None)
+
+    async def _catch_up(self, has_focus: bool) -> None:
+        """Show what another window wrote in the shown chat, once the person is back at this one."""
+        if has_focus and self._view.is_open.is_set() and self._view.edited_id is None:
+            with self.inform_on_error(StorageError):
+                if await self._session.chat.catch_up():
+                    self.inform("Another window went on with this chat.")
 
     async def toggle_figures(self) -> None:
         await self._view.is_open.wait()

@@ -35,8 +35,9 @@ from tui.models.typed import find_model, local_models, model_lines, resolve_mode
 
 _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
 _IDS = (
-    "retry", "continue", "edit", "editor", "new", "model", "compact", "compare", "figures", "system", "options",
-    "think", "preset", "template", "prompt", "thoughts", "tools", "undo-step", "redo-step", "copy", "help", "quit",
+    "retry", "continue", "edit", "editor", "new", "model", "compact", "compare", "newest", "figures", "system",
+    "options", "think", "preset", "template", "prompt", "thoughts", "tools", "undo-step", "redo-step", "copy", "help",
+    "quit",
 )  # fmt: skip
 COMMANDS: tuple[Command, ...] = tuple(
     command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
@@ -325,6 +326,15 @@ class InlineChat:
         with self._print_errors():
             step = await self._session.chat.redo_step()
             self._scrollback.print_line("It is done again." if step else "There is nothing to do again.")
+
+    async def go_to_newest(self) -> None:
+        with self._print_errors():
+            if not await self._session.chat.go_to_newest():
+                self._scrollback.print_line("This is the newest message.")
+            elif self._session.chat.is_answering:
+                await self._answer(lambda: None)
+            else:
+                self._scrollback.recall(self.branch)
 
     async def compare(self, name: str) -> None:
         chat = self._session.chat

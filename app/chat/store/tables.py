@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from app.chat.conversation import Chat, ChatSettings, Message, MessageContent, MessageState, call_text
@@ -187,6 +187,16 @@ class Messages:
         with self._database.reading() as connection:
             rows = connection.execute("SELECT * FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
             return tuple(message_of(row) for row in rows)
+
+    def unknown(self, chat_id: int, known: Collection[int]) -> tuple[Message, ...]:
+        """Return the messages of a chat whose ids are not `known`, parents before children."""
+        with self._database.reading() as connection:
+            ids = [row["id"] for row in connection.execute("SELECT id FROM messages WHERE chat_id = ?", (chat_id,))]
+            found = (
+                connection.execute("SELECT * FROM messages WHERE id = ?", (each,)).fetchone()
+                for each in sorted(set(ids).difference(known))
+            )
+            return tuple(message_of(row) for row in found if row is not None)
 
     def recent_prompts(self, limit: int) -> list[str]:
         """Return the last `limit` messages of the user in any chat, each once, the latest last."""
