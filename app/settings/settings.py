@@ -102,7 +102,7 @@ class Settings:
     )
     any_name: bool = _service(
         True,
-        "Requests for names that no local model can have (gpt-4o, default) get the loaded model; otherwise an error.",
+        "Requests for names that no local model can have (gpt-4o, default) get the default model; otherwise an error.",
     )
     max_memory: str = _loading(
         "",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.requests import HTTPConnection, Request
 
 from app.common.service_identity import ServiceIdentity
+from app.library.local.resolve import BUILT_IN
 from app.protocol.errors import RequestError
 from app.service.api.fields import WithWarnings
 from app.service.api.lmstudio.sdk_requests import UploadedFiles
@@ -21,7 +22,7 @@ from app.service.http.access_log import MeteredKeys, record_of
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService, PlanService
 from app.service.models.manager import ModelManager
-from app.service.models.model_file import ModelTask
+from app.service.models.model_file import ModelTask, is_placeholder
 from app.service.models.served_model import ServedModel
 from app.service.pool.engine_pool import IdleLimit
 from app.service.threads import in_thread
@@ -104,9 +105,12 @@ async def model_of(
     request: Request, name: str, idle_limit: IdleLimit | None = None, *, task: ModelTask = "text"
 ) -> ServedModel:
     """Return the model that answers `request`; its work counts for the request. Raises UnknownModelError. A name such
-    as gpt-4o or default means the loaded one that was made for `task`. The model is not unloaded as idle before the
-    request ends, and after a use stays loaded for `idle_limit`."""
+    as gpt-4o or default means the default, or one that was made for `task`. The model is not unloaded as idle before
+    the request ends, and after a use stays loaded for `idle_limit`."""
     model, record = await app_state(request).models.answering(name, task), record_of(request.scope)
+    if model.ref.place == BUILT_IN and is_placeholder(name):  # a client that nobody set up: its answers are poor
+        remedy = "Name a model, or make one the default by the setting `model`."
+        record.notices.append(f"{name!r} is no local model: {model.ref.id}, the built-in one, answers. {remedy}")
     record.until_end.enter_context(model.keep_alive.in_request())
     return model.for_request(record, idle_limit)
 

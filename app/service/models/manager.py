@@ -13,7 +13,7 @@ from app.common.event_log import log_event
 from app.engine.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
-from app.library.local.resolve import BUILT_IN, UnknownModelError
+from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
 from app.service.generation.template_caps import TemplateProbe
 from app.service.models.model_file import (
@@ -149,7 +149,7 @@ class ModelManager:
         try:
             return await self.named(name)
         except UnknownModelError:
-            meant = self._meant(task) if self.settings.any_name and is_placeholder(name) else None
+            meant = await self._meant(task) if self.settings.any_name and is_placeholder(name) else None
             if meant is None:
                 raise
         if name not in self._logged_names:
@@ -195,15 +195,14 @@ class ModelManager:
         await self._pool.close()
         await self._renderer.close()
 
-    def _meant(self, task: ModelTask) -> ServedModel | None:
-        """Return the one model for `task` that a request means which names none of this machine, None for several: the
-        only one that is loaded, or was; else the default. The guide is meant only where nothing else is."""
-        fitting = [model for model in self.opened if model.file.task == task and model.ref.place != BUILT_IN]
-        used = [model for model in fitting if model.is_loaded] or fitting
-        if len(used) == 1:
-            return used[0]
-        is_meant = self.default.file.task == task and (self.default in fitting or not fitting)
-        return self.default if is_meant else None
+    async def _meant(self, task: ModelTask) -> ServedModel | None:
+        """Return the model for `task` that a request means which names none of this machine: the default, or else the
+        only one in the library that was made for it; None for several. What others have loaded does not count: a client
+        that works goes on working, with the same model."""
+        if self.default.file.task == task:
+            return await self._current(self.default.ref)
+        made_for_it = await self.catalog.installed_for(task)
+        return await self._current(made_for_it[0]) if len(made_for_it) == 1 else None
 
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default

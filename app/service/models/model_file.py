@@ -29,7 +29,7 @@ from app.library.local.projectors import (
     projector_stamp,
 )
 from app.library.local.recipe import NO_RECIPE, Recipe
-from app.library.local.resolve import absolute, available, find_by_name, resolve
+from app.library.local.resolve import BUILT_IN, absolute, available, find_by_name, resolve
 from app.protocol.sampling import OUR_SAMPLING, ModelSampling
 from app.service.threads import in_thread
 from app.settings.settings import NO_DRAFT, Settings
@@ -144,7 +144,7 @@ def read_model_file(path: Path, projector: str = "", manifest: Path | None = Non
         n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
         n_bytes=header.file_bytes,
         infill=infill_tokens_of(header),
-        task=_task(header),
+        task=_task(header.architecture, header.metadata),
         sampling=read_model_sampling(header, recipe),
         recipe=recipe,
         identity=identity_of(path),
@@ -182,13 +182,13 @@ def with_current_recipe(ref: ModelRef, file: ModelFile) -> ModelFile:
     )
 
 
-def _task(header: Header) -> ModelTask:
-    """Return what the model was made for: those that pool the vectors of tokens write no text."""
-    pooling = header.integer(f"{header.architecture}.pooling_type") or 0
+def _task(architecture: str, metadata: Mapping[str, object]) -> ModelTask:
+    """Return what a model was made for: those that pool the vectors of tokens write no text."""
+    pooling = metadata.get(f"{architecture}.pooling_type")
     if pooling == _RANK:
         return "ranking"
-    is_bidirectional = header.metadata.get(f"{header.architecture}.attention.causal") is False
-    is_encoder = is_bidirectional or header.architecture in _WITH_ENCODER
+    is_bidirectional = metadata.get(f"{architecture}.attention.causal") is False
+    is_encoder = is_bidirectional or architecture in _WITH_ENCODER
     return "vectors" if pooling or is_encoder else "text"
 
 
@@ -330,6 +330,10 @@ class FileFacts:
     def only_embeds(self) -> bool:
         return self.metadata.get(f"{self.info.architecture}.attention.causal") is False
 
+    @property
+    def task(self) -> ModelTask:
+        return _task(self.info.architecture, self.metadata)
+
 
 def read_facts(path: Path, projector: str = "") -> FileFacts:
     """Return the facts of the GGUF at `path`; `projector` is as in `read_model_file`. Raises ModelFileError."""
@@ -372,6 +376,12 @@ class ModelCatalog:
 
     async def resolve(self, name: str) -> ModelRef:
         return await asyncio.to_thread(resolve, name, self._settings)
+
+    async def installed_for(self, task: ModelTask) -> list[ModelRef]:
+        """Return the models in the library that were made for `task`, loaded or not, without the built-in one."""
+        installed = await asyncio.to_thread(available, self._settings)
+        described = await self.with_facts([ref for ref in installed if ref.place != BUILT_IN])
+        return [ref for ref, facts in described if facts.task == task]
 
     async def list_with_facts(self) -> list[tuple[ModelRef, FileFacts]]:
         return await self.with_facts(await self.list_models())

@@ -49,9 +49,7 @@ ASKING: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ASKING)
-async def test_a_name_of_no_local_model_gets_the_loaded_one_which_the_answer_names(
-    settings: Settings, name: str
-) -> None:
+async def test_a_name_of_no_local_model_gets_the_default_which_the_answer_names(settings: Settings, name: str) -> None:
     path, body = ASKING[name]
     async with managing(settings) as models, calling(models) as http:
         answer = await http.post(path, json={"model": name, **body})
@@ -83,21 +81,12 @@ async def test_a_streamed_answer_names_the_model_that_answers_as_well(
         assert '"model":"default"' not in answer.text
 
 
-@pytest.mark.parametrize(
-    ("used", "default", "answers"),
-    [
-        ([], "first", "first"),
-        (["second"], "first", "first"),
-        (["second", "third"], "first", "first"),
-        ([], "guide", "guide"),
-        (["second"], "guide", "second"),
-        (["second", "third"], "guide", None),
-    ],
-)
-async def test_a_name_of_no_local_model_means_the_only_one_in_use_or_else_the_default(
-    settings: Settings, used: list[str], default: str, answers: str | None
+@pytest.mark.parametrize("default", ["first", "guide"])
+@pytest.mark.parametrize("used", [[], ["second"], ["second", "third"], ["first", "second", "third"]], ids="-".join)
+async def test_a_name_of_no_local_model_means_the_default_whatever_others_asked(
+    settings: Settings, used: list[str], default: str
 ) -> None:
-    """With several in use, the guide as the default means nobody's choice."""
+    """Where that is the guide, which nobody chose, the client learns it."""
     memory = FakeMemory(100, {**SIZES, "guide-Q8_0": 1})
     models = ModelManager(settings, thread_worker(), TemplateProcess(), memory)
     ref = resolve(default, settings)
@@ -105,17 +94,15 @@ async def test_a_name_of_no_local_model_means_the_only_one_in_use_or_else_the_de
     async with calling(models) as http:
         for name in used:
             assert (await http.post("/v1/completions", json={"model": name, **WORDS})).status_code == 200
-        answer = await http.post("/v1/completions", json={"model": "gpt-4o", **WORDS})
-        if answers is None:
-            assert answer.status_code == 404
-            assert "second" in answer.text
-        else:
-            assert (answer.status_code, answer.json()["model"]) == (200, answers)
-        if used:
-            for model in models.opened:
-                model.keep_alive.release()
-            again = await http.post("/v1/completions", json={"model": "gpt-4o", **WORDS})
-            assert again.json().get("model") == answers, "after the idle time, too"
+        for name in ("gpt-4o", "default", "claude-sonnet-4-5", ""):
+            answer = await http.post("/v1/completions", json={"model": name, **WORDS})
+            assert (answer.status_code, answer.json()["model"]) == (200, default)
+            is_told = any("built-in" in warning for warning in answer.json().get("warnings", ()))
+            assert is_told == (default == "guide" and name != "")
+        for model in models.opened:
+            model.keep_alive.release()
+        again = await http.post("/v1/completions", json={"model": "gpt-4o", **WORDS})
+        assert again.json()["model"] == default, "after the idle time, too"
     await models.close()
 
 
@@ -127,13 +114,14 @@ async def test_a_name_of_no_local_model_means_an_embedding_model_where_vectors_a
     body = {"model": "text-embedding-3-small", "input": "hello"}  # langchain-openai 1.0, LlamaIndex 0.14
     async with managing(settings, total_bytes=100) as models, calling(models) as http:
         for path in ("/v1/embeddings", "/api/embed"):
-            assert (await http.post(path, json=body)).status_code == 404, "a chat model is not meant"
-        assert (await http.post("/v1/embeddings", json={**body, "model": "second"})).status_code == 200
-        for path in ("/v1/embeddings", "/api/embed"):
             answer = await http.post(path, json=body)
-            assert (answer.status_code, answer.json()["model"]) == (200, "second")
+            assert (answer.status_code, answer.json()["model"]) == (200, "second"), "it need not be loaded before"
         chat = await http.post("/v1/completions", json={"model": "gpt-4o", **WORDS})
         assert chat.json()["model"] == "first", "an embedding model does not answer"
+        tiny_llama(settings.models_dir / "me" / "third" / "third.gguf", pools)
+        refused = await http.post("/v1/embeddings", json=body)
+        assert refused.status_code == 404, "which of two is meant, nobody can know"
+        assert "third" in refused.text
 
 
 async def test_a_name_of_a_local_model_is_that_model_whatever_it_is_called(
