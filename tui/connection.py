@@ -227,18 +227,7 @@ class ServiceConnection:
     def _note(self, model: ModelStatus) -> None:
         found = self._backend.notices if self._backend is not None and is_localllm(self._backend) else ()
         if model.state != "failed":  # a failure is raised and recorded by the caller
-            self._set_state(
-                ConnectionState(
-                    phase=model.state,
-                    model=model.id,
-                    progress=model.progress,
-                    n_ctx=model.n_ctx,
-                    notices=(*found, *model.notices),
-                    plan=model.plan,
-                    sees=model.sees,
-                    hears=model.hears,
-                )
-            )
+            self._set_state(ConnectionState.of_model(model, tuple(found)))
 
     def _set_state(self, state: ConnectionState) -> None:
         self.state = state

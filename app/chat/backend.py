@@ -9,11 +9,15 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from app.chat.sampling_options import template_of, think_of
+from app.common.terminal import printable_line
+
 if TYPE_CHECKING:
-    from app.chat.conversation import MediaFile
+    from app.chat.conversation import ChatSettings, MediaFile
     from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, Tool
     from app.protocol.plan import Plan
-    from app.protocol.status import ServiceStatus
+    from app.protocol.sampling import ModelSampling
+    from app.protocol.status import ModelStatus, ServiceStatus
     from quantizer.system.errors import UserError
 
 
@@ -47,7 +51,9 @@ class ChatBackend(Protocol):
 class ConnectionState:
     """The phase of the connection. `progress` runs from 0 to 1 while loading; `error` is set in the phase "failed". A
     model that was "unloaded" after idle time is loaded again for the next answer. `plan` is the plan the model was
-    loaded with, None until known. `sees` pictures and `hears` sounds: None where the engine does not say it."""
+    loaded with, None until known. What the model can do is None where the engine does not say it: it `sees` pictures,
+    `hears` sounds, its chat template `takes_tools`, and it `thinks` where it is told to. `sampling` is what an answer
+    is sampled with that the chat does not set."""
 
     phase: Literal["idle", "starting", "loading", "ready", "unloaded", "failed"] = "idle"
     model: str
@@ -58,6 +64,36 @@ class ConnectionState:
     plan: Plan | None = None
     sees: bool | None = None
     hears: bool | None = None
+    takes_tools: bool | None = None
+    thinks: bool | None = None
+    sampling: ModelSampling | None = None
+
+    @classmethod
+    def of_model(cls, model: ModelStatus, notices: tuple[str, ...] = ()) -> ConnectionState:
+        """Return the state of a connection to a model of the service that has not failed."""
+        assert model.state != "failed", "the error is the connection's"
+        return cls(
+            phase=model.state,
+            model=model.id,
+            progress=model.progress,
+            n_ctx=model.n_ctx,
+            notices=(*notices, *model.notices),
+            plan=model.plan,
+            sees=model.sees,
+            hears=model.hears,
+            takes_tools=model.takes_tools,
+            thinks=model.thinks,
+            sampling=model.sampling,
+        )
+
+    def cannot_take(self, settings: ChatSettings) -> tuple[str, ...]:
+        """Return a sentence for each thing that `settings` switch on and the model cannot take, as far as known."""
+        model, level, unusable = printable_line(self.model), think_of(settings.options), []
+        if self.takes_tools is False and settings.tools.enabled and not template_of(settings.options):
+            unusable.append(f"{model} has no place for tools in its chat template: it is offered none.")
+        if self.thinks is False and level not in ("", "off"):
+            unusable.append(f"{model} does not think before it answers: /think {level} changes nothing.")
+        return tuple(unusable)
 
     def reads(self, file: MediaFile) -> bool:
         """Return whether the model reads a picture or sound, as far as known."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
-from app.chat.backend import ChatBackend, ChatConnection
+from app.chat.backend import ChatBackend, ChatConnection, ConnectionState
 from app.chat.compaction import AutoCompaction
 from app.chat.conversation import MessageContent, Scalar
 from app.chat.events import Failed
@@ -165,6 +165,7 @@ class ChatState:
         self.offered: Sequence[Tool] = ()
         self.approvals = ApprovalQueue(on_approvals)
         self.may_compact = True
+        self._refusals: set[str] = set()  # what was said already
         self.figures = AnswerFigures(model=opened.model or self.model)
         self.measure_branch()
 
@@ -192,12 +193,26 @@ class ChatState:
         return self.conversation.turns(leaf_id, parts)
 
     async def offer_tools(self) -> None:
-        """Offer the tools that are switched on; none with a prompt template, which has no place for them."""
+        """Offer the tools that are switched on; none with a template, the model's or a prompt template, that has no
+        place for them."""
         settings = self.conversation.settings
-        if self.tools is None or not settings.tools.enabled or template_of(settings.options):
+        is_refused = self.known_model is not None and self.known_model.takes_tools is False
+        if is_refused or self.tools is None or not settings.tools.enabled or template_of(settings.options):
             self.offered = ()
         else:
             self.offered = tuple(tool.definition for tool in await self.tools.offered(settings.tools))
+
+    @property
+    def known_model(self) -> ConnectionState | None:
+        """The model that answers, with what it can take as far as known; None for one beside the connection."""
+        return None if self.model_beside_connection else self.connection.state
+
+    def new_refusals(self) -> tuple[str, ...]:
+        """Return what the model cannot take of what is switched on in this chat, each sentence once."""
+        said = self.known_model.cannot_take(self.conversation.settings) if self.known_model is not None else ()
+        new = tuple(sentence for sentence in said if sentence not in self._refusals)
+        self._refusals.update(new)
+        return new
 
     def measure_branch(self) -> None:
         """Update the size of the context after another branch is shown."""

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from app.chat.backend import ChatBackend, ChatConnection
 from app.chat.conversation import MessageState, Scalar
-from app.chat.events import Events, Failed, Finished, Reading, Written
+from app.chat.events import Events, Failed, Finished, Note, Reading, Written
 from app.chat.repository import AnswerTarget, AnswerWriter
 from app.chat.sampling_options import (
     COMPLETION,
@@ -76,12 +76,16 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
     chat.figures = timer.figures(chat.answering_model, n_before)
     try:
         yield Reading(writer.message)
+        await chat.client()  # what the model can take is known once it is loaded
+        for sentence in chat.new_refusals():
+            yield Note(sentence)
+        await chat.offer_tools()
         turns = await chat.turns(writer.message.id if target.continued else target.parent_id)
         is_new = turns[-1].role != "assistant"
         chunks = stream_answer(
             chat.connection,
             turns,
-            conversation.settings.options,
+            _taken_options(chat),
             lambda: chat.model_beside_connection,
             prompt_cache_key=chat.stored.prompt_cache_key,
             tools=chat.offered,
@@ -118,6 +122,14 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         yield failure
     elif cost is not None:
         yield Finished(writer.message, cost)
+
+
+def _taken_options(chat: ChatState) -> Mapping[str, Scalar]:
+    """Return the options of the chat without what the model cannot take: what it does not read may still cost
+    tokens."""
+    options = chat.conversation.settings.options
+    does_not_think = chat.known_model is not None and chat.known_model.thinks is False
+    return {name: value for name, value in options.items() if name != "think"} if does_not_think else options
 
 
 async def stream_answer(

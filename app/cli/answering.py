@@ -59,7 +59,7 @@ async def print_answer(
             )
         chat = ChatState(
             OpenedChat(repository.new(), Conversation(chat_settings)),
-            LoadedModel(client, ConnectionState(phase="ready", model=status.id, n_ctx=status.n_ctx)),
+            LoadedModel(client, ConnectionState.of_model(status)),
             tools=tools,
             compaction=lambda: AutoCompaction.of(settings) if requested else AutoCompaction(is_on=False),
             clean=str if wants_json else printable,  # JSON escapes what a terminal must not get

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from app.library.local.model_files import id_of
 if TYPE_CHECKING:
     from app.protocol.chat import Completed
     from app.protocol.plan import Plan
+    from app.protocol.sampling import ModelSampling
 
 
 _UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
@@ -46,17 +47,30 @@ _ENDINGS = {
 _FIGURES = ("decode_tokens_per_s", "time_to_first_token_s", "n_prompt_tokens", "n_output_tokens")
 _BAR_CELLS = 10
 _OPTION_CHARACTERS = 60
+_USUAL_OPTIONS = ("temperature", "top_k", "top_p", "min_p")
 _MODEL_CELLS = 24
 _MODEL_END_CELLS = 10  # of those, for the size and the type
 
 
-def settings_line(settings: ChatSettings) -> str:
-    """Return one line: the sampling options that are set, and the system prompt if there is one."""
+def settings_line(settings: ChatSettings, sampling: ModelSampling | None = None) -> str:
+    """Return one line: the options that are set, what an answer is sampled with besides by `sampling` (None where the
+    engine or a model that answers later decides that), and the system prompt if there is one."""
     texts = {name: printable_line(str(value)) for name, value in valid_options(settings.options).items()}
     most = _OPTION_CHARACTERS
     set_here = [f"{name} {text if len(text) <= most else f'{text[: most - 1]}…'}" for name, text in texts.items()]
-    sampler = ", ".join(set_here) or "the model's default sampling"
-    return f"{sampler}; system prompt: {settings.system}" if settings.system else sampler
+    defaults = f"by default {_defaults_text(sampling, texts)}" if sampling else "the model's own sampling"
+    line = "; ".join(filter(None, (", ".join(set_here), "" if set_here and not sampling else defaults)))
+    return f"{line}; system prompt: {settings.system}" if settings.system else line
+
+
+def _defaults_text(sampling: ModelSampling, given: Collection[str]) -> str:
+    """Return the options that are not `given` as the model has them: the usual ones, and what others than us decide."""
+    shown = {
+        name: default
+        for name, default in sampling.options.items()
+        if name not in given and (name in _USUAL_OPTIONS or default.origin != "localllm")
+    }
+    return ", ".join(f"{name} {default.value:g} ({default.origin})" for name, default in shown.items())
 
 
 def presets_text(presets: Mapping[str, ChatSettings]) -> str:

@@ -502,6 +502,8 @@ class ChatScreen(CommandScreen):
         state = self._connection.state
         if state.error is not None and not self.is_answering:
             await self.transcript.add_error(state.error)
+        for sentence in self._session.chat.new_refusals():
+            await self.transcript.add_notice(sentence)
         for notice in filter(None, (*state.notices, advice(state.plan))):
             if notice not in self._shown_notices:
                 self._shown_notices.add(notice)

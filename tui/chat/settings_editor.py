@@ -21,6 +21,7 @@ from app.chat.sampling_options import (
     template_of,
     think_of,
 )
+from app.protocol.sampling import ModelSampling
 from app.settings.settings import Settings
 from quantizer.system.errors import UserError
 from tui.chat.format import presets_text, prompts_text, settings_line, templates_text
@@ -50,6 +51,15 @@ class SettingsEditor:
     def settings(self, settings: ChatSettings) -> None:
         self._session.conversation.settings = settings
 
+    @property
+    def sampling(self) -> ModelSampling | None:
+        """What answers are sampled with that the chat does not set; None where that is not known."""
+        return self._session.connection.state.sampling
+
+    def _said(self, text: str) -> str:
+        """Return `text` with what the model cannot take of it."""
+        return " ".join([text, *self._session.chat.new_refusals()])
+
     async def defaults(self, settings: Settings) -> ChatSettings:
         """Return the settings of a new chat. Raises UserError for a default preset that does not exist."""
         if not settings.preset:
@@ -74,7 +84,7 @@ class SettingsEditor:
         conversation = self._session.conversation  # another chat may be shown in the meantime
         options = await self._changed(conversation.settings.options, split_changes(text))
         conversation.settings = replace(conversation.settings, options=options)
-        return settings_line(conversation.settings)
+        return self._said(settings_line(conversation.settings, self.sampling))
 
     def set_thinking(self, text: str) -> str:
         """Set how much to think, "auto" for the model's own way; without a text, say how it is. Raises UsageError."""
@@ -86,8 +96,8 @@ class SettingsEditor:
         if not level:
             return "Thinking: auto, as the model is used to."
         if level.isdecimal():
-            return f"Thinking: at most {level} tokens before the answer."
-        return "Thinking: off." if level == "off" else f"Thinking: {level}."
+            return self._said(f"Thinking: at most {level} tokens before the answer.")
+        return self._said("Thinking: off." if level == "off" else f"Thinking: {level}.")
 
     async def set_options(self, texts: Mapping[str, str], preset: str) -> str:
         """Replace the options by those in `texts`, and save them as a preset if that has a name. Raises UserError."""
@@ -96,7 +106,7 @@ class SettingsEditor:
         if preset:
             await asyncio.to_thread(self._presets.save, preset, settings)
         conversation.settings = settings
-        return settings_line(settings)
+        return self._said(settings_line(settings, self.sampling))
 
     async def use_preset(self, name: str) -> str:
         """Apply a preset, with this chat's system prompt if it has none; without a name, list the presets. Raises
@@ -105,7 +115,7 @@ class SettingsEditor:
             return presets_text(await asyncio.to_thread(self._presets.all))
         preset = await asyncio.to_thread(self._presets.get, name)
         self.settings = replace(preset, system=preset.system or self.settings.system, tools=self.settings.tools)
-        return f"{name}: {settings_line(self.settings)}"
+        return self._said(f"{name}: {settings_line(self.settings, self.sampling)}")
 
     def use_template(self, name: str) -> str:
         """Use a prompt template, "model" for the model's own; without a name, list them. Raises UsageError."""

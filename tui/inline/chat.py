@@ -286,7 +286,8 @@ class InlineChat:
             except UserError:
                 await connection.use_model(former)
                 raise
-            self._scrollback.print_line(f"{connection.state.model} answers from now on.")
+            refusals = self._session.chat.new_refusals()
+            self._scrollback.print_line(" ".join([f"{connection.state.model} answers from now on.", *refusals]))
 
     async def use_template(self, name: str) -> None:
         """Use a prompt template, or list them; a question that failed without one is answered."""

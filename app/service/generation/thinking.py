@@ -158,6 +158,16 @@ _TEXT = re.compile(r"""'[^'\\]*+(?:\\.[^'\\]*+)*+'|"[^"\\]*+(?:\\.[^"\\]*+)*+\""
 _SWITCH_WORD = re.compile(r"""['"]/no_think['"] in\b""")  # Nemotron Nano 2
 
 
+def reads_tools(template: str) -> bool:
+    """Return whether a chat template looks at the tools of a request at all."""
+    return _is_variable("tools", _code(template))
+
+
+def can_be_told(template: str) -> bool:
+    """Return whether a chat template can be told how much to think."""
+    return bool(_controls(template)) or _switches_by_word(template)
+
+
 @lru_cache(maxsize=32)
 def _controls(template: str) -> tuple[_Control, ...]:
     code = _code(template)

@@ -7,12 +7,14 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.engine.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import MediaInput, Request
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import ContextOverflowError
 from app.protocol.status import ContextLength
 from app.service.generation.template_caps import TemplateProbe
+from app.service.generation.thinking import can_be_told, reads_tools
 from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import ModelFile, Senses
 from app.service.pool.background import PromptAfter
@@ -20,6 +22,7 @@ from app.service.pool.context_growth import room_for_answer
 from app.service.pool.engine_client import EngineClient, EngineStatus
 from app.service.pool.engine_pool import IdleLimit, KeepAlive, SharedEngine
 from app.service.pool.worker_process import AnswerEvent
+from app.service.tools.formats import tool_format_of
 
 
 class TemplateRenderer(Protocol):
@@ -72,6 +75,18 @@ class ServedModel:
         """What the model reads besides text: as loaded, or as its file says before that."""
         facts = self.engine.status.facts
         return Senses(self.file.sees, self.file.hears) if facts is None else Senses(facts.sees, facts.hears)
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether its chat template has a place for tools, or writes calls in a known form."""
+        templates = (self.file.chat_template, self.file.tool_template)
+        return any(reads_tools(template) or tool_format_of(template) is not None for template in templates)
+
+    @property
+    def thinks(self) -> bool:
+        """Whether it can be told how much to think, or reasons by itself."""
+        template = self.file.chat_template
+        return can_be_told(template) or reasoning_tags_of(template, "") != NO_REASONING
 
     @property
     def can_grow(self) -> bool:

@@ -95,7 +95,7 @@ class ToolsEditor:
         if any(each.partition("/")[0] == _FILES for each in self.settings.enabled) and not self.settings.folders:
             here = printable_line(str(self._folder))
             problems.append(f"They have no folder yet: /tools folder . names {here}.")
-        return " ".join([note, *problems])
+        return " ".join([note, *problems, *self._session.chat.new_refusals()])
 
     async def add_folder(self, path: str) -> str:
         """Let tools read and write below a folder. Raises UsageError for a path that is none."""

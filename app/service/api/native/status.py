@@ -237,6 +237,8 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         settings=engine.settings,
         sees=model.senses.sees,
         hears=model.senses.hears,
+        takes_tools=model.takes_tools,
+        thinks=model.thinks,
         can_grow=model.can_grow,
         sampling=model.file.sampling,
         occupancy=metrics.occupancy if metrics else None,

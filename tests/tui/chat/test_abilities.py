@@ -1,0 +1,39 @@
+"""Tools and thoughts that a model cannot take: said when they are switched on, and when the model is exchanged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.app.client.scripted_client import READY, ScriptedClient
+
+NO_TOOLS = "guide has no place for tools"
+NO_THOUGHT = "does not think before it answers"
+
+
+async def test_tools_and_thoughts_that_a_model_cannot_take_are_refused_when_they_are_switched_on(open_app):
+    client = ScriptedClient(model=replace(READY, takes_tools=False, thinks=False))
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/think high")
+        await user.sees(NO_THOUGHT)
+        await user.asks("/tools on files")
+        await user.sees(NO_TOOLS)
+        await user.asks("hello")
+        await user.sees("Hello.")
+    (sent,) = client.options
+    assert (sent.think, sent.tools) == (None, ())
+
+
+async def test_a_model_that_takes_them_gets_them_without_a_word(open_app):
+    client = ScriptedClient(model=replace(READY, takes_tools=True, thinks=True))
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/think high")
+        await user.sees("Thinking: high.")
+        await user.asks("/tools on files")
+        await user.sees("tools on")
+        await user.asks("hello")
+        await user.sees("Hello.")
+    (sent,) = client.options
+    assert sent.think == "high"
+    assert sent.tools
