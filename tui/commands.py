@@ -87,10 +87,17 @@ class Command:
 
 
 def list_command(
-    command_id: str, title: str, keys: str, tooltip: str, method: str, *, is_shown: bool = True
+    command_id: str,
+    title: str,
+    keys: str,
+    tooltip: str,
+    method: str,
+    *,
+    is_shown: bool = True,
+    values: tuple[object, ...] = (),
 ) -> Command:
     """Return a command for a list: letters are its keys while no text field has the focus."""
-    return Command(command_id, title, tooltip, method, keys, has_priority=False, is_shown=is_shown)
+    return Command(command_id, title, tooltip, method, keys, values=values, has_priority=False, is_shown=is_shown)
 
 
 class CommandTable:

@@ -449,10 +449,10 @@ SCENES = (
     Scene(name="card", steps=(MODELS, ("down c", "Esc closes")), client=client_with_models),
     Scene(name="quantize", steps=(MODELS, ("down q", "+0.1754")), client=client_with_models),
     Scene(name="removal", steps=(MODELS, ("down d", "This frees")), client=client_with_models),
-    Scene(name="plan", steps=(("f7", "Suggestions"),), client=_planning),
+    Scene(name="plan", steps=(("f7", "What would help"),), client=_planning),
     Scene(
         name="plan-overfull",
-        steps=(("f7", "Suggestions"), ("a right l", "L again to confirm")),
+        steps=(("f7", "What would help"), ("a right l", "L again to confirm")),
         client=_planning,
     ),
     Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),

@@ -66,7 +66,7 @@ def short_count(n: int) -> str:
 
 def speed_words(tps: float) -> str:
     """Return a speed as people read it: "12 tokens a second", "0.7 tokens a second"."""
-    shown = f"{tps:.0f}" if tps >= _WORDED_TPS else f"{tps:.1f}".removesuffix(".0")
+    shown = f"{tps:,.0f}" if tps >= _WORDED_TPS else f"{tps:.1f}".removesuffix(".0")
     return f"{shown} token{'' if shown == '1' else 's'} a second"
 
 

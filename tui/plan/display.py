@@ -1,47 +1,132 @@
-"""A plan as text: verdict, memory bars per device, and speed over layers on GPUs in Braille dots. Not textual-plot: it
-adds numpy to the app (190 to 390 ms of import on two cores), and distinguishes its points only by colour."""
+"""A plan as text: a sentence about speed, the curve over layers on GPUs, memory by device, and what would help."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len, set_cell_size
 from textual.app import RenderResult
 from textual.content import Content
 from textual.widget import Widget
 
-from app.common.terminal import printable
-from offload.format import format_memory, format_speed
+from app.common.terminal import counted, printable, printable_line
+from offload.format import format_bandwidth, format_memory, format_speed
+from tui.design.braille import BrailleCanvas, colored
+from tui.design.words import duration, short_count, speed_words
 
 if TYPE_CHECKING:
-    from app.protocol.plan import DevicePlan, PlanReport, PlanRequest
+    from app.protocol.plan import DevicePlan, PlanRemedy, PlanReport, PlanRequest
 
 
-_VERDICTS = {"fits": "Fits", "tight": "Fits tightly", "partial": "Partly offloaded", "wont_run": "Does not fit"}
-_LEGEND = "  █ weights  ▓ cache  ▒ compute  ░ other  · free"
-_NAME_COLUMNS = 18
-_LEAST_BAR_COLUMNS = 8
-_BLANK = 0x2800
-_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column and row of a cell's dots
-_DOTS_ACROSS, _DOTS_DOWN = 2, 4
-_CURRENT, _MEASURED, _END = "◆", "×", "┊"
+# By verdict: sign and colour; the sentence beside it says it in words.
+_SIGNS = {
+    "fits": ("●", "$text-success"),
+    "tight": ("▲", "$text-warning"),
+    "partial": ("▲", "$text-warning"),
+    "wont_run": ("✕", "$text-error"),
+}
+_KINDS = (
+    ("weights", "█", "weights_bytes", "$text-accent"),
+    ("cache", "▓", "kv_bytes", "$text-success"),
+    ("computing", "▒", "compute_bytes", "$text-warning"),
+    ("beside it", "░", "extras_bytes", "$text-muted"),
+)
+_CURRENT, _MEASURED, _END, _PREDICTED = "◆", "●", "┊", "┄"
+_COLORS = {_CURRENT: "bold $bright", _MEASURED: "$text-success", _PREDICTED: "$text-muted"}
 _LABEL_COLUMNS = 6
 _LEAST_COLUMNS, _LEAST_ROWS = 8, 2
 _ROOM_ABOVE = 1.08
-_AXIS_COLUMNS = 22
+_AXIS_COLUMNS = 26
+_FEWER_LAYERS = 8  # the headline compares with an eighth of the layers less
+_NOTABLE = 0.9  # of the speed: what is slower is worth a sentence
+_DEVICE_COLUMNS, _KIND_COLUMNS = 13, 11
+_KEY_COLUMNS, _GAIN_COLUMNS, _BAR_COLUMNS = 3, 30, 12
+_WIDE_REMEDY_COLUMNS = 96
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """Medians of what was measured here with the layers of a plan, in tokens a second; None where nothing was."""
+
+    decode_tps: float | None
+    prefill_tps: float | None
+    n_answers: int
+
+
+def measured_speed(report: PlanReport) -> MeasuredSpeed:
+    runs = [run for run in report.measured if run.gpu_layers in (None, report.n_on_gpus)]
+    decode = [run.tps for run in runs if run.kind == "decode"]
+    prefill = [run.tps for run in runs if run.kind == "prefill"]
+    return MeasuredSpeed(median(decode) if decode else None, median(prefill) if prefill else None, len(decode))
+
+
+def sign_of(report: PlanReport) -> tuple[str, str]:
+    """Return the sign of a plan's verdict and its colour."""
+    return _SIGNS[report.verdict]
 
 
 def headline(report: PlanReport) -> str:
-    parts = [_VERDICTS[report.verdict]]
-    if report.decode_tps is not None:
-        parts.append(f"{format_speed(report.decode_tps)} tok/s (± {report.uncertainty:.0%})")
-    if report.best_tps is not None and report.verdict in ("partial", "wont_run"):
-        parts.append(f"{format_speed(report.best_tps)} with enough memory")
+    """Return what matters about a plan in one or two sentences: what was measured here, else what is predicted."""
+    where, measured = _where(report), measured_speed(report)
+    if measured.decode_tps is not None:
+        reads = "" if measured.prefill_tps is None else f"reads {format_speed(measured.prefill_tps)}, "
+        said = f"{where}: {reads}writes {speed_words(measured.decode_tps)} · measured here"
+    elif report.decode_tps is not None:
+        said = f"{where}: about {speed_words(report.decode_tps)}"
+    else:
+        said = f"{where}; the speed is not known"
+    tps = measured.decode_tps or report.decode_tps
+    compared = "" if tps is None else _compared(report, tps)
+    return f"{said}. {compared}".rstrip()
+
+
+def aside(report: PlanReport) -> str:
+    """Return what else there is to say about the speed."""
+    measured, parts = measured_speed(report), []
+    if measured.decode_tps is not None:
+        parts.append(f"median of {counted(measured.n_answers, 'answer')}")
+        if report.decode_tps is not None:
+            parts.append(f"predicted {format_speed(report.decode_tps)}")
+    elif report.prefill_tps is not None:
+        parts.append(f"reads about {speed_words(report.prefill_tps)}")
     if report.first_token_s is not None:
-        parts.append(f"first token of 2,048 after {report.first_token_s:.1f} s")
+        parts.append(f"a prompt of 2,048 tokens is read in {_seconds(report.first_token_s)}")
+    if measured.decode_tps is None and report.decode_tps is not None:
+        parts.append("predicted, until an answer here measures it")
     return " · ".join(parts)
+
+
+def _where(report: PlanReport) -> str:
+    gpus = [device for device in report.devices if device.is_gpu]
+    the_gpu = "the GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
+    if report.verdict == "wont_run":
+        return "Does not fit"
+    if not gpus:
+        return "On the processor"
+    n_layers, n_on = report.n_layers, report.n_on_gpus
+    if not n_on:
+        return "All on the processor, none on the GPU"
+    return f"{f'All {n_layers}' if n_on >= n_layers else f'{n_on} of {n_layers}'} layers on {the_gpu}"
+
+
+def _compared(report: PlanReport, tps: float) -> str:
+    """Return what the speed would be otherwise, where that differs much."""
+    n_on = report.n_on_gpus
+    if report.warnings and report.verdict == "partial":
+        return ""  # the warning below says it, and why
+    if report.best_tps is not None and report.decode_tps is not None and report.decode_tps < _NOTABLE * report.best_tps:
+        return f"With enough memory it would be {format_speed(tps * report.best_tps / report.decode_tps)}."
+    fewer = n_on - max(n_on // _FEWER_LAYERS, 1)
+    if 0 < fewer < n_on < len(report.curve) and report.curve[fewer] < _NOTABLE * report.curve[n_on]:
+        return f"At {fewer} layers it would fall to {format_speed(tps * report.curve[fewer] / report.curve[n_on])}."
+    return ""
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
 
 
 def machine_text(request: PlanRequest) -> str:
@@ -50,27 +135,104 @@ def machine_text(request: PlanRequest) -> str:
     return " + ".join(filter(None, (*request.vram, request.ram and f"{request.ram} RAM")))
 
 
-def device_lines(report: PlanReport, n_columns: int) -> list[str]:
-    lines = []
+def engine_words(report: PlanReport) -> Iterator[str]:
+    """Yield what the engine's people want to know."""
+    setting = report.setting
+    yield f"predicted ± {report.uncertainty:.0%}, behind {setting.depth:,} tokens of context"
+    yield f"{setting.cells:,} KV cells in {setting.kv_type}, batches of {setting.ubatch}"
+    yield f"flash attention {'on' if setting.flash_attention else 'off'}"
     for device in report.devices:
-        name = f"{device.name}{f' {device.description}' if device.description else ''}"
-        name = name if len(name) <= _NAME_COLUMNS else f"{name[: _NAME_COLUMNS - 1]}…"
-        head = f"{name:<{_NAME_COLUMNS}} {device.layers:>3} of {report.n_layers} layers "
-        room = n_columns - len(head)
-        bar = _bar(device, room) if room >= _LEAST_BAR_COLUMNS else ""
-        parts = [f"{sign} {format_memory(size)}" for sign, size in _sections(device) if size]
-        if device.left_bytes < 0:
-            parts.append(f"! {format_memory(-device.left_bytes)} over {format_memory(device.free_bytes)} free")
-        else:
-            parts.append(f"· {format_memory(device.left_bytes)} of {format_memory(device.total_bytes)}")
-        lines += [f"{head}{bar}", f"  {'  '.join(parts)}"]
-    return [*lines, _LEGEND]
+        if device.bytes_per_s:
+            yield f"{device.name}: {format_bandwidth(device.bytes_per_s)} GB/s of memory bandwidth"
 
 
-def remedy_text(report: PlanReport, index: int) -> str:
+def memory_lines(report: PlanReport, n_columns: int) -> list[Content]:
+    """Return the bytes by kind and device as a table, as many devices side by side as there is room for, each with a
+    bar of what it has free."""
+    n_beside = max((n_columns - _KIND_COLUMNS) // _DEVICE_COLUMNS, 1)
+    lines: list[Content] = []
+    for begin in range(0, len(report.devices), n_beside):
+        devices = report.devices[begin : begin + n_beside]
+        if lines:
+            lines.append(Content())
+        lines += _memory_block(devices, report.n_layers)
+    return lines
+
+
+def _memory_block(devices: Sequence[DevicePlan], n_layers: int) -> Iterator[Content]:
+    def row(sign: str, label: str, cells: Sequence[tuple[str, str]], color: str = "$text-muted") -> Content:
+        head = Content.assemble((f"{sign} ", color), (f"{label:<{_KIND_COLUMNS - 2}}", "$text-muted"))
+        return head + Content.assemble(*((f"{text:>{_DEVICE_COLUMNS}}", style) for text, style in cells))
+
+    names = [printable_line(each.name) for each in devices]
+    yield row(" ", "", [(set_cell_size(name, min(cell_len(name), _DEVICE_COLUMNS - 1)), "bold") for name in names])
+    bars = Content.assemble(*(part for each in devices for part in (Content("  "), _bar(each, _DEVICE_COLUMNS - 2))))
+    yield Content(" " * _KIND_COLUMNS) + bars
+    layers = [f"{each.layers} of {n_layers}" if each.is_gpu else str(each.layers) for each in devices]
+    yield row(" ", "layers", [(text, "$foreground") for text in layers])
+    for label, sign, field, color in _KINDS:
+        sizes = [getattr(each, field) for each in devices]
+        if any(sizes):
+            yield row(sign, label, [(format_memory(n) if n else "–", "$foreground") for n in sizes], color)
+    left = [
+        (format_memory(each.left_bytes), "bold $bright")
+        if each.left_bytes >= 0
+        else (f"{format_memory(-each.left_bytes)} over", "bold $text-error")
+        for each in devices
+    ]
+    yield row("·", "left", left)
+    yield row(" ", "of", [(format_memory(each.total_bytes), "$text-muted") for each in devices])
+
+
+def _bar(device: DevicePlan, n_columns: int) -> Content:
+    """Return a bar as long as the free memory, or the used memory if that is more; every part has at least one cell."""
+    most = max(device.free_bytes, device.n_bytes, 1)
+    parts = [
+        (sign * max(1, round(getattr(device, field) / most * n_columns)), color)
+        for _, sign, field, color in _KINDS
+        if getattr(device, field)
+    ]
+    used = Content.assemble(*parts)[:n_columns]
+    rest = n_columns - used.cell_length
+    filled = ("!" * rest, "$text-error") if device.left_bytes < 0 else ("·" * rest, "$faint")
+    return used + Content.styled(*filled)
+
+
+def remedy_text(remedy: PlanRemedy) -> str:
+    """Return what to do in people's words; options are the command line's."""
+    change = remedy.change
+    size = f" {remedy.what[remedy.what.index('(') :]}" if "(" in remedy.what else ""
+    if change.kv_type:
+        return f"Keep the cache in {change.kv_type}{size.replace(' of cache', '')}"
+    if change.n_ctx:
+        return f"Shorten the context to {change.n_ctx:,} tokens"
+    return remedy.what[:1].upper() + remedy.what[1:]
+
+
+def remedy_line(report: PlanReport, index: int, n_columns: int) -> Content:
+    """Return one row of what would help: its key, what to do, the speed that follows with a bar, and what it costs."""
     remedy = report.remedies[index]
-    gained = "speed unknown" if remedy.decode_tps is None else f"{format_speed(remedy.decode_tps)} tok/s"
-    return f"{remedy.what}: {gained}; {remedy.cost}"
+    now, then = report.decode_tps, remedy.decode_tps
+    if then is None:
+        gain = "speed not known"
+    else:
+        more = f" ({then / now - 1:+.0%})" if now and report.verdict != "wont_run" else ""
+        gain = f"{speed_words(then)}{more}"
+    best = max((each.decode_tps or 0.0 for each in report.remedies), default=0.0)
+    bar = "" if then is None or n_columns < _WIDE_REMEDY_COLUMNS else "▰" * max(round(_BAR_COLUMNS * then / best), 1)
+    n_bar = _BAR_COLUMNS + 2 if n_columns >= _WIDE_REMEDY_COLUMNS else 0
+    n_cost = n_columns // 4 if n_columns >= _WIDE_REMEDY_COLUMNS else 0
+    n_what = max(n_columns - _KEY_COLUMNS - _GAIN_COLUMNS - n_bar - n_cost, 16)
+    what = printable_line(remedy_text(remedy))
+    shown = what if cell_len(what) < n_what else f"{set_cell_size(what, n_what - 2)}…"
+    cost = "costs almost nothing" if remedy.cost == "almost none" else printable_line(remedy.cost)
+    return Content.assemble(
+        (f"{index + 1:<{_KEY_COLUMNS}}", "$text-accent"),
+        (set_cell_size(shown, n_what), "$foreground"),
+        (f"{bar:<{_BAR_COLUMNS}}  " if n_bar else "", "$text-success"),
+        (f"{gain:<{_GAIN_COLUMNS}}", "$bright"),
+        (cost if n_cost else "", "$text-muted"),
+    )
 
 
 def describe_load(request: PlanRequest, report: PlanReport) -> str:
@@ -88,66 +250,11 @@ def describe_load(request: PlanRequest, report: PlanReport) -> str:
     return f"! {report.warnings[0]} {text}" if is_too_large and report.warnings else text
 
 
-def _sections(device: DevicePlan) -> Iterable[tuple[str, int]]:
-    sizes = (device.weights_bytes, device.kv_bytes, device.compute_bytes, device.extras_bytes)
-    return zip("█▓▒░", sizes, strict=True)
-
-
-def _bar(device: DevicePlan, n_columns: int) -> str:
-    """Return a bar as long as the free memory, or the used memory if that is more; every part has at least one cell."""
-    most = max(device.free_bytes, device.n_bytes, 1)
-    bar = "".join(sign * max(1, round(size / most * n_columns)) for sign, size in _sections(device) if size)
-    return bar[:n_columns].ljust(n_columns, "·") if device.left_bytes > 0 else bar[:n_columns].ljust(n_columns, "!")
-
-
-class BrailleCanvas:
-    """`n_columns` × `n_rows` cells of eight dots. Positions are fractions of width and height, from the lower left
-    corner."""
-
-    def __init__(self, n_columns: int, n_rows: int) -> None:
-        self._n_columns = n_columns
-        self._n_rows = n_rows
-        self._dots = [[0] * n_columns for _ in range(n_rows)]
-        self._marks: dict[tuple[int, int], str] = {}
-
-    def line(self, start: tuple[float, float], end: tuple[float, float]) -> None:
-        (x0, y0), (x1, y1) = self._dot(*start), self._dot(*end)
-        n_steps = max(abs(x1 - x0), abs(y1 - y0), 1)
-        for step in range(n_steps + 1):
-            x, y = x0 + round((x1 - x0) * step / n_steps), y0 + round((y1 - y0) * step / n_steps)
-            self._dots[y // _DOTS_DOWN][x // _DOTS_ACROSS] |= _BITS[x % _DOTS_ACROSS][y % _DOTS_DOWN]
-
-    def mark(self, x: float, y: float, sign: str) -> None:
-        column, row = self._dot(x, y)
-        self._marks[row // _DOTS_DOWN, column // _DOTS_ACROSS] = sign
-
-    def upright(self, x: float, sign: str) -> None:
-        """Draw a column of `sign` at `x` in empty cells."""
-        column = self._dot(x, 0.0)[0] // _DOTS_ACROSS
-        for row in range(self._n_rows):
-            if not self._dots[row][column]:
-                self._marks.setdefault((row, column), sign)
-
-    def rows(self) -> list[str]:
-        return [
-            "".join(
-                self._marks.get((row, column)) or (chr(_BLANK + bits) if bits else " ")
-                for column, bits in enumerate(cells)
-            )
-            for row, cells in enumerate(self._dots)
-        ]
-
-    def _dot(self, x: float, y: float) -> tuple[int, int]:
-        """Return the dot of a position, counted from the upper left corner."""
-        across, down = self._n_columns * _DOTS_ACROSS - 1, self._n_rows * _DOTS_DOWN - 1
-        return round(min(max(x, 0.0), 1.0) * across), down - round(min(max(y, 0.0), 1.0) * down)
-
-
 def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_rows: int) -> list[str]:
     """Return the curve and its legend in at most `n_columns` × `n_rows`. `n_fitting` is the number of GPU layers of the
-    automatic plan, None if unknown."""
+    automatic plan, None if unknown. Where there is no curve, the answers that were measured are drawn."""
     if len(report.curve) < 2:
-        return _without_curve(report)
+        return answers_lines(report, n_columns, n_rows)
     explained = _explained(report, n_fitting, n_columns)
     across, down = n_columns - _LABEL_COLUMNS - 1, n_rows - len(explained) - 1
     if across < _LEAST_COLUMNS or down < _LEAST_ROWS:
@@ -156,19 +263,50 @@ def curve_lines(report: PlanReport, n_fitting: int | None, n_columns: int, n_row
     most = max(*report.curve, *measured.values()) * _ROOM_ABOVE
     last = len(report.curve) - 1
     canvas = BrailleCanvas(across, down)
-    points = [(index / last, tps / most) for index, tps in enumerate(report.curve)]
-    for start, end in pairwise(points):
-        canvas.line(start, end)
+    canvas.polyline([(index / last, tps / most) for index, tps in enumerate(report.curve)])
     if n_fitting is not None and n_fitting < last:
         canvas.upright(n_fitting / last, _END)
-    for count, tps in measured.items():
-        canvas.mark(min(count, last) / last, tps / most, _MEASURED)
     here = min(report.n_on_gpus, last)
     canvas.mark(here / last, (report.decode_tps or report.curve[here]) / most, _CURRENT)
-    labels = {0: format_speed(most), down - 1: "0"}
-    lines = [f"{labels.get(row, ''):>{_LABEL_COLUMNS}}│{text}" for row, text in enumerate(canvas.rows())]
-    axis = f"0{f' layers on GPUs {last}':─>{across - 1}}" if across > _AXIS_COLUMNS else f"0{last:>{across - 1}}"
-    return [*lines, " " * (_LABEL_COLUMNS + 1) + axis, *explained]
+    for count, tps in measured.items():
+        canvas.mark(min(count, last) / last, tps / most, _MEASURED)
+    return [*_with_axis(canvas.rows(), most), _axis(across, "layers on the GPU", last), *explained]
+
+
+def answers_lines(report: PlanReport, n_columns: int, n_rows: int) -> list[str]:
+    """Return the speeds of the answers that were measured here, oldest first, beside the predicted one."""
+    why = ["Layers move between processor and GPU; this machine has no GPU that is used."]
+    if any(device.is_gpu for device in report.devices):
+        why = ["No curve over layers: the memory bandwidth of the GPU is not known."]
+    rates = [run.tps for run in report.measured if run.kind == "decode"]
+    across, down = n_columns - _LABEL_COLUMNS - 1, n_rows - 3
+    if not rates:
+        return ["Not measured yet: the first answers of this model show here how fast they were.", *why]
+    legend = f"{_MEASURED} {counted(len(rates), 'answer')} measured here"
+    if report.decode_tps is not None:
+        legend += f"  {_PREDICTED} predicted: {format_speed(report.decode_tps)}"
+    if across < _LEAST_COLUMNS or down < _LEAST_ROWS:
+        return [legend]
+    most = max([*rates, report.decode_tps or 0.0]) * _ROOM_ABOVE
+    canvas = BrailleCanvas(across, down)
+    if report.decode_tps is not None:
+        canvas.level(report.decode_tps / most, _PREDICTED)
+    points = [((index + 0.5) / len(rates), tps / most) for index, tps in enumerate(rates)]
+    canvas.polyline(points)
+    for x, y in points:
+        canvas.mark(x, y, _MEASURED)
+    axis = f"first{'newest answer':─>{across - 5}}" if across > _AXIS_COLUMNS else "─" * across
+    return [*_with_axis(canvas.rows(), most), " " * (_LABEL_COLUMNS + 1) + axis, legend]
+
+
+def _with_axis(rows: Sequence[str], most: float) -> list[str]:
+    labels = {0: format_speed(most), len(rows) // 2: format_speed(most / 2), len(rows) - 1: "0"}
+    return [f"{labels.get(row, ''):>{_LABEL_COLUMNS}}│{text}" for row, text in enumerate(rows)]
+
+
+def _axis(across: int, what: str, last: int) -> str:
+    shown = f"0{f' {what} {last}':─>{across - 1}}" if across > _AXIS_COLUMNS else f"0{last:>{across - 1}}"
+    return " " * (_LABEL_COLUMNS + 1) + shown
 
 
 def measured_points(report: PlanReport) -> dict[int, float]:
@@ -181,11 +319,11 @@ def measured_points(report: PlanReport) -> dict[int, float]:
 
 def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> list[str]:
     tps = "?" if report.decode_tps is None else format_speed(report.decode_tps)
-    parts = [f"{_CURRENT} plan: {report.n_on_gpus} layers, {tps} tok/s"]
+    parts = [f"{_CURRENT} this plan: {report.n_on_gpus} layers, {tps}"]
     if n_fitting is not None and n_fitting < report.n_layers:
-        parts.append(f"{_END} memory limit: {n_fitting}")
+        parts.append(f"{_END} memory ends: {n_fitting}")
     if measured_points(report):
-        parts.append(f"{_MEASURED} measured")
+        parts.append(f"{_MEASURED} measured here")
     lines = [parts[0]]
     for part in parts[1:]:
         if len(lines[-1]) + len(part) + 2 <= n_columns:
@@ -195,40 +333,36 @@ def _explained(report: PlanReport, n_fitting: int | None, n_columns: int) -> lis
     return lines
 
 
-def _without_curve(report: PlanReport) -> list[str]:
-    if any(device.is_gpu for device in report.devices):
-        why = "No curve: the GPU's memory bandwidth is unknown."
-    else:
-        why = "No curve: without a GPU all layers run on the CPU."
-    runs = [run.tps for run in report.measured if run.kind == "decode"]
-    if not runs or report.decode_tps is None:
-        return [why]
-    off = report.decode_tps / median(runs) - 1
-    return [why, f"Measured here: {format_speed(median(runs))} tok/s (answers: {len(runs)}); predicted: {off:+.0%}."]
-
-
-class DeviceBars(Widget):
-    """Two rows per device, and a legend."""
+class MemoryTable(Widget):
+    """What each device holds, and what is left; below it what the engine's people want to know, if that is shown."""
 
     def __init__(self) -> None:
         super().__init__()
         self._report: PlanReport | None = None
+        self._has_details = False
 
-    def show(self, report: PlanReport) -> None:
-        is_as_tall = self._report is not None and len(self._report.devices) == len(report.devices)
-        self._report = report
-        self.styles.height = 2 * len(report.devices) + 1
-        self.refresh(layout=not is_as_tall)
+    def show(self, report: PlanReport | None, *, has_details: bool) -> None:
+        self._report, self._has_details = report, has_details
+        self.refresh(layout=True)
+
+    def get_content_height(self, container: object, viewport: object, width: int) -> int:  # noqa: ARG002
+        return len(self._lines(width))
 
     def render(self) -> RenderResult:
+        return Content("\n").join(self._lines(self.content_size.width))
+
+    def _lines(self, n_columns: int) -> list[Content]:
         if self._report is None:
-            return ""
-        lines = device_lines(self._report, self.content_size.width)
-        return Content(printable("\n".join(lines)))
+            return []
+        lines = memory_lines(self._report, n_columns)
+        if self._has_details:
+            words = Content.styled("\n".join(map(printable, engine_words(self._report))), "$text-muted")
+            lines += [Content(), *words.wrap(max(n_columns, 1))]
+        return lines
 
 
 class SpeedCurve(Widget):
-    """Tokens per second over layers on the fastest GPU."""
+    """Tokens per second over layers on the fastest GPU, else of the answers so far."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,4 +377,11 @@ class SpeedCurve(Widget):
         if self._report is None:
             return ""
         size = self.content_size
-        return Content(printable("\n".join(curve_lines(self._report, self._n_fitting, size.width, size.height))))
+        lines = curve_lines(self._report, self._n_fitting, size.width, size.height)
+        return colored([printable(line) for line in lines], _COLORS, "$text-accent")
+
+
+def plan_facts(report: PlanReport) -> str:
+    """Return the setting of a plan in a few words."""
+    setting = report.setting
+    return f"{short_count(setting.ctx)} context · {counted(setting.sequences, 'answer')} at once"

@@ -4,6 +4,7 @@ shown and when to request the next. The service computes plans (`client.plan`)."
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,18 +12,32 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from textual import on, work
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.events import Click
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.common.terminal import printable
+from app.common.terminal import printable, printable_line
 from app.protocol.plan import PlanRequest
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.context import AppContext
-from tui.plan.display import DeviceBars, SpeedCurve, describe_load, headline, machine_text, remedy_text
-from tui.widgets.dialogs import InputDialog
+from tui.design.header import ScreenHeader
+from tui.plan.display import (
+    MemoryTable,
+    SpeedCurve,
+    aside,
+    describe_load,
+    headline,
+    machine_text,
+    plan_facts,
+    remedy_line,
+    remedy_text,
+    sign_of,
+)
+from tui.widgets.dialogs import ChoiceDialog, InputDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
@@ -34,10 +49,15 @@ _SEQUENCES = (1, 2, 4, 8, 16, 32)
 _LAYERS = "layers:"
 OnStep = Callable[[str, int], None]
 """Takes the id of a control and the steps it changes. Called, not posted: the next key must find the change applied."""
-_LABEL_COLUMNS, _WIDEST_LABEL_COLUMNS = 16, 32  # by the width of the control
+_LABEL_COLUMNS, _WIDEST_LABEL_COLUMNS = 17, 32  # by the width of the control
 _VALUE_COLUMNS = 22  # such as ◀ 28 of 28, planned ▶
 _FAR = 4
+_MARGIN_COLUMNS = 2  # of the screen, on each side of a list
 
+_STALE_S = 300.0  # a plan that is older is made again at the next visit: other programs have other memory by then
+_WORKING_EVERY_S = 0.5
+_WORKING = "◐◓◑◒"
+_START, _COPY = "start", "copy"
 _QUIET_S = 0.4  # between the last key and llama.cpp's exact plan
 _ABOUT_MODELS = "A name, a path to a GGUF, or org/repo:QUANT from the hub; only the header is downloaded."
 _ABOUT_MACHINES = (
@@ -52,6 +72,13 @@ PLAN_COMMANDS = CommandTable(
                  "ask_for_model"),
     list_command("plan-machine", "What if", "w",
                  "Plan for another machine, such as RTX 3060=12GiB; empty means this machine", "ask_for_machine"),
+    list_command("plan-details", "Details", "d", "Show bytes by device, batches, cells and bandwidths",
+                 "toggle_details"),
+    *(
+        list_command(f"plan-remedy-{number}", "Apply", str(number), f"Do the suggestion number {number}",
+                     "apply_remedy", is_shown=False, values=(number - 1,))
+        for number in range(1, 10)
+    ),
     list_command("plan-look", "Refresh", "r", "Rescan this machine's memory and plan again", "rescan", is_shown=False),
 )  # fmt: skip
 
@@ -104,8 +131,8 @@ def _scales(request: PlanRequest, report: PlanReport) -> Iterator[tuple[str, str
     sizes = {size for power in range(_LEAST_CTX.bit_length() - 1, 31) if (size := 1 << power) <= most}
     yield "n_ctx", "Context", "{:,} tokens", sorted(sizes | {most, n_ctx}), n_ctx
     kv_types = report.kv_types if kv_type in report.kv_types else (kv_type, *report.kv_types)
-    yield "kv_type", "Cache", "{}", kv_types, kv_type
-    yield "n_sequences", "Parallel", "{}", sorted({*_SEQUENCES, n_sequences}), n_sequences
+    yield "kv_type", "Cache type", "{}", kv_types, kv_type
+    yield "n_sequences", "Answers at once", "{}", sorted({*_SEQUENCES, n_sequences}), n_sequences
 
 
 def _layers(request: PlanRequest, report: PlanReport) -> dict[str, int]:
@@ -132,7 +159,7 @@ class Stepper(Static, can_focus=True):
     ]
 
     def __init__(self, state: StepperState, on_step: OnStep) -> None:
-        super().__init__(_text(state, _LABEL_COLUMNS), markup=False)
+        super().__init__(_text(state, _LABEL_COLUMNS))
         self.state = state
         self._on_step = on_step
 
@@ -159,11 +186,16 @@ class Stepper(Static, can_focus=True):
         self.update(_text(self.state, self._n_label_columns), layout=False)
 
 
-def _text(state: StepperState, n_label_columns: int) -> str:
+def _text(state: StepperState, n_label_columns: int) -> Content:
     less, more = "◀" if state.has_less else " ", "▶" if state.has_more else " "
     room = n_label_columns - 1
     label = state.label if len(state.label) <= room else f"{state.label[: room - 1]}…"
-    return printable(f"{label:<{n_label_columns}}{less} {state.value} {more}")
+    return Content.assemble(
+        (printable(f"{label:<{n_label_columns}}"), "$text-muted"),
+        (less, "$text-accent"),
+        (f" {printable(state.value)} ", "$foreground"),
+        (more, "$text-accent"),
+    )
 
 
 class PlanScreen(FeatureScreen):
@@ -174,37 +206,64 @@ class PlanScreen(FeatureScreen):
     TABLE = PLAN_COMMANDS
     AUTO_FOCUS = ""  # there are no controls before the first plan
     KEYS = Stepper.KEYS
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-usual")]  # noqa: RUF012 - Textual declares it so
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (76, "-usual"), (120, "-wide")]  # noqa: RUF012 - Textual declares it so
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - the same
     BINDINGS = PLAN_COMMANDS.bindings()
 
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
         self._request = PlanRequest()
+        self._is_of_chat = True  # the model of the open chat is planned, until another one is asked for
         self._report: PlanReport | None = None
+        self._planned_s = 0.0
         self._n_fitting: int | None = None  # layers on GPUs in the planner's own plan
         self._is_sure = False  # the effect of loading was shown, and nothing has changed since
+        self._has_details = False
+        self._working: Timer | None = None
+        self._n_working = 0
 
     def body(self) -> Iterable[Widget]:
-        with VerticalScroll(can_focus=False):
+        with VerticalScroll(can_focus=False, id="plan"):
+            yield Static(id="about", markup=False)
             yield Static(id="headline", markup=False)
-            yield DeviceBars()
-            with Horizontal():
-                yield Vertical(id="steppers")
-                yield SpeedCurve()
+            yield Static(id="aside", markup=False)
             yield Static(id="warnings", markup=False)
+            with Horizontal(id="middle"):
+                with Vertical(id="picture"):
+                    yield Static("Speed", classes="part-title", id="curve-title")
+                    yield SpeedCurve()
+                    yield Static("Memory", classes="part-title", id="under-title")
+                    yield MemoryTable()
+                with VerticalScroll(can_focus=False, id="side"):
+                    yield Static("Plan with", classes="part-title", id="with-title")
+                    yield Vertical(id="steppers")
+                    yield Static("Memory", classes="part-title", id="side-title")
+                    yield MemoryTable()
+            yield Static("What would help", classes="part-title", id="remedies-title")
             yield OptionList(id="remedies", markup=False)
 
     def on_mount(self) -> None:
-        self.query_one("#remedies", OptionList).border_title = "Suggestions: Enter applies one"
-        self.query_one("#remedies").display = False
-        self._headline.update("Scanning this machine…")
+        self._show_remedies(None)
+        for title in self.query(".part-title"):
+            title.visible = False
+        self._working = self.set_interval(_WORKING_EVERY_S, self._show_working, pause=True)
 
     def on_screen_resume(self) -> None:
-        self._replan()
+        """Plan the model of the open chat; a plan of it that is there and not old stays as it is."""
+        model = self.app_context.connection.state.model
+        if self._is_of_chat and model != self._request.model:
+            self._report, self._n_fitting = None, None
+            self._change(PlanRequest(model=model, vram=self._request.vram, ram=self._request.ram))
+        elif self._report is None or self.app_context.clock() - self._planned_s >= _STALE_S:
+            self._replan()
+        else:
+            self._update_measured()
 
-    @property
-    def _headline(self) -> Static:
-        return self.query_one("#headline", Static)
+    def show_facts(self, header: ScreenHeader) -> None:
+        if self._report is None:
+            super().show_facts(header)
+        else:
+            header.show_facts(plan_facts(self._report))
 
     # Command handlers
 
@@ -225,6 +284,11 @@ class PlanScreen(FeatureScreen):
     def reset_plan(self) -> None:
         self._change(PlanRequest(model=self._request.model, vram=self._request.vram, ram=self._request.ram))
 
+    def toggle_details(self) -> None:
+        self._has_details = not self._has_details
+        self.set_class(self._has_details, "-details")
+        self._show_memory()
+
     def ask_for_model(self) -> None:
         value = self._request.model
         self.app.push_screen(InputDialog("Plan which model?", self._use_model, value=value, explanation=_ABOUT_MODELS))
@@ -237,6 +301,35 @@ class PlanScreen(FeatureScreen):
         self._request = replace(self._request, is_fresh=True)
         self._replan()
 
+    async def apply_remedy(self, index: int) -> None:
+        """Do a suggestion: change the plan, quantize the model, or copy what has to be done elsewhere."""
+        if self._report is None or index >= len(self._report.remedies):
+            return
+        remedy = self._report.remedies[index]
+        change = remedy.change
+        if change.n_ctx or change.kv_type:
+            n_ctx, kv_type = change.n_ctx or self._request.n_ctx, change.kv_type or self._request.kv_type
+            self._change(replace(self._request, gpu_layers=None, n_ctx=n_ctx, kv_type=kv_type))
+        elif change.file_type:
+            self._quantize(remedy_text(remedy), self._report.model, change.file_type)
+        else:
+            self.app.copy_to_clipboard(printable(remedy.what))
+            self.inform(f"Copied: {remedy.what}")
+
+    @work(group="quantize", exclusive=True)
+    async def _quantize(self, title: str, model: str, file_type: str) -> None:
+        command = f"localllm quantize {model} {file_type}"
+        choices = {_START: "Start it as a job; the model stays as it is", _COPY: f"Copy the command: {command}"}
+        explanation = f"Writes another file of {model} beside it. F8 shows how far it is; it takes minutes."
+        chosen = await self.app.push_screen_wait(ChoiceDialog(title, explanation, choices))
+        with self.warn_on_error():
+            if chosen == _COPY:
+                self.app.copy_to_clipboard(printable(command))
+                self.inform(f"Copied: {command}")
+            elif chosen == _START:
+                await (await self.service()).start_job("quantize", {"source": model, "file_type": file_type})
+                self.inform(f"{model} is being quantized to {file_type}: F8 shows how far it is.")
+
     # Changes of the request
 
     def _step(self, control_id: str, n_steps: int) -> None:
@@ -244,23 +337,14 @@ class PlanScreen(FeatureScreen):
             self._change(apply_step(self._request, self._report, control_id, n_steps))
 
     @on(OptionList.OptionSelected, "#remedies")
-    def _chose_remedy(self, event: OptionList.OptionSelected) -> None:
-        assert self._report is not None
-        remedy = self._report.remedies[event.option_index]
-        change = remedy.change
-        if change.n_ctx or change.kv_type:
-            n_ctx, kv_type = change.n_ctx or self._request.n_ctx, change.kv_type or self._request.kv_type
-            self._change(replace(self._request, gpu_layers=None, n_ctx=n_ctx, kv_type=kv_type))
-        elif change.file_type:
-            self.app.copy_to_clipboard(f"localllm quantize {self._report.model} {change.file_type}")
-            self.inform(f"Copied the command that quantizes it to {change.file_type}; F6 does it too.")
-        else:
-            self.app.copy_to_clipboard(printable(remedy.what))
-            self.inform(f"Not available in the app; copied: {remedy.what}")
+    async def _chose_remedy(self, event: OptionList.OptionSelected) -> None:
+        await self.apply_remedy(event.option_index)
 
     async def _use_model(self, name: str) -> None:
         self._n_fitting = None
-        self._change(PlanRequest(model=name.strip(), vram=self._request.vram, ram=self._request.ram))
+        self._is_of_chat = not name.strip()
+        model = name.strip() or self.app_context.connection.state.model
+        self._change(PlanRequest(model=model, vram=self._request.vram, ram=self._request.ram))
 
     async def _use_machine(self, text: str) -> None:
         parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -281,6 +365,7 @@ class PlanScreen(FeatureScreen):
     async def _replan(self) -> None:
         """Show the arithmetic plan at once, and llama.cpp's after a pause in typing."""
         request, self._request = self._request, replace(self._request, is_fresh=False)
+        self._begin_working()
         try:
             service = await self.service()
             if self._n_fitting is None or request.gpu_layers is None:
@@ -288,9 +373,22 @@ class PlanScreen(FeatureScreen):
             await self._show(await service.plan(request))
             await asyncio.sleep(_QUIET_S)
             await self._show(await service.plan(replace(request, is_full=True, is_fresh=False)))
+            self._planned_s = self.app_context.clock()
         except UserError as error:
             if self._is_whole:
-                self._headline.update(printable(f"No plan: {error}"))
+                self._report = None
+                self._show_failure(error)
+        finally:
+            if self._working is not None:
+                self._working.pause()
+
+    @work(group="measured", exclusive=True)
+    async def _update_measured(self) -> None:
+        """Take the answers since the last visit into the plan, which costs no scan of the machine."""
+        with contextlib.suppress(UserError):  # the plan stays as it was
+            found = await (await self.service()).plan(self._request)
+            if self._report is not None and self._report.model == found.model:
+                await self._show(replace(self._report, measured=found.measured))
 
     @work(group="reload", exclusive=True)
     async def _reload(self, request: PlanRequest) -> None:
@@ -307,14 +405,54 @@ class PlanScreen(FeatureScreen):
         """Whether the screen has its widgets: an app that ends removes them before it cancels a plan."""
         return bool(self.query("#headline"))
 
+    # Display
+
+    def _begin_working(self) -> None:
+        self._n_working = 0
+        if self._working is not None:
+            self._working.resume()
+        if self._report is None:
+            self._show_working()
+
+    def _show_working(self) -> None:
+        """Say that a plan is made, with a sign that moves; one that is there stays to be read."""
+        self._n_working += 1
+        if self._is_whole:
+            doing = f"{_WORKING[self._n_working % len(_WORKING)]} planning…"
+            model = self._report.model if self._report else self._request.model or "the default model"
+            self._static("about").update(Content.styled(printable(f"{model} · {doing}"), "$text-muted"))
+
+    def _show_failure(self, error: UserError) -> None:
+        model = self._request.model or "the default model"
+        self._static("about").update(
+            Content.styled(printable(f"{model} on {machine_text(self._request)}"), "$text-muted")
+        )
+        text = Content.assemble(("✕ ", "$text-error"), (printable(f"No plan: {error}"), "$bright"))
+        self._static("headline").update(text)
+        self._static("aside").update("M plans another model, R tries again.")
+        self._show_warnings("")
+
     async def _show(self, report: PlanReport) -> None:
         if not self._is_whole:
             return
         is_new = self._report is None or [d.name for d in self._report.devices] != [d.name for d in report.devices]
         self._report = report
-        self._headline.update(printable(f"{report.model} on {machine_text(self._request)}\n{headline(report)}"))
-        self.query_one(DeviceBars).show(report)
+        self._static("about").update(
+            Content.assemble(
+                (printable_line(report.model), "bold $text-accent"),
+                (printable(f" on {machine_text(self._request)}"), "$text-muted"),
+            )
+        )
+        sign, color = sign_of(report)
+        self._static("headline").update(Content.assemble((f"{sign} ", color), (printable(headline(report)), "$bright")))
+        self._static("aside").update(printable(aside(report)))
+        self.show_facts(self.query_one(ScreenHeader))
         self.query_one(SpeedCurve).show(report, self._n_fitting)
+        is_curve = len(report.curve) > 1
+        self._static("curve-title").update("Tokens a second, by layers on the GPU" if is_curve else "Speed of answers")
+        self._show_memory()
+        for title in self.query(".part-title"):
+            title.visible = True
         if is_new:
             steppers = self.query_one("#steppers")
             await steppers.remove_children()
@@ -323,21 +461,38 @@ class PlanScreen(FeatureScreen):
                 self.query(Stepper).last().focus()
         self._show_steppers(report)
         if not self._is_sure:
-            self._show_warnings("\n".join(f"! {warning}" for warning in report.warnings))
+            self._show_warnings("\n".join(f"▲ {warning}" for warning in report.warnings))
         if report.is_full:
-            remedies = self.query_one("#remedies", OptionList)
-            highlighted = remedies.highlighted
-            remedies.clear_options()
-            remedies.add_options(Option(printable(remedy_text(report, i))) for i in range(len(report.remedies)))
-            remedies.display = bool(report.remedies)
-            if report.remedies:
-                remedies.highlighted = min(highlighted or 0, len(report.remedies) - 1)
+            self._show_remedies(report)
+
+    def _show_memory(self) -> None:
+        for table in self.query(MemoryTable):
+            table.show(self._report, has_details=self._has_details)
+
+    def _show_remedies(self, report: PlanReport | None) -> None:
+        remedies = self.query_one("#remedies", OptionList)
+        has_any = report is not None and bool(report.remedies)
+        remedies.display = self._static("remedies-title").display = has_any
+        if report is None or not has_any:
+            return
+        highlighted = remedies.highlighted
+        room = max(self.size.width - 2 * _MARGIN_COLUMNS, 1)
+        remedies.clear_options()
+        remedies.add_options(Option(remedy_line(report, index, room)) for index in range(len(report.remedies)))
+        remedies.highlighted = min(highlighted or 0, len(report.remedies) - 1)
+
+    def on_resize(self) -> None:
+        if self._report is not None and self._report.is_full:
+            self._show_remedies(self._report)
 
     def _show_steppers(self, report: PlanReport) -> None:
         for stepper, state in zip(self.query(Stepper), plan_controls(self._request, report), strict=False):
             stepper.show(state)
 
     def _show_warnings(self, text: str) -> None:
-        warnings = self.query_one("#warnings", Static)
+        warnings = self._static("warnings")
         warnings.display = bool(text)
         warnings.update(printable(text))
+
+    def _static(self, name: str) -> Static:
+        return self.query_one(f"#{name}", Static)

@@ -13,7 +13,17 @@ from textual.app import App
 
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from tests.tui.plans import planner_for
-from tui.plan.display import BrailleCanvas, curve_lines, describe_load, device_lines, headline, machine_text
+from tui.design.braille import BrailleCanvas
+from tui.plan.display import (
+    aside,
+    curve_lines,
+    describe_load,
+    engine_words,
+    headline,
+    machine_text,
+    memory_lines,
+    remedy_line,
+)
 from tui.plan.screen import Stepper, StepperState, apply_step, plan_controls
 
 ANSWER = planner_for()
@@ -62,44 +72,104 @@ def test_a_curve_shows_the_plan_the_memory_limit_and_the_measurements() -> None:
     found = report(PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 12}), measured=(replace(RUN, tps=9.0),))
     drawn = curve_lines(found, 38, 80, 16)
     text = "\n".join(drawn)
-    assert text.count("◆") == text.count("×") == 2  # in the drawing and where it is explained
+    assert text.count("◆") == text.count("●") == 2  # in the drawing and where it is explained
     assert text.count("┊") > 5
-    assert "memory limit: 38" in text
-    here, measured = (next(line.index(sign) for line in drawn if sign in line) for sign in "◆×")
+    assert "memory ends: 38" in text
+    here, measured = (next(line.index(sign) for line in drawn if sign in line) for sign in "◆●")
     assert here < measured
 
 
-def test_without_a_gpu_the_missing_curve_is_explained_and_measurements_are_shown() -> None:
-    found = planner_for(machine="processor only, 32 GB", measured=(replace(RUN, tps=6.0),))(PlanRequest())
-    text = " ".join(curve_lines(found, None, 40, 8))
-    assert "without a GPU" in text
-    assert "6.0 tok/s (answers: 1)" in text
+def test_without_a_gpu_the_measured_answers_are_drawn_beside_the_predicted_speed() -> None:
+    found = planner_for(machine="processor only, 32 GB", measured=(replace(RUN, tps=6.0, gpu_layers=0),))(PlanRequest())
+    text = "\n".join(curve_lines(found, None, 60, 12))
+    assert text.count("●") == 2
+    assert "1 answer measured here" in text
+    assert text.count("┄") > 10
+
+
+@pytest.mark.parametrize("n_columns", [10, 40, 80])
+@pytest.mark.parametrize("n_rows", [2, 5, 20])
+def test_without_a_gpu_and_answers_the_space_says_what_will_be_there(n_columns: int, n_rows: int) -> None:
+    found = planner_for(machine="processor only, 32 GB")(PlanRequest())
+    assert "Not measured yet" in curve_lines(found, None, n_columns, n_rows)[0]
+
+
+def run(kind: Any, tps: float, gpu_layers: int | None) -> MeasuredRun:
+    return replace(RUN, kind=kind, tps=tps, gpu_layers=gpu_layers)
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "said"),
+    [
+        ("llama-3.1-8b", (), "All 33 layers on the GPU: about "),
+        (
+            "llama-3.1-8b",
+            (run("decode", 33.0, 33), run("decode", 35.0, 33), run("prefill", 512.0, 33)),
+            "All 33 layers on the GPU: reads 512, writes 34 tokens a second · measured here. At 29 layers",
+        ),
+        ("llama-3.1-8b", (run("decode", 12.0, 20),), "All 33 layers on the GPU: about "),  # of other layers
+    ],
+)
+def test_the_headline_is_what_was_measured_with_these_layers_else_a_prediction(
+    name: str, runs: tuple[MeasuredRun, ...], said: str
+) -> None:
+    found = planner_for(name, measured=runs)(FULL)
+    assert headline(found).startswith(said)
+    assert ("predicted, until" in aside(found)) == ("about" in said)
+    assert "±" not in headline(found) + aside(found)
+    assert "±" in " ".join(engine_words(found))
+
+
+def test_fewer_layers_are_compared_by_what_was_measured_here() -> None:
+    found = replace(planner_for("llama-3.1-8b")(FULL), measured=(run("decode", 10.0, 33),))
+    share = found.curve[29] / found.curve[33]
+    assert f"At 29 layers it would fall to {10 * share:.1f}." in headline(found)
+
+
+def test_on_a_processor_the_headline_says_so() -> None:
+    runs = (run("decode", 12.0, 0), run("prefill", 33.0, None))
+    found = planner_for("llama-3.1-8b", "Q4_K_M", "processor only, 32 GB", measured=runs)(PlanRequest())
+    assert headline(found).startswith("On the processor: reads 33, writes 12 tokens a second · measured here.")
 
 
 def test_an_overfull_device_shows_by_how_much() -> None:
     request = PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 43})
     found = report(request)
     assert found.verdict == "wont_run"
-    bar, figures = device_lines(found, 76)[:2]
-    assert "43 of 43 layers" in bar
-    assert "over 11.5 GiB free" in figures
-    assert "Does not fit" in headline(found)
+    text = "\n".join(line.plain for line in memory_lines(found, 76))
+    assert "43 of 43" in text
+    assert " over" in text
+    assert headline(found).startswith("Does not fit")
     assert describe_load(request, found).startswith("! CUDA0 would hold ")
 
 
-@pytest.mark.parametrize("n_columns", [40, 58, 76, 118])
-def test_bars_are_as_wide_as_their_room_and_show_every_part(n_columns: int) -> None:
-    bar = device_lines(report(), n_columns)[2]
-    assert all(sign in bar for sign in "█▓▒·") or n_columns < 58
-    assert len(bar) <= n_columns
+@pytest.mark.parametrize("n_columns", [20, 40, 58, 118])
+def test_the_table_of_memory_has_every_device_within_its_room(n_columns: int) -> None:
+    lines = [line.plain for line in memory_lines(report(), n_columns)]
+    text = "\n".join(lines)
+    assert all(f"\n{sign} " in text for sign in "█▓▒·")
+    assert all(name in text for name in ("CUDA0", "CPU", "GiB"))
+    assert max(map(len, lines)) <= max(n_columns, 24)
+
+
+@pytest.mark.parametrize("n_columns", [50, 76, 116, 200])
+def test_what_helps_has_its_key_its_gain_and_fits_into_a_row(n_columns: int) -> None:
+    found = report()
+    assert found.remedies
+    for index in range(len(found.remedies)):
+        line = remedy_line(found, index, n_columns).plain
+        assert line.startswith(f"{index + 1} ")
+        assert "tokens a second (+" in line
+        assert "--" not in line
+        assert n_columns < 116 or len(line) <= n_columns
 
 
 def test_controls_stop_at_their_limits() -> None:
     found = report()
     assert [stepper.label for stepper in plan_controls(PlanRequest(), found)] == [
         "Context",
-        "Cache",
-        "Parallel",
+        "Cache type",
+        "Answers at once",
         "Layers: CUDA0",
     ]
     most = apply_step(PlanRequest(), found, "n_ctx", 99)
@@ -145,7 +215,7 @@ def test_machines_are_named_as_they_were_given() -> None:
 
 def test_a_label_that_does_not_fit_ends_in_an_ellipsis_before_the_arrows():
     state = StepperState("layers:RPC0", "Layers: RPC0[192.168.1.20:50052]", "4 of 28", has_less=True, has_more=True)
-    assert Stepper(state, lambda *_: None).render().plain == "Layers: RPC0[1… ◀ 4 of 28 ▶"
+    assert Stepper(state, lambda *_: None).render().plain == "Layers: RPC0[19… ◀ 4 of 28 ▶"
 
 
 async def test_a_label_is_whole_where_there_is_room_for_it():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from app.protocol.plan import PlanRequest
+from dataclasses import replace
+
+import pytest
+
+from app.protocol.plan import MeasuredRun, PlanRequest
 from quantizer.gguf.gguf_reader import ModelFileError
-from tests.app.client.scripted_client import ScriptedClient
+from tests.app.client.scripted_client import READY, ScriptedClient
 from tests.tui.plans import planner_for
 from tui.plan.screen import Stepper
 
@@ -25,7 +29,9 @@ async def test_a_plan_is_there_on_f7_with_devices_and_curve_and_a_way_out_is_tak
     client = scripted()
     async with open_app(client) as user:
         await open_plan(user)
-        await user.sees("gemma-2-9b on this machine", "43 of 43 layers", "◆ plan", "--kv-type q8_0", "Layers: CUDA0")
+        await user.sees(
+            "guide on this machine", "All 43 layers", "◆ this plan", "Keep the cache in q8_0", "Layers: CUDA0"
+        )
         await user.presses("down", "down", "enter")
         await user.sees("q8_0 ▶")
     assert client.plan_requests[-1].kv_type == "q8_0"
@@ -38,7 +44,7 @@ async def test_layers_change_with_the_arrows_the_plan_follows_and_up_leads_to_ot
         await user.presses("left", "left", "left")
         await user.sees("30 of 33 layers", "plan: 30 layers", "30 of 33 layers are on GPUs")
         await user.presses("a")
-        await user.sees("33 of 33, planned", "Fits")
+        await user.sees("33 of 33, planned", "● All 33 layers")
         await user.presses("up", "up", "right")
         await user.sees("bf16")
         await user.presses("up", "left")
@@ -97,4 +103,82 @@ async def test_a_narrow_terminal_shows_all_of_it_by_going_down(open_app):
         await user.until(lambda: client.plan_requests[-1].is_full, "no full plan was asked for")
         await user.pilot.pause()
         await user.presses("down")
-        await user.sees("Suggestions")
+        await user.sees("What would help")
+
+
+async def test_the_model_of_the_open_chat_is_planned_and_only_once(open_app):
+    client = scripted()
+    async with open_app(client) as user:
+        await open_plan(user)
+        await user.until(lambda: client.plan_requests[-1].is_full, "no full plan was asked for")
+        n_full = sum(request.is_full for request in client.plan_requests)
+        await user.presses("escape")
+        await user.sees("Ask something")
+        await user.presses("f7")
+        await user.sees("guide on this machine")
+        n_visits = len(client.plan_requests)
+        await user.presses("escape", "f7")
+        await user.until(lambda: len(client.plan_requests) > n_visits, "new answers are not looked for")
+        await user.pilot.pause(0.6)
+        assert sum(request.is_full for request in client.plan_requests) == n_full
+        assert not any(request.is_fresh for request in client.plan_requests)
+        await user.presses("escape")
+        client.model = replace(READY, id="another")
+        await user.app.app_context.connection.use_model("another")
+        await user.presses("f7")
+        await user.sees("another on this machine")
+    assert {request.model for request in client.plan_requests} == {"guide", "another"}
+
+
+async def test_an_answer_since_the_last_visit_is_in_the_headline(open_app):
+    client = scripted("llama-3.1-8b")
+    async with open_app(client, size=(120, 40)) as user:
+        await open_plan(user)
+        await user.sees("All 33 layers on the GPU: about")
+        run = MeasuredRun(kind="decode", depth=9, tps=33.0, gpu_layers=33, at_s=1.0)
+        client.plan_answer = planner_for("llama-3.1-8b", measured=(run,))
+        await user.presses("escape", "f7")
+        await user.sees("writes 33 tokens a second · measured here")
+
+
+async def test_a_plan_that_is_old_is_made_again(open_app):
+    client, now_s = scripted(), 0.0
+    async with open_app(client, clock=lambda: now_s) as user:
+        await open_plan(user)
+        await user.until(lambda: client.plan_requests[-1].is_full, "no full plan was asked for")
+        await user.pilot.pause()
+        n_requests = len(client.plan_requests)
+        await user.presses("escape")
+        now_s = 301.0
+        await user.presses("f7")
+        await user.until(
+            lambda: any(request.is_full for request in client.plan_requests[n_requests:]), "no new plan was made"
+        )
+
+
+async def test_suggestions_are_done_by_their_numbers(open_app):
+    client = scripted()
+    async with open_app(client) as user:
+        await open_plan(user)
+        await user.sees("1  Quantize to Q6_K", "2  Keep the cache")
+        await user.presses("1")
+        await user.sees("Writes another file of guide")
+        await user.presses("enter")
+        await user.sees("is being quantized to Q6_K")
+        await user.presses("2")
+        await user.sees("q8_0 ▶")
+        await user.presses("9")
+    assert client.started == [("quantize", {"source": "guide", "file_type": "Q6_K"})]
+
+
+@pytest.mark.parametrize("size", [(80, 24), (140, 40)])
+async def test_the_words_of_the_engine_are_one_key_away(open_app, size):
+    async with open_app(scripted(), size=size) as user:
+        await open_plan(user)
+        await user.sees("What would help")
+        assert "KV cells" not in user.screen_text
+        assert ("weights" in user.screen_text) == (size[0] >= 120)
+        await user.presses("d")
+        await user.sees("weights", "KV cells", "± 35%")
+        await user.presses("d")
+        await user.no_longer_sees("KV cells")
