@@ -32,6 +32,9 @@ _OF_NAMES, _OF_PARTS = ("properties",), ("anyOf", "oneOf", "allOf", "prefixItems
 _OF_ONE = ("items", "additionalProperties")
 _ANNOTATED = frozenset(("title", "description", "$schema", "$id", "$comment"))
 _OBJECT = ('{"name": "', '", "parameters": ')  # how a format with bare calls writes them as objects, too
+# An answer that is JSON begins with it: models that may begin with blanks write as many as they may. Behind a thought,
+# where every family writes a paragraph break, they are not shown.
+_AFTER_REASONING = r"[ \n]{0,2}"
 _ID_ALPHABET = string.ascii_lowercase + string.digits
 _MAX_SHOWN = 5  # names in a notice
 _MAX_TRIED = 200  # parts of a schema that is not supported as a whole
@@ -91,7 +94,7 @@ def answer_grammar(json_format: JsonFormat, tags: ReasoningTags) -> str:
     """Return the grammar of an answer that is JSON of `json_format`, after reasoning with `tags`. Raises RequestError
     where it is too large."""
     rules = GbnfRules()
-    return rules.text(f"{_reasoning(tags, rules)}{BLANKS} {_json(json_format, tags, rules)}")
+    return rules.text(f"{_reasoning(tags, rules)}{_json(json_format, tags, rules)}")
 
 
 # Heads
@@ -144,17 +147,21 @@ def _openings(tool_format: ToolFormat) -> Iterator[tuple[str, str]]:
 def _begin(calling: ToolCalling, heads: Sequence[CallHead], tags: ReasoningTags, json_format: JsonFormat | None) -> str:
     """Return the grammar of an answer from its begin to the end of a head, or of its JSON."""
     rules, before = GbnfRules(), calling.tool_format.syntax.before_first
-    ways = [rules.add(texts_rule([numbered(before + head.text, 0) for head in heads]))]
+    ways = [f"{BLANKS} {rules.add(texts_rule([numbered(before + head.text, 0) for head in heads]))}"]
     if json_format and not calling.options.must_call:
         ways.append(_json(json_format, tags, rules))
-    return rules.own_text(f"{_reasoning(tags, rules)}{BLANKS} ({' | '.join(ways)})")
+    return rules.own_text(f"{_reasoning(tags, rules)}({' | '.join(ways)})")
 
 
 def _reasoning(tags: ReasoningTags, rules: GbnfRules) -> str:
     if not tags.closing or tags.is_past:
         return ""
     rest = text_through(tags.closing, rules)
-    return f"{rest} " if tags.is_open else f"({BLANKS} {literal(tags.opening)} {rest})? "
+    return (
+        f"{rest} {_AFTER_REASONING} "
+        if tags.is_open
+        else (f"({BLANKS} {literal(tags.opening)} {rest} {_AFTER_REASONING})? ")
+    )
 
 
 def _json(json_format: JsonFormat, tags: ReasoningTags, rules: GbnfRules) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -210,6 +211,20 @@ def test_json_alone_may_follow_a_thought() -> None:
     said = [parsed(grammar.sample(chance), THINKING, None, 5) for _ in range(40)]
     assert all(isinstance(json.loads(answer.text)["degrees"], int) for answer in said)
     assert {bool(answer.reasoning) for answer in said} == {False, True}
+
+
+@pytest.mark.parametrize("tags", [NO_REASONING, THINKING, replace(THINKING, is_open=True)], ids=["none", "may", "open"])
+def test_json_comes_first_or_behind_a_thought_and_a_paragraph_break(tags: ReasoningTags) -> None:
+    """A model that may begin with blanks writes as many as it may, and each costs a step."""
+    chance = random.Random(1)
+    options = replace(OFFER, tools=(WALK,))
+    or_call = bound_calls(ToolCalling(family("hermes"), options), tags, ANSWER).rules.begin
+    grammars = [Grammar(answer_grammar(ANSWER, tags)), Grammar(with_plain_values(or_call))]
+    for grammar in grammars:
+        for _ in range(60):
+            thought, closing, said = grammar.sample(chance).rpartition(THINKING.closing)
+            n_blanks = len(said) - len(said.lstrip())
+            assert "<tool_call>" in said or n_blanks <= (2 if closing else 0), thought
 
 
 def test_each_answer_has_ids_of_its_own_where_the_model_writes_them() -> None:
