@@ -13,9 +13,10 @@ from typing import Any, ClassVar, Self
 from app.client.httpx_alone import httpx
 from app.client.own_service import NotOursError
 from app.common.outbound import no_tls, tls_context
-from app.protocol.chat import Completed, GenerationOptions, Message, ToolCallDelta
-from app.protocol.codec import encode
+from app.protocol.chat import Completed, GenerationOptions, Message, PromptProgress, ToolCallDelta
+from app.protocol.codec import decode, encode
 from app.protocol.errors import ForeignServiceError, ServiceError
+from app.protocol.status import ThreadUse
 from quantizer.system.errors import ErrorInfo, UsageError, UserError
 
 MAX_QUOTED = 300  # characters of a server's text, in an error
@@ -280,6 +281,20 @@ class CallReader:
         unique = call_id if call_id and call_id not in self._used_ids else f"call{index:05d}"
         self._used_ids.add(unique)
         return ToolCallDelta(index, unique, name, arguments)
+
+
+def progress_of(data: Mapping[str, Any]) -> PromptProgress:
+    """Return the progress of a prompt from llama-server's `prompt_progress`, with what localllm says besides."""
+    left_ms, machine = data.get("left_ms"), data.get("machine")
+    return PromptProgress(
+        n_tokens=int(data["total"]),
+        n_cached=int(data["cache"]),
+        n_read=int(data["processed"]),
+        elapsed_s=float(data["time_ms"]) / 1000,
+        left_s=None if left_ms is None else float(left_ms) / 1000,
+        n_ahead=int(data.get("n_ahead", 0)),
+        machine=None if machine is None else decode(ThreadUse, machine),
+    )
 
 
 def completed_of(reason: str, usage: dict[str, Any], timings: dict[str, Any]) -> Completed:

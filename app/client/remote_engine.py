@@ -20,10 +20,12 @@ from app.client.connection import (
     completed_of,
     completion_body,
     error_message,
+    progress_of,
 )
 from app.client.httpx_alone import httpx
 from app.common.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
 from app.common.outbound import client_options
+from app.common.prompt_pace import PromptPace
 from app.protocol.chat import (
     AnswerDelta,
     AnswerEvent,
@@ -31,6 +33,7 @@ from app.protocol.chat import (
     GenerationOptions,
     MediaPart,
     Message,
+    PromptProgress,
     Tool,
     ToolCallDelta,
 )
@@ -41,6 +44,7 @@ from quantizer.system.errors import EngineError, UserError
 _NEEDS_KEY = "Give its key with --api-key, or in LOCALLLM_API_KEY."
 _REMEDIES = {401: _NEEDS_KEY, 403: _NEEDS_KEY, 429: "Try again later."}
 _LEAST_SPAN_S = 0.05  # pieces that come in one burst of the network say nothing about the engine's speed
+_REPORTING = ("llamacpp", "localllm")  # owners of models whose servers tell the progress of a prompt, if asked
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # vLLM's; OpenRouter's; LM Studio's
 
 
@@ -64,12 +68,14 @@ class RemoteEngine(HttpConnection):
         options = client_options(httpx.AsyncHTTPTransport, base_url) if transport is None else {}
         super().__init__(base_url, api_key, transport, timeout=httpx.Timeout(None, connect=10.0), **options)
         self._clock = clock
+        self._reports_progress = False  # of prompts; others may refuse to be asked
 
     async def status(self) -> ServiceStatus:
         """Return the engine's models, each as ready: such an engine reports no progress."""
         listed = await self.call("GET", "/v1/models")
         with self._parsing():
             models = tuple(_model(item) for item in listed["data"] if isinstance(item["id"], str))
+            self._reports_progress = any(item.get("owned_by") in _REPORTING for item in listed["data"])
         if not models:
             raise ServiceError(f"The engine at {self.base_url} has no model.", "Give it one.")
         return ServiceStatus(version="", default_model=models[0].id, models=models)
@@ -120,9 +126,10 @@ class RemoteEngine(HttpConnection):
         if not is_ended:
             raise RequestError(f"The engine at {self.base_url} does not end the thought: {reason}.", "Stop the answer.")
 
-    async def _streamed(self, path: str, body: object) -> AsyncGenerator[AnswerEvent, None]:
+    async def _streamed(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AnswerEvent, None]:
         reply = _Reply(self._clock)
-        async for event in self.events("POST", path, body):
+        asked = {"return_progress": True} if self._reports_progress else {}
+        async for event in self.events("POST", path, {**asked, **body}):
             with self._parsing():
                 delta = reply.add(event)
             if delta:
@@ -161,13 +168,16 @@ class _Reply:
         self._parser = ReasoningParser(*ANY_FAMILY)
         self._calls = CallReader()
         self._response_id = ""
+        self._pace: PromptPace | None = None
         self._usage: dict[str, Any] = {}
         self._timings: dict[str, Any] = {}
 
-    def add(self, event: Mapping[str, Any]) -> AnswerDelta | None:
+    def add(self, event: Mapping[str, Any]) -> AnswerDelta | PromptProgress | None:
         """Add an event and return what is new, None for nothing. Raises EngineError for an error in mid-answer."""
         if event.get("error"):
             raise EngineError(f"The engine failed: {error_message(json.dumps(event).encode())}", "Ask again.")
+        if event.get("prompt_progress"):
+            return self._progress(progress_of(event["prompt_progress"]))
         text, reasoning = "", ""
         pieces: list[Mapping[str, Any]] = []
         self._response_id = str(event.get("id") or self._response_id)
@@ -186,6 +196,16 @@ class _Reply:
         self._first_s = self._last_s if self._first_s is None else self._first_s
         parsed = self._parser.push(text)
         return self._delta(ReasonedText(parsed.text, reasoning + parsed.reasoning), self._calls.read(pieces))
+
+    def _progress(self, progress: PromptProgress) -> PromptProgress:
+        """Return `progress` with the time left, which llama-server leaves to us."""
+        if progress.left_s is not None or not progress.n_tokens:
+            return progress
+        now_s = self._clock()
+        if self._pace is None:
+            self._pace = PromptPace(progress.n_tokens, progress.n_cached, now_s - progress.elapsed_s)
+        self._pace.observe(progress.n_read, now_s)
+        return replace(progress, left_s=self._pace.left_s(now_s))
 
     def rest(self) -> AnswerDelta | None:
         """Return what was held back as a possible tag, if any, at the end of the answer."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from app.client.connection import CallReader, Connection, chat_body, completed_of, completion_body
+from app.client.connection import CallReader, Connection, chat_body, completed_of, completion_body, progress_of
 from app.client.httpx_alone import httpx
 from app.common.service_identity import STOP_PATH, ServiceIdentity, new_challenge
 from app.protocol.chat import AnswerDelta, AnswerEvent, GenerationOptions, MediaPart, Message, Tool
@@ -135,15 +135,19 @@ class ServiceClient(Connection):
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer. Waits while
         the model is loading. Raises ContextOverflowError when the conversation does not fit."""
-        apart = {"timings_per_token": True, "reasoning_format": "deepseek"}  # thoughts apart from the answer
+        apart = {"reasoning_format": "deepseek"}  # thoughts apart from the answer
         return self._streamed("/v1/chat/completions", {**apart, **chat_body(messages, model, options)})
 
-    async def _streamed(self, path: str, body: object) -> AsyncGenerator[AnswerEvent, None]:
+    async def _streamed(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AnswerEvent, None]:
         reason = "stop"
         usage: dict[str, Any] = {}
         timings: dict[str, Any] = {}
         calls = CallReader()
-        async for event in self.events("POST", path, body):
+        reported = {"timings_per_token": True, "return_progress": True}
+        async for event in self.events("POST", path, {**reported, **body}):
+            if "prompt_progress" in event:
+                yield progress_of(event["prompt_progress"])
+                continue
             for choice in event["choices"]:
                 delta = choice.get("delta") or {"content": choice.get("text")}
                 text, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
@@ -159,8 +163,7 @@ class ServiceClient(Connection):
         self, prompt: str, model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the continuation of `prompt` as `chat` yields an answer. Raises as `chat`."""
-        body = {"timings_per_token": True, **completion_body(prompt, model, options)}
-        return self._streamed("/v1/completions", body)
+        return self._streamed("/v1/completions", completion_body(prompt, model, options))
 
     async def end_thought(self, response_id: str) -> None:
         """End the reasoning of a running answer, named by its deltas, so that its text begins. Raises RequestError for

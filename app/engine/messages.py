@@ -282,7 +282,8 @@ class Forgotten:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerProgress:
     """An answer that is being computed: the number of its request in order of arrival, and its tokens so far.
-    `n_computed_tokens` of prompt and answer are in the cache, `n_cached_tokens` of the prompt were there before."""
+    `n_computed_tokens` of prompt and answer are in the cache, `n_cached_tokens` of the prompt were there before. Its
+    prompt is being read for `prompt_s` and will be for about `prompt_left_s` more; None where that is not known."""
 
     request_id: str
     arrival: int
@@ -291,6 +292,8 @@ class AnswerProgress:
     n_computed_tokens: int
     n_output_tokens: int
     has_new_line: bool
+    prompt_s: float = 0.0
+    prompt_left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

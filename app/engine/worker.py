@@ -147,6 +147,7 @@ class Worker:
             self._media,
             shifts_context=load.config.context_shift,
             threads=loaded.threads,
+            prompt_cost=loaded.prompt_cost,
         )
         embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
         loaded.owned.callback(embeddings.close)

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from app.protocol.status import ThreadUse
+
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 
@@ -158,5 +160,20 @@ class Completed:
     n_cut_reasoning_tokens: int = 0
 
 
-AnswerEvent: TypeAlias = AnswerDelta | Completed
-"""What an answer is made of while it streams; `Completed` is the last."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptProgress:
+    """How much of the prompt is read before an answer begins: `n_read` of `n_tokens`, of which `n_cached` were there
+    before. That took `elapsed_s`, and takes about `left_s` more, None where nobody knows. A prompt without tokens has
+    not begun: it waits for `n_ahead` other answers. `machine` is set where other programs make it slower."""
+
+    n_tokens: int = 0
+    n_cached: int = 0
+    n_read: int = 0
+    elapsed_s: float = 0.0
+    left_s: float | None = None
+    n_ahead: int = 0
+    machine: ThreadUse | None = None
+
+
+AnswerEvent: TypeAlias = AnswerDelta | PromptProgress | Completed
+"""What an answer is made of while it streams; `PromptProgress` comes before deltas, `Completed` is the last."""

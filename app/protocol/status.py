@@ -54,12 +54,13 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True)
 class ThreadUse:
-    """The threads that compute now, of at most `n_most`, and the share of the processors that others took at the last
-    look, None before it."""
+    """The threads that compute now, of at most `n_most`, and the share of the `n_processors` that others took at the
+    last look, None before it."""
 
     n_threads: int
     n_most: int
     others_share: float | None = None
+    n_processors: int = 0
 
     @property
     def is_machine_busy(self) -> bool:

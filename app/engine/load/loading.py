@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from app.common.prompt_pace import PromptCost
 from app.engine.backend import Backend
 from app.engine.cache.state_store import MAX_DISK_BYTES, StateStore
 from app.engine.embedding import Embedder, pooling_of
@@ -76,7 +77,7 @@ class LoadedEngine:
     """A backend with its step cost, its draft sources and its stores. `settings` are what it runs with, and why.
     `owned` frees all of it. `record_use` and `record_speed` store what the next load uses. Whoever makes an embedder
     closes it, and so whoever makes the queue of pictures and sounds, which a model with a projector has. `threads` is
-    None where the user chose their number, or one is enough."""
+    None where the user chose their number, or one is enough; `prompt_cost` is what a prompt is expected to cost."""
 
     backend: Backend
     new_embedder: Callable[[], Embedder]
@@ -89,6 +90,7 @@ class LoadedEngine:
     record_speed: Callable[[SpeedSample], None] = lambda _sample: None
     new_media_queue: NewMediaQueue | None = None
     threads: ThreadControl | None = None
+    prompt_cost: PromptCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +170,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         draft_sources = load_draft_sources(
             native.model, native.backend, header, attempt, place, step_cost, owned, listener.on_notice
         )
+        speed = attempt.plan.assessment.speed
         loaded = LoadedEngine(
             native.backend,
             partial(native.model.embedder, config, attempt.setting, pooling_of(header)),
@@ -188,6 +191,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
                 native.projector, prepared.key, cache_dir, saves=prepared.config.saves_prefixes
             ),
             owned=owned.pop_all(),
+            prompt_cost=PromptCost(1 / speed.prefill_tps, speed.prefill_growth) if speed is not None else None,
         )
         loaded = replace(loaded, threads=_thread_control(prepared.config, native, step_cost, draft_sources, meter))
         if prepared.config.lora or draft_sources:  # these take time of each step, so no speed is the model's own

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as Many
+from dataclasses import replace
 
+from app.common.prompt_pace import PromptCost, PromptPace
 from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.loop.counters import Counters, DraftCounts
-from app.engine.loop.scheduler import AdapterScheduler, Batch, SlotManager, StepBudget, schedule
+from app.engine.loop.scheduler import BLOCK_TOKENS, AdapterScheduler, Batch, SlotManager, StepBudget, schedule
 from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence, plan_shift
 from app.engine.loop.threads import ThreadControl
 from app.engine.loop.verification import Verifier, n_steps_at_once
@@ -28,6 +30,10 @@ from app.protocol.status import Occupancy, ThreadUse
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 
 _MIN_INTERRUPTED = 32  # tokens of a batch with states: fewer end soon, and holding a sequence first copies its states
+_LEARNED_TOKENS = 512  # of a prompt, from which on it says what the next one will cost
+_PROMPT_STEP_S = 1.0  # that a step of a slow prompt takes on processors
+_FIRST_PROMPT_STEP = 128  # tokens
+_LEAST_PROMPT_STEP = 64  # tokens, which weights are read once for
 _MAX_SCORED_BYTES = 64 << 20  # of prompt logits in a step; llama.cpp's buffer never shrinks
 
 Event = Output | Finished | Failed
@@ -47,6 +53,7 @@ class Engine:
         media: MediaEmbeddings | None = None,
         shifts_context: bool = False,
         threads: ThreadControl | None = None,
+        prompt_cost: PromptCost | None = None,
         clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
@@ -61,6 +68,7 @@ class Engine:
         self._cache = KVCacheManager(backend, store)
         self._step_cost = step_cost or StepCost()
         self._threads = threads
+        self._prompt_cost = prompt_cost or PromptCost()
         self._drafter = Drafter(self._step_cost, draft_sources, clock, self._facts.truncation)
         self._adapter_scheduler = AdapterScheduler(clock)
         self._slots = SlotManager(self._facts, self._cache, clock)
@@ -91,18 +99,24 @@ class Engine:
     @property
     def running(self) -> tuple[AnswerProgress, ...]:
         """Return the running answers; callable from any thread, so that the figures of one may be a step apart."""
-        return tuple(
-            AnswerProgress(
-                request_id=sequence.request.request_id,
-                arrival=sequence.arrival,
-                n_prompt_tokens=sequence.n_prompt,
-                n_cached_tokens=sequence.n_cached,
-                n_computed_tokens=sequence.n_computed,
-                n_output_tokens=sequence.n_output,
-                has_new_line=sequence.output.has_new_line,
+        now_s = self._clock()
+        found = []
+        for sequence in tuple(self._slots.running):
+            pace = sequence.pace
+            found.append(
+                AnswerProgress(
+                    request_id=sequence.request.request_id,
+                    arrival=sequence.arrival,
+                    n_prompt_tokens=sequence.n_prompt,
+                    n_cached_tokens=sequence.n_cached,
+                    n_computed_tokens=sequence.n_computed,
+                    n_output_tokens=sequence.n_output,
+                    has_new_line=sequence.output.has_new_line,
+                    prompt_s=0.0 if pace is None else now_s - pace.begun_s,
+                    prompt_left_s=None if pace is None else pace.left_s(now_s),
+                )
             )
-            for sequence in tuple(self._slots.running)
-        )
+        return tuple(found)
 
     @property
     def thread_use(self) -> ThreadUse | None:
@@ -140,6 +154,7 @@ class Engine:
             self._threads.look()
         self._end_aborted_and_late()
         self._slots.start_waiting()
+        self._begin_paces()
         self._shift_full()
         runnable = self._adapter_scheduler.next(self._slots.running)  # a native batch has one set of adapters
         for sequence in runnable:
@@ -148,7 +163,7 @@ class Engine:
         with_text = [sequence for sequence in runnable if sequence.next_media is None]
         with_media = [sequence for sequence in runnable if sequence.next_media is not None]
         self._drafter.assign(with_text, self._budget)
-        batch = schedule(with_text, self._budget)
+        batch = schedule(with_text, self._budget_for(with_text))
         self._slots.free_cells_for(batch)
         if batch:
             self._backend.set_adapters(with_text[0].adapters)
@@ -200,6 +215,45 @@ class Engine:
                 if text := sequence.output.text.finish():
                     self._emit(Output(sequence.request.request_id, text, sequence.n_output))
                 self._finish(sequence, FinishReason.LENGTH)
+
+    def _begin_paces(self) -> None:
+        """Time the prompts that begin, also those of preempted answers, which are computed again."""
+        for sequence in self._slots.running:
+            if sequence.pace is None and not sequence.is_decoding:
+                n_cells = self._cache.n_cells_used if self._facts.passes_over_cells else sequence.n_computed
+                sequence.pace = PromptPace(
+                    n_tokens=len(sequence.tokens),
+                    n_read=sequence.n_computed,
+                    at_s=self._clock(),
+                    expected=self._prompt_cost,
+                    n_beside=max(0, n_cells - sequence.n_computed),
+                )
+
+    def _observe_pace(self, sequence: Sequence) -> None:
+        pace = sequence.pace
+        if pace is None:
+            return
+        pace.observe(sequence.n_computed, self._clock())
+        if sequence.n_pending == 0:
+            sequence.pace = None
+            if pace.n_observed >= _LEARNED_TOKENS and len(self._slots.running) == 1:
+                self._prompt_cost = pace.cost
+
+    def _budget_for(self, runnable: Many[Sequence]) -> StepBudget:
+        """Return the budget of a step: fewer tokens where prompts are slow, so that their progress shows, an answer
+        beside them has short gaps, and threads follow the machine. On processors that costs nothing (1,024 tokens of
+        SmolLM2 135M take 7.7 s in steps of 512 and 7.5 s in steps of 128); a GPU gets its weights anew for each."""
+        if not self._facts.is_on_host:
+            return self._budget
+        paces = [sequence.pace for sequence in runnable if sequence.pace is not None]
+        token_s = max((pace.next_token_s for pace in paces), default=0.0)
+        n_tokens = self._budget.n_tokens
+        if token_s * n_tokens > _PROMPT_STEP_S:
+            n_fewer = max(_LEAST_PROMPT_STEP, int(_PROMPT_STEP_S / token_s) // BLOCK_TOKENS * BLOCK_TOKENS)
+            n_tokens = min(n_tokens, n_fewer)
+        if any(pace.n_observed == 0 and pace.n_tokens - pace.n_read > n_tokens for pace in paces):
+            n_tokens = min(n_tokens, _FIRST_PROMPT_STEP)  # of a long prompt: how fast the machine is now
+        return self._budget if n_tokens == self._budget.n_tokens else replace(self._budget, n_tokens=n_tokens)
 
     def _shift_full(self) -> None:
         n_ctx = self._facts.n_ctx
@@ -343,6 +397,7 @@ class Engine:
             sequence.n_computed += n_known
             sequence.n_repeated = max(0, sequence.n_repeated - n_known)
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])
+            self._observe_pace(sequence)
             if (echo := sequence.output.echo) is not None:
                 text, logprobs = echo.advance(self._backend, row, begin, n_known)
                 if not sequence.n_output:

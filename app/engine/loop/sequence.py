@@ -11,6 +11,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from app.common.prompt_pace import PromptPace
 from app.engine.backend import Backend, Chunk, Sampler
 from app.engine.cache.prefix_tree import n_common
 from app.engine.loop.call_stages import AnswerVocabulary, CallStages
@@ -119,6 +120,7 @@ class Sequence:
     n_cached: int = 0  # of the prompt, when it was first scheduled
     n_dropped: int = 0  # of `tokens`, in context shifts
     n_passes: int = 0
+    pace: PromptPace | None = None  # of the prompt, from its first step to its last
     checkpoints: tuple[int, ...] = ()
     index: SuffixIndex | None = None  # of `tokens`, once something is looked up in it
     draft: Draft = NO_DRAFT

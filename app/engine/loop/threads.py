@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from app.engine.speculative.cost_model import StepCost
@@ -93,7 +93,7 @@ class ThreadControl:
         # While the model was loaded, by one thread: else the first prompt would be computed with all of them.
         if load is not None and (n_threads := decide(load, 1, self.n_most)) != self.n_most:
             self._change(n_threads)
-            self.use = ThreadUse(n_threads, self.n_most, load.others / load.n_processors)
+            self.use = ThreadUse(n_threads, self.n_most, load.others / load.n_processors, load.n_processors)
 
     def on_change(self, callback: Callable[[int], None]) -> None:
         """Call `callback` with the number of threads whenever it changes."""
@@ -137,7 +137,7 @@ class ThreadControl:
         if load is None or since_s > _STALE_S:
             return
         wanted = decide(load, self.n_threads, self.n_most)
-        self.use = ThreadUse(self.n_threads, self.n_most, load.others / load.n_processors)
+        self.use = ThreadUse(self.n_threads, self.n_most, load.others / load.n_processors, load.n_processors)
         candidates = [wanted]
         if load.others <= QUIET_PROCESSORS:
             self._pauses.clear()
@@ -172,7 +172,7 @@ class ThreadControl:
     def _change(self, n_threads: int) -> None:
         self.apply(n_threads)
         self.n_threads = n_threads
-        self.use = ThreadUse(n_threads, self.n_most, self.use.others_share)
+        self.use = replace(self.use, n_threads=n_threads)
         self.step_cost.use_threads(n_threads)
         self._recent = {True: [], False: []}
         for callback in self._callbacks:

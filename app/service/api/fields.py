@@ -49,7 +49,7 @@ _LOADING = (  # and placing models, which the service decides; a context grows w
     *("vocab_only", "f16_kv", "embedding_only"),
 )
 _SPEED = (  # of llama-server: the cache, slots and drafts that it would use
-    *("cache_prompt", "id_slot", "slot_id", "n_cache_reuse", "return_progress", "t_max_prompt_ms", "prediction"),
+    *("cache_prompt", "id_slot", "slot_id", "n_cache_reuse", "t_max_prompt_ms", "prediction"),
     *("speculative.n_min", "speculative.p_min", "backend_sampling", "input_extra.time"),
 )
 _CONTEXT = ("context_management", "truncate", "shift")  # which is never cut here

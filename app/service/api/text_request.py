@@ -136,6 +136,7 @@ class GenerationBody(SamplingBody):
     model: StrictStr | None = None
     stream: bool | None = None
     timings_per_token: bool | None = None
+    return_progress: bool | None = None  # of the prompt, in events of a stream
     ignore_eos: bool | None = None
     lora: list[LoraScale] | None = None
     context_shift: bool | None = None

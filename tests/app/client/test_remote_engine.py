@@ -9,8 +9,9 @@ import httpx
 import pytest
 
 from app.client.remote_engine import RemoteEngine, parse_address
-from app.protocol.chat import AnswerDelta, Completed, GenerationOptions, Message, ToolCallDelta
+from app.protocol.chat import AnswerDelta, Completed, GenerationOptions, Message, PromptProgress, ToolCallDelta
 from app.protocol.errors import RequestError, ServiceError
+from app.protocol.status import ThreadUse
 from quantizer.system.errors import EngineError, UserError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -215,3 +216,48 @@ async def test_calls_come_in_pieces_and_count_as_parts_of_the_answer() -> None:
 async def test_calls_of_another_form_are_an_invalid_response() -> None:
     with pytest.raises(ServiceError, match="invalid response"):
         await _said(_streaming({"choices": [{"delta": {"tool_calls": [1]}}]}))
+
+
+READING = {"total": 1000, "cache": 200, "processed": 600, "time_ms": 4000.0}
+
+
+@pytest.mark.parametrize(
+    ("owner", "is_asked"), [("llamacpp", True), ("localllm", True), ("vllm", False), (None, False)]
+)
+async def test_only_engines_that_know_it_are_asked_for_the_progress_of_a_prompt(
+    owner: str | None, is_asked: bool
+) -> None:
+    bodies = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"data": [{"id": "m", "owned_by": owner}]})
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, text="data: [DONE]\n\n")
+
+    async with _engine(answer) as engine:
+        await engine.load("m")
+        _ = [event async for event in engine.chat(HELLO, "m")]
+    assert bodies[0].get("return_progress", False) is is_asked
+
+
+async def test_the_progress_of_a_prompt_comes_with_the_time_left() -> None:
+    nothing = {"choices": [{"delta": {"role": "assistant", "content": None}}], "prompt_progress": READING}
+    async with _streaming(nothing, _delta(content="a")) as engine:
+        progress, delta, _ = [event async for event in engine.chat(HELLO, "m")]
+    assert progress == PromptProgress(n_tokens=1000, n_cached=200, n_read=600, elapsed_s=4.0, left_s=4.0)
+    assert isinstance(delta, AnswerDelta)
+
+
+async def test_a_localllm_elsewhere_estimates_the_time_left_itself() -> None:
+    told = {**READING, "left_ms": 9000.0, "machine": {"n_threads": 1, "n_most": 2}}
+    async with _streaming({"choices": [], "prompt_progress": told}) as engine:
+        progress, _ = [event async for event in engine.chat(HELLO, "m")]
+    assert isinstance(progress, PromptProgress)
+    assert (progress.left_s, progress.machine) == (9.0, ThreadUse(1, 2))
+
+
+async def test_a_progress_of_another_form_is_an_invalid_answer() -> None:
+    async with _streaming({"choices": [], "prompt_progress": {"total": "many"}}) as engine:
+        with pytest.raises(ServiceError, match="invalid response"):
+            _ = [event async for event in engine.chat(HELLO, "m")]

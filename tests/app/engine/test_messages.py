@@ -35,6 +35,8 @@ RUNNING = messages.AnswerProgress(
     n_computed_tokens=4,
     n_output_tokens=5,
     has_new_line=True,
+    prompt_s=0.5,
+    prompt_left_s=1.5,
 )
 REASONING = ReasoningBudget(opening="<a>", closings=("</a>", "<b>"), ending="</a>", is_open=True, max_tokens=3)
 SAMPLES = [

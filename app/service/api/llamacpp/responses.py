@@ -11,9 +11,11 @@ from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
 from app.engine.request import FinishReason, Request, TokenLogprob
+from app.protocol.chat import PromptProgress
 from app.protocol.codec import encode
 from app.protocol.sampling import SamplingOptions
 from app.service.api.fields import Byte, WithWarnings
+from app.service.api.openai.responses import PromptProgressObject, progress_object
 from app.service.api.openai.usage import Timings, timings_of
 from app.service.generation.generation import Answer, Delta
 
@@ -53,6 +55,7 @@ class CompletionChunk(TypedDict):
     stop: Literal[False]
     tokens_predicted: NonNegativeInt
     completion_probabilities: NotRequired[list[TokenProbability]]
+    prompt_progress: NotRequired[PromptProgressObject]
 
 
 class Completion(WithWarnings):
@@ -104,6 +107,11 @@ class LlamaCppFormatter:
         }
         if self.requests[delta.index].n_logprobs is not None:
             chunk["completion_probabilities"] = token_probabilities(delta.logprobs)
+        return chunk
+
+    def progress_chunk(self, progress: PromptProgress) -> CompletionChunk:
+        chunk: CompletionChunk = {"index": 0, "content": "", "tokens": [], "stop": False, "tokens_predicted": 0}
+        chunk["prompt_progress"] = progress_object(progress)
         return chunk
 
     def final_chunk(self, answer: Answer, prompt: str, warnings: WithWarnings) -> Completion | SelectedFields:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
 from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
@@ -16,6 +17,7 @@ from typing_extensions import TypedDict
 
 from app.engine import request as engine_request
 from app.engine.grammar.json_grammar import JsonFormat
+from app.protocol.chat import PromptProgress
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, planner_warnings, prompt_with_media, turn_of
 from app.service.api.embeddings import MAX_INPUTS, InputIds, as_floats, inputs_of
@@ -31,7 +33,8 @@ from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.openai.routes import EmbeddingList, EmbeddingsBody, embeddings
 from app.service.api.text_request import MAX_ANSWERS, GenerationBody, PromptField, with_model_defaults, with_token_ids
 from app.service.generation.chat import prompt_of
-from app.service.generation.generation import Answer, Generation, Prepare
+from app.service.generation.generation import Answer, Delta, Generation, Prepare
+from app.service.generation.progress import prompt_progress, with_progress
 from app.service.http.errors import llamacpp_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import EventStream, JsonResponse, while_connected
@@ -179,8 +182,15 @@ async def _respond(request: Request, body: LlamaCppTextBody, model: ServedModel,
 
     async def chunks() -> AsyncGenerator[CompletionChunk | Completion | SelectedFields, None]:
         generation, formatter = await begin()
-        async with aclosing(generation.parts(model)) as parts:
-            async for answer, delta in parts:
+        parts: AsyncGenerator[tuple[Answer, Delta | None] | PromptProgress, None] = generation.parts(model)
+        if body.return_progress:
+            parts = with_progress(parts, partial(prompt_progress, model, generation.requests[0].request_id))
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, PromptProgress):
+                    yield formatter.progress_chunk(part)
+                    continue
+                answer, delta = part
                 if delta:
                     yield formatter.chunk(delta)
                 if answer.is_finished:

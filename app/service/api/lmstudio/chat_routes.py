@@ -17,15 +17,15 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, Strict
 from starlette.requests import Request
 from typing_extensions import TypedDict
 
-from app.engine.messages import AnswerProgress
+from app.protocol.chat import PromptProgress
 from app.protocol.errors import ServiceError
 from app.service.api.app_state import app_state, model_of, turn_of
 from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.model_routes import begin_loading, loading
-from app.service.api.lmstudio.sdk_text import prompt_progress, with_progress
 from app.service.api.responses.exchange import Exchange, context_of
 from app.service.api.responses.requests import ResponsesBody
 from app.service.api.text_request import with_model_defaults
+from app.service.generation.progress import prompt_progress, with_progress
 from app.service.http.errors import RefusedError, lmstudio_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
@@ -166,11 +166,10 @@ class _Answer:
         yield {"type": "prompt_processing.start"}
         answering = self._exchange.answer() if raises else self._exchange.stream()
         progress = partial(prompt_progress, self._model, self._request_id)
-        async with aclosing(with_progress(answering, progress)) as answered:
+        async with aclosing(with_progress(answering, progress, only_growth=True)) as answered:
             async for part in answered:
-                if isinstance(part, AnswerProgress):
-                    share = part.n_computed_tokens / part.n_prompt_tokens
-                    yield {"type": "prompt_processing.progress", "progress": share}
+                if isinstance(part, PromptProgress):
+                    yield {"type": "prompt_processing.progress", "progress": part.n_read / part.n_tokens}
                     continue
                 for translated in self._translated(part):
                     yield translated

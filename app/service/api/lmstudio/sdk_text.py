@@ -9,16 +9,16 @@ has fewer fields and drops the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, StrictBool, StrictStr, ValidationError
 
-from app.engine.messages import AnswerProgress, Finished
+from app.engine.messages import Finished
 from app.engine.request import FinishReason, TokenLogprob
-from app.protocol.chat import ToolCall, with_deltas
+from app.protocol.chat import PromptProgress, ToolCall, with_deltas
 from app.protocol.errors import RequestError
 from app.service.api.app_state import turn_of
 from app.service.api.embeddings import as_floats
@@ -38,15 +38,14 @@ from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.text_request import with_model_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
 from app.service.generation.generation import Answer, Delta, Generation
+from app.service.generation.progress import prompt_progress, with_progress
 from app.service.http.routing import invalid_fields
 from app.service.models.served_model import ServedModel
 
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
-Item = TypeVar("Item")
-INTERVAL_S = 0.25
 Packet: TypeAlias = dict[str, Any]
 ReasoningType: TypeAlias = Literal["none", "reasoning", "reasoningStartTag", "reasoningEndTag"]
-Part: TypeAlias = tuple[Answer, Delta | None] | AnswerProgress
+Part: TypeAlias = tuple[Answer, Delta | None] | PromptProgress
 _OF_CHATS = ("logprobs", "tool_choice", "reasoning_format", "enable_thinking", "reasoning_budget_tokens")
 _TEMPLATE, _SYSTEM_PROMPT = "llm.prediction.promptTemplate", "llm.prediction.systemPrompt"
 
@@ -127,9 +126,9 @@ async def _answer(
     generation = await preparing
     progress = partial(prompt_progress, model, generation.requests[0].request_id)
     try:
-        async with aclosing(with_progress(generation.parts(model), progress)) as parts:
+        async with aclosing(with_progress(generation.parts(model), progress, only_growth=True)) as parts:
             while (part := await _next(parts, cancelled)) is not None:
-                if isinstance(part, AnswerProgress):
+                if isinstance(part, PromptProgress):
                     await channel.send(progress_packet(part))
                     continue
                 answer, delta = part
@@ -331,11 +330,11 @@ def _text(piece: bytes) -> str:
     return piece.decode(errors="replace")
 
 
-def progress_packet(answer: AnswerProgress) -> Packet:
+def progress_packet(progress: PromptProgress) -> Packet:
     """Return how much of the prompt has been computed; 1.5.0 reads no details."""
-    n_total, n_done = answer.n_prompt_tokens, answer.n_computed_tokens
+    n_total, n_done = progress.n_tokens, progress.n_read
     details = {
-        "cachedTokenCount": answer.n_cached_tokens,
+        "cachedTokenCount": progress.n_cached,
         "totalPromptTokenCount": n_total,
         "processedPromptTokenCount": n_done,
         "unprocessedPromptTokenCount": n_total - n_done,
@@ -375,39 +374,6 @@ def stats_of(answer: Answer, n_ctx: int) -> Packet:
         stats["acceptedDraftTokensCount"] = usage.n_accepted_tokens
         stats["rejectedDraftTokensCount"] = usage.n_drafted_tokens - usage.n_accepted_tokens
     return stats
-
-
-async def prompt_progress(model: ServedModel, request_id: str) -> AnswerProgress | None:
-    """Return the progress of a request whose prompt is being computed, None for any other."""
-    metrics = await model.engine.metrics() if model.is_loaded else None
-    running = metrics.running if metrics else ()
-    found = next((answer for answer in running if answer.request_id == request_id), None)
-    return found if found and found.n_computed_tokens < found.n_prompt_tokens else None
-
-
-async def with_progress(
-    items: AsyncGenerator[Item, None],
-    progress: Callable[[], Awaitable[AnswerProgress | None]],
-    interval_s: float = INTERVAL_S,
-) -> AsyncGenerator[Item | AnswerProgress, None]:
-    """Yield `items`, which are closed with this generator; before the first one, `progress` as it grows."""
-    coming = asyncio.ensure_future(anext(items, None))
-    n_before = -1
-    try:
-        while not (await asyncio.wait({coming}, timeout=interval_s))[0]:
-            found = await progress()
-            if found is not None and found.n_computed_tokens > n_before and not coming.done():
-                n_before = found.n_computed_tokens
-                yield found
-        first = coming.result()
-        if first is not None:
-            yield first
-            async for item in items:
-                yield item
-    finally:
-        coming.cancel()
-        await asyncio.gather(coming, return_exceptions=True)
-        await items.aclose()
 
 
 _TOKEN_ENDPOINTS = {"tokenize": Endpoint(_TextBody, _tokenize), "countTokens": Endpoint(_TextBody, _count_tokens)}

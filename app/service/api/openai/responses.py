@@ -13,7 +13,8 @@ from typing_extensions import TypedDict
 
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request, TokenLogprob
-from app.protocol.chat import ToolCall, ToolCallDelta
+from app.protocol.chat import PromptProgress, ToolCall, ToolCallDelta
+from app.protocol.status import ThreadUse
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import (
     ChatTokenLogprob,
@@ -38,6 +39,36 @@ ChunkObject: TypeAlias = Literal["chat.completion.chunk", "text_completion"]
 
 class TimingsSoFar(TypedDict):
     predicted_n: NonNegativeInt
+
+
+class PromptProgressObject(TypedDict):
+    """llama-server's progress of a prompt: `processed` of `total` tokens, of which `cache` were there before. Besides,
+    `left_ms` estimates the rest; one that has not begun (`total` 0) waits for `n_ahead` other answers; `machine` says
+    that other programs make it slower."""
+
+    total: NonNegativeInt
+    cache: NonNegativeInt
+    processed: NonNegativeInt
+    time_ms: float
+    left_ms: NotRequired[float]
+    n_ahead: NotRequired[NonNegativeInt]
+    machine: NotRequired[ThreadUse]
+
+
+def progress_object(progress: PromptProgress) -> PromptProgressObject:
+    data: PromptProgressObject = {
+        "total": progress.n_tokens,
+        "cache": progress.n_cached,
+        "processed": progress.n_read,
+        "time_ms": 1000 * progress.elapsed_s,
+    }
+    if progress.left_s is not None:
+        data["left_ms"] = 1000 * progress.left_s
+    if progress.n_ahead:
+        data["n_ahead"] = progress.n_ahead
+    if progress.machine is not None:
+        data["machine"] = progress.machine
+    return data
 
 
 class CalledFunction(TypedDict):
@@ -139,6 +170,7 @@ class Chunk(WithWarnings, Generic[Choice]):
     choices: list[Choice]
     usage: NotRequired[Usage]
     timings: NotRequired[Timings | TimingsSoFar]
+    prompt_progress: NotRequired[PromptProgressObject]
 
 
 ChatCompletion: TypeAlias = Completion[ChatChoice]
@@ -168,6 +200,12 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
 
     def opening_chunks(self) -> list[Chunk[ChunkChoice]]:
         return [self._chunk([choice]) for choice in self._opening_choices()]
+
+    def progress_chunk(self, progress: PromptProgress) -> Chunk[ChunkChoice]:
+        """Return a chunk without new text: clients expect a choice in each."""
+        chunk = self._chunk([self._chunk_choice(Delta(index=0))])
+        chunk["prompt_progress"] = progress_object(progress)
+        return chunk
 
     def chunk(self, delta: Delta, *, counts_tokens: bool) -> Chunk[ChunkChoice]:
         """Return the chunk of new text; with `counts_tokens` also the number of tokens so far."""

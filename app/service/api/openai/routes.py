@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Annotated, Literal, NotRequired, TypeAlias, TypeVar
 
 from pydantic import Field, NonNegativeInt, StrictStr
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.engine.messages import Reranked
+from app.protocol.chat import PromptProgress
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, planner_warnings, prompt_with_media, turn_of
 from app.service.api.embeddings import FLOAT32, MAX_INPUTS, InputIds, as_floats, inputs_of
@@ -33,7 +35,8 @@ from app.service.api.openai.responses import (
 )
 from app.service.api.text_request import with_model_defaults, with_token_ids
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
-from app.service.generation.generation import Answer, Generation, Prepare
+from app.service.generation.generation import Answer, Delta, Generation, Prepare
+from app.service.generation.progress import prompt_progress, with_progress
 from app.service.http.errors import openai_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse, while_connected
@@ -137,12 +140,19 @@ async def _chunks(
     generation, formatter = await begin()
     ended: list[Answer] = []
     is_opened = False
-    async with aclosing(generation.parts(model)) as parts:
-        async for answer, delta in parts:
+    parts: AsyncGenerator[tuple[Answer, Delta | None] | PromptProgress, None] = generation.parts(model)
+    if body.return_progress:
+        parts = with_progress(parts, partial(prompt_progress, model, generation.requests[0].request_id))
+    async with aclosing(parts):
+        async for part in parts:
             if not is_opened:
                 is_opened = True
                 for opening in formatter.opening_chunks():
                     yield opening
+            if isinstance(part, PromptProgress):
+                yield formatter.progress_chunk(part)
+                continue
+            answer, delta = part
             if delta:
                 yield formatter.chunk(delta, counts_tokens=bool(body.timings_per_token))
             if answer.is_finished:

@@ -746,3 +746,65 @@ def test_batched_reused_and_drafted_answers_equal_serial_ones_under_random_arriv
             assert text.startswith(record.text[name])
         else:
             assert (record.text[name], record.finished[name].reason) == (text, reason)
+
+
+class PacedBackend(FakeBackend):
+    """Takes as long as attention does: each token longer than those before it, by the clock `now_s`."""
+
+    now_s = 0.0
+
+    def decode(self, chunks: list[Chunk]) -> DecodeStatus:
+        for chunk in chunks:
+            n = len(chunk.tokens)
+            self.now_s += n * 0.01 * (1 + 0.002 * (chunk.position + n / 2))
+        return super().decode(chunks)
+
+
+def test_the_progress_of_a_slow_prompt_is_seen_every_second_with_the_rest_of_its_time() -> None:
+    backend = PacedBackend(n_ctx=8192, n_cells=8192)
+    engine = Engine(backend, Record(), clock=lambda: backend.now_s)
+    engine.submit(request(prompt="a" * 6000, n_tokens=1))
+    seen = []
+    while not engine.is_idle:
+        engine.step()
+        seen += [(backend.now_s, progress) for progress in engine.running]
+    reading = [(now_s, each) for now_s, each in seen if each.n_computed_tokens < 6000]
+    gaps_s = [later - before for (before, _), (later, _) in itertools.pairwise(reading[1:])]
+    slowest_s = 64 * 0.01 * (1 + 0.002 * 6000)  # a step has 64 tokens at least
+    assert max(gaps_s) < slowest_s
+    assert all(each.n_prompt_tokens == 6000 and each.prompt_s == now_s for now_s, each in reading)
+    for now_s, each in reading:
+        if each.n_computed_tokens >= 600:
+            assert each.prompt_left_s == pytest.approx(backend.now_s - now_s, rel=0.25)
+
+
+def test_a_prompt_that_is_read_from_the_cache_has_no_time_left_and_a_gpu_computes_whole_batches() -> None:
+    backend = PacedBackend(n_ctx=8192, n_cells=8192)
+    backend.facts = replace(backend.facts, is_on_host=False)
+    engine = Engine(backend, Record(), clock=lambda: backend.now_s)
+    engine.submit(request(prompt="a" * 3000, n_tokens=1))
+    n_computed = []
+    while not engine.is_idle:
+        engine.step()
+        n_computed += [each.n_computed_tokens for each in engine.running]
+    assert n_computed[:3] == [512, 1024, 1536]
+    engine.submit(request("b", prompt="a" * 3000, n_tokens=3))
+    engine.step()
+    [progress] = engine.running
+    assert (progress.n_cached_tokens, progress.prompt_left_s) == (2999, None)
+
+
+def test_the_next_prompt_is_expected_to_cost_what_the_last_one_did() -> None:
+    backend = PacedBackend(n_ctx=16384, n_cells=16384)
+    backend.facts = replace(backend.facts, passes_over_cells=False)
+    engine = Engine(backend, Record(), clock=lambda: backend.now_s)
+    for name, letter in (("a", "a"), ("b", "b")):
+        engine.submit(request(name, prompt=letter * 4000, n_tokens=1))
+        begun_s = backend.now_s
+        engine.step()
+        first = engine.running[0].prompt_left_s if name == "b" else None
+        after_s = backend.now_s
+        while not engine.is_idle:
+            engine.step()
+    assert first == pytest.approx(backend.now_s - after_s, rel=0.2)
+    assert after_s - begun_s < 4

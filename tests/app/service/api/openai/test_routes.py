@@ -6,6 +6,7 @@ import os
 import signal
 import struct
 import sys
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -70,6 +71,29 @@ def test_chunks_count_tokens_on_request(service: RunningService) -> None:
     counts = [chunk["timings"]["predicted_n"] for chunk in texts]
     assert counts == sorted(counts)
     assert counts[-1] <= 6
+
+
+N_AT_ONCE = 8  # answers, by default
+WAITED = {"prompt_progress": {"total": 0, "cache": 0, "processed": 0, "time_ms": 0.0, "n_ahead": N_AT_ONCE}}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion"])
+def test_progress_is_streamed_on_request_while_others_are_answered(service: RunningService, path: str) -> None:
+    asked = {"prompt": "hello", "max_tokens": 2, **CHAT} if "chat" in path else {"prompt": "hello", "max_tokens": 2}
+    with ExitStack() as streams:
+        running = [
+            streams.enter_context(service.http.stream("POST", "/v1/chat/completions", json=ENDLESS)).iter_lines()
+            for _ in range(N_AT_ONCE)
+        ]
+        for lines in running:  # held: a response closes with its iterator
+            next(lines)
+        with service.http.stream("POST", path, json={**asked, "stream": True, "return_progress": True}) as response:
+            events = (json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line[6:7] == "{")
+            waiting = next(event for event in events if "prompt_progress" in event)
+    assert {"prompt_progress": waiting["prompt_progress"]} == WAITED
+    if "choices" in waiting:
+        assert waiting["choices"][0]["finish_reason"] is None
+    service.wait_until(lambda model: model["n_running"] == 0)
 
 
 def test_json_is_compact_and_no_content_type_is_needed(service: RunningService) -> None:
