@@ -40,6 +40,13 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
+class Repeating:
+    """The answer `message` repeats itself; it goes on until the person stops it. At most once an answer."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """An answer ended as the model wanted, or at its limit of tokens."""
 
@@ -105,6 +112,7 @@ ChatEvent: TypeAlias = (
     Added
     | Reading
     | Written
+    | Repeating
     | Finished
     | Failed
     | Calling

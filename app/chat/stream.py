@@ -15,7 +15,8 @@ from types import MappingProxyType
 
 from app.chat.backend import ChatBackend, ChatConnection
 from app.chat.conversation import MessageState, Scalar
-from app.chat.events import Events, Failed, Finished, Note, Reading, Written
+from app.chat.events import Events, Failed, Finished, Note, Reading, Repeating, Written
+from app.chat.repetition import RepetitionDetector
 from app.chat.repository import AnswerTarget, AnswerWriter
 from app.chat.sampling_options import (
     COMPLETION,
@@ -66,6 +67,7 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
     """Stream the answer to `target` into `writer`. Whatever ends it, the text so far is kept; an error is one of the
     conversation."""
     conversation, timer = chat.conversation, AnswerTimer(chat.clock, writer.message.stats)
+    repetition, thought_repetition = RepetitionDetector(), RepetitionDetector()
     failure: Failed | None = None
     cost: Completed | None = None
     chat.other_model = target.model if target.is_other else ""
@@ -109,6 +111,8 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
                 chat.thinking_id = "" if has_answer or not message.reasoning else chunk.response_id
                 chat.figures = timer.figures(chat.answering_model, n_before)
                 yield Written(message, chunk.text, chunk.reasoning)
+                if any([repetition.feed(chunk.text), thought_repetition.feed(chunk.reasoning)]):
+                    yield Repeating(message)
     except UserError as error:
         failure = chat.fail(writer.message.id, error)
         if not chat.model_beside_connection or isinstance(error, ServiceError):

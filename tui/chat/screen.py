@@ -17,7 +17,7 @@ from textual.widgets import TextArea
 from textual.worker import Worker
 
 from app.chat.conversation import ChatSettings, MessageContent
-from app.chat.events import Added, ChatEvent, Note, Written
+from app.chat.events import Added, ChatEvent, Note, Repeating, Written
 from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
 from app.common.help_topics import TOPICS
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from app.cli.prompts import ChatOptions
     from tui.markdown.widget import MarkdownText
 
+_REPEATING = "The answer repeats itself: Esc stops it."
 _NAMES_WITHIN_S = 0.5
 
 
@@ -149,8 +150,8 @@ class ChatScreen(CommandScreen):
             await transcript.write(event.message, event.text)
         elif not isinstance(event, Added) or event.message.role != "user":  # a question is drawn with its answer
             await transcript.show(self._session.conversation.entries())
-        if isinstance(event, Note):
-            await transcript.add_notice(event.text)
+        if isinstance(event, Note | Repeating):
+            await transcript.add_notice(event.text if isinstance(event, Note) else _REPEATING)
 
     # From keys and words to commands
 

@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 
 from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
 from app.chat.conversation import Attachment, Message
-from app.chat.events import ApprovalNeeded, ChatEvent, Note, Result, Written
+from app.chat.events import ApprovalNeeded, ChatEvent, Note, Repeating, Result, Written
 from app.chat.state import ApprovalQueue, format_reasoning
 from app.cli.approval import TerminalApprover
 from app.cli.output.format import styled
@@ -24,6 +24,7 @@ from app.protocol.status import ModelStatus
 from app.tools.display import result_text
 
 _ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
+_REPEATING = "The answer repeats itself: Ctrl-C stops it."
 _ECHO = 2  # cells that the terminal writes for Ctrl-C, after the line
 
 
@@ -90,12 +91,18 @@ class AnswerPrinter:
                 finally:
                     self.is_asking = False
             case Note(text):
-                self.busy.clear()
-                self._print_held()
-                if self._must_end_line:
-                    click.echo(err=True)
-                self.print_line(text)
-                self.begin()  # an answer may follow
+                self._print_between(text)
+            case Repeating() if sys.stderr is not None and sys.stderr.isatty():
+                self._print_between(_REPEATING)
+
+    def _print_between(self, text: str) -> None:
+        """Print a line of its own; an answer may follow."""
+        self.busy.clear()
+        self._print_held()
+        if self._must_end_line:
+            click.echo(err=True)
+        self.print_line(text)
+        self.begin()
 
     def write(self, written: Written) -> None:
         """Print more of an answer; a summary like reasoning."""

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
 
 from app.chat.conversation import Message
-from app.chat.events import Written
+from app.chat.events import Repeating, Written
+from app.chat.state import ApprovalQueue
 from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
 from tests.app.client.scripted_client import COMPLETED, LOADING, READY
 
@@ -55,3 +57,16 @@ def test_a_notice_is_printed_once_and_loading_only_on_a_terminal(capsys: pytest.
     for _ in range(2):
         line.show(replace(READY, notices=("Slower kernels.\x1b[0m",)))
     assert capsys.readouterr().err == "Slower kernels.[0m\n"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+async def test_that_an_answer_repeats_itself_is_for_the_person_at_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    printer, approvals = AnswerPrinter(), ApprovalQueue(lambda: None)
+    for event in (Written(MESSAGE, "again and"), Repeating(MESSAGE), Written(MESSAGE, " again")):
+        await printer.draw(event, approvals)
+    told = capsys.readouterr()
+    assert told.out == "again and again"
+    assert told.err == ("\nThe answer repeats itself: Ctrl-C stops it.\n" if is_terminal else "")
