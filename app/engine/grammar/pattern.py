@@ -66,12 +66,12 @@ class InJson:
 
 
 class RawText:
-    """Plain text, without the character `excluded` and controls."""
+    """Plain text, without the character `excluded`, if any, and controls."""
 
-    def __init__(self, excluded: str) -> None:
-        code = ord(excluded)
-        self.any_character = character_class(excluded)
-        self.excluded = tuple(sorted(((0x00, 0x08), (0x0B, 0x0C), (0x0E, 0x1F), (code, code), (0xD800, 0xDFFF))))
+    def __init__(self, excluded: str = "") -> None:
+        self.any_character = character_class(*excluded)
+        holes = ((0x00, 0x08), (0x0B, 0x0C), (0x0E, 0x1F), (0xD800, 0xDFFF))
+        self.excluded = tuple(sorted((*holes, *((ord(character), ord(character)) for character in excluded))))
         self.escaped: dict[int, str] = {}
 
 
@@ -149,9 +149,25 @@ def parse_pattern(expression: str, written: InJson | RawText = _IN_JSON) -> Patt
     return _Parser(expression, written).parse()
 
 
+def whole_text_pattern(expression: str) -> str:
+    """Return GBNF for plain texts that `expression` matches from begin to end. Raises UnsupportedSchemaError."""
+    if len(expression) > MAX_CHARACTERS:
+        raise RequestError(f"The regular expression has {len(expression)} characters.", "Use a shorter one.")
+    return _Parser(expression, RawText(), is_whole=True).parse().text or '""'
+
+
 class _Parser:
-    def __init__(self, expression: str, written: InJson | RawText, least: int = 0, most: int | None = None) -> None:
+    def __init__(
+        self,
+        expression: str,
+        written: InJson | RawText,
+        least: int = 0,
+        most: int | None = None,
+        *,
+        is_whole: bool = False,
+    ) -> None:
         self._expression = expression
+        self._is_whole = is_whole  # anchored at both ends, whether it says so or not
         self._written = written
         self._least, self._most = least, most  # of each repetition, within what it allows
         self._at = 0
@@ -172,9 +188,9 @@ class _Parser:
         """Parse an alternative at the top, which may begin or end anywhere in the string unless it is anchored."""
         is_first = self._take("^")
         parts = [self._sequence()]
-        if not is_first:
+        if not (is_first or self._is_whole):
             parts.insert(0, self._any_text())
-        if not self._take("$"):
+        if not (self._take("$") or self._is_whole):
             parts.append(self._any_text())
         if self._next() not in ("", "|", ")"):
             self._refuse("$ in the middle")
@@ -343,7 +359,8 @@ class _Parser:
         return found
 
     def _refuse(self, what: str) -> NoReturn:
-        cause = f"The schema's pattern {self._expression[:60]!r} has {what}, which is not supported."
+        noun = "regular expression" if self._is_whole else "schema's pattern"
+        cause = f"The {noun} {self._expression[:60]!r} has {what}, which is not supported."
         raise UnsupportedSchemaError(cause, "Use characters, classes, groups and repetitions.")
 
 

@@ -50,6 +50,7 @@ _LOADING = (  # and placing models, which the service decides; a context grows w
 )
 _SPEED = (  # of llama-server: the cache, slots and drafts that it would use
     *("cache_prompt", "id_slot", "slot_id", "n_cache_reuse", "t_max_prompt_ms", "prediction"),
+    *("guided_decoding_backend",),  # vLLM's library that holds an answer to its form
     *("speculative.n_min", "speculative.p_min", "backend_sampling", "input_extra.time"),
 )
 _CONTEXT = ("context_management", "truncate", "shift")  # which is never cut here

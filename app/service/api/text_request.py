@@ -16,10 +16,11 @@ from uuid import uuid4
 
 from pydantic import Field, StrictBool, StrictInt, StrictStr, ValidationError, create_model
 
-from app.engine.grammar.json_grammar import JsonFormat
+from app.engine.grammar.answer_format import AnswerFormat
 from app.engine.request import IN_MEMORY, Request, SamplingParams
 from app.protocol.errors import RequestError
 from app.protocol.sampling import HTTP_NAMES, NUMBER_TYPES
+from app.service.api.answer_forms import AnswerFormBody
 from app.service.api.fields import Body, TokenIds
 from app.service.generation.media import Medium, PromptMedia
 from app.service.models.model_file import ModelFile
@@ -54,8 +55,12 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
     logit_bias: dict[str, Bias] | list[tuple[StrictInt | StrictStr, Bias]] | None = None
     grammar: StrictStr | None = None
 
-    def sampling(self, json_format: JsonFormat | None = None) -> SamplingParams:
-        """Return the engine's parameters, with the grammar of `json_format` if that is given. Raises RequestError."""
+    def demanded_grammar(self) -> str:
+        """Return the GBNF of the answer, "" for none. Raises RequestError where another form is given too."""
+        return self.grammar or ""
+
+    def sampling(self, answer_format: AnswerFormat | None = None) -> SamplingParams:
+        """Return the engine's parameters, with the grammar of `answer_format` if that is given. Raises RequestError."""
         numbers = {name: getattr(self, HTTP_NAMES.get(name, name)) for name in NUMBER_TYPES}
         options: dict[str, Any] = {name: value for name, value in numbers.items() if value is not None}
         if options.get("top_k", 0) < 0:  # llama.cpp's "all of them"
@@ -64,25 +69,26 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
             options["seed"] = self.seed
         if self.dry_sequence_breakers is not None:
             options["dry_sequence_breakers"] = tuple(self.dry_sequence_breakers)
-        if json_format and self.grammar:
+        grammar = self.demanded_grammar()
+        if answer_format and grammar:
             raise RequestError("grammar excludes response_format and schemas.", "Send only one of them.")
-        options["grammar"] = json_format.grammar if json_format else self.grammar or ""
+        options["grammar"] = answer_format.grammar if answer_format else grammar
         biases = self._biases()
         of_tokens = tuple((token, bias) for token, bias in biases if isinstance(token, int))
         of_texts = tuple((text, bias) for text, bias in biases if isinstance(text, str))
         return SamplingParams(**options, logit_bias=of_tokens, text_bias=of_texts)
 
     def new_request(
-        self, prompt: str | tuple[int, ...], json_format: JsonFormat | None, max_tokens: int | None, **options: Any
+        self, prompt: str | tuple[int, ...], answer_format: AnswerFormat | None, max_tokens: int | None, **options: Any
     ) -> Request:
         """Return the engine's request with a new id. Raises RequestError for values out of range."""
         return Request(
             request_id=uuid4().hex,
             prompt=prompt,
-            sampling=self.sampling(json_format),
+            sampling=self.sampling(answer_format),
             max_tokens=max_tokens,
             stop=self.stop_strings(),
-            notices=json_format.notices if json_format else (),
+            notices=answer_format.notices if answer_format else (),
             **options,
         )
 
@@ -130,7 +136,7 @@ class LoraScale(Body):
         return name, self.scale
 
 
-class GenerationBody(SamplingBody):
+class GenerationBody(AnswerFormBody, SamplingBody):
     """The fields that OpenAI's dialect and llama-server share, but for the prompt; None means not given."""
 
     model: StrictStr | None = None
@@ -177,13 +183,15 @@ class GenerationBody(SamplingBody):
         requests = (replace(self.request(prompt), **changes) for prompt in prompts)
         return tuple(variant for request in requests for variant in request.variants(n_answers))
 
+    def _text_format(self) -> AnswerFormat | None:
+        """Return the form of a completion."""
+        return self.demanded_format()
+
     # Every route has its own fields for these.
     @abstractmethod
     def _limit(self) -> int | None: ...  # of output tokens; -1 and None mean none
     @abstractmethod
     def _n_logprobs(self) -> int | None: ...  # the number of alternatives to report for each token
-    @abstractmethod
-    def _text_format(self) -> JsonFormat | None: ...  # of a completion
 
 
 class OptionsBody(SamplingBody):

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.answer_text import reasoning_tags_of
-from app.engine.grammar.json_grammar import JsonFormat
+from app.engine.grammar.answer_format import AnswerFormat
 from app.engine.request import Request
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
@@ -30,8 +30,8 @@ class ChatTurn:
     """`messages` to be answered by `n_answers` of `request`, which has no prompt yet.
 
     Pictures and sounds stand in the messages as markers of `media`. Unless `separates_reasoning`, reasoning is part of
-    the text. With `continues` an answer continues the last message, if that is the assistant's. An answer is JSON of
-    `json_format`, if that is given, after reasoning; with tools it is that or calls.
+    the text. With `continues` an answer continues the last message, if that is the assistant's. An answer has the
+    `answer_format`, if that is given, after reasoning; with tools it has that or calls.
 
     Raises RequestError for a grammar of the request together with tools or a format.
     """
@@ -39,7 +39,7 @@ class ChatTurn:
     messages: Sequence[Message]
     request: Request
     tools: ToolOptions = NO_TOOLS
-    json_format: JsonFormat | None = None
+    answer_format: AnswerFormat | None = None
     n_answers: int = 1
     thinking: Thinking = DEFAULT_THINKING
     separates_reasoning: bool = True
@@ -47,7 +47,7 @@ class ChatTurn:
     media: PromptMedia = NO_MEDIA
 
     def __post_init__(self) -> None:
-        if self.request.sampling.grammar and (self.tools.tools or self.json_format):
+        if self.request.sampling.grammar and (self.tools.tools or self.answer_format):
             other = "tools" if self.tools.tools else "a schema of the answer (response_format)"
             raise RequestError(f"Both a grammar and {other} are given.", "Send one of them.")
 
@@ -62,19 +62,19 @@ class ChatTurn:
         `calls`, which are computed unless they are given. Raises RequestError for what cannot be enforced, and has
         notices of what is not."""
         (request,) = generation.requests
-        if self.json_format:
-            request = replace(request, notices=self.json_format.notices)
+        if self.answer_format:
+            request = replace(request, notices=self.answer_format.notices)
         tags, tool_calling = generation.tags, generation.tool_calling
         if not request.sampling.grammar:  # the client's has no rules for reasoning
             may_call = tool_calling is not None
             budget = reasoning_budget(tags, chat_template, self.thinking, may_call=may_call)
             request = replace(request, reasoning=budget)
         if tool_calling is not None:
-            calls = calls or bound_calls(tool_calling, tags, self.json_format)
+            calls = calls or bound_calls(tool_calling, tags, self.answer_format)
             notices = (*calls.notices, *request.notices)
             return replace(request, sampling=replace(request.sampling, calls=calls.rules), notices=notices)
-        if self.json_format:
-            grammar = answer_grammar(self.json_format, tags)
+        if self.answer_format:
+            grammar = answer_grammar(self.answer_format, tags)
             return replace(request, sampling=replace(request.sampling, grammar=grammar))
         return request
 
@@ -95,7 +95,7 @@ async def chat_generation(model: ServedModel, turn: ChatTurn) -> Generation:
     request = replace(generation.requests[0], media=media, branches=branches)
     generation, calls = replace(generation, requests=(request,)), None
     if generation.tool_calling is not None:  # a second for 200 tools that were not seen before
-        calls = await asyncio.to_thread(bound_calls, generation.tool_calling, generation.tags, turn.json_format)
+        calls = await asyncio.to_thread(bound_calls, generation.tool_calling, generation.tags, turn.answer_format)
     requests = turn.bound(generation, model.file.chat_template, calls).variants(turn.n_answers)
     if notice := notice_of_notes(turn.messages, turn.media.senses):
         model.record.notices.append(notice)
@@ -143,7 +143,7 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Generation:
         tags,
         tool_calling,
         separates_reasoning=turn.separates_reasoning,
-        is_verbatim=bool(turn.request.sampling.grammar or turn.json_format),
+        is_verbatim=bool(turn.request.sampling.grammar or turn.answer_format),
     )
 
 

@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any
 
 from app.common.answer_text import ReasoningTags
+from app.engine.grammar.answer_format import AnswerFormat
 from app.engine.grammar.call_rules import BLANKS, CallHead, CallRules, numbered, texts_rule, without_last_blank
 from app.engine.grammar.gbnf import GbnfRules, check_grammar, literal, text_through, with_plain_values
-from app.engine.grammar.json_grammar import JsonFormat
 from app.engine.grammar.json_schema import format_notices
 from app.protocol.chat import Tool
 from app.protocol.errors import RequestError
@@ -48,10 +48,10 @@ class BoundCalls:
     notices: tuple[str, ...]
 
 
-def bound_calls(calling: ToolCalling, tags: ReasoningTags, json_format: JsonFormat | None = None) -> BoundCalls:
+def bound_calls(calling: ToolCalling, tags: ReasoningTags, answer_format: AnswerFormat | None = None) -> BoundCalls:
     """Return what binds an answer with the tools of `calling`, after reasoning with `tags`. An answer that must be a
-    call is bound from its begin, and so is one that is JSON of `json_format` or a call; any other is bound where a call
-    begins. Raises RequestError for a grammar that is too large."""
+    call is bound from its begin, and so is one that has the `answer_format` or is a call; any other is bound where a
+    call begins. Raises RequestError for a grammar that is too large."""
     tool_format, options = calling.tool_format, calling.options
     syntax, tools = tool_format.syntax, options.callable_tools
     end = CallEnd(tool_format.arguments, syntax.after_arguments)
@@ -76,7 +76,7 @@ def bound_calls(calling: ToolCalling, tags: ReasoningTags, json_format: JsonForm
         goes_on=bool(tool_format.fillers)
         and (syntax.after_last or syntax.after_arguments).endswith(tool_format.fillers),
         bare=tool_format.bare,
-        begin=_begin(calling, heads, tags, json_format) if options.must_call or json_format else "",
+        begin=_begin(calling, heads, tags, answer_format) if options.must_call or answer_format else "",
         before_head=(tags.closing,) if tags.closing else (),
     )
     causes = {tool.name: grammar.cause for tool, grammar in zip(tools, grammars, strict=True)}
@@ -90,11 +90,11 @@ def bound_calls(calling: ToolCalling, tags: ReasoningTags, json_format: JsonForm
     return BoundCalls(rules, tuple(_notices(causes)))
 
 
-def answer_grammar(json_format: JsonFormat, tags: ReasoningTags) -> str:
-    """Return the grammar of an answer that is JSON of `json_format`, after reasoning with `tags`. Raises RequestError
+def answer_grammar(answer_format: AnswerFormat, tags: ReasoningTags) -> str:
+    """Return the grammar of an answer that has the `answer_format`, after reasoning with `tags`. Raises RequestError
     where it is too large."""
     rules = GbnfRules()
-    return rules.text(f"{_reasoning(tags, rules)}{_json(json_format, tags, rules)}")
+    return rules.text(f"{_reasoning(tags, rules)}{_in_format(answer_format, tags, rules)}")
 
 
 # Heads
@@ -144,12 +144,14 @@ def _openings(tool_format: ToolFormat) -> Iterator[tuple[str, str]]:
 # The whole answer
 
 
-def _begin(calling: ToolCalling, heads: Sequence[CallHead], tags: ReasoningTags, json_format: JsonFormat | None) -> str:
-    """Return the grammar of an answer from its begin to the end of a head, or of its JSON."""
+def _begin(
+    calling: ToolCalling, heads: Sequence[CallHead], tags: ReasoningTags, answer_format: AnswerFormat | None
+) -> str:
+    """Return the grammar of an answer from its begin to the end of a head, or of such an answer."""
     rules, before = GbnfRules(), calling.tool_format.syntax.before_first
     ways = [f"{BLANKS} {rules.add(texts_rule([numbered(before + head.text, 0) for head in heads]))}"]
-    if json_format and not calling.options.must_call:
-        ways.append(_json(json_format, tags, rules))
+    if answer_format and not calling.options.must_call:
+        ways.append(_in_format(answer_format, tags, rules))
     return rules.own_text(f"{_reasoning(tags, rules)}({' | '.join(ways)})")
 
 
@@ -164,9 +166,9 @@ def _reasoning(tags: ReasoningTags, rules: GbnfRules) -> str:
     )
 
 
-def _json(json_format: JsonFormat, tags: ReasoningTags, rules: GbnfRules) -> str:
-    is_tagged = tags.before_text and not tags.is_past
-    return rules.add(f"{literal(tags.before_text)} {json_format.rule(rules)}") if is_tagged else json_format.rule(rules)
+def _in_format(answer_format: AnswerFormat, tags: ReasoningTags, rules: GbnfRules) -> str:
+    rule = answer_format.rule(rules)
+    return rules.add(f"{literal(tags.before_text)} {rule}") if tags.before_text and not tags.is_past else rule
 
 
 def _notices(causes: Mapping[str, str]) -> Iterator[str]:

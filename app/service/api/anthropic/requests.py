@@ -268,7 +268,7 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
             request=self.new_request("", None, self.max_tokens),
             media=media,
             tools=self._tool_options(),
-            json_format=self.output_config.json_format() if self.output_config else None,
+            answer_format=self.output_config.json_format() if self.output_config else None,
             thinking=replace(asked, is_assumed=self.thinking is None),
             continues=True,
         )

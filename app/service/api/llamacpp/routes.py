@@ -9,14 +9,13 @@ import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
+from typing import Annotated, Literal, NotRequired, TypeAlias, cast
 
 from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
 from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.engine import request as engine_request
-from app.engine.grammar.json_grammar import JsonFormat
 from app.protocol.chat import PromptProgress
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, planner_warnings, prompt_with_media, turn_of
@@ -57,7 +56,6 @@ class LlamaCppTextBody(GenerationBody):
     n_cmpl: Annotated[int, Field(ge=1)] | None = None
     n_probs: int | None = None
     n_indent: int | None = None
-    json_schema: Any = None
     response_fields: list[StrictStr] | None = None
     return_tokens: bool | None = None
 
@@ -73,9 +71,6 @@ class LlamaCppTextBody(GenerationBody):
 
     def _n_logprobs(self) -> int | None:
         return self.n_probs or None
-
-    def _text_format(self) -> JsonFormat | None:
-        return None if self.json_schema is None else JsonFormat(self.json_schema)
 
 
 class PromptBody(LlamaCppTextBody, PromptField):

@@ -195,7 +195,7 @@ class OllamaChatBody(OllamaTextBody):
             request=self.request(),
             media=media,
             tools=tool_options_of(self.tools or (), None, None),
-            json_format=self.json_format(),
+            answer_format=self.json_format(),
             thinking=self.how_to_think(),
             continues=True,
         )
@@ -233,7 +233,7 @@ class OllamaGenerateBody(OllamaTextBody):
             messages=[*system, Message("user", self._prompt(media))],
             request=self.request(),
             media=media,
-            json_format=self.json_format(),
+            answer_format=self.json_format(),
             thinking=self.how_to_think(),
         )
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
+from app.engine.grammar.answer_format import AnswerFormat
 from app.engine.grammar.json_grammar import ANY_OBJECT, JsonFormat
 from app.engine.request import Request
 from app.protocol.errors import RequestError
@@ -77,11 +78,11 @@ class OpenAiBody(GenerationBody, TtlBody):
     def _limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
-    def json_format(self) -> JsonFormat | None:
-        return self.response_format.json_format() if self.response_format else None
+    def answer_format(self) -> AnswerFormat | None:
+        return self.demanded_format(self.response_format.json_format() if self.response_format else None)
 
-    def _text_format(self) -> JsonFormat | None:
-        return self.json_format()
+    def _text_format(self) -> AnswerFormat | None:
+        return self.answer_format()
 
 
 class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
@@ -104,7 +105,7 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
             request=self.request(),
             media=media,
             tools=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
-            json_format=self.json_format(),
+            answer_format=self.answer_format(),
             n_answers=self.n_answers(),
             thinking=self.how_to_think(),
             separates_reasoning=self.reasoning_format != "none",

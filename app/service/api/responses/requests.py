@@ -334,7 +334,7 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
             messages=self._messages(self.items() if items is None else items, media),
             request=self.new_request("", None, self.max_output_tokens, conversation=self._conversation(), **options),
             media=media,
-            json_format=form.json_format() if form else None,
+            answer_format=form.json_format() if form else None,
             tools=tool_options_of([tool.tool() for tool in self._offered()], self._choice(), self.parallel_tool_calls),
             thinking=asked_thinking(
                 self.reasoning.effort if self.reasoning else None, variables=self.chat_template_kwargs

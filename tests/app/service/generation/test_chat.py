@@ -81,7 +81,9 @@ def served(template: str, task: ModelTask = "text") -> ServedModel:
 async def test_only_text_that_a_grammar_binds_is_verbatim(kind: str) -> None:
     sampling = SamplingParams(grammar='root ::= "yes"' if kind == "grammar" else "")
     request = Request(request_id="1", prompt="", sampling=sampling)
-    turn = ChatTurn(messages=messages_of(HELLO), request=request, json_format=ANY_OBJECT if kind == "schema" else None)
+    turn = ChatTurn(
+        messages=messages_of(HELLO), request=request, answer_format=ANY_OBJECT if kind == "schema" else None
+    )
     assert (await chat_generation(served(PLAIN), turn)).is_verbatim == (kind != "neither")
 
 
