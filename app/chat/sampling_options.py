@@ -16,7 +16,15 @@ from typing import Any
 
 from app.chat.conversation import Scalar
 from app.protocol.chat import GenerationOptions, Message
-from app.protocol.sampling import HTTP_NAMES, MAX_GRAMMAR_BYTES, NUMBER_RANGES, NUMBER_TYPES, SAMPLER_DESCRIPTIONS
+from app.protocol.sampling import (
+    HTTP_NAMES,
+    MAX_GRAMMAR_BYTES,
+    NUMBER_RANGES,
+    NUMBER_TYPES,
+    SAMPLER_DESCRIPTIONS,
+    ModelSampling,
+    SamplingOptions,
+)
 from quantizer.system.errors import UsageError
 
 COMPLETION = "completion"
@@ -248,7 +256,13 @@ _OF_ANSWERS: tuple[ChatOption, ...] = (
     SchemaOption("json_schema", "form of the answer: a schema, or its file"),
     ChoiceOption("template", "form of the prompt: completion, chatml …", (COMPLETION, *TEMPLATES)),
 )
-_FIRST = ("temperature", "top_p", "min_p", "top_k", "seed", "max_tokens", "stop", "json_schema", "template", "think")
+# In the order of forms and lists: those that people change first, then the rest by what it is about.
+BASIC_OPTIONS = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens", "seed", "stop")
+_OF_FORM = ("think", "json_schema", "grammar", "template")
+_AGAINST_REPETITION = (
+    *("presence_penalty", "frequency_penalty", "penalty_last_n", "dry_multiplier", "dry_base", "dry_allowed_length"),
+    *("dry_penalty_last_n", "dry_sequence_breakers"),
+)
 
 
 def _samplers() -> Iterator[ChatOption]:
@@ -264,10 +278,40 @@ def _samplers() -> Iterator[ChatOption]:
 
 
 _DECLARED = {option.name: option for option in (*_samplers(), *_OF_ANSWERS)}
-_BY_NAME = {name: _DECLARED[name] for name in (*_FIRST, *(name for name in _DECLARED if name not in _FIRST))}
-CHAT_OPTIONS = tuple(_BY_NAME.values())
+_GROUPED = (*BASIC_OPTIONS, *_OF_FORM, *_AGAINST_REPETITION)
+# The options besides the basic ones, by a title; a new sampler is among the last.
+MORE_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "Thought and form of the answer": _OF_FORM,
+    "Against repetition": _AGAINST_REPETITION,
+    "Other samplers": tuple(name for name in _DECLARED if name not in _GROUPED),
+}
+OPTIONS_BY_NAME = {
+    name: _DECLARED[name] for name in (*BASIC_OPTIONS, *(each for names in MORE_OPTIONS.values() for each in names))
+}
+CHAT_OPTIONS = tuple(OPTIONS_BY_NAME.values())
+# What happens without an option that has no number of its own.
+_UNSET = {
+    "max_tokens": "until the model ends",
+    "seed": "random",
+    "stop": "none",
+    "think": "as the model is used to",
+    "json_schema": "free text",
+    "grammar": "free text",
+    "template": "the model's own",
+}
 FILE_OPTIONS = frozenset(option.name for option in CHAT_OPTIONS if isinstance(option, TextOption))
 _FIELDS = frozenset(item.name for item in fields(GenerationOptions))
+
+
+def default_text(name: str, sampling: ModelSampling | None) -> str:
+    """Return what the option `name` is where a chat does not set it, and whose value that is; `sampling` is None where
+    the engine does not say it."""
+    if name in _UNSET:
+        return _UNSET[name]
+    if name == "dry_sequence_breakers":
+        return json.dumps(SamplingOptions().dry_sequence_breakers)
+    default = sampling.options.get(name) if sampling is not None else None
+    return "the engine's default" if default is None else default.words
 
 
 def parse_options(texts: Mapping[str, str]) -> dict[str, Scalar]:
@@ -291,9 +335,11 @@ def split_changes(text: str) -> dict[str, str]:
     rest = text.strip()
     while rest:
         name, equals, after = rest.partition("=")
-        if not equals or name not in _BY_NAME:
+        if not equals or name not in OPTIONS_BY_NAME:
             word = rest.split()[0]
-            raise UsageError(f"{word} is not an option.", f"Write NAME=VALUE, NAME one of {', '.join(_BY_NAME)}.")
+            raise UsageError(
+                f"{word} is not an option.", f"Write NAME=VALUE, NAME one of {', '.join(OPTIONS_BY_NAME)}."
+            )
         texts[name], rest = _first_value(after)
     return texts
 
@@ -309,8 +355,8 @@ def validate_options(options: Mapping[str, Scalar | None]) -> dict[str, Scalar]:
     """Return the `options` that are not None. Raises UsageError for an invalid value."""
     given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():
-        if _BY_NAME[name].valid(value) is None:
-            raise _refusal(_BY_NAME[name], str(value))
+        if OPTIONS_BY_NAME[name].valid(value) is None:
+            raise _refusal(OPTIONS_BY_NAME[name], str(value))
     return given
 
 
@@ -321,7 +367,9 @@ def valid_options(options: Mapping[str, object]) -> dict[str, Scalar]:
 
 
 def generation_options(options: Mapping[str, object]) -> GenerationOptions:
-    sent = {name: _BY_NAME[name].sent(value) for name, value in valid_options(options).items() if name != "template"}
+    sent = {
+        name: OPTIONS_BY_NAME[name].sent(value) for name, value in valid_options(options).items() if name != "template"
+    }
     known = {name: value for name, value in sent.items() if name in _FIELDS}
     samplers = {HTTP_NAMES.get(name, name): value for name, value in sent.items() if name not in _FIELDS}
     return GenerationOptions(**known, samplers=samplers)
@@ -329,18 +377,18 @@ def generation_options(options: Mapping[str, object]) -> GenerationOptions:
 
 def schema_of(options: Mapping[str, object]) -> object:
     """Return the JSON schema among the options; None without one."""
-    value = _BY_NAME["json_schema"].valid(options.get("json_schema"))
+    value = OPTIONS_BY_NAME["json_schema"].valid(options.get("json_schema"))
     return None if value is None else _json(value)
 
 
 def template_of(options: Mapping[str, object]) -> str:
     """Return the name of the template among the options; "" for the model's own."""
-    return str(_BY_NAME["template"].valid(options.get("template")) or "")
+    return str(OPTIONS_BY_NAME["template"].valid(options.get("template")) or "")
 
 
 def think_of(options: Mapping[str, object]) -> str:
     """Return how much to think among the options; "" for the model's own way."""
-    return str(_BY_NAME["think"].valid(options.get("think")) or "")
+    return str(OPTIONS_BY_NAME["think"].valid(options.get("think")) or "")
 
 
 def _first_value(text: str) -> tuple[str, str]:

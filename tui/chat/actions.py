@@ -281,7 +281,8 @@ class SettingsActions:
 
         await self._view.is_open.wait()
         if not text:
-            self._screen.app.push_screen(OptionsScreen(self._editor.settings.options, self._set_options))
+            editor = self._editor
+            self._screen.app.push_screen(OptionsScreen(editor.settings.options, editor.sampling, self._set_options))
             return
         with self._screen.warn_on_error():
             await self._view.transcript.add_notice(await self._editor.change_options(text))

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.chat.conversation import ChatSettings
 from app.chat.presets import Presets
 from app.chat.repository import SqliteChatRepository
-from app.chat.sampling_options import CHAT_OPTIONS
+from app.chat.sampling_options import BASIC_OPTIONS, CHAT_OPTIONS, MORE_OPTIONS
 from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import GenerationOptions
 from app.protocol.errors import RequestError
-from tests.app.client.scripted_client import ScriptedClient
+from app.protocol.sampling import model_sampling
+from tests.app.client.scripted_client import READY, ScriptedClient
 
 
 async def _sets(user, **texts: str) -> None:
-    """Go down the form as a person does, fill the fields in, and apply them behind the last one."""
+    """Go down the form as a person does, unfold what is needed, fill the fields in, and apply them behind the last."""
     await user.asks("/options")
     await user.sees("Options of the answers")
-    names = [*(option.name for option in CHAT_OPTIONS), "preset"]
+    is_unfolded = bool(texts.keys() - {*BASIC_OPTIONS, "preset"})
+    rest = [option.name for option in CHAT_OPTIONS if option.name not in BASIC_OPTIONS] if is_unfolded else []
+    names = [*BASIC_OPTIONS, "more", *rest, "preset"]
     for name in names[: 1 + max(map(names.index, texts))]:
+        if name == "more" and is_unfolded:
+            await user.presses("enter")
         if name in texts:
             await user.pastes(texts[name])
         await user.presses("down")
-    await user.presses("enter")
+    await user.presses("up", "enter")
+
+
+async def _finds(user, words: str) -> None:
+    """Look for an option, and go to the first that is found."""
+    await user.presses("ctrl+f")
+    await user.types(words)
+    await user.presses("down")
 
 
 async def test_options_of_a_chat_are_sent_with_its_questions_and_saved_with_it(open_app, tmp_path):
@@ -109,7 +123,7 @@ async def test_every_sampler_and_a_stop_string_are_typed_into_the_form_and_sent(
     async with open_app(client) as user:
         await user.sees("ready")
         await _sets(user, stop="END", dry_multiplier="0.8", mirostat="2", repeat_penalty="1.1", penalty_last_n="9")
-        await user.sees('stop ["END"], repeat_penalty 1.1')
+        await user.sees('repeat_penalty 1.1, stop ["END"]')
         await user.asks("hello")
         await user.sees("Hello.")
     samplers = {"repeat_penalty": 1.1, "repeat_last_n": 9, "dry_multiplier": 0.8, "mirostat": 2}
@@ -122,7 +136,7 @@ async def test_a_schema_is_pasted_with_its_line_breaks_and_shown_again(open_app)
         await user.sees("ready")
         await user.asks("/options")
         await user.sees("Options of the answers")
-        await user.presses(*["down"] * 7)
+        await _finds(user, "schema")
         await user.pastes('{\n  "type": "object"\n}')
         await user.presses("enter")
         await user.sees('json_schema { "type": "object" }')
@@ -144,7 +158,7 @@ async def test_a_schema_that_the_service_refuses_is_reported_in_the_form_at_once
         await user.sees("ready")
         await user.asks("/options")
         await user.sees("Options of the answers")
-        await user.presses(*["down"] * 7)
+        await _finds(user, "schema")
         for text, reason in (
             (str(file), "The schema's type is 'thing'."),
             ("{type: 1}", "json_schema is not JSON"),
@@ -214,3 +228,79 @@ async def test_a_default_preset_that_is_missing_is_reported_and_the_system_promp
         await user.asks("hello")
         await user.sees("Hello.")
     assert [message.content for message in client.requests[0]] == ["Be brief.", "hello"]
+
+
+SAMPLING = model_sampling((("model", {"temperature": 0.25}), ("catalogue", {"top_p": 0.9, "dry_multiplier": 0.5})))
+
+
+async def test_an_empty_field_shows_the_effective_value_and_whose_it_is(open_app):
+    async with open_app(ScriptedClient(model=replace(READY, sampling=SAMPLING))) as user:
+        await user.sees("ready")
+        await user.asks("/options")
+        await user.sees("0.25 · model", "0.9 · catalogue", "40 · localllm", "until the model ends", "random")
+        await user.sees("0 always takes the likeliest token")  # what the focused field means
+        await user.presses("down")
+        await user.sees("share of probability that is kept")
+
+
+async def test_another_engine_does_not_say_what_it_samples_with(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.sees("ready")
+        await user.asks("/options")
+        await user.sees("the engine's default")
+
+
+async def test_the_usual_options_come_first_and_a_key_shows_the_others(open_app):
+    async with open_app(ScriptedClient(model=replace(READY, sampling=SAMPLING)), size=(100, 60)) as user:
+        await user.sees("ready")
+        await user.asks("/options")
+        await user.sees(*BASIC_OPTIONS, f"▸ {len(CHAT_OPTIONS) - len(BASIC_OPTIONS)} more options", "preset")
+        await user.no_longer_sees("dry_multiplier")
+        await user.presses(*["down"] * len(BASIC_OPTIONS), "enter")
+        await user.sees("▾ less", "Against repetition", "0.5 · catalogue", "Enter shows or hides them.")
+        await user.presses("enter")
+        await user.no_longer_sees("dry_multiplier")
+
+
+async def test_a_changed_option_is_shown_and_bright_though_the_others_are_folded(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/options mirostat=2 temperature=0.5")
+        await user.asks("/options")
+        await user.sees("mirostat", "more options")
+        changed = {row.option for row in user.app.screen.query(".-changed")}
+        assert changed == {"mirostat", "temperature"}
+        await user.presses("ctrl+u")
+        await user.until(lambda: len(user.app.screen.query(".-changed")) == 1, "an emptied field is not changed")
+
+
+async def test_an_option_is_found_by_its_name_or_its_meaning_though_it_is_folded(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/options")
+        await user.presses("ctrl+f")
+        await user.types("repeated seq")
+        await user.sees("dry_multiplier")
+        await user.no_longer_sees("top_k")
+        await user.presses("down")
+        await user.types("0.8")
+        await user.presses("enter")
+        await user.sees("dry_multiplier 0.8")
+        await user.asks("hello")
+        await user.sees("Hello.")
+    assert client.options == [GenerationOptions(samplers={"dry_multiplier": 0.8})]
+
+
+async def test_the_line_of_options_says_what_an_answer_is_sampled_with(open_app):
+    async with open_app(ScriptedClient(model=replace(READY, sampling=SAMPLING)), size=(140, 40)) as user:
+        await user.sees("ready")
+        await user.asks("/options top_k=7")
+        await user.sees("top_k 7; by default temperature 0.25 (model), top_p 0.9 (catalogue), min_p 0.05 (localllm)")
+
+
+def test_every_option_is_in_one_group_of_the_form():
+    grouped = [*BASIC_OPTIONS, *(name for names in MORE_OPTIONS.values() for name in names)]
+    assert sorted(grouped) == sorted(option.name for option in CHAT_OPTIONS)
+    assert len(BASIC_OPTIONS) == 8
