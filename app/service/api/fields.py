@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StrictInt,
+    ValidatorFunctionWrapHandler,
+    model_validator,
+)
 from typing_extensions import TypedDict  # pydantic accepts no other before Python 3.12
 
 from app.service.pool.engine_pool import IdleLimit
@@ -32,7 +40,8 @@ _ECHOES = (  # what an earlier answer had beside its text, and how clients numbe
     *("tool_calls.type", "tool_calls.index", "function.index", "content.citations", "content.signature"),
     *("content.data", "content.is_error", "content.caller", "content.annotations", "content.logprobs"),
     *("content.source", "content.title", "content.context"),
-    *("input.id", "input.status", "input.phase", "input.namespace", "input.annotations", "output.annotations"),
+    *("input.id", "input.status", "input.phase", "input.annotations", "output.annotations"),
+    *("input.caller", "input.created_by", "input.environment", "input.execution", "input.max_output_length"),
 )
 _UNREADABLE = (  # of pictures, sounds and files, which the prompt describes in words
     *("content.image_url", "content.detail", "image_url.detail", "output.image_url", "output.detail"),
@@ -42,6 +51,7 @@ _UNREADABLE = (  # of pictures, sounds and files, which the prompt describes in 
 _LABELS = (  # of schemas and tools, whose arguments follow their schema as far as a call is required
     *("strict", "json_schema.name", "json_schema.description", "format.name", "format.description"),
     *("tools.type", "tools.input_examples", "tools.eager_input_streaming", "tools.defer_loading", "tools.title"),
+    *("tools.output_schema", "tools.async"),
     *("tools.annotations", "tools.outputSchema", "tools.items", "tools.enum"),
 )
 _LOADING = (  # and placing models, which the service decides; a context grows where a request needs it
@@ -88,6 +98,24 @@ class Body(BaseModel):
             if len(paths) == MAX_PATHS:
                 break
         return tuple(paths)
+
+
+class RawBody(Body):
+    """An object of a request that is answered with, or stored, as it was sent."""
+
+    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep(cls, value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
+        parsed = parse(value)
+        if isinstance(value, dict):
+            parsed._raw = value  # noqa: SLF001  (its own)
+        return parsed
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        return self._raw
 
 
 def _unknown(body: Body, fields: Mapping[str, Any], prefix: str) -> Iterator[str]:

@@ -12,6 +12,7 @@ from itertools import groupby, takewhile
 from typing import Any, Literal, TypeVar
 
 from pydantic import StrictBool, StrictStr
+from pydantic_core import from_json
 
 from app.common.media_formats import MediaKind
 from app.protocol.chat import Message, Tool, ToolCall
@@ -170,8 +171,18 @@ class ToolCallBody(Body):
         return ToolCall(self.id, self.function.name, text)
 
 
+def arguments_so_far(text: str, *, cuts_texts: bool = False) -> dict[str, Any]:
+    """Return what is known of a call's arguments that were cut, without a text that was cut unless it `cuts_texts`: as
+    the SDKs that read a stream have it."""
+    try:
+        value = from_json(text or "{}", allow_partial="trailing-strings" if cuts_texts else True)
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def tool_options_of(
-    tools: Sequence[FunctionToolBody], choice: str | ToolChoiceBody | None, is_parallel: bool | None
+    tools: Iterable[Tool], choice: str | ToolChoiceBody | None, is_parallel: bool | None
 ) -> ToolOptions:
     """Return the tool options of a request; none with the choice "none". Raises RequestError for unknown choices."""
     if choice == "none":
@@ -184,7 +195,7 @@ def tool_options_of(
     elif choice not in (None, "auto", "required"):
         raise RequestError(f"tool_choice is {choice[:40]!r}.", "Use auto, none, required or name a function.")
     return ToolOptions(
-        tools=tuple(tool.tool() for tool in tools),
+        tools=tuple(tools),
         must_call=bool(only) or choice == "required",
         only=only,
         is_parallel=is_parallel,

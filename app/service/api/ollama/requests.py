@@ -194,7 +194,7 @@ class OllamaChatBody(OllamaTextBody):
             messages=[message.message(media) for message in messages],
             request=self.request(),
             media=media,
-            tools=tool_options_of(self.tools or (), None, None),
+            tools=tool_options_of((tool.tool() for tool in self.tools or ()), None, None),
             answer_format=self.json_format(),
             thinking=self.how_to_think(),
             continues=True,

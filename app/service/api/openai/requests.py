@@ -104,7 +104,9 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
             messages=[message.message(media) for message in self.messages],
             request=self.request(),
             media=media,
-            tools=tool_options_of(self.tools or (), self.tool_choice, self.parallel_tool_calls),
+            tools=tool_options_of(
+                (tool.tool() for tool in self.tools or ()), self.tool_choice, self.parallel_tool_calls
+            ),
             answer_format=self.answer_format(),
             n_answers=self.n_answers(),
             thinking=self.how_to_think(),

@@ -19,7 +19,7 @@ from app.common.event_log import log_event
 from app.protocol.chat import Message
 from app.protocol.errors import ContextOverflowError, RequestError, ServiceError
 from app.service.api.app_state import planner_warnings
-from app.service.api.responses.requests import InputItem, InputTokensBody, Item, ResponsesBody, parse_item
+from app.service.api.responses.requests import CompactBody, InputItem, InputTokensBody, Item, ResponsesBody, parse_item
 from app.service.api.responses.responses import (
     UNFINISHED,
     Event,
@@ -59,7 +59,7 @@ class Context:
         return [item.for_store(first + index if by_position else None) for index, item in enumerate(self.new)]
 
 
-async def context_of(store: ResponseStore, body: ResponsesBody | InputTokensBody) -> Context:
+async def context_of(store: ResponseStore, body: ResponsesBody | InputTokensBody | CompactBody) -> Context:
     """Return the conversation of a request. Raises RefusedError for a name of what is not stored."""
     earlier = await _earlier(store, body)
     present = {item["id"]: item for item in earlier}
@@ -81,7 +81,7 @@ def _is_present(item: InputItem, present: Mapping[str, Item]) -> bool:
     return is_same or item.reference is not None
 
 
-async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody) -> list[Item]:
+async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody | CompactBody) -> list[Item]:
     if conversation := body.conversation_id:
         found = await store.items(Kind.CONVERSATION, conversation)
         if found is None:
@@ -205,7 +205,7 @@ class Exchange:
             model.ref.id,
             body.echo(turn.request.sampling),
             stores=body.stores and store.is_enabled,
-            form=body.output_form(),
+            form=body.output_form(context.items),
         )
         self.events = ResponseStreamEvents(formatter)
 

@@ -10,21 +10,20 @@ import binascii
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, TypeAlias, cast
 from uuid import uuid4
 
-from pydantic import Field, PrivateAttr, StrictStr, ValidationError, ValidatorFunctionWrapHandler, model_validator
+from pydantic import Field, StrictStr, ValidationError
 
 from app.engine.grammar.json_grammar import JsonFormat
-from app.engine.request import SamplingParams
-from app.protocol.chat import Message, ToolCall
+from app.engine.request import Request, SamplingParams
+from app.protocol.chat import Message, Tool, ToolCall
 from app.protocol.errors import RequestError
-from app.service.api.fields import Body
+from app.service.api.fields import Body, RawBody
 from app.service.api.messages import (
     ChatMessage,
     ContentPart,
-    FunctionToolBody,
     TemplateVariablesBody,
     ToolChoiceBody,
     asked_thinking,
@@ -32,41 +31,27 @@ from app.service.api.messages import (
     tool_options_of,
 )
 from app.service.api.openai.requests import ResponseFormat
+from app.service.api.responses.tools import (
+    CALL_ARGUMENTS,
+    CALL_KINDS,
+    NamedTool,
+    Offered,
+    ResponsesToolBody,
+    all_offered,
+    qualified,
+    result_text,
+)
 from app.service.api.text_request import SamplingBody, conversation_of
 from app.service.generation.chat import ChatTurn
+from app.service.generation.compaction import summary_message
 from app.service.generation.media import NO_MEDIA, PromptMedia
 from app.service.generation.message_order import can_join, join
+from app.service.tools.parser import ToolOptions
 
 Item: TypeAlias = dict[str, Any]
 
 _REFERENCE = "item_reference"
-_INPUT = "input"
-# A custom tool as a function; what it is given is a text.
-CUSTOM_PARAMETERS: dict[str, Any] = {
-    "type": "object",
-    "properties": {_INPUT: {"type": "string"}},
-    "required": [_INPUT],
-    "additionalProperties": False,
-}
 _ENCODED = "localllm:"  # before reasoning that a client keeps for us
-
-
-class RawBody(Body):
-    """An object of a request that is answered with, or stored, as it was sent."""
-
-    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
-
-    @model_validator(mode="wrap")
-    @classmethod
-    def _keep(cls, value: Any, parse: ValidatorFunctionWrapHandler) -> Any:
-        parsed = parse(value)
-        if isinstance(value, dict):
-            parsed._raw = value  # noqa: SLF001  (its own)
-        return parsed
-
-    @property
-    def raw(self) -> dict[str, Any]:
-        return self._raw
 
 
 class ReasoningPart(Body):
@@ -86,9 +71,21 @@ class InputItem(RawBody):
     encrypted_content: StrictStr | None = None
     call_id: StrictStr | None = None
     name: StrictStr | None = None
-    arguments: StrictStr = ""
+    namespace: StrictStr | None = None
+    arguments: Any = None
     input: StrictStr = ""
-    output: StrictStr | list[ContentPart] = ""
+    output: StrictStr | list[ContentPart] | list[dict[str, Any]] | dict[str, Any] | None = None
+    action: dict[str, Any] | None = None
+    operation: dict[str, Any] | None = None
+    tools: list[Any] | None = None
+
+    @property
+    def unused(self) -> str:
+        return self.kind if self.kind in _OF_SERVERS or (self.kind == _COMPACTION and not self._summary) else ""
+
+    @property
+    def _summary(self) -> str:
+        return _decode_reasoning(self.encrypted_content or "")
 
     @property
     def kind(self) -> str:
@@ -104,6 +101,10 @@ class InputItem(RawBody):
             raise RequestError("An item of the input is a reference without an id.", "Send the id of a stored item.")
         return self.id
 
+    @property
+    def is_of_user(self) -> bool:
+        return self.kind == "message" and (self.role or "user") == "user"
+
     def _new_id(self, position: int | None) -> str:
         text = json.dumps([position, self.raw]).encode()
         name = uuid4().hex if position is None else hashlib.blake2b(text, digest_size=16).hexdigest()
@@ -112,7 +113,7 @@ class InputItem(RawBody):
     def turn(self, media: PromptMedia) -> tuple[str, tuple[RequestError, ...]]:
         """Return the role of the item, and why the model cannot be given parts of its content."""
         if self.kind != "message":
-            return ("tool" if self.kind.endswith("_output") else "assistant"), ()
+            return ("tool" if self.kind in _RESULTS else "assistant"), ()
         role = self.role or "user"
         return role, ChatMessage.model_construct(role=role, content=self.content).faults(media)
 
@@ -121,19 +122,54 @@ class InputItem(RawBody):
         RequestError for an unsupported item."""
         if self.kind == "message":
             return [ChatMessage.model_construct(role=self.role or "user", content=self.content).message(media)]
-        if self.kind in ("function_call", "custom_tool_call"):
-            is_custom = self.kind == "custom_tool_call"
-            arguments = json.dumps({_INPUT: self.input}) if is_custom else self.arguments or "{}"
-            return [Message("assistant", calls=(ToolCall(self.call_id or "", self.name or "", arguments),))]
-        if self.kind in ("function_call_output", "custom_tool_call_output"):
-            result = ChatMessage.model_construct(role="tool", content=self.output, tool_call_id=self.call_id or "")
-            return [result.message(media)]
+        if self.kind in CALL_KINDS:
+            return [Message("assistant", calls=(self._call(),))]
+        if self.kind in _RESULTS:
+            return [self._result(media)]
         if self.kind == "reasoning":  # before an answer or a call; the template decides whether the model reads it
             content = self.content if isinstance(self.content, list) else []
             text = "".join(part.text or "" for part in content) or "\n\n".join(part.text for part in self.summary or ())
             text = text or _decode_reasoning(self.encrypted_content or "")
             return [Message("assistant", reasoning=text)] if text else []
-        raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", "Send messages and calls.")
+        if self.kind == _COMPACTION:
+            return [summary_message(self._summary)] if self._summary else []
+        if self.kind in _OF_SERVERS or self.kind == _ADDITIONAL:
+            return []
+        remedy = "Ask /v1/responses/compact." if self.kind == "compaction_trigger" else "Send messages and calls."
+        raise RequestError(f"An item of the input has the type {self.kind[:40]!r}.", remedy)
+
+    def _call(self) -> ToolCall:
+        """Return the call as that of the function that the model was offered."""
+        name = qualified(self.namespace, self.name or self.kind.removesuffix("_call"))
+        if of_kind := CALL_ARGUMENTS.get(self.kind):
+            return ToolCall(self.call_id or "", name, json.dumps(of_kind(self.raw), ensure_ascii=False))
+        arguments = self.arguments or "{}"
+        if not isinstance(arguments, str):
+            raise RequestError("The arguments of a function_call are not a text.", "Send their JSON as a string.")
+        return ToolCall(self.call_id or "", name, arguments)
+
+    def _result(self, media: PromptMedia) -> Message:
+        content = self._content_of_result()
+        call_id = self.call_id or (self.id if self.kind == "local_shell_call_output" else "") or ""
+        return ChatMessage.model_construct(role="tool", content=content, tool_call_id=call_id).message(media)
+
+    def _content_of_result(self) -> str | list[ContentPart]:
+        output = self.output
+        if isinstance(output, str):
+            return output
+        if isinstance(output, list) and all(isinstance(part, ContentPart) for part in output):
+            return cast("list[ContentPart]", output) or result_text(self.kind, self.raw)
+        return result_text(self.kind, self.raw)
+
+    def found_tools(self) -> list[ResponsesToolBody]:
+        """Return the tools that a client has found or added since the request's own. Raises RequestError for invalid
+        ones."""
+        if self.kind not in (_FOUND, _ADDITIONAL):
+            return []
+        try:
+            return [ResponsesToolBody.model_validate(tool) for tool in self.tools or ()]
+        except ValidationError:
+            raise RequestError(f"A tool of an item {self.kind} is invalid.", "Correct it.") from None
 
     def for_store(self, position: int | None = None) -> Item:
         """Return the item as it is stored and listed: with an id, a status, and parts of content. Clients that send the
@@ -188,15 +224,19 @@ def _decode_reasoning(text: str) -> str:
         return ""
 
 
-def custom_input(arguments: str) -> str:
-    """Return the input of a custom tool in the arguments of its call; those that were cut as they are."""
-    try:
-        value = json.loads(arguments)[_INPUT]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return arguments
-    return value if isinstance(value, str) else arguments
-
-
+# What OpenAI's servers have run, and what only they can read: the model is not told.
+_OF_SERVERS = frozenset(
+    (
+        *("web_search_call", "file_search_call", "image_generation_call", "code_interpreter_call", "mcp_list_tools"),
+        *("mcp_call", "mcp_approval_request", "mcp_approval_response", "computer_call", "computer_call_output"),
+        *("program", "program_output", "configuration_update"),
+    )
+)
+_FOUND, _ADDITIONAL, _COMPACTION = "tool_search_output", "additional_tools", "compaction"
+_RESULTS = (
+    *("function_call_output", "custom_tool_call_output", "shell_call_output", "local_shell_call_output"),
+    *("apply_patch_call_output", _FOUND),
+)
 _PREFIXES: Mapping[str, str] = {
     "message": "msg",
     "reasoning": "rs",
@@ -213,58 +253,14 @@ Metadata: TypeAlias = Annotated[
 _LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 _ALLOWED = "allowed_tools"
-_CUSTOM = "custom"
-_OFFERED = ("function", _CUSTOM)
 # Fields that a response has as they were sent.
 _ECHOED = ("max_output_tokens", "max_tool_calls", "previous_response_id", "prompt_cache_key", "safety_identifier")
 _OF_FUNCTIONS = {"description": None, "parameters": None, "strict": None}  # which clients of this type expect
 
 
-class CustomFormat(Body):
-    """The form of a custom tool's input: any text, or one of a grammar."""
-
-    type: StrictStr = "text"
-    syntax: StrictStr = ""
-    definition: StrictStr = ""
-
-
-class ResponsesToolBody(RawBody):
-    """A tool: a function, or a custom one, whose input is a text. Others run on OpenAI's servers and have no effect."""
-
-    type: StrictStr
-    name: StrictStr = ""
-    description: StrictStr | None = None
-    parameters: dict[str, Any] | None = None
-    format: CustomFormat | None = None
-
-    @property
-    def is_offered(self) -> bool:
-        return self.type in _OFFERED
-
-    @property
-    def unused(self) -> str:
-        return "" if self.is_offered else self.type
-
-    def tool(self) -> FunctionToolBody:
-        function: dict[str, Any] = {"name": self.name, "description": self.description, "parameters": self.parameters}
-        if self.type == _CUSTOM:  # the grammar of its input is in the description: the model has to keep it by itself
-            form = self.format
-            grammar = f"The input has this form ({form.syntax}):\n{form.definition}" if form and form.definition else ""
-            description = "\n\n".join(filter(None, (self.description, grammar)))
-            function |= {"description": description, "parameters": CUSTOM_PARAMETERS}
-        return FunctionToolBody.model_validate({"function": function})
-
-
-class NamedTool(Body):
-    type: StrictStr = "function"
-    name: StrictStr = ""
-
-
-class ResponsesToolChoiceBody(RawBody):
+class ResponsesToolChoiceBody(NamedTool, RawBody):
     """The tool to call, or with the type `allowed_tools` those that may be called."""
 
-    type: StrictStr
-    name: StrictStr = ""
     mode: StrictStr = "auto"
     tools: list[NamedTool] | None = None
 
@@ -329,17 +325,24 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
         """Return the chat turn over `items`, all of the conversation, with its pictures and sounds in `media`. Raises
         RequestError for unsupported fields, and for a question with what the model cannot be given."""
         form = self.text.format if self.text else None
-        options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
+        items = self.items() if items is None else items
+        offered = self.offered(items)
+        request = self._request([tool.notice for tool in offered if tool.notice])
         return ChatTurn(
-            messages=self._messages(self.items() if items is None else items, media),
-            request=self.new_request("", None, self.max_output_tokens, conversation=self._conversation(), **options),
+            messages=self._messages(items, media),
+            request=request,
             media=media,
             answer_format=form.json_format() if form else None,
-            tools=tool_options_of([tool.tool() for tool in self._offered()], self._choice(), self.parallel_tool_calls),
+            tools=self._tool_options(offered),
             thinking=asked_thinking(
                 self.reasoning.effort if self.reasoning else None, variables=self.chat_template_kwargs
             ),
         )
+
+    def _request(self, notices: Sequence[str]) -> Request:
+        options = {} if self._n_logprobs() is None else {"n_logprobs": self._n_logprobs()}
+        request = self.new_request("", None, self.max_output_tokens, conversation=self._conversation(), **options)
+        return replace(request, notices=(*request.notices, *notices))
 
     def _n_logprobs(self) -> int | None:
         return None
@@ -357,37 +360,46 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
             return [*messages_of(instructions, media), *messages]
         return [Message("system", instructions), *messages] if instructions else messages
 
-    def _offered(self) -> list[ResponsesToolBody]:
-        """Return the functions, those that `tool_choice` allows if it lists them."""
-        functions = [tool for tool in self.tools or () if tool.is_offered]
+    def offered(self, items: Sequence[InputItem]) -> list[Offered]:
+        """Return the tools that the model is offered after `items`, only those in `tool_choice` if it lists some."""
+        offered = all_offered(self.tools or (), (tool for item in items for tool in item.found_tools()))
         choice = self.tool_choice
         if not isinstance(choice, ResponsesToolChoiceBody) or choice.type != _ALLOWED:
-            return functions
-        names = {tool.name for tool in choice.tools or ()}
-        return [tool for tool in functions if tool.name in names]
+            return offered
+        return [tool for tool in offered if any(named.fits(tool) for named in choice.tools or ())]
 
-    def _choice(self) -> str | ToolChoiceBody | None:
-        """Return the choice in the form of chat completions, which name a function one level deeper."""
-        choice = self.tool_choice
+    def _tool_options(self, offered: Sequence[Offered]) -> ToolOptions:
+        choice, tools = self.tool_choice, [tool.tool for tool in offered]
         if not isinstance(choice, ResponsesToolChoiceBody):
-            return choice
+            return tool_options_of(tools, choice, self.parallel_tool_calls)
         if choice.type == _ALLOWED:
-            return choice.mode
-        function = {"name": choice.name} if choice.type in _OFFERED else None
-        return ToolChoiceBody.model_validate({"type": choice.type, "function": function})
+            return tool_options_of(tools, choice.mode, self.parallel_tool_calls)
+        named = next((tool.tool.name for tool in offered if choice.fits(tool)), choice.name)
+        function = {"name": named} if named else None
+        body = ToolChoiceBody.model_validate({"type": choice.type, "function": function})
+        return tool_options_of(tools, body, self.parallel_tool_calls)
 
 
 class InputTokensBody(_TurnBody):
     """The body of /v1/responses/input_tokens."""
 
 
+class CompactBody(_TurnBody):
+    """The body of /v1/responses/compact."""
+
+
 @dataclass(frozen=True, slots=True)
 class OutputForm:
-    """How a client wants reasoning, as its summary or with a copy to send back, and which tools are custom ones."""
+    """How a client wants reasoning, as its summary or with a copy to send back, and the tools that the model is
+    offered, by the name that it calls."""
 
     has_summary: bool = False
     has_encrypted: bool = False
-    custom_tools: frozenset[str] = frozenset()
+    tools: Mapping[str, Offered] = field(default_factory=dict)
+
+    def tool(self, name: str) -> Offered:
+        """Return the tool that a model calls by `name`."""
+        return self.tools.get(name) or Offered("function_call", Tool(name), name)
 
 
 class ResponsesBody(_TurnBody):
@@ -405,12 +417,12 @@ class ResponsesBody(_TurnBody):
     prompt_cache_retention: StrictStr | None = None
     safety_identifier: StrictStr | None = None
 
-    def output_form(self) -> OutputForm:
+    def output_form(self, items: Sequence[InputItem] = ()) -> OutputForm:
         options = self.reasoning
         return OutputForm(
             has_summary=options is not None and bool(options.summary or options.generate_summary),
             has_encrypted=_ENCRYPTED in (self.include or ()),
-            custom_tools=frozenset(tool.name for tool in self.tools or () if tool.type == _CUSTOM),
+            tools={tool.tool.name: tool for tool in self.offered(items)},
         )
 
     @property

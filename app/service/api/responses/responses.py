@@ -19,18 +19,29 @@ from app.engine.request import FinishReason
 from app.protocol.chat import ToolCallDelta
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
-from app.service.api.responses.requests import Item, OutputForm, custom_input, encode_reasoning
+from app.service.api.responses.requests import Item, OutputForm, encode_reasoning
+from app.service.api.responses.tools import (
+    CALL_KINDS,
+    CallItem,
+    CallKind,
+    ItemStatus,
+    call_fields,
+    custom_input,
+)
 from app.service.generation.generation import Answer, Delta
 from app.service.http.errors import code_of, message_of
 from quantizer.system.errors import UserError
 
-Kind = Literal["reasoning", "message", "function_call", "custom_tool_call"]
-ItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
+Kind = Literal["reasoning", "message"] | CallKind
 _ID_PREFIX: dict[Kind, str] = {
     "reasoning": "rs_",
     "message": "msg_",
     "function_call": "fc_",
     "custom_tool_call": "ctc_",
+    "shell_call": "sh_",
+    "local_shell_call": "lsh_",
+    "apply_patch_call": "apc_",
+    "tool_search_call": "tsc_",
 }
 
 
@@ -72,29 +83,7 @@ class MessageItem(TypedDict):
     content: list[OutputText]
 
 
-class FunctionCallItem(TypedDict):
-    """A tool call; `arguments` are JSON in a text."""
-
-    id: str
-    type: Literal["function_call"]
-    status: ItemStatus
-    call_id: str
-    name: str
-    arguments: str
-
-
-class CustomCallItem(TypedDict):
-    """The call of a custom tool, whose `input` is a text."""
-
-    id: str
-    type: Literal["custom_tool_call"]
-    status: ItemStatus
-    call_id: str
-    name: str
-    input: str
-
-
-AnyItem: TypeAlias = ReasoningItem | MessageItem | FunctionCallItem | CustomCallItem
+AnyItem: TypeAlias = ReasoningItem | MessageItem | CallItem
 AnyPart: TypeAlias = ReasoningText | OutputText
 
 
@@ -116,7 +105,7 @@ class OutputItem:
 
     @property
     def is_call(self) -> bool:
-        return self.kind in ("function_call", "custom_tool_call")
+        return self.kind in CALL_KINDS
 
     @property
     def is_summary(self) -> bool:
@@ -125,9 +114,8 @@ class OutputItem:
     def as_object(self, status: ItemStatus) -> AnyItem:
         if self.is_call:
             called = {"id": self.item_id, "type": self.kind, "status": status, "call_id": self.call.call_id}
-            given = custom_input(self.text) if self.text else ""
-            text = {"arguments": self.text} if self.kind == "function_call" else {"input": given}
-            return cast("AnyItem", {**called, "name": self.call.name, **text})
+            offered = self.form.tool(self.call.name)
+            return cast("AnyItem", {**called, **call_fields(offered, self.text, status)})
         if self.kind == "reasoning":
             return self._reasoning(status)
         texts = [self._output_text()] if self.text else []
@@ -260,6 +248,31 @@ class ResponseObject(WithWarnings):
     user: str | None
 
 
+class CompactedResponse(WithWarnings):
+    """What takes the place of a conversation: the user's messages, and an item with the summary of all."""
+
+    id: str
+    object: Literal["response.compaction"]
+    created_at: NonNegativeInt
+    output: list[Item]
+    usage: ResponseUsage
+
+
+def compacted(
+    request_id: str, kept: Sequence[Item], answer: Answer, warnings: WithWarnings | None = None
+) -> CompactedResponse:
+    """Return the compaction of a conversation whose user's messages are `kept`, and whose summary is `answer`."""
+    summary = {"id": f"cmp_{request_id}", "type": "compaction", "encrypted_content": encode_reasoning(answer.text)}
+    return {
+        "id": f"resp_{request_id}",
+        "object": "response.compaction",
+        "created_at": int(time.time()),
+        "output": [*kept, summary],
+        "usage": _usage(answer.end, answer.n_reasoning_tokens),
+        **(warnings or {}),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class ResponseFormatter:
     """The identity of one response of the model `model_id`, the fields it repeats, and the planner's `warnings`."""
@@ -336,8 +349,7 @@ class ResponseStreamEvents:
             yield from self._add("message", delta.text, delta)
         for call in delta.calls:
             if call.name:
-                is_custom = call.name in self.formatter.form.custom_tools
-                yield from self._begin("custom_tool_call" if is_custom else "function_call", call)
+                yield from self._begin(self.formatter.form.tool(call.name).kind, call)
             if call.arguments:
                 yield from self._add_arguments(call.arguments)
 
@@ -364,8 +376,8 @@ class ResponseStreamEvents:
         yield self._of_text(self._open, "delta", delta=text, **extra)
 
     def _add_arguments(self, text: str) -> Iterator[Event]:
-        """Add to the open call. The input of a custom tool comes at the end: it is a part of these arguments."""
-        if self._open is not None and self._open.kind == "custom_tool_call":
+        """Add to the open call. What is no function's comes at the end: it is a part of these arguments."""
+        if self._open is not None and self._open.is_call and self._open.kind != "function_call":
             self._open = replace(self._open, text=self._open.text + text)
         else:
             yield from self._add("function_call", text)
@@ -386,12 +398,12 @@ class ResponseStreamEvents:
         item, self._open = self._open, None
         self._ended.append(item.as_object(status))
         if item.kind == "function_call":
-            yield self._of_text(item, "done", name=item.call.name, arguments=item.text)
+            yield self._of_text(item, "done", name=item.form.tool(item.call.name).name, arguments=item.text)
         elif item.kind == "custom_tool_call":
             given = custom_input(item.text)
             yield self._of_text(item, "delta", delta=given)
             yield self._of_text(item, "done", input=given)
-        else:
+        elif not item.is_call:
             extra: Event = {"logprobs": chat_logprobs(item.logprobs)} if item.kind == "message" else {}
             yield self._of_text(item, "done", text=item.text, **extra)
             yield self._of_part("done", item)

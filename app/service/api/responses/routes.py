@@ -14,14 +14,15 @@ from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.protocol.errors import RequestError
-from app.service.api.app_state import app_state, model_of, turn_of
+from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
 from app.service.api.fields import Body
 from app.service.api.openai.routes import InputTokens, input_tokens_of
 from app.service.api.responses.exchange import Exchange, ItemList, Page, context_of, list_of, not_found, page_of
-from app.service.api.responses.requests import InputItem, InputTokensBody, Item, Metadata, ResponsesBody
-from app.service.api.responses.responses import UNFINISHED, ResponseObject
+from app.service.api.responses.requests import CompactBody, InputItem, InputTokensBody, Item, Metadata, ResponsesBody
+from app.service.api.responses.responses import UNFINISHED, CompactedResponse, ResponseObject, compacted
 from app.service.api.responses.store import Kind, ResponseStore
 from app.service.api.text_request import with_model_defaults
+from app.service.generation.compaction import compaction_turn, summary_of
 from app.service.http.errors import RefusedError, openai_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
@@ -70,6 +71,24 @@ async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[
     model = await model_of(request, body.model or "")
     turn = await turn_of(state, model, lambda media: body.turn(context.items, media))
     return await input_tokens_of(request, model, turn)
+
+
+@router.post("/v1/responses/compact", refusals=errors(404))
+@router.post("/responses/compact", refusals=errors(404))
+async def compact(request: Request, body: CompactBody) -> JsonResponse[CompactedResponse]:
+    """The conversation in fewer tokens: the user's messages, and a summary of all."""
+    state = app_state(request)
+    context = await context_of(state.responses, body)
+    model = await model_of(request, body.model or "")
+    asked = with_model_defaults(body, model.file)
+    turn = compaction_turn(await turn_of(state, model, lambda media: asked.turn(context.items, media)))
+    kept = [item.for_store(index) for index, item in enumerate(context.items) if item.is_of_user]
+
+    async def summarized() -> CompactedResponse:
+        answer = await summary_of(model, turn)
+        return compacted(turn.request.request_id, kept, answer, planner_warnings(model))
+
+    return await while_connected(request, summarized())
 
 
 @router.get("/v1/responses/{response_id}", refusals=errors(400, 404))

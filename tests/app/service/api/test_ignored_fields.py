@@ -48,9 +48,12 @@ TOLD: list[tuple[type[Body], dict[str, Any], list[str]]] = [
         {
             "input": "x",
             "text": {"verbosity": "low"},
-            "tools": [{"type": "web_search", "external_web_access": True}, {"type": "local_shell"}],
+            "tools": [
+                {"type": "web_search", "external_web_access": True},
+                {"type": "shell", "environment": {"type": "x"}},
+            ],
         },
-        ["text.verbosity", "tools.web_search", "tools.local_shell"],
+        ["text.verbosity", "tools.web_search", "tools.shell"],
     ),
     (
         MessagesBody,
@@ -145,8 +148,8 @@ def test_recorded_requests_of_clients_are_told_nothing(recorded: dict[str, Any])
     assert ignored(BODIES[recorded["path"]], recorded["body"]) == []
 
 
-# The tools that Codex would have OpenAI run or that come in groups; the model is not offered them.
-TOLD_AGENTS = {"codex": ["tools.namespace", "tools.web_search"]}
+# The tools that Codex would have OpenAI run; the model is not offered them.
+TOLD_AGENTS = {"codex": ["tools.web_search"]}
 
 
 @pytest.mark.parametrize("name", ["aider", "claude_code", "codex", "opencode", "qwen_code"])

@@ -99,6 +99,8 @@ ANSWERED: Answered = {
     "POST /fim/completions": FILLED,
     "POST /v1/responses": RESPONSES,
     "POST /responses": RESPONSES,
+    "POST /v1/responses/compact": [{"input": "a"}],
+    "POST /responses/compact": [{"input": "a"}],
     "POST /v1/responses/input_tokens": [{"input": "a"}],
     "POST /responses/input_tokens": [{"input": "a"}],
     "POST /v1/conversations": [{}, {"items": [{"role": "user", "content": "a"}], "metadata": {"a": "b"}}],
