@@ -137,7 +137,7 @@ def test_a_function_and_a_form_can_be_required() -> None:
     chosen = {"tools": [TOOL], "tool_choice": {"type": "function", "name": "get_weather"}}
     assert ResponsesBody.model_validate(ASK | chosen).turn().tools.only == "get_weather"
     form = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}}
-    assert ResponsesBody.model_validate(ASK | {"text": form}).turn().json_format == ANY_OBJECT
+    assert ResponsesBody.model_validate(ASK | {"text": form}).turn().answer_format == ANY_OBJECT
 
 
 def test_templates_receive_the_reasoning_effort() -> None:
