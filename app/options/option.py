@@ -260,7 +260,11 @@ COMMON: Mapping[str, Option] = {
         "system": Option(help="System prompt."),
         "max_tokens": Option(help="Maximum length of the answer in tokens.", kind=Kind.INTEGER, least=1),
         "temperature": Option(
-            help="Temperature; 0 is greedy.", kind=Kind.NUMBER, flags=("--temp",), least=-math.inf, most=math.inf
+            help="Temperature; 0 is greedy, by default the model's own.",
+            kind=Kind.NUMBER,
+            flags=("--temp",),
+            least=-math.inf,
+            most=math.inf,
         ),
         "seed": Option(help="Random seed.", kind=Kind.INTEGER, least=-math.inf, most=math.inf),
         "think": Option(
