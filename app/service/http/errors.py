@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from typing import Any, Literal, NotRequired, Protocol
 
 from typing_extensions import TypedDict
 
@@ -17,12 +17,15 @@ from quantizer.system.errors import EngineError, ErrorInfo, StorageError, UsageE
 
 
 class RefusedError(RequestError):
-    """An HTTP request that is refused, with its status and error code."""
+    """An HTTP request that is refused, with its status and error code, and what Anthropic's SDKs read besides."""
 
-    def __init__(self, status: int, code: str, cause: str, remedy: str = "") -> None:
+    def __init__(
+        self, status: int, code: str, cause: str, remedy: str = "", details: Mapping[str, object] | None = None
+    ) -> None:
         super().__init__(cause, remedy)
         self.status = status
         self.code = code
+        self.anthropic_details = details or {}
 
 
 class ErrorBody(Protocol):
@@ -102,10 +105,11 @@ AnthropicErrorType = Literal[
 
 
 class AnthropicErrorFields(TypedDict):
-    """The type of an error, and its message."""
+    """The type of an error, its message, and what its clients read of some."""
 
     type: AnthropicErrorType
     message: str
+    details: NotRequired[dict[str, Any]]
 
 
 class AnthropicError(TypedDict):
@@ -189,7 +193,10 @@ def anthropic_error(error: UserError, *, hide_paths: bool = True) -> AnthropicEr
     message = message_of(error, hide_paths)
     if isinstance(error, ContextOverflowError):
         message = f"prompt is too long: {error.n_prompt_tokens} tokens > {error.n_ctx} maximum. {error.remedy}"
-    return {"type": "error", "error": {"type": kind, "message": message}}
+    fields: AnthropicErrorFields = {"type": kind, "message": message}
+    if isinstance(error, RefusedError) and error.anthropic_details:
+        fields["details"] = dict(error.anthropic_details)
+    return {"type": "error", "error": fields}
 
 
 def message_of(error: UserError, hide_paths: bool) -> str:

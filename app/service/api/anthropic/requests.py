@@ -14,10 +14,11 @@ from pydantic import Field, StrictStr
 
 from app.common.media_formats import MediaKind
 from app.engine.grammar.json_grammar import JsonFormat
-from app.protocol.chat import Message, Tool, ToolCall
+from app.protocol.chat import Message, ToolCall
 from app.protocol.errors import RequestError
+from app.service.api.anthropic.tools import AnthropicToolBody
 from app.service.api.app_state import RefusedContent
-from app.service.api.fields import Body
+from app.service.api.fields import Body, RawBody
 from app.service.api.messages import (
     TemplateVariablesBody,
     ThinkingOptions,
@@ -27,6 +28,7 @@ from app.service.api.messages import (
 )
 from app.service.api.text_request import SamplingBody
 from app.service.generation.chat import ChatTurn
+from app.service.generation.compaction import summary_message
 from app.service.generation.media import (
     NO_MEDIA,
     ContentText,
@@ -41,7 +43,7 @@ from app.service.generation.message_order import PARAGRAPH_BREAK
 from app.service.tools.parser import NO_TOOLS, ToolOptions
 
 # Thoughts, calls and their results are added by themselves.
-_TYPES_WITHOUT_TEXT = ("thinking", "redacted_thinking", "tool_use", "tool_result")
+_TYPES_WITHOUT_TEXT = ("thinking", "redacted_thinking", "tool_use", "tool_result", "compaction")
 _ENDINGS = {"application/pdf": ".pdf", "text/plain": ".txt"}
 CALL_ID_PREFIX = "toolu_"  # before the ids that templates use
 
@@ -123,6 +125,11 @@ class ContentBlock(Body):
             return _text(source.content, media)
         return source.data if source.type == "text" else ""
 
+    @property
+    def summary(self) -> str:
+        """The text that stands for earlier messages, none of a compaction that failed."""
+        return self.content if self.type == "compaction" and isinstance(self.content, str) else ""
+
     def call(self) -> ToolCall:
         arguments = json.dumps(self.input or {}, ensure_ascii=False)
         return ToolCall(self.id.removeprefix(CALL_ID_PREFIX), self.name, arguments)
@@ -173,23 +180,13 @@ class AnthropicMessage(Body):
         """Return the message; results of calls are messages before it."""
         results = [block.result(media) for block in self.blocks if block.type == "tool_result"]
         calls = tuple(block.call() for block in self.blocks if block.type == "tool_use")
+        summaries = [summary_message(text) for block in self.blocks if (text := block.summary)]
         thoughts = joined_reasoning(block.thinking for block in self.blocks) if self.role == "assistant" else ""
         own = Message(self.role, _text(self.content, media), calls=calls, reasoning=thoughts)
         if calls:
-            return [own]
-        return [*results, own] if own.content or not results else results
-
-
-class AnthropicToolBody(Body):
-    """A tool; those without a schema run on Anthropic's servers and are ignored."""
-
-    name: StrictStr = ""
-    description: StrictStr = ""
-    input_schema: dict[str, Any] | None = None
-
-    @property
-    def unused(self) -> str:
-        return self.name if self.input_schema is None else ""
+            return [*summaries, own]
+        before = [*summaries, *results]
+        return [*before, own] if own.content or not before else before
 
 
 class AnthropicToolChoiceBody(Body):
@@ -217,11 +214,27 @@ class OutputConfigBody(Body):
         return JsonFormat(self.format.schema_)
 
 
-class MessagesBody(SamplingBody, TemplateVariablesBody):
-    """The body of /v1/messages and of /v1/messages/count_tokens."""
+class ThreadBody(Body):
+    """Whether the answer begins a conversation that the service holds, or which answer it goes on from."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: StrictStr = ""
+
+
+class CompactionBody(Body):
+    type: Literal["summarize"] = "summarize"
+    instructions: StrictStr | None = None
+
+
+_CHANGES = ("tool_addition", "tool_removal")  # of the tools, in the middle of a conversation
+
+
+class CountTokensBody(RawBody, SamplingBody, TemplateVariablesBody):
+    """The body of /v1/messages/count_tokens, whose messages are those of a prompt."""
 
     model: StrictStr | None = None
-    messages: Annotated[list[AnthropicMessage], Field(min_length=1)]
+    messages: list[AnthropicMessage]
+    temperature: Annotated[float, Field(ge=0, le=1)] | None = None
     system: StrictStr | list[ContentBlock] | None = None
     max_tokens: int | None = None
     stop_sequences: list[StrictStr] | None = None
@@ -230,6 +243,8 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
     tool_choice: AnthropicToolChoiceBody | None = None
     thinking: ThinkingOptions | None = None
     output_config: OutputConfigBody | None = None
+    thread: ThreadBody | None = None
+    compaction: CompactionBody | None = None
 
     def refuse_unreadable_question(self, media: PromptMedia, refused: RefusedContent) -> None:
         """Raise RequestError for what the user has just sent and the model cannot be given, and put it in `refused`."""
@@ -255,6 +270,7 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
         """Return the chat turn, with its pictures in `media`. Raises RequestError for unsupported fields."""
+        self._check()
         text = self.system or ""
         if not isinstance(text, str):
             text = _text([block for block in text if not block.text.startswith(_BILLING)], media)
@@ -273,6 +289,22 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
             continues=True,
         )
 
+    def _check(self) -> None:
+        """Raise RequestError for what Anthropic's API refuses, and for what would be lost."""
+        if not self.messages:
+            raise RequestError("messages is empty.", "Send at least one message.")
+        called: set[str] = set()
+        for block in (block for message in self.messages for block in message.blocks):
+            if block.type == "tool_use":
+                called.add(block.id)
+            elif block.type == "tool_result" and block.tool_use_id not in called:
+                cause = (
+                    f"A tool_result has the tool_use_id {block.tool_use_id[:80]!r}, which no tool_use before it has."
+                )
+                raise RequestError(cause, "Send the call that it answers before it.")
+            elif block.type in _CHANGES:
+                raise RequestError(f"{block.type} is not supported.", "Send the tools that are in force as tools.")
+
     def stop_strings(self) -> tuple[str, ...]:
         return tuple(text for text in self.stop_sequences or () if text)
 
@@ -280,13 +312,18 @@ class MessagesBody(SamplingBody, TemplateVariablesBody):
         choice = self.tool_choice or AnthropicToolChoiceBody(type="auto")
         if choice.type == "none":
             return NO_TOOLS
-        tools = ((tool, tool.input_schema) for tool in self.tools or ())
         return ToolOptions(
-            tools=tuple(Tool(tool.name, tool.description, schema) for tool, schema in tools if schema is not None),
+            tools=tuple(tool for body in self.tools or () if (tool := body.tool()) is not None),
             must_call=choice.type in ("any", "tool"),
             only=choice.name if choice.type == "tool" else "",
             is_parallel=None if choice.disable_parallel_tool_use is None else not choice.disable_parallel_tool_use,
         )
+
+
+class MessagesBody(CountTokensBody):
+    """The body of /v1/messages. A limit of 0 reads the prompt into the cache and writes nothing."""
+
+    max_tokens: Annotated[int, Field(ge=0)]
 
 
 def _text(content: str | Sequence[ContentBlock] | Mapping[str, Any] | None, media: PromptMedia) -> str:

@@ -13,21 +13,24 @@ from app.engine.messages import Finished
 from app.engine.request import FinishReason
 from app.service.api.anthropic.requests import CALL_ID_PREFIX
 from app.service.api.fields import WithWarnings
+from app.service.api.messages import arguments_so_far
 from app.service.generation.generation import Answer, Delta
 
 Event = dict[str, Any]
-BlockKind = Literal["thinking", "text", "tool_use"]
+BlockKind = Literal["thinking", "text", "tool_use", "compaction"]
 
 # How a block begins, and the type and field of its deltas.
 _EMPTY: dict[BlockKind, Event] = {
     "thinking": {"type": "thinking", "thinking": "", "signature": ""},
     "text": {"type": "text", "text": ""},
     "tool_use": {"type": "tool_use", "input": {}},
+    "compaction": {"type": "compaction", "content": None},
 }
 _DELTAS: dict[BlockKind, tuple[str, str]] = {
     "thinking": ("thinking_delta", "thinking"),
     "text": ("text_delta", "text"),
     "tool_use": ("input_json_delta", "partial_json"),
+    "compaction": ("compaction_delta", "content"),
 }
 
 
@@ -49,8 +52,15 @@ class ToolUseBlock(TypedDict):
     input: dict[str, Any]
 
 
-StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-AnyBlock: TypeAlias = ThinkingBlock | TextBlock | ToolUseBlock
+class CompactionBlock(TypedDict):
+    """A summary that a client sends first, in place of the messages that it stands for."""
+
+    type: Literal["compaction"]
+    content: str
+
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "compaction"]
+AnyBlock: TypeAlias = ThinkingBlock | TextBlock | ToolUseBlock | CompactionBlock
 
 
 class MessageUsage(TypedDict):
@@ -81,16 +91,27 @@ class MessageFormatter:
     model_id: str
     warnings: WithWarnings
 
+    @property
+    def message_id(self) -> str:
+        return f"msg_{self.request_id}"
+
+    def compaction(self, answer: Answer) -> MessageResponse:
+        """Return the message whose only block is the summary in `answer`."""
+        message = self.empty(_usage(answer.end))
+        message["content"] = [{"type": "compaction", "content": answer.text}]
+        message["stop_reason"] = "compaction"
+        return message
+
     def whole(self, answer: Answer) -> MessageResponse:
         message = self.empty(_usage(answer.end))
-        message["content"] = _blocks(answer)
+        message["content"] = blocks(answer)
         message["stop_reason"] = _stop_reason(answer)
         message["stop_sequence"] = answer.end.stopped_by or None
         return message
 
     def empty(self, usage: MessageUsage) -> MessageResponse:
         return {
-            "id": f"msg_{self.request_id}",
+            "id": self.message_id,
             "type": "message",
             "role": "assistant",
             "model": self.model_id,
@@ -125,6 +146,15 @@ class MessageStreamEvents:
             if call.arguments:
                 yield self._delta("tool_use", call.arguments)
 
+    def compaction(self, answer: Answer) -> Iterator[Event]:
+        """Yield all events of a message whose only block is the summary in `answer`."""
+        yield {"type": "message_start", "message": self._formatter.empty({**_usage(answer.end), "output_tokens": 0})}
+        yield from self._add("compaction", answer.text)
+        yield from self._end_block()
+        delta = {"stop_reason": "compaction", "stop_sequence": None}
+        yield {"type": "message_delta", "delta": delta, "usage": _usage(answer.end)}
+        yield {"type": "message_stop"}
+
     def ending(self, answer: Answer) -> Iterator[Event]:
         yield from self._end_block()
         delta = {"stop_reason": _stop_reason(answer), "stop_sequence": answer.end.stopped_by or None}
@@ -152,19 +182,17 @@ class MessageStreamEvents:
         return {"type": "content_block_delta", "index": self._index, "delta": {"type": name, field: text}}
 
 
-def _blocks(answer: Answer) -> list[AnyBlock]:
-    """Return thought, text and calls, without a call that the token limit has cut short."""
-    blocks: list[AnyBlock] = []
+def blocks(answer: Answer) -> list[AnyBlock]:
+    """Return thought, text and calls; one that the token limit has cut has the input that had come, as a stream has."""
+    content: list[AnyBlock] = []
     if answer.reasoning:
-        blocks.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
+        content.append({"type": "thinking", "thinking": answer.reasoning, "signature": ""})
     if answer.text:
-        blocks.append({"type": "text", "text": answer.text})
-    blocks.extend(
-        {"type": "tool_use", "id": f"{CALL_ID_PREFIX}{call.call_id}", "name": call.name, "input": arguments}
-        for call in answer.calls
-        if (arguments := call.arguments_object()) is not None
-    )
-    return blocks
+        content.append({"type": "text", "text": answer.text})
+    for call in answer.calls:
+        given = arguments_so_far(call.arguments)
+        content.append({"type": "tool_use", "id": f"{CALL_ID_PREFIX}{call.call_id}", "name": call.name, "input": given})
+    return content
 
 
 def _stop_reason(answer: Answer) -> StopReason:

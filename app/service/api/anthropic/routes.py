@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
@@ -11,13 +11,22 @@ from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.protocol.errors import ContextOverflowError, RequestError
-from app.service.api.anthropic.requests import MessagesBody
-from app.service.api.anthropic.responses import Event, MessageFormatter, MessageResponse, MessageStreamEvents
-from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
+from app.service.api.anthropic.requests import CountTokensBody, MessagesBody
+from app.service.api.anthropic.responses import (
+    Event,
+    MessageFormatter,
+    MessageResponse,
+    MessageStreamEvents,
+    blocks,
+)
+from app.service.api.anthropic.threads import keep, whole_conversation
+from app.service.api.app_state import RefusedContent, app_state, model_of, planner_warnings, turn_of
 from app.service.api.text_request import with_model_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
+from app.service.generation.compaction import NothingToSummarizeError, compaction_turn, summary_of
+from app.service.generation.generation import Answer
 from app.service.generation.media import PromptMedia
-from app.service.http.errors import anthropic_error
+from app.service.http.errors import RefusedError, anthropic_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 from app.service.models.served_model import ServedModel
@@ -29,11 +38,26 @@ class TokenCount(TypedDict):
     input_tokens: NonNegativeInt
 
 
+@contextmanager
+def remembering_refused(body: MessagesBody, turn: ChatTurn, refused: RefusedContent) -> Iterator[None]:
+    """Remember pictures that the engine cannot read: Claude Code sends them again with each later question."""
+    try:
+        yield
+    except ContextOverflowError:
+        raise
+    except RequestError:
+        if turn.media.markers:
+            body.remember_refused(refused)
+        raise
+
+
 @router.post("", refusals=errors(404))
 async def messages(request: Request, body: MessagesBody) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
     """The next message of a conversation."""
+    state = app_state(request)
+    body = await whole_conversation(state.responses, body)
     model = await model_of(request, body.model or "")
-    state, asked = app_state(request), with_model_defaults(body, model.file)
+    asked = with_model_defaults(body, model.file)
 
     def make(media: PromptMedia) -> ChatTurn:
         asked.leave_out_refused(media, state.refused)
@@ -41,30 +65,24 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
         return asked.turn(media)
 
     turn = await turn_of(state, model, make)
+    if body.compaction is not None:
+        return await _compacted(request, model, body, turn)
 
-    @contextmanager
-    def remembering_refused() -> Iterator[None]:
-        """Remember pictures that the engine cannot read: Claude Code sends them again with each later question."""
-        try:
-            yield
-        except ContextOverflowError:
-            raise
-        except RequestError:
-            if turn.media.markers:
-                asked.remember_refused(state.refused)
-            raise
+    async def kept(formatter: MessageFormatter, answer: Answer) -> None:
+        await keep(state.responses, body, formatter.message_id, blocks(answer))
 
     async def streamed() -> AsyncGenerator[Event, None]:
-        with remembering_refused():
-            async with aclosing(_answered(model, turn)) as events:
+        with remembering_refused(asked, turn, state.refused):
+            async with aclosing(_answered(model, turn, kept)) as events:
                 async for event in events:
                     yield event
 
     async def whole() -> MessageResponse:
-        with remembering_refused():
+        with remembering_refused(asked, turn, state.refused):
             generation = await chat_generation(model, turn)
             (answer,) = await generation.answers(model)
         formatter = MessageFormatter(generation.requests[0].request_id, model.ref.id, planner_warnings(model))
+        await kept(formatter, answer)
         return formatter.whole(answer)
 
     if body.stream:
@@ -73,10 +91,12 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
 
 
 @router.post("/count_tokens", refusals=errors(404))
-async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[TokenCount]:
+async def count_tokens(request: Request, body: CountTokensBody) -> JsonResponse[TokenCount]:
     """The number of tokens that the prompt of a request would have."""
+    state = app_state(request)
+    body = await whole_conversation(state.responses, body)
     model = await model_of(request, body.model or "")
-    turn = await turn_of(app_state(request), model, body.turn)
+    turn = await turn_of(state, model, body.turn)
 
     async def count() -> TokenCount:
         return {"input_tokens": await n_prompt_tokens(model, turn)}
@@ -84,7 +104,37 @@ async def count_tokens(request: Request, body: MessagesBody) -> JsonResponse[Tok
     return await while_connected(request, count())
 
 
-async def _answered(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event, None]:
+async def _compacted(
+    request: Request, model: ServedModel, body: MessagesBody, turn: ChatTurn
+) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
+    assert body.compaction is not None
+    try:
+        asked = compaction_turn(turn, body.compaction.instructions or "")
+    except NothingToSummarizeError as error:
+        code = "compaction_nothing_to_summarize"
+        raise RefusedError(400, code, error.cause, error.remedy, {"error_code": code}) from None
+
+    async def summarized() -> tuple[MessageFormatter, Answer]:
+        answer = await summary_of(model, asked)
+        return MessageFormatter(asked.request.request_id, model.ref.id, planner_warnings(model)), answer
+
+    async def streamed() -> AsyncGenerator[Event, None]:
+        formatter, answer = await summarized()
+        for event in MessageStreamEvents(formatter).compaction(answer):
+            yield event
+
+    async def whole() -> MessageResponse:
+        formatter, answer = await summarized()
+        return formatter.compaction(answer)
+
+    if body.stream:
+        return EventStream(streamed(), anthropic_error, NAMED_EVENTS)
+    return await while_connected(request, whole())
+
+
+async def _answered(
+    model: ServedModel, turn: ChatTurn, kept: Callable[[MessageFormatter, Answer], Awaitable[None]]
+) -> AsyncGenerator[Event, None]:
     generation = await chat_generation(model, turn)
     (sent,) = generation.requests
     n_sent_tokens = await model.n_tokens(sent.prompt, add_special=sent.add_special, media=sent.media)
@@ -92,9 +142,12 @@ async def _answered(model: ServedModel, turn: ChatTurn) -> AsyncGenerator[Event,
     async with aclosing(generation.parts(model)) as parts:
         async for answer, delta in parts:
             if events is None:  # only now the model is loaded and there may be warnings
-                events = MessageStreamEvents(MessageFormatter(sent.request_id, model.ref.id, planner_warnings(model)))
+                formatter = MessageFormatter(sent.request_id, model.ref.id, planner_warnings(model))
+                events = MessageStreamEvents(formatter)
                 yield events.opening(n_sent_tokens)
             for event in events.of_delta(delta) if delta else ():
                 yield event
-            for event in events.ending(answer) if answer.is_finished else ():
-                yield event
+            if answer.is_finished:
+                await kept(formatter, answer)  # before its end, after which a client may go on from it
+                for event in events.ending(answer):
+                    yield event

@@ -83,6 +83,7 @@ _SCHEMA = Schema(
 class Kind(StrEnum):
     RESPONSE = "response"
     CONVERSATION = "conversation"
+    THREAD = "thread"  # of Anthropic's dialect
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,8 @@ ANSWERED: Answered = {
         },
         {"messages": ASKS, "max_tokens": 2, "stop_sequences": ["x"]},
         {"messages": ASKS, "max_tokens": 2, "stream": True},
+        {"messages": ASKS, "max_tokens": 2, "thread": {"type": "create"}},
+        {"messages": ASKS, "max_tokens": 90, "compaction": {"type": "summarize"}},
     ],
     "POST /v1/messages/count_tokens": [{"messages": ASKS, "max_tokens": 1}],
     "POST /api/show": [{"model": "coder"}],

@@ -177,7 +177,7 @@ def test_a_form_of_the_answer_is_json_of_its_schema() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "null"}}}
     form = {"format": {"type": "json_schema", "schema": schema}}
     turn = MessagesBody.model_validate(ASK | {"output_config": form}).turn()
-    assert turn.json_format == JsonFormat(schema)
+    assert turn.answer_format == JsonFormat(schema)
 
 
 @pytest.mark.parametrize(
