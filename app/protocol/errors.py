@@ -31,7 +31,10 @@ class UnfitError(EngineError):
 
 @registered
 class RequestError(UserError):
-    """A request whose parameters or prompt cannot be served."""
+    """A request whose parameters or prompt cannot be served. `param` is the field at fault, as a client of OpenAI's API
+    calls it, where that is known; only the service that refuses a request knows it."""
+
+    param = ""
 
 
 @registered

@@ -44,8 +44,8 @@ _SWITCHING_PROTOCOLS = 101
 @dataclass(slots=True)
 class RequestRecord:
     """The model of a request, and its tokens: those of a prompt with several answers count once for each. `notices` are
-    for the client, `ignored` are the fields of its request that have no effect. `until_end` holds what lasts until the
-    whole answer was sent. `meter` counts the requests of a temporary key, if it came with one."""
+    for the client, `fields` are the names in its body, `ignored` those that have no effect. `until_end` holds what
+    lasts until the whole answer was sent. `meter` counts the requests of a temporary key, if it came with one."""
 
     model_id: str = ""
     engine: EngineClient | None = None
@@ -54,6 +54,7 @@ class RequestRecord:
     started_s: float = field(default_factory=time.monotonic)
     until_end: ExitStack = field(default_factory=ExitStack)
     notices: list[str] = field(default_factory=list)
+    fields: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
     meter: UsageMeter | None = None
 

@@ -44,10 +44,10 @@ class _CommonFields(TypedDict):
 
 
 class OpenAiErrorFields(_CommonFields):
-    """`message` is cause and remedy; `kind` is a class of the error tree."""
+    """`message` is cause and remedy, `param` the field at fault; `kind` is a class of the error tree."""
 
     code: str
-    param: None
+    param: str | None
 
 
 class OpenAiError(TypedDict):
@@ -164,7 +164,8 @@ def code_of(error: UserError) -> str:
 
 
 def openai_error(error: UserError, *, hide_paths: bool = True) -> OpenAiError:
-    return {"error": {"code": code_of(error), "param": None, **_common(error, hide_paths)}}
+    param = error.param if isinstance(error, RequestError) else ""
+    return {"error": {"code": code_of(error), "param": param or None, **_common(error, hide_paths)}}
 
 
 def llamacpp_error(error: UserError, *, hide_paths: bool = True) -> LlamaCppError:

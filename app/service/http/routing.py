@@ -29,6 +29,7 @@ from app import __version__
 from app.protocol.errors import RequestError
 from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError
+from app.service.http.field_faults import invalid_fields, name_field
 from app.service.http.streaming import EventStream, JsonResponse
 
 BODY_TIMEOUT_S = 60.0
@@ -104,7 +105,11 @@ class Route(routing.Route):
             self._body_type = self._body_type or body_type_of(self.called)
             assert self._body_type is not None, "a parameter `body` has a type"
             arguments[_BODY] = await read_body(request, self._body_type)
-        response: Response = await self.called(**arguments)
+        try:
+            response: Response = await self.called(**arguments)
+        except RequestError as error:
+            name_field(error, record_of(request.scope).fields)
+            raise
         return response
 
 
@@ -170,10 +175,11 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         raise RefusedError(400, "disconnected", "The client went away before its request was complete.") from None
     is_small = len(data) <= _PARSED_ON_THE_LOOP_BYTES
     fields = parse_object(data) if is_small else await asyncio.to_thread(parse_object, data)
+    record_of(request.scope).fields = frozenset(fields)
     try:
         body = kind.model_validate(fields)
     except ValidationError as error:
-        raise invalid_fields(error) from None
+        raise invalid_fields(error, fields) from None
     if isinstance(body, TellsIgnored):
         record_of(request.scope).ignored = body.ignored_fields(fields)
     return body
@@ -220,13 +226,6 @@ def _refuse_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     return value if isfinite(value) else _refuse_constant(text)
-
-
-def invalid_fields(error: ValidationError) -> RequestError:
-    """Return the error for the first fault: unions report one for each alternative."""
-    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ".".join(str(part) for part in fault["loc"] if not str(part).startswith(("list[", "function-")))
-    return RequestError(f"{path or 'The request'}: {fault['msg']}.", "Correct that field.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,8 @@ class ToolOptions:
     """The `tools` of a request. With `must_call` the answer must be a call, of the tool `only` if that is given.
 
     `is_parallel` says whether several calls may be made, none of them twice. Where a client does not say (None), they
-    may, as in OpenAI's and Anthropic's APIs, unless one tool is named: "call exactly one specific function" (OpenAI's
-    guide to function calling), which vLLM answers with one call too.
+    may, as in OpenAI's and Anthropic's APIs. One that is named is called once, whatever `is_parallel` says, which some
+    clients always send: "call exactly one specific function" (OpenAI's guide to function calling).
 
     Raises RequestError for an invalid name, too many tools, two of one name, and an unknown `only`.
     """
@@ -72,7 +72,7 @@ class ToolOptions:
     @property
     def may_repeat(self) -> bool:
         """Whether the answer may have more than one call."""
-        return not self.only if self.is_parallel is None else self.is_parallel
+        return not self.only and self.is_parallel is not False
 
 
 NO_TOOLS = ToolOptions()

@@ -27,8 +27,9 @@ from app.service.api.app_state import AppState, app_state
 from app.service.api.fields import Body
 from app.service.http.access_log import RequestRecord, record_of
 from app.service.http.errors import BUG, RefusedError, openai_error
+from app.service.http.field_faults import invalid_fields
 from app.service.http.guard import socket_scopes
-from app.service.http.routing import invalid_fields, parse_object
+from app.service.http.routing import parse_object
 from app.service.http.streaming import compact_json
 from quantizer.system.errors import UserError
 
@@ -297,7 +298,7 @@ def _parsed(kind: type[Any], value: object) -> Any:
     try:
         return kind.model_validate({} if value is None else value)
     except ValidationError as error:
-        raise invalid_fields(error) from None
+        raise invalid_fields(error, value) from None
 
 
 class BadMessageError(RequestError):

@@ -39,7 +39,7 @@ from app.service.api.text_request import with_model_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, prompt_of
 from app.service.generation.generation import Answer, Delta, Generation
 from app.service.generation.progress import prompt_progress, with_progress
-from app.service.http.routing import invalid_fields
+from app.service.http.field_faults import invalid_fields
 from app.service.models.served_model import ServedModel
 
 AnyBody = TypeVar("AnyBody", bound=BaseModel)
@@ -178,7 +178,7 @@ def _body(kind: type[AnyBody], fields: Mapping[str, Any]) -> AnyBody:
     try:
         return kind.model_validate(fields)
     except ValidationError as error:
-        raise invalid_fields(error) from None
+        raise invalid_fields(error, fields) from None
 
 
 def _template(fields: Mapping[str, Any]) -> PromptTemplate | None:

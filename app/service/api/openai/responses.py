@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, Literal, NotRequired, TypeAlias, TypeVar
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
+from app import __version__
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request, TokenLogprob
 from app.protocol.chat import PromptProgress, ToolCall, ToolCallDelta
@@ -29,6 +30,8 @@ from app.service.api.openai.usage import (
 )
 from app.service.generation.generation import Answer, Delta
 
+# What an answer depends on beside the request and the model: by it a client knows whether a seed gives the same again.
+FINGERPRINT = f"localllm-{__version__}"
 Choice = TypeVar("Choice")
 ChunkChoice = TypeVar("ChunkChoice")
 ChatReason: TypeAlias = Literal["stop", "length", "tool_calls"]
@@ -155,6 +158,7 @@ class Completion(WithWarnings, Generic[Choice]):
     object: WholeObject
     created: NonNegativeInt
     model: str
+    system_fingerprint: str
     choices: list[Choice]
     usage: Usage
     timings: Timings
@@ -167,6 +171,7 @@ class Chunk(WithWarnings, Generic[Choice]):
     object: ChunkObject
     created: NonNegativeInt
     model: str
+    system_fingerprint: str
     choices: list[Choice]
     usage: NotRequired[Usage]
     timings: NotRequired[Timings | TimingsSoFar]
@@ -228,6 +233,7 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
             "object": self.whole_object,
             "created": self.created_s,
             "model": self.model_id,
+            "system_fingerprint": FINGERPRINT,
             "choices": [self._choice(answer) for answer in answers],
             "usage": usage_of(total, _n_reasoning_tokens(answers)),
             "timings": timings_of(total),
@@ -249,6 +255,7 @@ class CompletionFormatter(ABC, Generic[Choice, ChunkChoice]):
             "object": self.chunk_object,
             "created": self.created_s,
             "model": self.model_id,
+            "system_fingerprint": FINGERPRINT,
             "choices": choices,
         }
 

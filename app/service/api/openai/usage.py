@@ -93,7 +93,7 @@ def _token(piece: bytes, logprob: float) -> TokenLogprob:
 
 def text_logprobs(entries: Sequence[request.TokenLogprob]) -> TextLogprobs:
     return {
-        "tokens": [_text(entry.piece) for entry in entries],
+        "tokens": [_key(entry.piece) for entry in entries],
         "token_logprobs": [entry.logprob for entry in entries],
         "top_logprobs": [None if entry.logprob is None else _alternatives(entry) for entry in entries],
         "text_offset": [entry.offset for entry in entries],
@@ -101,10 +101,23 @@ def text_logprobs(entries: Sequence[request.TokenLogprob]) -> TextLogprobs:
 
 
 def _alternatives(entry: request.TokenLogprob) -> dict[str, float]:
+    """Return the likeliest tokens, best first, and the chosen one, which may be none of them: "there may be up to
+    logprobs + 1 elements" (OpenAI's reference of /v1/completions)."""
     alternatives: dict[str, float] = {}
-    for _, piece, logprob in entry.top:  # best first; parts of characters read the same
-        alternatives.setdefault(_text(piece), logprob)
+    for _, piece, logprob in entry.top:
+        alternatives.setdefault(_key(piece), logprob)
+    if entry.logprob is not None and all(token != entry.token for token, _, _ in entry.top):
+        alternatives.setdefault(_key(entry.piece), entry.logprob)
     return alternatives
+
+
+def _key(piece: bytes) -> str:
+    """Return a token as text; one that is only a part of a character by its bytes, as OpenAI writes it: another part
+    would read the same."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
 
 
 def _text(piece: bytes) -> str:

@@ -59,8 +59,8 @@ def test_an_option_that_is_switched_off_does_nothing() -> None:
 
 def test_a_schema_a_grammar_and_tools_reach_the_engine() -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    assert _body(structured={"type": "json", "jsonSchema": schema}).turn().json_format is not None
-    assert _body(structured={"type": "json"}).turn().json_format is not None
+    assert _body(structured={"type": "json", "jsonSchema": schema}).turn().answer_format is not None
+    assert _body(structured={"type": "json"}).turn().answer_format is not None
     assert (
         _body(structured={"type": "gbnf", "gbnfGrammar": 'root ::= "x"'}).request().sampling.grammar == 'root ::= "x"'
     )

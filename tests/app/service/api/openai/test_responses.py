@@ -6,8 +6,9 @@ import pytest
 
 from app.common.answer_text import ReasoningTags
 from app.engine.messages import Finished, Output
-from app.engine.request import FinishReason, Request, Timings, Usage
+from app.engine.request import FinishReason, Request, Timings, TokenLogprob, Usage
 from app.service.api.openai.responses import ChatFormatter
+from app.service.api.openai.usage import text_logprobs
 from app.service.generation.generation import Answer, answer_parser
 
 TAGS = ReasoningTags("<think>", "</think>")
@@ -63,3 +64,15 @@ def test_usage_of_several_answers_counts_the_prompt_once_as_the_first_computed_i
         "prompt_tokens_details": {"cached_tokens": 2},
     }
     assert whole["timings"]["predicted_ms"] == 2000.0
+
+
+@pytest.mark.parametrize("n_top", [0, 1, 2, 3])
+def test_alternatives_have_the_chosen_token_and_tell_parts_of_characters_apart(n_top: int) -> None:
+    """Parts of 東 and of 京 both read as U+FFFD; OpenAI writes them by their bytes."""
+    top = ((1, b"\xe6\x9d", -0.5), (2, b"\xe4\xba", -1.0), (3, b" a", -2.0))[:n_top]
+    (alternatives,) = text_logprobs([TokenLogprob(b"\xe6\xb1", -3.0, top, 0, 4)])["top_logprobs"]
+    expected = {"bytes:\\xe6\\x9d": -0.5, "bytes:\\xe4\\xba": -1.0, " a": -2.0}
+    assert alternatives == dict(list(expected.items())[:n_top]) | {"bytes:\\xe6\\xb1": -3.0}
+    (chosen_is_likely,) = text_logprobs([TokenLogprob(b"\xe6\x9d", -0.5, top, 0, 1)])["top_logprobs"]
+    assert chosen_is_likely is not None
+    assert len(chosen_is_likely) == max(1, n_top)
