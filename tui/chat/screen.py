@@ -133,7 +133,7 @@ class ChatScreen(CommandScreen):
     def on_mount(self) -> None:
         self.prompt.focus()
         # held, not queried: an answer that ends while the app does finds the transcript removed
-        self._session.attach(partial(self._draw, self.transcript), self._chat_changed)
+        self._session.attach(partial(self._draw, self.transcript), self._chat_changed, self._chat_gone)
         self._session.watch(self._answers_changed)
         self._show_status()
         self.watch(self.app, "app_focus", self._catch_up, init=False)
@@ -234,6 +234,10 @@ class ChatScreen(CommandScreen):
         for composer in self.query(Composer):
             composer.has_waiting = bool(chat.queue)
         self._drafts.write(chat.draft)
+
+    def _chat_gone(self) -> None:
+        """Show a new chat in place of one that was deleted."""
+        self._view.run(self.new_chat, "reopen")
 
     def _show_status(self) -> None:
         for line in self.query(StatusLine):  # none is left while the app closes

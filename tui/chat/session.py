@@ -43,6 +43,7 @@ class ChatSession:
         self._repository = repository
         self._clock = clock
         self._on_change = on_change
+        self._on_gone: Callable[[], None] = lambda: None
         self._tools = tools
         self._compaction = compaction
         self._callbacks: list[Callable[[Sequence[OpenChat]], None]] = []
@@ -50,6 +51,7 @@ class ChatSession:
         self._asking: tuple[OpenChat, ...] = ()  # as `on_change` knows it
         self._view: Draw | None = None
         self._hidden: list[OpenChat] = []  # with news that are not shown yet
+        self.unseen: frozenset[int] = frozenset()  # stored chats that were answered while another one was shown
         self._remembered_model = ""  # that of the shown chat, until it is loaded or replaced
         self._former_model = ""  # the one in use before that chat was opened
         self.chat = self._opened(OpenedChat(repository.new(), Conversation()))
@@ -83,10 +85,13 @@ class ChatSession:
         """The chats that are not shown and wait for the person to decide about a call."""
         return tuple(chat for chat in self._hidden if chat.approvals.questions)
 
-    def attach(self, view: Draw, on_change: Callable[[], None] | None = None) -> None:
-        """Draw the events of the shown chat by `view` from now on."""
+    def attach(
+        self, view: Draw, on_change: Callable[[], None] | None = None, on_gone: Callable[[], None] | None = None
+    ) -> None:
+        """Draw the events of the shown chat by `view` from now on, and call `on_gone` when it was deleted."""
         self._view = self.chat.view = view
         self._on_change = on_change or self._on_change
+        self._on_gone = on_gone or self._on_gone
 
     def watch(self, callback: Callable[[Sequence[OpenChat]], None]) -> None:
         """Call `callback` when `activities` change, with the chats that were answered just now while another one was
@@ -123,6 +128,12 @@ class ChatSession:
         for chat in self._all():
             if chat.stored.id == chat_id:
                 await chat.stop()
+
+    def leave(self, chat_id: int) -> None:
+        """Note that a stored chat was deleted: it is not shown any longer."""
+        self.unseen -= {chat_id}
+        if self.chat.stored.id == chat_id:
+            self._on_gone()
 
     async def close(self) -> None:
         """Stop every answer and keep its text; then stop the tools."""
@@ -179,6 +190,7 @@ class ChatSession:
         former.pinned_model = self.connection.state.model
         self._hidden = [each for each in (*self._hidden, former) if each is not chat and each.has_news]
         self.chat = chat
+        self.unseen -= {chat.stored.id or 0}
         chat.view = self._view
         self._on_change()
 
@@ -194,5 +206,6 @@ class ChatSession:
         if answering != self._answering:
             ended = [each for each in self._answering if each not in (*answering, self.chat)]
             self._answering = answering
+            self.unseen |= {each.stored.id for each in ended if each.stored.id is not None}
             for callback in self._callbacks:
                 callback(ended)

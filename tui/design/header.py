@@ -70,7 +70,7 @@ class ScreenHeader(Widget):
     def show_facts(self, facts: str | Content) -> None:
         """Show `facts`, one printable line, instead of the model."""
         content = Content.styled(facts, "$text-muted") if isinstance(facts, str) else facts
-        if content != self._facts:
+        if content != self._facts or self._state is not None:
             self._facts, self._state = content, None
             self.refresh()
 

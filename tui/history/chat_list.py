@@ -1,4 +1,4 @@
-"""The list of chats, loaded in pages as the user scrolls, and the search field and filters that narrow it."""
+"""The list of chats below headings of days, loaded in pages as the user scrolls, and what narrows it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
-from rich.table import Table
+from rich.cells import set_cell_size
 from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal
+from textual.content import Content
 from textual.css.styles import RulesMap
 from textual.message import Message
 from textual.strip import Strip
 from textual.style import Style
-from textual.visual import RenderOptions, RichVisual, Visual
-from textual.widget import Widget
+from textual.visual import RenderOptions, Visual
 from textual.widgets import Input, OptionList, Select
 from textual.widgets.option_list import Option
 
@@ -30,22 +30,29 @@ from app.chat.store.chat_store import ChatStore, StoreThread
 from app.chat.store.search import ChatFilter, Snippet
 from app.chat.store.tables import PAGE_SIZE
 from app.common.terminal import printable, printable_line
+from tui.design.search_box import SearchBox
+from tui.design.words import counted, day_heading, model_label, relative_time
 
 # What the choice of ages offers, in days; 1 is today.
 AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "Last 365 days"}
 
 _MODEL_CELLS = 18
-_MATCH = "bold underline"
-_MOMENT_CELLS = len("2026-01-01 12:00")
+_MOMENT_CELLS = len("12 Nov 2026")
+_COUNT_CELLS = len("1,000 messages")
+_LEAST_TITLE_CELLS = 24  # below this the model gives way, then the number of messages
+_MATCH = "bold $text-accent"
 _MOST_AT_ONCE = 1000
 _ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
+SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """A chat in the list, what it does ("answering", "asking") and, in a search, the position of the match."""
+    """A chat in the list with the number of its messages, what it does ("answering", "asking") and, in a search, the
+    position of the match."""
 
     chat: Chat
+    n_messages: int = 0
     message_id: int | None = None
     snippet: Snippet | None = None
     activity: str = ""
@@ -53,6 +60,10 @@ class HistoryRow:
     @property
     def found_in_message(self) -> Snippet | None:
         return self.snippet if self.message_id is not None else None
+
+    @property
+    def updated(self) -> datetime:
+        return datetime.fromtimestamp(self.chat.updated_ms / 1000, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +102,13 @@ def query_rows(
     narrowed = chat_query.filter(now)
     if chat_query.is_search:
         hits = store.search.find(chat_query.typed, narrowed, limit=len(shown) + n_rows, is_wanted=is_wanted)
-        return [HistoryRow(hit.chat, hit.message_id, hit.snippet) for hit in hits[len(shown) :]]
+        hits = hits[len(shown) :]
+        counts = store.chats.message_counts([hit.chat.id for hit in hits])
+        return [HistoryRow(hit.chat, counts.get(hit.chat.id, 0), hit.message_id, hit.snippet) for hit in hits]
     after = shown[-1].chat if shown else None
     chats = store.chats.page(after=after, archived=chat_query.is_archived, chat_filter=narrowed, limit=n_rows)
-    return [HistoryRow(chat) for chat in chats]
+    counts = store.chats.message_counts([chat.id for chat in chats])
+    return [HistoryRow(chat, counts.get(chat.id, 0)) for chat in chats]
 
 
 async def fetch_rows(
@@ -111,32 +125,6 @@ async def fetch_rows(
         is_over.set()
 
 
-class SearchInput(Input):
-    """The search field. Down and Enter go to the list, Escape clears it first."""
-
-    KEYS: ClassVar[tuple[Binding, ...]] = (
-        Binding("down", "leave", "To the list", id="search-list", tooltip="Go to the search results"),
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        *KEYS,
-        Binding("escape", "give_up", "Clear", id="search-clear", tooltip="Empty the search and go to the list"),
-    ]
-
-    @dataclass
-    class Left(Message):
-        """The user goes to the list."""
-
-    def __init__(self) -> None:
-        super().__init__(placeholder="Search every chat (/)", compact=True, select_on_focus=False)
-
-    def action_leave(self) -> None:
-        self.post_message(self.Left())
-
-    def action_give_up(self) -> None:
-        self.value = ""
-        self.post_message(self.Left())
-
-
 class ChatFilters(Container):
     """Posts Changed when any part of the query changes."""
 
@@ -145,15 +133,15 @@ class ChatFilters(Container):
         """The query changed."""
 
     def compose(self) -> ComposeResult:
-        yield SearchInput()
+        yield SearchBox("search every chat")
         with Horizontal():
             yield Select[str]([], prompt="All models", compact=True, id="model")
             yield Select([(text, n_days) for n_days, text in AGES.items()], allow_blank=False, compact=True, id="age")
             yield Select([("Active", False), ("Archived", True)], allow_blank=False, compact=True, id="archived")
 
     @property
-    def search(self) -> SearchInput:
-        return self.query_one(SearchInput)
+    def search(self) -> SearchBox:
+        return self.query_one(SearchBox)
 
     @property
     def chat_query(self) -> ChatQuery:
@@ -192,47 +180,94 @@ class ChatFilters(Container):
 class ChatRowVisual(Visual):
     """One row, drawn only in view: Textual asks every row for its height and would draw all of them for it."""
 
-    def __init__(self, widget: Widget, row: HistoryRow) -> None:
-        self._widget = widget
-        self._row = row
+    def __init__(self, chat_list: ChatList, row: HistoryRow) -> None:
+        self._list = chat_list
+        self.row = row
 
-    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
-        return RichVisual(self._widget, row_text(self._row)).render_strips(width, height, style, options)
+    def render_strips(
+        self,
+        width: int,
+        height: int | None,  # noqa: ARG002
+        style: Style,
+        options: RenderOptions,
+    ) -> list[Strip]:
+        lines = self._list.draw_row(self.row, width)
+        return [strip for line in lines for strip in line.render_strips(width, 1, style, options)]
 
     def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:  # noqa: ARG002
         return container_width
 
     def get_height(self, rules: RulesMap, width: int) -> int:  # noqa: ARG002
-        return 1 if self._row.found_in_message is None else 2
+        return 1 if self.row.found_in_message is None else 2
 
 
-def row_text(row: HistoryRow) -> Table:
-    grid = Table.grid(padding=(0, 1), expand=True)
-    grid.add_column(width=1)
-    grid.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    grid.add_column(no_wrap=True, overflow="ellipsis", max_width=_MODEL_CELLS, justify="right")
-    grid.add_column(no_wrap=True)
-    chat, found = row.chat, row.found_in_message
-    in_title = row.snippet if found is None else None
-    title = _marked(in_title) if in_title else Text(printable_line(chat.title) or "(untitled)")
-    title.append(" [archived]" if chat.is_archived else "", "dim")
-    model = Text(printable_line(chat.model), "dim")
+class HeadingVisual(Visual):
+    """The heading of a group of chats, below an empty row unless it `is_first`."""
+
+    def __init__(self, text: str, *, is_first: bool) -> None:
+        self._lines = [Content.styled(f" {text}", "bold $text-muted")]
+        if not is_first:
+            self._lines.insert(0, Content(""))
+
+    def render_strips(
+        self,
+        width: int,
+        height: int | None,  # noqa: ARG002
+        style: Style,
+        options: RenderOptions,
+    ) -> list[Strip]:
+        return [strip for line in self._lines for strip in line.render_strips(width, 1, style, options)]
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:  # noqa: ARG002
+        return container_width
+
+    def get_height(self, rules: RulesMap, width: int) -> int:  # noqa: ARG002
+        return len(self._lines)
+
+
+def in_columns(left: Content, right: Content, width: int) -> Content:
+    """Return `left`, cut where it must, and `right` at the end of a line of `width` cells."""
+    n_left = max(width - right.cell_length, 0)
+    left = left.truncate(n_left, ellipsis=True)
+    return left + Content(" " * (n_left - left.cell_length)) + right
+
+
+def title_of(row: HistoryRow) -> Content:
+    """Return the title of a chat, with the matches of a search in it."""
+    in_title = row.snippet if row.found_in_message is None else None
+    return _marked(in_title) if in_title else Content(printable_line(row.chat.title) or "(untitled)")
+
+
+def row_lines(row: HistoryRow, width: int, now: datetime, *, shows_model: bool) -> list[Content]:
+    """Return a chat in one line, in two if a search found it by one of its messages."""
+    chat = row.chat
+    moment = Content.styled(relative_time(row.updated, now).rjust(_MOMENT_CELLS), "$text-muted")
     if row.activity:
-        moment = Text(f"● {row.activity}".rjust(_MOMENT_CELLS), "bold")
-    else:
-        moment = Text(f"{datetime.fromtimestamp(chat.updated_ms / 1000, UTC).astimezone():%Y-%m-%d %H:%M}", "dim")
-    grid.add_row(Text("◆" if chat.is_pinned else ""), title, model, moment)
-    if found is not None:
-        grid.add_row(Text(""), _marked(found), Text(""), Text(""))
-    return grid
+        color = "$text-warning" if row.activity == "asking" else "$text-accent"
+        moment = Content.styled(f"● {row.activity}".rjust(_MOMENT_CELLS), color)
+    right = Content.assemble("  ", moment, " ")
+    count = Content.styled(counted(row.n_messages, "message").rjust(_COUNT_CELLS), "$text-muted")
+    if width - right.cell_length - count.cell_length >= _LEAST_TITLE_CELLS:
+        right = count + right
+    name = model_label(printable_line(chat.model), _MODEL_CELLS) if shows_model else ""
+    if shows_model and width - right.cell_length - _MODEL_CELLS >= _LEAST_TITLE_CELLS:
+        right = Content.styled(set_cell_size(name, _MODEL_CELLS), "$text-muted") + right
+    sign = Content.styled("◆ " if chat.is_pinned else "  ", "$text-accent")
+    title = Content.assemble(sign, title_of(row), (" [archived]" if chat.is_archived else "", "$text-muted"), "  ")
+    lines = [in_columns(title, right, width)]
+    if row.found_in_message is not None:
+        found = Content.assemble(("    “", "$text-muted"), _marked(row.found_in_message), ("”", "$text-muted"))
+        lines.append(found.truncate(width, ellipsis=True))
+    return lines
 
 
-def _marked(snippet: Snippet) -> Text:
-    text, end = Text(), 0
+def _marked(snippet: Snippet) -> Content:
+    parts: list[Content | tuple[str, str] | str] = []
+    end = 0
     for begin, after in snippet.matches:
-        text.append(_one_line(snippet.text[end:begin])).append(_one_line(snippet.text[begin:after]), _MATCH)
+        parts += [_one_line(snippet.text[end:begin]), (_one_line(snippet.text[begin:after]), _MATCH)]
         end = after
-    return text.append(_one_line(snippet.text[end:]))
+    return Content.assemble(*parts, _one_line(snippet.text[end:]))
 
 
 def _one_line(piece: str) -> str:
@@ -240,7 +275,8 @@ def _one_line(piece: str) -> str:
 
 
 class ChatList(OptionList):
-    """Rows in the given order. Posts RowsNeeded once per page if more rows are needed."""
+    """Rows in the given order, below headings of days unless they are of a search. Posts RowsNeeded once per page if
+    more rows are needed. Rows are counted without the headings, which are options too."""
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("enter", "select", "Open", id="chats-open", tooltip="Open the chat"),
@@ -255,13 +291,30 @@ class ChatList(OptionList):
         super().__init__(markup=False)
         self.rows: list[HistoryRow] = []
         self.is_complete = True  # every stored row is loaded
+        self.shows_model = False  # not where it is the same everywhere
         self._known: set[int] = set()
         self._goal: float | None = None  # the row to go to that is not loaded yet
         self._has_requested = False
+        self._now = datetime.now().astimezone()
+        self._heading = ""  # above the last row
+        self._options_of_rows: list[int] = []
+        self._rows_of_options: dict[int, int] = {}
+
+    @property
+    def row_index(self) -> int | None:
+        """The highlighted row."""
+        return None if self.highlighted is None else self._rows_of_options.get(self.highlighted)
+
+    @row_index.setter
+    def row_index(self, index: int) -> None:
+        self.highlighted = self._options_of_rows[index]
 
     @property
     def row(self) -> HistoryRow | None:
-        return self.rows[self.highlighted] if self.highlighted is not None else None
+        return None if self.row_index is None else self.rows[self.row_index]
+
+    def row_of_option(self, index: int) -> HistoryRow:
+        return self.rows[self._rows_of_options[index]]
 
     @property
     def n_wanted(self) -> int:
@@ -270,26 +323,46 @@ class ChatList(OptionList):
             return _ALL_AT_ONCE
         return min(max(len(self.rows), PAGE_SIZE), _MOST_AT_ONCE)
 
+    def draw_row(self, row: HistoryRow, width: int) -> list[Content]:
+        return row_lines(row, width, self._now, shows_model=self.shows_model)
+
     def show(self, rows: Sequence[HistoryRow], *, is_complete: bool, is_new_query: bool) -> None:
         """Replace the rows. The highlight stays on its chat or, if that is missing, on its position; for an
         `is_new_query` list, on the first row."""
-        chat_id, index = (self.row.chat.id if self.row else None), 0 if is_new_query else self.highlighted or 0
+        chat_id, index = (self.row.chat.id if self.row else None), 0 if is_new_query else self.row_index or 0
         self.clear_options()
         self.rows = []
         self._known.clear()
+        self._options_of_rows.clear()
+        self._rows_of_options.clear()
+        self._heading = ""
         self._goal = None
+        self._now = datetime.now().astimezone()
         self.add(rows, is_complete=is_complete)
         positions = {row.chat.id: position for position, row in enumerate(self.rows)}
         if rows:
-            self.highlighted = positions.get(chat_id or 0, min(index, len(self.rows) - 1))
+            self.row_index = positions.get(chat_id or 0, min(index, len(self.rows) - 1))
 
     def add(self, rows: Sequence[HistoryRow], *, is_complete: bool) -> None:
         """Append rows, and continue towards a row that was not loaded yet."""
         new = [row for row in rows if row.chat.id not in self._known]  # another window may have moved a chat
         self._known.update(row.chat.id for row in new)
-        self.rows += new
         self.is_complete = is_complete
-        self.add_options([Option(ChatRowVisual(self, row)) for row in new])
+        options: list[Option] = []
+        n_before = self.option_count
+        for index, row in enumerate(new, start=len(self.rows)):
+            heading = "Pinned" if row.chat.is_pinned else day_heading(row.updated, self._now)
+            if row.snippet is None and heading != self._heading:
+                options.append(Option(HeadingVisual(heading, is_first=not self._heading), disabled=True))
+                self._heading = heading
+            self._options_of_rows.append(n_before + len(options))
+            self._rows_of_options[n_before + len(options)] = index
+            options.append(Option(ChatRowVisual(self, row)))
+        self.rows += new
+        if (shows_model := len({row.chat.model for row in self.rows}) > 1) != self.shows_model:
+            self.shows_model = shows_model
+            self._clear_caches()
+        self.add_options(options)
         self._has_requested = False
         if self._goal is not None and self.rows:
             self._go_towards(self._goal)
@@ -301,10 +374,10 @@ class ChatList(OptionList):
     def action_page_down(self) -> None:
         before = self._position
         super().action_page_down()  # type: ignore[no-untyped-call]
-        if not self.is_complete and self.highlighted == len(self.rows) - 1:
+        if not self.is_complete and self.row_index == len(self.rows) - 1:
             # As many rows as a page has now: some have two lines.
             n_rows = max(1, self.size.height * len(self.rows) // max(1, self.virtual_size.height))
-            self._go_towards(max(before + n_rows, self.highlighted))
+            self._go_towards(max(before + n_rows, self.row_index))
 
     def action_cursor_down(self) -> None:
         """Go down a row, and from the last one of all to the first."""
@@ -314,15 +387,17 @@ class ChatList(OptionList):
             self._go_towards(self._position + 1)
 
     def action_cursor_up(self) -> None:
-        if self.highlighted == 0:
+        if self.row_index == 0:
             self.action_last()
         else:
             super().action_cursor_up()
 
     def watch_highlighted(self, highlighted: int | None) -> None:
         super().watch_highlighted(highlighted)
-        if highlighted is not None and highlighted != len(self.rows) - 1:
+        if highlighted is not None and self.row_index != len(self.rows) - 1:
             self._goal = None  # the user moved elsewhere
+        if self.row_index == 0:
+            self.scroll_to(y=0, animate=False)  # its heading too
         self._request_rows()
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
@@ -332,19 +407,21 @@ class ChatList(OptionList):
 
     @property
     def _position(self) -> float:
-        return self._goal if self._goal is not None else self.highlighted or 0
+        return self._goal if self._goal is not None else self.row_index or 0
 
     def _go_towards(self, goal: float) -> None:
         """Highlight row `goal`, or the last loaded one until it is loaded."""
         is_loaded = self.is_complete or goal < len(self.rows)
-        self.highlighted = int(min(goal, len(self.rows) - 1))
+        if not self.rows:
+            return
+        self.row_index = int(min(goal, len(self.rows) - 1))
         self._goal = None if is_loaded else goal
         self._request_rows()
 
     def _request_rows(self) -> None:
         n_visible = self.size.height  # 0 before the first layout
         is_near_end = n_visible > 0 and (
-            (self.highlighted is not None and self.highlighted >= len(self.rows) - n_visible)
+            (self.row_index is not None and self.row_index >= len(self.rows) - n_visible)
             or self.scroll_y >= self.max_scroll_y - n_visible
         )
         needs_rows = not self.is_complete and (self._goal is not None or is_near_end)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from textual import on, work
@@ -13,18 +12,19 @@ from textual.widget import Widget
 from textual.widgets import Input, OptionList, Static
 
 from app.chat.conversation import Chat
-from app.chat.files import ImportResult, export_of, export_to, import_file
-from app.chat.repository import delete_prefixes
+from app.chat.files import ImportResult, import_file
 from app.chat.session import OpenChat
 from app.chat.store.chat_store import ChatStore, StoreThread
 from app.chat.store.tables import PAGE_SIZE
-from app.common.event_log import log_event
-from app.common.terminal import printable_line
-from quantizer.system.errors import StorageError, UserError
+from app.common.terminal import printable
+from quantizer.system.errors import UserError
 from tui.commands import Command, CommandTable, list_command
-from tui.connection import localllm_service
 from tui.context import AppContext, BaseApp
-from tui.history.chat_list import ChatFilters, ChatList, ChatQuery, HistoryRow, SearchInput, fetch_rows
+from tui.design.header import ScreenHeader
+from tui.design.search_box import SearchBox
+from tui.design.words import counted
+from tui.history.chat_list import ChatFilters, ChatList, HistoryRow, fetch_rows
+from tui.history.stored_chats import StoredChats, path_of, quoted
 from tui.widgets.dialogs import InputDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
@@ -46,25 +46,30 @@ HISTORY_COMMANDS = CommandTable(
 )  # fmt: skip
 
 
+_OF_A_ROW = frozenset(("chats-rename", "chats-pin", "chats-archive", "chats-delete", "chats-duplicate", "chats-export"))
+_NO_CHATS = "No chats yet: every chat you start is saved here. Esc goes back to the chat."
+_NO_MATCH = "No chat matches. Esc in the search row clears it; the menus beside it may leave chats out."
+
+
 class HistoryScreen(FeatureScreen):
     """All stored chats."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "history.tcss"]
     FEATURE = "chats"
     TABLE = HISTORY_COMMANDS
-    KEYS = (*ChatList.KEYS, *SearchInput.KEYS)
+    KEYS = (*ChatList.KEYS, *SearchBox.KEYS)
     BINDINGS = HISTORY_COMMANDS.bindings()
 
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
         self._thread = StoreThread(app_context.settings.data_dir)
-        self._deleted: list[Chat] = []
+        self._stored = StoredChats(self, self._thread, self._changed)
         self._was_left = False
 
     def body(self) -> Iterable[Widget]:
         yield ChatFilters()
+        yield Static("Reading the chats…", markup=False, id="instead")
         yield ChatList()
-        yield Static("", markup=False, id="count")
 
     def on_mount(self) -> None:
         self.chat_list.focus()
@@ -91,8 +96,20 @@ class HistoryScreen(FeatureScreen):
         return self.query_one(ChatFilters)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        is_typing = isinstance(self.focused, Input)
-        return not (is_typing and action == "command" and self.TABLE.find(str(parameters[0])))
+        """Leave letters to the search, and show keys as dead that have nothing to act on."""
+        if action != "command" or not self.TABLE.find(str(parameters[0])):
+            return True
+        if isinstance(self.focused, Input):
+            return False
+        is_dead = parameters[0] in _OF_A_ROW and not (self.is_mounted and self.chat_list.row)
+        return None if is_dead or (parameters[0] == "chats-undo" and not self._stored.deleted) else True
+
+    def show_facts(self, header: ScreenHeader) -> None:
+        if self.chat_list.rows:
+            more = "" if self.chat_list.is_complete else " shown, more below"
+            header.show_facts(f"{counted(len(self.chat_list.rows), 'chat')}{more}")
+        else:
+            super().show_facts(header)
 
     # Reading the list
 
@@ -107,13 +124,16 @@ class HistoryScreen(FeatureScreen):
         # One more row shows whether the list is still complete.
         n_shown = len(self.chat_list.rows) + self.chat_list.is_complete
         n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, n_shown)
-        with self.warn_on_error():
+        try:
             models = await self._thread.do(lambda store: store.chats.models())
             rows = self._marked(await fetch_rows(self._thread, chat_query, n_rows))
-            if self.query("#count"):  # nothing is left while the app closes
-                self.filters.offer(models)
-                self.chat_list.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
-                self._show_count(chat_query)
+        except UserError as error:
+            self._show_instead(f"The chats cannot be read. {printable(str(error))} F5 tries again.")
+            return
+        if self.query(ChatList):  # nothing is left while the app closes
+            self.filters.offer(models)
+            self.chat_list.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
+            self._show_instead("" if rows else _NO_MATCH if chat_query.is_narrowed else _NO_CHATS)
 
     @on(ChatList.RowsNeeded)
     @work(group="read", exclusive=True)
@@ -121,9 +141,13 @@ class HistoryScreen(FeatureScreen):
         chat_query, n_rows = self.filters.chat_query, self.chat_list.n_wanted
         with self.warn_on_error():
             rows = self._marked(await fetch_rows(self._thread, chat_query, n_rows, tuple(self.chat_list.rows)))
-            if self.query("#count"):
+            if self.query(ChatList):
                 self.chat_list.add(rows, is_complete=len(rows) < n_rows)
-                self._show_count(chat_query)
+                self.show_facts(self.query_one(ScreenHeader))
+
+    @on(OptionList.OptionHighlighted, "ChatList")
+    def _highlighted(self) -> None:
+        self.refresh_bindings()
 
     def _answers_changed(self, _: Sequence[OpenChat]) -> None:
         if self.is_current:
@@ -133,12 +157,13 @@ class HistoryScreen(FeatureScreen):
         activities = self.app_context.session.activities
         return [replace(row, activity=activities.get(row.chat.id, "")) for row in rows]
 
-    def _show_count(self, chat_query: ChatQuery) -> None:
-        n_rows = len(self.chat_list.rows)
-        some = f"{n_rows} chats" if n_rows != 1 else "1 chat"
-        none = "No chat matches." if chat_query.is_narrowed else "No chats yet: every chat you start is saved here."
-        more = "" if self.chat_list.is_complete else " shown, more below"
-        self.query_one("#count", Static).update(f"{some}{more}" if n_rows else none)
+    def _show_instead(self, text: str) -> None:
+        """Show `text` where the list is empty."""
+        for instead in self.query("#instead").results(Static):
+            instead.update(text)
+            instead.display = bool(text)
+            self.show_facts(self.query_one(ScreenHeader))
+            self.refresh_bindings()
 
     # Command handlers
 
@@ -146,26 +171,19 @@ class HistoryScreen(FeatureScreen):
         """Focus the search at once, not by `focus`: the next key is text, not a command of the list."""
         self.set_focus(self.filters.search)
 
-    @on(SearchInput.Left)
-    @on(Input.Submitted)
+    @on(SearchBox.Left)
     def _go_to_list(self) -> None:
         self.chat_list.focus()
 
     @on(OptionList.OptionSelected, "ChatList")
     async def _open(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        row = self.chat_list.rows[event.option_index]
+        row = self.chat_list.row_of_option(event.option_index)
         await cast("BaseApp", self.app).open_chat(row.chat.id, row.message_id)
 
     def rename_chat(self) -> None:
         if chat := self._chosen():
-            self.app.push_screen(InputDialog("Rename the chat", partial(self._rename, chat.id), value=chat.title))
-
-    async def _rename(self, chat_id: int, title: str) -> None:
-        if not title.strip():
-            raise UserError("The title is empty.")
-        await self._thread.do(lambda store: store.chats.rename(chat_id, title.strip()))
-        self._reload()
+            self._stored.rename(chat)
 
     async def pin_chat(self) -> None:
         if chat := self._chosen():
@@ -174,7 +192,7 @@ class HistoryScreen(FeatureScreen):
     async def archive_chat(self) -> None:
         if chat := self._chosen():
             await self._change(lambda store: store.chats.archive(chat.id, not chat.is_archived))
-            self.inform(f"{_quoted(chat)} is {'unarchived' if chat.is_archived else 'archived'}.")
+            self.inform(f"{quoted(chat)} is {'unarchived' if chat.is_archived else 'archived'}.")
 
     async def duplicate_chat(self) -> None:
         if chat := self._chosen():
@@ -182,41 +200,23 @@ class HistoryScreen(FeatureScreen):
 
     async def delete_chat(self) -> None:
         if chat := self._chosen():
-            await self.app_context.session.stop_chat(chat.id)
-            await self._change(lambda store: store.chats.delete(chat.id))
-            self.app.run_worker(_delete_prefixes(self.app_context, chat))  # also when this screen is left
-            self._deleted.append(chat)
-            self.inform(f"{_quoted(chat)} is deleted. U restores it.")
+            with self.warn_on_error():
+                await self._stored.delete(chat, "U restores it.")
 
     async def restore_chat(self) -> None:
-        if not self._deleted:
-            self.inform("There is no deleted chat to restore.")
-            return
-        chat = self._deleted.pop()
-        await self._change(lambda store: store.chats.restore(chat.id))
-        self.inform(f"{_quoted(chat)} is restored.")
+        with self.warn_on_error():
+            await self._stored.restore()
 
     def export_chat(self) -> None:
         if chat := self._chosen():
-            # Letters and digits only: valid in a file name on every system.
-            words = "".join(character if character.isalnum() else " " for character in chat.title).split()
-            path = Path.home() / f"{'-'.join(words)[:60] or f'chat-{chat.id}'}.md"
-            explanation = "The extension selects the format: .md, .json (with every branch) or .html."
-            take = partial(self._export, chat.id)
-            self.app.push_screen(InputDialog("Export the chat", take, value=str(path), explanation=explanation))
-
-    async def _export(self, chat_id: int, line: str) -> None:
-        path = _path(line)
-        export = export_of(path)
-        await self._thread.do(lambda each: export_to(path, export([each.transcripts.read(chat_id)], each.files.read)))
-        self.inform(f"Exported to {path}.")
+            self._stored.ask_export(chat)
 
     def import_chats(self) -> None:
         explanation = "A JSON file of localllm, ChatGPT (conversations.json), Open WebUI or Ollama's messages."
         self.app.push_screen(InputDialog("Import chats", self._import, explanation=explanation))
 
     async def _import(self, line: str) -> None:
-        taken: ImportResult = await self._thread.do(partial(import_file, _path(line)))
+        taken: ImportResult = await self._thread.do(partial(import_file, path_of(line)))
         imported = f"Imported chats: {len(taken.ids)}."
         if taken.skipped:
             first = taken.skipped[0]
@@ -234,34 +234,10 @@ class HistoryScreen(FeatureScreen):
             self.inform("No chat is selected.")
         return row.chat if row else None
 
+    async def _changed(self) -> None:
+        self._reload()
+
     async def _change(self, action: Callable[[ChatStore], object]) -> None:
         with self.warn_on_error():
             await self._thread.do(action)
         self._reload()
-
-
-async def _delete_prefixes(app_context: AppContext, chat: Chat) -> None:
-    """Delete what was computed of a deleted chat, and log what kept it from being deleted."""
-
-    async def forget(keys: Sequence[str]) -> None:
-        await (await localllm_service(app_context.connection)).forget_prefixes(keys)
-
-    settings = app_context.settings
-    try:
-        failure: UserError | None = await delete_prefixes(
-            [chat.prompt_cache_key], settings.cache_dir, forget, is_own_service=not settings.connect
-        )
-    except StorageError as error:
-        failure = error
-    if failure is not None:
-        log_event("app", f"The prefixes of a deleted chat may be left: {failure}")
-
-
-def _path(line: str) -> Path:
-    if not line.strip():
-        raise UserError("The file name is empty.")
-    return Path(line.strip()).expanduser()
-
-
-def _quoted(chat: Chat) -> str:
-    return f"“{printable_line(chat.title) or '(untitled)'}”"

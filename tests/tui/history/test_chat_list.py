@@ -5,30 +5,52 @@ from __future__ import annotations
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from rich.console import Console
 
 from app.chat.conversation import Chat, MessageContent
 from app.chat.store.chat_store import ChatStore
 from app.chat.store.search import Snippet
-from tui.history.chat_list import ChatQuery, ChatRowVisual, HistoryRow, query_rows, row_text
+from tui.history.chat_list import ChatQuery, ChatRowVisual, HistoryRow, query_rows, row_lines
 
 CHAT = Chat(id=1, title="A title of some words that does not fit into few cells", created_ms=1, updated_ms=1)
 FOUND = Snippet("words\nthat were\tfound", ((0, 5),))
 ROWS = {
     "plain": HistoryRow(CHAT),
-    "by its title": HistoryRow(CHAT, None, FOUND),
-    "by a message": HistoryRow(CHAT, 7, FOUND),
+    "by its title": HistoryRow(CHAT, 12, None, FOUND),
+    "by a message": HistoryRow(CHAT, 12, 7, FOUND),
 }
 
 
-@pytest.mark.parametrize("width", [20, 40, 120])
-@pytest.mark.parametrize("name", ROWS)
-def test_a_row_has_its_announced_height_without_being_drawn(name, width):
-    drawn = Console(width=width).render_lines(row_text(ROWS[name]))
-    assert ChatRowVisual(None, ROWS[name]).get_height({}, width) == len(drawn)
-
-
 NOW = datetime(2026, 11, 22, 1, 30, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+
+
+@pytest.mark.parametrize("width", [5, 20, 40, 120])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_row_has_its_announced_height_and_width_without_being_drawn(name, width):
+    drawn = row_lines(ROWS[name], width, NOW, shows_model=True)
+    assert ChatRowVisual(None, ROWS[name]).get_height({}, width) == len(drawn)
+    assert width < 15 or drawn[0].cell_length == width
+
+
+@pytest.mark.parametrize(
+    ("width", "shows_model", "words"),
+    [
+        (100, True, "Soup qwen3 12 messages yesterday"),
+        (100, False, "Soup 12 messages yesterday"),
+        (60, True, "Soup 12 messages yesterday"),
+        (36, True, "Soup yesterday"),
+    ],
+)
+def test_a_row_says_how_many_messages_which_model_and_when_as_far_as_there_is_room(width, shows_model, words):
+    moment_ms = int((NOW - timedelta(hours=10)).timestamp() * 1000)
+    row = HistoryRow(Chat(id=1, title="Soup", created_ms=1, updated_ms=moment_ms, model="qwen3"), 12)
+    (line,) = row_lines(row, width, NOW, shows_model=shows_model)
+    assert line.plain.split() == words.split()
+
+
+@pytest.mark.parametrize("activity", ["asking", "answering"])
+def test_what_a_chat_does_takes_the_place_of_when_it_was(activity):
+    (line,) = row_lines(HistoryRow(CHAT, activity=activity), 60, NOW, shows_model=False)
+    assert line.plain.rstrip().endswith(f"● {activity}")
 
 
 def test_days_begin_at_midnight_in_local_time():

@@ -108,7 +108,8 @@ async def test_what_was_found_is_opened_at_its_message(open_app, store, tmp_path
         await user.presses("slash")
         await user.types(word)
         # in the field and in the hit; before, what was found is of a part of the word
-        await user.until(lambda: user.screen_text.count(word) == 2, f"{word} was not found")
+        n_seen = 3 if word == "203" else 2  # it is the number of messages too
+        await user.until(lambda: user.screen_text.count(word) == n_seen, f"{word} was not found")
         await user.presses("enter", "enter")
         await user.sees("Ask something")
         await user.until(lambda: word in _selected(user), f"{word} is not selected in view")
@@ -162,9 +163,7 @@ async def test_a_deleted_chat_is_forgotten_by_the_service_and_comes_back_with_u(
     async with open_app(client) as user:
         await user.presses("f5")
         await user.sees("1 chat")
-        await user.presses("u")
-        await user.sees("There is no deleted chat to restore.")
-        await user.presses("x")
+        await user.presses("u", "x")  # a key that has nothing to act on is dead
         await user.sees("“Precious” is deleted.", "No chats yet")
         assert titles(store) == []
         await user.until(lambda: bool(client.forgotten_keys), "the service was not asked")
@@ -295,7 +294,11 @@ async def test_pages_that_are_not_loaded_yet_can_be_scrolled_to(open_app, store)
         for _ in range(3):
             user.app.post_message(Key("down", None))
         place = 7 * chats.size.height + 3
-        await user.until(lambda: chats.highlighted == place, f"row {place} was never come to")
+        # Headings on the way are no chats, and take up to three rows of a page.
+        await user.until(
+            lambda: place - 3 * (chats.option_count - len(chats.rows)) <= (chats.row_index or 0) <= place,
+            f"row {place} was never come to",
+        )
 
 
 async def test_who_turns_back_on_the_way_to_the_end_is_not_led_there(open_app, store):
@@ -345,9 +348,7 @@ async def test_a_damaged_store_is_reported_and_the_screen_stays(open_app, tmp_pa
     (tmp_path / "data" / "chats.db").write_bytes(b"not a database" * 1000)
     async with open_app(ScriptedClient(), size=(120, 40)) as user:
         await user.presses("f5")
-        await user.sees("! The chats in", "Search every chat")
-        await user.presses("alt+n")
-        await user.sees("not a database", "restore a backup")
+        await user.sees("The chats cannot be read.", "not a database", "restore a backup", "search every chat")
 
 
 async def test_words_in_one_burst_after_the_slash_are_searched_for_and_command_nothing(open_app):

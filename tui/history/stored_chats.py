@@ -1,0 +1,107 @@
+"""What a person does to a stored chat, wherever it is listed or open: rename, delete and restore it, export it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from app.chat.conversation import Chat
+from app.chat.files import export_of, export_to
+from app.chat.repository import delete_prefixes
+from app.chat.store.chat_store import StoreThread
+from app.common.event_log import log_event
+from app.common.terminal import printable_line
+from quantizer.system.errors import StorageError, UserError
+from tui.connection import localllm_service
+from tui.context import AppContext
+from tui.widgets.dialogs import InputDialog
+from tui.widgets.screens import CommandScreen
+
+_FORMATS = "The extension selects the format: .md, .json (with every branch) or .html."
+
+
+class StoredChats:
+    """Changes of the chats in `thread`'s store, asked for on `screen`. Awaits `on_change` after each."""
+
+    def __init__(self, screen: CommandScreen, thread: StoreThread, on_change: Callable[[], Awaitable[Any]]) -> None:
+        self._screen = screen
+        self._thread = thread
+        self._on_change = on_change
+        self.deleted: list[Chat] = []
+
+    def rename(self, chat: Chat) -> None:
+        dialog = InputDialog("Rename the chat", partial(self.set_title, chat.id), value=chat.title)
+        self._screen.app.push_screen(dialog)
+
+    async def set_title(self, chat_id: int, title: str) -> None:
+        """Raises UserError."""
+        if not title.strip():
+            raise UserError("The title is empty.")
+        await self._thread.do(lambda store: store.chats.rename(chat_id, title.strip()))
+        await self._on_change()
+
+    async def delete(self, chat: Chat, how_to_restore: str) -> None:
+        """Delete a chat, which can be restored until it is purged. Raises UserError."""
+        context = self._screen.app_context
+        await context.session.stop_chat(chat.id)
+        await self._thread.do(lambda store: store.chats.delete(chat.id))
+        self._screen.app.run_worker(_delete_prefixes(context, chat))  # also when this screen is left
+        self.deleted.append(chat)
+        context.session.leave(chat.id)
+        self._screen.inform(f"{quoted(chat)} is deleted. {how_to_restore}")
+        await self._on_change()
+
+    async def restore(self) -> Chat | None:
+        """Restore the chat that was deleted last, and return it; None without one. Raises UserError."""
+        if not self.deleted:
+            self._screen.inform("There is no deleted chat to restore.")
+            return None
+        chat = self.deleted.pop()
+        await self._thread.do(lambda store: store.chats.restore(chat.id))
+        self._screen.inform(f"{quoted(chat)} is restored.")
+        await self._on_change()
+        return chat
+
+    def ask_export(self, chat: Chat) -> None:
+        # Letters and digits only: valid in a file name on every system.
+        words = "".join(character if character.isalnum() else " " for character in chat.title).split()
+        path = Path.home() / f"{'-'.join(words)[:60] or f'chat-{chat.id}'}.md"
+        dialog = InputDialog("Export the chat", partial(self.export, chat.id), value=str(path), explanation=_FORMATS)
+        self._screen.app.push_screen(dialog)
+
+    async def export(self, chat_id: int, line: str) -> None:
+        """Raises UserError."""
+        path = path_of(line)
+        write = export_of(path)
+        await self._thread.do(lambda each: export_to(path, write([each.transcripts.read(chat_id)], each.files.read)))
+        self._screen.inform(f"Exported to {path}.")
+
+
+async def _delete_prefixes(app_context: AppContext, chat: Chat) -> None:
+    """Delete what was computed of a deleted chat, and log what kept it from being deleted."""
+
+    async def forget(keys: Sequence[str]) -> None:
+        await (await localllm_service(app_context.connection)).forget_prefixes(keys)
+
+    settings = app_context.settings
+    try:
+        failure: UserError | None = await delete_prefixes(
+            [chat.prompt_cache_key], settings.cache_dir, forget, is_own_service=not settings.connect
+        )
+    except StorageError as error:
+        failure = error
+    if failure is not None:
+        log_event("app", f"The prefixes of a deleted chat may be left: {failure}")
+
+
+def path_of(line: str) -> Path:
+    """Return the path that a person typed. Raises UserError for none."""
+    if not line.strip():
+        raise UserError("The file name is empty.")
+    return Path(line.strip()).expanduser()
+
+
+def quoted(chat: Chat) -> str:
+    return f"“{printable_line(chat.title) or '(untitled)'}”"
