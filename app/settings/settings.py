@@ -199,6 +199,12 @@ class Settings:
         choices=("ask", "go-on", "stop"),
     )
     theme: str = _app("", "Colours of the terminal app; NO_COLOR turns colours off.", metavar="NAME")
+    sidebar: str = _app(
+        "auto",
+        "Chats at the side of the open one: auto shows them from 110 columns on, on from 80; Ctrl+O shows and hides "
+        "them at any width.",
+        choices=("auto", "on", "off"),
+    )
     keys: Mapping[str, str] = _app(
         {}, "Key bindings of the terminal app: COMMAND=KEY[,KEY], space-separated.", metavar="BINDINGS"
     )

@@ -12,10 +12,13 @@ from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.draft_actions import DraftActions
 from tui.chat.screen import ChatScreen
 from tui.commands import APP_COMMANDS, FEATURES, slash_line, unknown_command
+from tui.history.open_chat import OpenChatActions
 from tui.inline.chat import COMMANDS, InlineChat
 
 SCREENS = [feature.screen_class() for feature in FEATURES]
-PARTS = {ChatScreen: (MessageActions, DraftActions, ToolActions, SettingsActions)}  # they carry out commands too
+PARTS = {
+    ChatScreen: (MessageActions, DraftActions, ToolActions, SettingsActions, OpenChatActions)
+}  # they carry out commands too
 EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)
 
 

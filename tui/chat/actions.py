@@ -25,6 +25,7 @@ from tui.chat.tools.editor import ToolsEditor
 from tui.chat.transcript.transcript import Transcript
 from tui.connection import ServiceConnection
 from tui.context import BaseApp
+from tui.history.sidebar import ChatSidebar
 from tui.markdown.document import code_blocks
 from tui.widgets.screens import CommandScreen
 
@@ -354,9 +355,11 @@ class ToolActions:
             self._screen.inform("No tool asks for your permission.")
 
     def scroll_pages(self, n_pages: int) -> None:
-        """Scroll the question that has the focus, else the conversation."""
-        panel = self._screen.query_one(ApprovalPanel)
-        if panel.has_focus:
+        """Scroll the chats at the side or the question if they have the focus, else the conversation."""
+        panel, sidebar = self._screen.query_one(ApprovalPanel), self._screen.query_one(ChatSidebar)
+        if sidebar.has_keys:
+            sidebar.scroll_pages(n_pages)
+        elif panel.has_focus:
             panel.scroll_pages(n_pages)
         else:
             self._view.transcript.scroll_pages(n_pages)

@@ -72,8 +72,16 @@ CHAT_COMMANDS = CommandTable(
     Command("part", "Attach a part of a long text",
             "Choose a part of an attached text that does not fit into the context; without NAME, of the longest one",
             "choose_part", "alt+p", "part", argument="NAME"),
-    Command("editor", "Write in your editor", "Edit the prompt in $VISUAL or $EDITOR", "edit_in_editor", "ctrl+o",
+    Command("editor", "Write in your editor", "Edit the prompt in $VISUAL or $EDITOR", "edit_in_editor", "alt+e",
             "editor", argument="TEXT"),
+    Command("sidebar", "Chats at the side",
+            "Show the chats at the side and go there; once more hides them. / filters, R renames, Del deletes",
+            "toggle_sidebar", "ctrl+o", "sidebar"),
+    Command("rename", "Rename this chat", "Give the open chat another title; without TITLE, edit it",
+            "rename_open_chat", slash="rename", argument="TITLE"),
+    Command("export", "Export this chat",
+            "Write the open chat to FILE: its extension selects Markdown, JSON or HTML; without FILE, ask where",
+            "export_open_chat", slash="export", argument="FILE"),
     Command("compact", "Compact the chat",
             "Summarise the older messages now; they stay in the chat. TEXT says what to keep in mind", "compact",
             slash="compact", argument="TEXT"),
@@ -117,11 +125,13 @@ CHAT_COMMANDS = CommandTable(
 
 # Which keys matter while the person is at something: a command's id, or a key of the prompt, and a word.
 KEY_HINTS = {
-    "prompt": (("enter", "send"), ("ctrl+j", "line"), ("new", "new chat"), ("go-chats", "chats"),
+    "prompt": (("enter", "send"), ("ctrl+j", "line"), ("new", "new chat"), ("sidebar", "chats"),
                ("go-models", "models"), ("palette", "everything")),
-    "answering": (("stop", "stop"), ("enter", "send next"), ("new", "new chat"), ("go-chats", "chats"),
+    "answering": (("stop", "stop"), ("enter", "send next"), ("new", "new chat"), ("sidebar", "chats"),
                   ("go-models", "models"), ("palette", "everything")),
     "asking": (("answer-approval", "decide"), ("stop", "stop"), ("palette", "everything")),
+    "sidebar": (("enter", "open"), ("/", "filter"), ("r", "rename"), ("del", "delete"), ("u", "undo"), ("stop", "back"),
+                ("sidebar", "hide")),
     "message": (("edit", "edit"), ("again", "again"), ("copy-message", "copy"), ("stop", "back"),
                 ("copy-code", "copy code"), ("delete", "delete")),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from textual import on
 from textual.app import ComposeResult
+from textual.events import Resize
 from textual.message import Message
 from textual.widgets import TextArea
 from textual.worker import Worker
@@ -42,6 +43,8 @@ from tui.context import AppContext
 from tui.design.header import ScreenHeader
 from tui.design.key_bar import KeyBar, KeyHint
 from tui.design.key_names import format_keys
+from tui.history.open_chat import OpenChatActions
+from tui.history.sidebar import ChatSidebar
 from tui.widgets.notifications import NotificationLine
 from tui.widgets.screens import CommandScreen
 
@@ -80,7 +83,8 @@ class ChatScreen(CommandScreen):
         self._draft = DraftActions(self._view)
         self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._show_status)
         options = SettingsActions(self._view, self._settings_editor, self._show_status)
-        self.command_targets = (self._messages, self._draft, self._tools, options, self)
+        stored = OpenChatActions(self, lambda: self.sidebar.read_soon())
+        self.command_targets = (self._messages, self._draft, self._tools, options, stored, self)
 
     @property
     def transcript(self) -> Transcript:
@@ -101,6 +105,9 @@ class ChatScreen(CommandScreen):
 
     def compose(self) -> ComposeResult:
         yield ScreenHeader(HOME, self.app_context.settings_controller.keys)
+        sidebar = ChatSidebar(self.app_context)
+        sidebar.fit(self.app.size.width)  # now: the first frame is laid out once
+        yield sidebar
         yield Transcript()
         yield OtherQuestions()
         yield ApprovalPanel()
@@ -111,7 +118,9 @@ class ChatScreen(CommandScreen):
         yield KeyBar()
 
     def key_hints(self) -> Iterator[KeyHint]:
-        if isinstance(self.focused, MessageView):
+        if self.sidebar.has_keys:
+            place = "sidebar"
+        elif isinstance(self.focused, MessageView):
             place = "message"
         elif self._session.chat.approvals.questions:
             place = "asking"
@@ -127,7 +136,17 @@ class ChatScreen(CommandScreen):
                 yield KeyHint(key, word, f"command('{name}')", self)
         yield KeyHint("f1", "help", "command('help')", self)
 
+    @property
+    def sidebar(self) -> ChatSidebar:
+        return self.query_one(ChatSidebar)
+
+    async def on_resize(self, event: Resize) -> None:
+        self.sidebar.fit(event.size.width)
+        if self._view.is_open.is_set():
+            await self.sidebar.fill()
+
     def on_screen_resume(self) -> None:
+        self.sidebar.read_soon()
         self.query_one(ScreenHeader).show_keys(self.app_context.settings_controller.keys)
 
     def on_mount(self) -> None:
@@ -197,9 +216,15 @@ class ChatScreen(CommandScreen):
         event.stop()
         self._view.focus_prompt()
 
+    @on(ChatSidebar.Left)
+    def _left_sidebar(self, event: ChatSidebar.Left) -> None:
+        event.stop()
+        self._view.focus_prompt()
+
     @on(MessageView.Typed)
     @on(ApprovalPanel.Typed)
-    def _typed_elsewhere(self, event: MessageView.Typed | ApprovalPanel.Typed) -> None:
+    @on(ChatSidebar.Typed)
+    def _typed_elsewhere(self, event: MessageView.Typed | ApprovalPanel.Typed | ChatSidebar.Typed) -> None:
         event.stop()
         self._view.give_to_prompt(event.text)
 
@@ -234,6 +259,8 @@ class ChatScreen(CommandScreen):
         for composer in self.query(Composer):
             composer.has_waiting = bool(chat.queue)
         self._drafts.write(chat.draft)
+        for sidebar in self.query(ChatSidebar):
+            sidebar.follow()
 
     def _chat_gone(self) -> None:
         """Show a new chat in place of one that was deleted."""
@@ -248,6 +275,8 @@ class ChatScreen(CommandScreen):
             bar.show()
 
     def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
+        for sidebar in self.query(ChatSidebar):
+            sidebar.follow()
         for chat in ended:
             self.inform(f"“{printable_line(chat.title)}” has its answer: F5 opens it.")
 
@@ -293,8 +322,9 @@ class ChatScreen(CommandScreen):
     # Command handlers
 
     async def stop_answer(self) -> None:
-        """Hide the completions; else stop the answer and keep its text, or focus the prompt."""
-        if self.composer.dismiss():
+        """Leave the chats at the side, or hide the completions; else stop the answer and keep its text, or focus the
+        prompt."""
+        if self.sidebar.back() or self.composer.dismiss():
             return
         if self.is_answering:
             await self._session.chat.stop()
@@ -378,6 +408,9 @@ class ChatScreen(CommandScreen):
         else:
             self._view.answer(lambda chat: chat.compact(focus))
 
+    async def toggle_sidebar(self) -> None:
+        await self.sidebar.toggle()
+
     async def go_to_newest(self) -> None:
         await self._view.is_open.wait()
         with self.inform_on_error(StorageError):
@@ -390,6 +423,7 @@ class ChatScreen(CommandScreen):
         """Show what another window wrote in the shown chat, once the person is back at this one."""
         if has_focus and self._view.is_open.is_set() and self._view.edited_id is None:
             with self.inform_on_error(StorageError):
+                self.sidebar.read_soon()
                 if await self._session.chat.catch_up():
                     self.inform("Another window went on with this chat.")
 
@@ -433,6 +467,7 @@ class ChatScreen(CommandScreen):
             await self._open_draft()
         finally:
             self._view.is_open.set()
+            self.call_after_refresh(self.sidebar.fill)
             if self._connection.state.phase != "failed":
                 self._connection.start()  # with the model of the chat
 

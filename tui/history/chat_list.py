@@ -235,7 +235,7 @@ def in_columns(left: Content, right: Content, width: int) -> Content:
 def title_of(row: HistoryRow) -> Content:
     """Return the title of a chat, with the matches of a search in it."""
     in_title = row.snippet if row.found_in_message is None else None
-    return _marked(in_title) if in_title else Content(printable_line(row.chat.title) or "(untitled)")
+    return marked_snippet(in_title) if in_title else Content(printable_line(row.chat.title) or "(untitled)")
 
 
 def row_lines(row: HistoryRow, width: int, now: datetime, *, shows_model: bool) -> list[Content]:
@@ -256,12 +256,12 @@ def row_lines(row: HistoryRow, width: int, now: datetime, *, shows_model: bool) 
     title = Content.assemble(sign, title_of(row), (" [archived]" if chat.is_archived else "", "$text-muted"), "  ")
     lines = [in_columns(title, right, width)]
     if row.found_in_message is not None:
-        found = Content.assemble(("    “", "$text-muted"), _marked(row.found_in_message), ("”", "$text-muted"))
+        found = Content.assemble(("    “", "$text-muted"), marked_snippet(row.found_in_message), ("”", "$text-muted"))
         lines.append(found.truncate(width, ellipsis=True))
     return lines
 
 
-def _marked(snippet: Snippet) -> Content:
+def marked_snippet(snippet: Snippet) -> Content:
     parts: list[Content | tuple[str, str] | str] = []
     end = 0
     for begin, after in snippet.matches:
@@ -312,6 +312,9 @@ class ChatList(OptionList):
     @property
     def row(self) -> HistoryRow | None:
         return None if self.row_index is None else self.rows[self.row_index]
+
+    def option_of_row(self, index: int) -> int:
+        return self._options_of_rows[index]
 
     def row_of_option(self, index: int) -> HistoryRow:
         return self.rows[self._rows_of_options[index]]

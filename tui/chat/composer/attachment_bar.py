@@ -28,7 +28,7 @@ _SEPARATOR = " · "
 
 MAX_EDITED_CHARACTERS = 300_000  # a quarter of a second to lay out
 _MAX_INSERTED_CHARACTERS = 50_000
-_HELP = "Ctrl+S saves · Ctrl+L puts it into the prompt · Ctrl+O opens your editor · Ctrl+R removes it · Esc closes"
+_HELP = "Ctrl+S saves · Ctrl+L puts it into the prompt · Alt+E opens your editor · Ctrl+R removes it · Esc closes"
 
 
 def chip_text(attachment: Attachment, count: TokenCount | None, *, is_alone: bool) -> str:
@@ -175,7 +175,7 @@ class AttachmentScreen(ModalScreen[AttachmentOutcome | None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "save", "Save", id="attachment-save", tooltip="Keep the changed text"),
         Binding("ctrl+l", "insert", "Into the prompt", id="attachment-insert", tooltip="Put the text into the prompt"),
-        Binding("ctrl+o", "edit_outside", "Editor", id="attachment-editor", tooltip="Edit the text in $EDITOR"),
+        Binding("alt+e", "edit_outside", "Editor", id="attachment-editor", tooltip="Edit the text in $EDITOR"),
         Binding("ctrl+r", "remove", "Remove", id="attachment-remove", tooltip="Remove the attachment"),
         Binding("escape", "close", "Close", id="attachment-close", tooltip="Go back without changes"),
     ]

@@ -115,7 +115,7 @@ def _read_once_there(file: Path) -> Path:
 async def test_a_screen_that_cannot_lend_its_terminal_says_so_and_keeps_the_draft(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.types("draft")
-        await user.presses("ctrl+o")
+        await user.presses("alt+e")
         await user.sees("cannot lend this terminal")
         assert user.app.screen.query_one("PromptInput").text == "draft"
 
