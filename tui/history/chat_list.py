@@ -39,7 +39,7 @@ AGES = {0: "Any time", 1: "Today", 7: "Last 7 days", 30: "Last 30 days", 365: "L
 _MODEL_CELLS = 18
 _MOMENT_CELLS = len("12 Nov 2026")
 _COUNT_CELLS = len("1,000 messages")
-_LEAST_TITLE_CELLS = 24  # below this the model gives way, then the number of messages
+_LEAST_TITLE_CELLS = 34  # below this the model gives way, then the number of messages
 _MATCH = "bold $text-accent"
 _MOST_AT_ONCE = 1000
 _ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
@@ -245,7 +245,7 @@ def row_lines(row: HistoryRow, width: int, now: datetime, *, shows_model: bool) 
     if row.activity:
         color = "$text-warning" if row.activity == "asking" else "$text-accent"
         moment = Content.styled(f"● {row.activity}".rjust(_MOMENT_CELLS), color)
-    right = Content.assemble("  ", moment, " ")
+    right = Content.assemble(" ", moment, " ")
     count = Content.styled(counted(row.n_messages, "message").rjust(_COUNT_CELLS), "$text-muted")
     if width - right.cell_length - count.cell_length >= _LEAST_TITLE_CELLS:
         right = count + right
@@ -253,8 +253,8 @@ def row_lines(row: HistoryRow, width: int, now: datetime, *, shows_model: bool) 
     if shows_model and width - right.cell_length - _MODEL_CELLS >= _LEAST_TITLE_CELLS:
         right = Content.styled(set_cell_size(name, _MODEL_CELLS), "$text-muted") + right
     sign = Content.styled("◆ " if chat.is_pinned else "  ", "$text-accent")
-    title = Content.assemble(sign, title_of(row), (" [archived]" if chat.is_archived else "", "$text-muted"), "  ")
-    lines = [in_columns(title, right, width)]
+    title = Content.assemble(sign, title_of(row), (" [archived]" if chat.is_archived else "", "$text-muted"))
+    lines = [in_columns(title, Content("  ") + right, width)]
     if row.found_in_message is not None:
         found = Content.assemble(("    “", "$text-muted"), marked_snippet(row.found_in_message), ("”", "$text-muted"))
         lines.append(found.truncate(width, ellipsis=True))

@@ -160,6 +160,8 @@ class ChatSidebar(Vertical):
         must_read = not self._shown_state or stored != self._shown_state[0]
         self._shown_state = state
         self._list.redraw()
+        if not self.has_keys:
+            self._list.go_to_open_chat()
         if self._turning is not None:
             (self._turning.resume if activities else self._turning.pause)()
         if must_read:
@@ -219,6 +221,8 @@ class ChatSidebar(Vertical):
             return
         if rows != chats.rows or is_new_query:
             chats.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
+        if not self.has_keys:
+            chats.go_to_open_chat()
         self._show_instead("" if rows else _NO_MATCH if typed.strip() else _NO_CHATS)
 
     def _show_instead(self, text: str) -> None:

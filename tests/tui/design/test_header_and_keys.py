@@ -44,8 +44,8 @@ async def test_keys_of_the_chat_change_with_what_happens(open_app: InlineSession
 async def test_click_on_a_key_presses_it(open_app: InlineSession) -> None:
     async with open_app(ScriptedClient(), size=(140, 30)) as user:
         await user.sees("f6 models")
-        await user.pilot.click(offset=(rows(user.screen_text)[-1].index("f5 chats") + 4, 29))
-        await user.sees("localllm · Chats")
+        await user.pilot.click(offset=(rows(user.screen_text)[-1].index("f6 models") + 4, 29))
+        await user.sees("localllm · Models")
 
 
 async def test_narrow_screen_keeps_help_among_the_keys(open_app: InlineSession) -> None:

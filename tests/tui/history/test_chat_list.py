@@ -36,7 +36,7 @@ def test_a_row_has_its_announced_height_and_width_without_being_drawn(name, widt
     [
         (100, True, "Soup qwen3 12 messages yesterday"),
         (100, False, "Soup 12 messages yesterday"),
-        (60, True, "Soup 12 messages yesterday"),
+        (66, True, "Soup 12 messages yesterday"),
         (36, True, "Soup yesterday"),
     ],
 )
