@@ -37,6 +37,7 @@ from tui.connection import ServiceConnection
 from tui.context import AppContext, BaseApp
 from tui.design.colors import design_colors
 from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, ending, is_long, model_of
+from tui.key_queue import KeyQueue
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 
     from app.cli.prompts import ChatOptions
     from app.protocol.job import Job
+    from tui.palette import PaletteEntry
 
 
 _MIN_COLUMNS, _MIN_ROWS = 12, 4  # below, Textual's widgets have no cell left for their text, and fail
@@ -79,7 +81,6 @@ class LocalllmApp(BaseApp):
 
     TITLE = "localllm"
     DEFAULT_MODE = HOME
-    COMMANDS: ClassVar[set[Any]] = {lambda: import_module("tui.palette").PaletteProvider}  # it imports every screen
     CSS_PATH: ClassVar[Any] = "design/design.tcss"
     CSS = NO_COLOR_CSS
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -110,6 +111,8 @@ class LocalllmApp(BaseApp):
             self._filters.append(WithoutColors())
         self._is_welcoming = is_welcoming
         self._is_too_small = False
+        self._recent_entries: list[PaletteEntry] = []  # of the palette
+        self._keys = KeyQueue(self, self._dispatch_key)
         self.animation_level = "none"
         settings = settings or Settings()
         repository = repository or InMemoryChatRepository()
@@ -184,23 +187,27 @@ class LocalllmApp(BaseApp):
         raise SkipAction
 
     def action_command_palette(self) -> None:
-        from textual.command import CommandPalette
+        from tui.palette import PaletteScreen  # it imports every screen
 
-        if not isinstance(self.screen, CommandPalette):
-            self.push_screen(CommandPalette(placeholder="Search commands, models, chats and settings"))
+        if isinstance(screen := self.screen, CommandScreen):  # a dialog has no commands
+            self.push_screen(PaletteScreen(screen, self._recent_entries))
 
     # Bindings of the app itself call the same methods in a dialog, which has no command table.
     action_show_notifications = show_notifications
 
     async def on_event(self, event: Event) -> None:
-        """Remove control sequences from pasted text, whichever field receives it. What is typed over the welcome is for
-        the prompt."""
+        """Remove control sequences from pasted text, whichever field receives it, and keep keys in their order."""
         if isinstance(event, Paste):
             event.text = printable_paste(event.text)
         if isinstance(event, Resize):
             self._fit(event)
-        is_text = isinstance(event, Paste) or (isinstance(event, Key) and event.is_printable)
-        if is_text and isinstance(self.screen, WelcomeScreen):
+        if isinstance(event, Key | Paste) and not event.is_forwarded:
+            await self._keys.add(event)
+        else:
+            await super().on_event(event)
+
+    async def _dispatch_key(self, event: Key | Paste) -> None:
+        if isinstance(self.screen, WelcomeScreen) and (isinstance(event, Paste) or event.is_printable):
             self.screen.dismiss(False)  # at once: this key and those behind it are for the prompt
         await super().on_event(event)
 

@@ -87,6 +87,12 @@ class User:
             await _handle_events(self.pilot)
         await self.pilot.press(last)
 
+    async def sends_at_once(self, *keys: str) -> None:
+        """Send keys as one burst through the driver: all are there before the first is looked at."""
+        for key in keys:
+            self.app._driver.send_message(_key_event(self.app, "space" if key == " " else key))
+        await self.pilot.pause()
+
     async def pastes(self, text: str) -> None:
         self.app.post_message(Paste(text))
         await self.pilot.pause()

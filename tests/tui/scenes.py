@@ -431,7 +431,7 @@ SCENES = (
     Scene(name="tools", steps=(SWITCHED, ("'/tools' enter", "Tools of this chat", "3 tools")), tools=_tools),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),
     Scene(name="options", steps=(("'/options' enter", "Options of the answers"),)),
-    Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Attach a file"),)),
+    Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Ctrl+Down"),)),
     Scene(name="theme", steps=(("'/theme' enter", "High contrast"),)),
     Scene(name="help", steps=(("f1", "Keys and commands"),)),
     Scene(name="guide-page", steps=(("'/help plan' enter", "What fits, and how fast"),)),

@@ -8,7 +8,7 @@ from app.chat.repository import SqliteChatRepository
 from app.protocol.errors import ServiceError
 from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.model_scenes import client_with_models
-from tui.palette import PaletteEntry, rate
+from tui.palette import PaletteEntry, entry_line, matched_letters, rate
 
 
 async def _searches(user, typed: str) -> None:
@@ -115,3 +115,52 @@ def test_what_begins_with_the_typed_letters_comes_before_what_only_has_them(bett
 def test_what_has_nothing_of_the_typed_letters_is_not_found():
     assert rate(PaletteEntry("Quit", "", print), "zzz", 0.0) == 0
     assert rate(PaletteEntry("Quit", "", print), " ", 0.0) == 0
+
+
+async def test_what_was_chosen_last_comes_first_in_the_next_palette(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await _searches(user, "parallel")
+        await user.sees("Setting: parallel")
+        await user.presses("enter")
+        await user.sees("Telemetry: none")
+        await user.presses("f6")
+        await user.sees("Models")
+        await user.presses("ctrl+p")
+        await user.sees("Recent", "Setting: parallel", "On this screen", "Ctrl+R")
+
+
+async def test_the_selected_entry_is_explained_in_full(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await _searches(user, "attach a file")
+        await user.sees("Attach a text, document, picture or sound; also @FILE")
+
+
+async def test_nothing_found_says_so_and_enter_leaves_the_palette_open(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await _searches(user, "qqqqzz")
+        await user.sees("Nothing is found for qqqqzz.")
+        await user.presses("enter")
+        await user.sees("Nothing is found for qqqqzz.")
+
+
+@pytest.mark.parametrize("width", [30, 60, 90])
+@pytest.mark.parametrize("keys", ["", "Q", "Ctrl+Down"])
+def test_the_rows_of_a_palette_are_as_wide_as_it_is_and_end_with_the_keys(width, keys):
+    entry = PaletteEntry("Quantize 模型", "to a type or a size", print, keys=keys)
+    line = entry_line(entry, "quan", 20, 9, width)
+    assert line.cell_length == width
+    assert line.plain.endswith(keys)
+
+
+@pytest.mark.parametrize(
+    ("title", "typed", "positions"),
+    [
+        ("Quantize", "quan", [0, 1, 2, 3]),
+        ("Chat with qwen", "with chat", [0, 1, 2, 3, 5, 6, 7, 8]),
+        ("New chat", "nct", [0, 4, 7]),
+        ("New chat", "zz", []),
+        ("New chat", "", []),
+    ],
+)
+def test_the_letters_that_were_typed_are_marked(title, typed, positions):
+    assert matched_letters(title, typed) == positions

@@ -22,6 +22,7 @@ from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 from tui.commands import Command
 from tui.design.key_names import format_keys
+from tui.key_queue import KEYS_WAIT
 
 _NUMBERS = frozenset("123456789")
 
@@ -164,7 +165,7 @@ class InputDialog(_Dialog):
         event.stop()
         self._offer(event.value)
 
-    @work(exclusive=True)
+    @work(group=KEYS_WAIT, exclusive=True)
     async def _offer(self, line: str) -> None:
         fault = self.query_one("#fault", Static)
         fault.update("…")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from app.chat.conversation import Chat, Message, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from tests.app.client.scripted_client import ScriptedClient
+from tui.history.chat_list import fetch_rows
 
 DAY_MS = 24 * 3600 * 1000
 
@@ -301,14 +303,21 @@ async def test_pages_that_are_not_loaded_yet_can_be_scrolled_to(open_app, store)
         )
 
 
-async def test_who_turns_back_on_the_way_to_the_end_is_not_led_there(open_app, store):
+async def test_who_turns_back_on_the_way_to_the_end_is_not_led_there(open_app, store, monkeypatch):
     keep_many(store, 120)
+    may_read = asyncio.Event()
+
+    async def slow(*arguments):
+        await may_read.wait()
+        return await fetch_rows(*arguments)
+
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")
         await user.sees("50 chats shown, more below")
-        for key in ("end", "up"):
-            user.app.post_message(Key(key, None))
-        await user.sees("100 chats shown, more below")
+        monkeypatch.setattr("tui.history.screen.fetch_rows", slow)
+        await user.presses("end", "up")
+        may_read.set()
+        await user.sees("120 chats")
         assert user.app.screen.chat_list.row.chat.title == "Number 071"
 
 
