@@ -32,6 +32,7 @@ from app.cli.output.progress import with_progress
 from app.cli.resources import read_text, resolve_model, shipped, window_size
 from app.common.terminal import format_bytes, printable
 from app.engine.load.load_check import LOAD_CHECK
+from app.library.local.model_sampling import read_generation_config, write_generation_config
 from app.library.local.resolve import guide_folder, guide_source
 from app.options.jobs import EvalOptions, QuantizeOptions, TextOptions, job_rows
 from quantizer.gguf.file_names import unsplit_name
@@ -185,6 +186,8 @@ def quantize(
         matrix = _imatrix(options.imatrix, path, n_threads, is_computing=not is_dry_run)
         request = replace(request, imatrix=matrix)
     result = {**(_planned(request) if is_dry_run else _written(request)), **found}
+    if not is_dry_run and path.is_file() and (config := read_generation_config(path)):
+        write_generation_config(Path(output), config)  # that of a checkpoint is in the file itself
     print_result(result, [_summary(result)], wants_json=wants_json)
 
 

@@ -106,6 +106,8 @@ class ModelManager:
         # Numbered when another file has that id already.
         free_ids = (ref.id, *(f"{ref.id}-{number}" for number in range(2, len(self._models) + 3)))
         ref = replace(ref, id=next(name for name in free_ids if name not in self._models))
+        for what in file.sampling.ignored:
+            log_event("service", f"{ref.id}: a sampling option is left out: {what}.")
         shared = self._pool.engine_for(ref.path, file, attached, when_unfit)
         model = self._models[ref.id] = ServedModel(
             ref,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from tests.app.client.scripted_client import READY, ScriptedClient
+from tests.tui.model_scenes import client_with_models
 
 NO_TOOLS = "guide has no place for tools"
 NO_THOUGHT = "does not think before it answers"
@@ -37,3 +39,27 @@ async def test_a_model_that_takes_them_gets_them_without_a_word(open_app):
     (sent,) = client.options
     assert sent.think == "high"
     assert sent.tools
+
+
+class TwoModels(ScriptedClient):
+    """A service whose guide takes tools, and whose other models do not."""
+
+    async def load(self, model: str, when_unfit: str = "") -> str:
+        await super().load(model, when_unfit)
+        name = Path(model).stem
+        self.model = replace(READY, id=name, takes_tools=name == "guide", thinks=True)
+        return name
+
+
+async def test_a_model_that_takes_no_tools_says_so_when_it_comes_in_place_of_one_that_does(open_app):
+    client = TwoModels(model=replace(READY, takes_tools=True))
+    client.library.here = client_with_models().library.here
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/tools on files")
+        await user.sees("tools on")
+        await user.asks(f"/model {client.library.here[0].id}")
+        await user.sees("has no place for tools")
+        await user.asks("hello")
+        await user.sees("Hello.")
+    assert client.options[0].tools == ()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -174,3 +175,12 @@ def test_quantize_needs_a_source_otherwise() -> None:
     result = localllm("quantize")
     assert result.returncode == 2
     assert "quantize needs a SRC" in result.stderr
+
+
+def test_what_the_makers_recommend_is_beside_a_quantized_model_too(tmp_path: Path, model: Path) -> None:
+    source = tmp_path / "source" / "small.gguf"
+    source.parent.mkdir()
+    shutil.copy(model, source)
+    source.with_name("small.generation_config.json").write_text('{"temperature": 0.6}')
+    assert localllm("quantize", str(source), "Q8_0", "--json", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "small-Q8_0.generation_config.json").read_text() == '{"temperature": 0.6}'
