@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, Tool
     from app.protocol.plan import Plan
     from app.protocol.sampling import ModelSampling
-    from app.protocol.status import ModelStatus, ServiceStatus
+    from app.protocol.status import ModelStatus, ServiceStatus, ThreadUse
     from quantizer.system.errors import UserError
 
 
@@ -53,7 +53,8 @@ class ConnectionState:
     model that was "unloaded" after idle time is loaded again for the next answer. `plan` is the plan the model was
     loaded with, None until known. What the model can do is None where the engine does not say it: it `sees` pictures,
     `hears` sounds, its chat template `takes_tools`, and it `thinks` where it is told to. `sampling` is what an answer
-    is sampled with that the chat does not set."""
+    is sampled with that the chat does not set. `load_bytes` are loaded (0: unknown), which takes about `load_left_s`
+    more. `threads` compute, fewer beside other programs."""
 
     phase: Literal["idle", "starting", "loading", "ready", "unloaded", "failed"] = "idle"
     model: str
@@ -67,6 +68,9 @@ class ConnectionState:
     takes_tools: bool | None = None
     thinks: bool | None = None
     sampling: ModelSampling | None = None
+    load_bytes: int = 0
+    load_left_s: float | None = None
+    threads: ThreadUse | None = None
 
     @classmethod
     def of_model(cls, model: ModelStatus, notices: tuple[str, ...] = ()) -> ConnectionState:
@@ -84,6 +88,9 @@ class ConnectionState:
             takes_tools=model.takes_tools,
             thinks=model.thinks,
             sampling=model.sampling,
+            load_bytes=sum(device.weights_bytes for device in model.plan.devices) if model.plan else 0,
+            load_left_s=model.load_left_s,
+            threads=model.threads,
         )
 
     def cannot_take(self, settings: ChatSettings) -> tuple[str, ...]:

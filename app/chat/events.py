@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from app.chat.conversation import Message
-from app.protocol.chat import Completed
+from app.protocol.chat import Completed, PromptProgress
 from app.tools.approval import ApprovalQuestion
 from quantizer.system.errors import UserError
 
@@ -24,9 +24,10 @@ class Added:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The model reads the chat; `message` will be its answer."""
+    """The model reads the chat; `message` will be its answer. First without, then again and again with `progress`."""
 
     message: Message
+    progress: PromptProgress | None = None
 
 
 @dataclass(frozen=True, slots=True)

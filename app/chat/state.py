@@ -19,9 +19,10 @@ from app.chat.events import Failed
 from app.chat.repository import OpenedChat
 from app.chat.sampling_options import template_of
 from app.common.terminal import printable
-from app.protocol.chat import Completed, Tool
+from app.protocol.chat import Completed, PromptProgress, Tool
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.errors import NoTemplateError
+from app.protocol.status import ThreadUse
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
@@ -57,6 +58,25 @@ class AnswerFigures:
             n_context_tokens=cost.n_prompt_tokens + cost.n_output_tokens,
             cost=cost,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningAnswer:
+    """What is heard of the engine about a running answer, in moments of the chat's clock: when it was asked for, and
+    when anything came last. `progress` is that of its prompt, None once it writes; `machine` says that other programs
+    make it slower, as last heard."""
+
+    begun_s: float
+    heard_s: float
+    progress: PromptProgress | None = None
+    is_writing: bool = False
+    machine: ThreadUse | None = None
+
+    def after(self, heard: PromptProgress | None, now_s: float) -> RunningAnswer:
+        """Return what is known after progress, or with None after a part of the answer."""
+        if heard is None:
+            return replace(self, heard_s=now_s, progress=None, is_writing=True)
+        return replace(self, heard_s=now_s, progress=heard, machine=heard.machine)
 
 
 class AnswerTimer:
@@ -134,8 +154,9 @@ class ChatState:
     """What the generators share. Without `tools` calls are not run.
 
     `pinned_model` answers instead of the connection's model: it is set while another chat is shown. `other_model`
-    answers this time only. `activity` is what runs, and `thinking_id` names the running answer to the service while it
-    has reasoning only. `offered` are the tools of the last request; `approvals` the calls that wait for the person.
+    answers this time only. `activity` is what runs, `running` what is heard of it while the engine works, and
+    `thinking_id` names the running answer to the service while it has reasoning only. `offered` are the tools of the
+    last request; `approvals` the calls that wait for the person.
     `may_compact` until a summary fails: the requests after that are sent as they are. `clean` makes a model's text safe
     to show.
     """
@@ -161,6 +182,7 @@ class ChatState:
         self.clean = clean
         self.pinned_model = self.other_model = ""
         self.activity: Literal["", "answering", "calling", "summarising"] = ""
+        self.running: RunningAnswer | None = None
         self.thinking_id = ""
         self.offered: Sequence[Tool] = ()
         self.approvals = ApprovalQueue(on_approvals)

@@ -26,7 +26,7 @@ from app.chat.sampling_options import (
     template_of,
     template_stops,
 )
-from app.chat.state import AnswerFigures, AnswerTimer, ChatState, Clock
+from app.chat.state import AnswerFigures, AnswerTimer, ChatState, Clock, RunningAnswer
 from app.common.terminal import printable
 from app.protocol.chat import (
     AnswerDelta,
@@ -34,6 +34,7 @@ from app.protocol.chat import (
     Completed,
     GenerationOptions,
     Message,
+    PromptProgress,
     Tool,
     ToolCallDelta,
     joined_deltas,
@@ -68,14 +69,15 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
     conversation."""
     conversation, timer = chat.conversation, AnswerTimer(chat.clock, writer.message.stats)
     repetition, thought_repetition = RepetitionDetector(), RepetitionDetector()
-    failure: Failed | None = None
-    cost: Completed | None = None
+    ending: Finished | Failed | None = None
     chat.other_model = target.model if target.is_other else ""
     chat.activity = "answering"
     writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats, calls=()))
     conversation.begin(writer.message)
     n_before = conversation.context_size(writer.message.id).n_tokens
     chat.figures = timer.figures(chat.answering_model, n_before)
+    begun_s = chat.clock()
+    chat.running = running = RunningAnswer(begun_s=begun_s, heard_s=begun_s)
     try:
         yield Reading(writer.message)
         await chat.client()  # what the model can take is known once it is loaded
@@ -95,11 +97,17 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         )
         async with aclosing(chunks):
             async for chunk in chunks:
+                if isinstance(chunk, PromptProgress):
+                    chat.running = running = running.after(chunk, chat.clock())
+                    yield Reading(writer.message, chunk)
+                    continue
+                chat.running = running = running.after(None, chat.clock())
                 message = replace(writer.message, model=chat.answering_model) if is_new else writer.message
                 if isinstance(chunk, Completed):
-                    cost, chat.figures = chunk, AnswerFigures.of_cost(chat.answering_model, chunk)
+                    chat.figures = AnswerFigures.of_cost(chat.answering_model, chunk)
                     stats = {**timer.stats, **asdict(chunk)}
                     writer.update(replace(message, state=MessageState.FINISHED, stats=stats))
+                    ending = Finished(writer.message, chunk)
                     break
                 timer.observe(chunk.n_tokens, chunk.n_thought_tokens)
                 content, reasoning = message.content + chunk.text, message.reasoning + chunk.reasoning
@@ -114,18 +122,17 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
                 if any([repetition.feed(chunk.text), thought_repetition.feed(chunk.reasoning)]):
                     yield Repeating(message)
     except UserError as error:
-        failure = chat.fail(writer.message.id, error)
+        ending = chat.fail(writer.message.id, error)
         if not chat.model_beside_connection or isinstance(error, ServiceError):
             await chat.connection.report_failure(error)
     finally:
         chat.activity = chat.other_model = chat.thinking_id = ""
+        chat.running = None
         if writer.message.state is MessageState.PARTIAL:
             writer.update(replace(writer.message, stats=timer.final_stats))
         conversation.end(writer.message)
-    if failure is not None:
-        yield failure
-    elif cost is not None:
-        yield Finished(writer.message, cost)
+    if ending is not None:
+        yield ending
 
 
 def _taken_options(chat: ChatState) -> Mapping[str, Scalar]:
@@ -145,13 +152,13 @@ async def stream_answer(
     prompt_cache_key: str | None = "",
     tools: Sequence[Tool] = (),
     clean: Callable[[str], str] = printable,
-) -> AsyncGenerator[StreamChunk | Completed, None]:
-    """Yield the answer to `turns` in chunks and, last, its cost. Waits until the model is ready. If the last turn is an
-    answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with a template among them the
-    model continues a text made of the turns. Where `other_model` names one, that answers instead of the connection's;
-    the service loads it. What is cached belongs to `prompt_cache_key`; without one it stays off the disk. The answer
-    may call `tools`, not with a template. `busy_s` tells how long the thread that draws has worked: it sets the pace.
-    `clean` makes text safe to show.
+) -> AsyncGenerator[StreamChunk | PromptProgress | Completed, None]:
+    """Yield the progress of the prompt, the answer to `turns` in chunks and, last, its cost. Waits until the model is
+    ready. If the last turn is an answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with
+    a template among them the model continues a text made of the turns. Where `other_model` names one, that answers
+    instead of the connection's; the service loads it. What is cached belongs to `prompt_cache_key`; without one it
+    stays off the disk. The answer may call `tools`, not with a template. `busy_s` tells how long the thread that draws
+    has worked: it sets the pace. `clean` makes text safe to show.
 
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
@@ -219,12 +226,15 @@ async def _read(stream: AsyncIterator[AnswerEvent], queue: asyncio.Queue[AnswerE
         queue.put_nowait(None)
 
 
-def _batch(events: Sequence[AnswerEvent | None], clean: Callable[[str], str]) -> list[StreamChunk | Completed]:
-    """Join the deltas into one chunk."""
+def _batch(
+    events: Sequence[AnswerEvent | None], clean: Callable[[str], str]
+) -> list[StreamChunk | PromptProgress | Completed]:
+    """Join the deltas into one chunk, which makes progress of the prompt old news."""
     deltas = [event for event in events if isinstance(event, AnswerDelta)]
     completed = [event for event in events if isinstance(event, Completed)]
     if not deltas:
-        return [*completed]
+        progress = [event for event in events if isinstance(event, PromptProgress)]
+        return [*progress[-1:], *completed]
     counts = [delta.n_tokens for delta in deltas if delta.reasoning]
     chunk = StreamChunk(
         clean("".join(delta.text for delta in deltas)),

@@ -27,11 +27,11 @@ from app.chat.compaction import (
     with_files,
 )
 from app.chat.conversation import Message, MessageContent, MessageState, MessageTree, Scalar, placed
-from app.chat.events import Added, Events, Note, Summarizing, Written
+from app.chat.events import Added, Events, Note, Reading, Summarizing, Written
 from app.chat.sampling_options import COMPLETION, template_of, think_of
-from app.chat.state import ChatState
+from app.chat.state import ChatState, RunningAnswer
 from app.chat.stream import StreamChunk, stream_answer
-from app.protocol.chat import Completed
+from app.protocol.chat import Completed, PromptProgress
 from app.protocol.errors import ContextOverflowError, RequestError
 from quantizer.system.errors import UserError
 
@@ -182,11 +182,18 @@ async def _write(chat: ChatState, leaf_id: int | None, plan: CompactionPlan, foc
     try:
         for number, part in enumerate(plan.parts, start=1):
             conversation.part = (number, len(plan.parts))
+            now_s = chat.clock()
+            chat.running = running = RunningAnswer(begun_s=now_s, heard_s=now_s)
             yield Summarizing(conversation.messages[_WRITING_ID])
             path = asking_branch(part, request, text)
             text, cost = "", None
             async with aclosing(_chunks(chat, path, plan.n_summary_tokens)) as chunks:
                 async for chunk in chunks:
+                    heard = chunk if isinstance(chunk, PromptProgress) else None
+                    chat.running = running = running.after(heard, chat.clock())
+                    if isinstance(chunk, PromptProgress):
+                        yield Reading(conversation.messages[_WRITING_ID], chunk)
+                        continue
                     if isinstance(chunk, Completed):
                         cost = chunk
                         break
@@ -211,6 +218,7 @@ async def _write(chat: ChatState, leaf_id: int | None, plan: CompactionPlan, foc
         conversation.end(message)
     finally:
         chat.activity, conversation.part, conversation.running_id = "", (1, 1), None
+        chat.running = None
         if _WRITING_ID in conversation.messages:
             conversation.remove(_WRITING_ID)
             conversation.leaf_id = leaf_id
@@ -236,7 +244,7 @@ async def _added(chat: ChatState, leaf_id: int | None, summary: MessageContent) 
 
 async def _chunks(
     chat: ChatState, path: Sequence[Message], n_tokens: int
-) -> AsyncGenerator[StreamChunk | Completed, None]:
+) -> AsyncGenerator[StreamChunk | PromptProgress | Completed, None]:
     """Yield the answer to a branch that asks for a summary."""
     conversation = chat.conversation
     parts = await chat.stored.media_parts(conversation.media_files_of(path))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 
 import click
 
+from app.chat.activity import FRAMES_PER_S, activity_of, spinner
 from app.chat.backend import ConnectionState, LoadedModel
 from app.chat.branches import Conversation
 from app.chat.compaction import AutoCompaction
@@ -24,9 +26,10 @@ from app.client.launcher import load_model, open_engine
 from app.client.service_process import StartedService
 from app.common.terminal import printable
 from app.settings.settings import Settings
-from app.tools.display import call_title
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
+
+_SHOWN_AFTER_S = 0.3  # progress would only flicker before
 
 
 async def print_answer(
@@ -68,7 +71,12 @@ async def print_answer(
             if tools is not None:
                 switched = await requested.applied(chat_settings.tools, tools)
                 chat.conversation.settings = replace(chat_settings, tools=switched)
-            await _print_events(ask(chat, asked, None), chat, printer, shows_progress=bool(requested))
+            showing = asyncio.create_task(_show_activity(chat, printer))
+            try:
+                await _print_events(ask(chat, asked, None), chat, printer)
+            finally:
+                showing.cancel()
+                printer.busy.clear()
         finally:
             if tools is not None:
                 await tools.close()
@@ -87,7 +95,18 @@ async def print_answer(
     show_kept(client, wants_json=wants_json)
 
 
-async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter, *, shows_progress: bool) -> None:
+async def _show_activity(chat: ChatState, printer: AnswerPrinter) -> None:
+    """Show what the chat is at while nothing else is printed, where stderr is a terminal."""
+    await asyncio.sleep(_SHOWN_AFTER_S)
+    while True:
+        now_s = chat.clock()
+        activity = activity_of(chat, now_s)
+        if activity is not None and not (printer.has_begun or printer.is_asking):
+            printer.busy.put(activity.line(spinner(now_s)))
+        await asyncio.sleep(1 / FRAMES_PER_S)
+
+
+async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter) -> None:
     """Print what happens until the answer is whole. Raises the UserError that ends it before."""
     failure: UserError | None = None
     try:
@@ -97,10 +116,6 @@ async def _print_events(events: Events, chat: ChatState, printer: AnswerPrinter,
                     failure = event.error  # the last word, unless a summary makes room and it is answered again
                 elif isinstance(event, Reading | Calling):
                     failure = None
-                    if shows_progress:
-                        message = event.message
-                        reading = f"{message.model} · processing the prompt"
-                        printer.busy.put(f"{call_title(message.result)} …" if message.result else reading)
                 await printer.draw(event, chat.approvals)
     except BaseException:
         printer.interrupt()  # what follows, as an error, begins a line

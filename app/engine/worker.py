@@ -74,9 +74,9 @@ class Worker:
             self._write(b"".join(map(messages.encode, sent)))
 
     def _report_progress(self, fraction: float) -> bool:
-        """Send the progress of loading, ten times a second at most; return False to stop the load."""
+        """Send the progress of loading, ten times a second at most, and its end; return False to stop the load."""
         now_s = time.monotonic()
-        if now_s >= self._next_progress_s:
+        if now_s >= self._next_progress_s or fraction >= 1:
             self._next_progress_s = now_s + PROGRESS_INTERVAL_S
             self.send(messages.LoadProgress(fraction))
         return not self.is_stopping

@@ -94,7 +94,8 @@ class LoadedSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStatus:
-    """One model of the service. `progress` runs from 0 to 1 while it loads; `error` is set when it failed.
+    """One model of the service. `progress` runs from 0 to 1 while its weights are read, which takes about
+    `load_left_s` more (None: unknown); `error` is set when it failed.
 
     `warnings` are the planner's, where only a part of the model fits. `occupancy` and `counters` are None while its
     engine cannot report them, `plan` until loading has one. `n_bytes` is the memory of its worker, 0 where unknown.
@@ -128,6 +129,7 @@ class ModelStatus:
     can_grow: bool = False
     threads: ThreadUse | None = None
     sampling: ModelSampling | None = None
+    load_left_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,14 +17,16 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.worker import Worker
 
+from app.chat.activity import Activity, activity_of
 from app.chat.conversation import ChatSettings, MessageContent
-from app.chat.events import Added, ChatEvent, Note, Repeating, Written
+from app.chat.events import Added, ChatEvent, Note, Reading, Repeating, Written
 from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
 from app.common.help_topics import TOPICS
 from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError
 from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActions
+from tui.chat.activity_line import ActivityLine
 from tui.chat.commands import CHAT_COMMANDS, KEY_HINTS, PALETTE_KEY
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachments import AttachmentReader, files_below
@@ -113,6 +115,7 @@ class ChatScreen(CommandScreen):
         yield ApprovalPanel()
         yield WaitingQuestions()
         yield NotificationLine()
+        yield ActivityLine(self._activity, self._session.clock)
         yield Composer(AttachmentReader(self._session.keep_files), self._slash_words, self._arguments_of)
         yield StatusLine()
         yield KeyBar()
@@ -165,6 +168,8 @@ class ChatScreen(CommandScreen):
         await self._session.close()
 
     async def _draw(self, transcript: Transcript, event: ChatEvent) -> None:
+        if isinstance(event, Reading) and event.progress is not None:
+            return  # the activity line shows it
         if isinstance(event, Written):
             await transcript.write(event.message, event.text)
         elif not isinstance(event, Added) or event.message.role != "user":  # a question is drawn with its answer
@@ -266,7 +271,22 @@ class ChatScreen(CommandScreen):
         """Show a new chat in place of one that was deleted."""
         self._view.run(self.new_chat, "reopen")
 
+    def _activity(self) -> tuple[Activity | None, list[tuple[str, str]]]:
+        """Return what the chat is at, and the keys that matter meanwhile."""
+        chat = self._session.chat
+        activity = activity_of(chat, self._session.clock())
+        if activity is None or not (activity.is_moving and chat.is_answering):
+            return activity, []
+        custom, found = self.app_context.settings_controller.keys, []
+        for name, word in (("end-thought", "answer now"), ("stop", "stop")):
+            command = self.TABLE.find(name)
+            if command is not None and (name == "stop" or chat.thinking_id):
+                found.append((format_keys(command.bound_keys(custom).partition(",")[0]).lower(), word))
+        return activity, found
+
     def _show_status(self) -> None:
+        for activity_line in self.query(ActivityLine):
+            activity_line.look()
         for line in self.query(StatusLine):  # none is left while the app closes
             line.show(self._session.status)
         for header in self.query(ScreenHeader):

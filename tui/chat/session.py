@@ -41,7 +41,7 @@ class ChatSession:
     ) -> None:
         self.connection = connection
         self._repository = repository
-        self._clock = clock
+        self.clock = clock
         self._on_change = on_change
         self._on_gone: Callable[[], None] = lambda: None
         self._tools = tools
@@ -181,7 +181,7 @@ class ChatSession:
     # Which chat is shown
 
     def _opened(self, opened: OpenedChat) -> OpenChat:
-        return OpenChat(opened, self.connection, self._clock, self._changed, self._tools, self._compaction)
+        return OpenChat(opened, self.connection, self.clock, self._changed, self._tools, self._compaction)
 
     def _show(self, chat: OpenChat) -> None:
         """Show `chat` instead of the present one, which goes on with its model if it is answering."""

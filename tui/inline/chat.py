@@ -12,6 +12,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
+from app.chat.activity import activity_of, spinner
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.chat.events import ChatEvent
 from app.chat.steps import undone_text
@@ -410,7 +411,7 @@ class InlineChat:
         await self._awaited(begin)
         entry = self._session.conversation.entries()[-1]
         self._scrollback.end(ending_note(entry))
-        cost = self._session.status.last
+        cost = self._session.chat.figures.cost
         if entry.error is not None:
             self._scrollback.print_line(f"Error: {entry.error}")
         elif self._shows_stats and cost is not None:
@@ -436,5 +437,7 @@ class InlineChat:
         await asyncio.sleep(_SHOWN_AFTER_S)
         while True:
             if not (self._scrollback.has_begun or self._scrollback.is_asking):
-                self._scrollback.busy.put(self._session.status.text())
+                now_s = self._session.clock()
+                if (activity := activity_of(self._session.chat, now_s)) is not None:
+                    self._scrollback.busy.put(activity.line(spinner(now_s)))
             await asyncio.sleep(_EVERY_S)

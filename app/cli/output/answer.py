@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import click
 from rich.cells import cell_len, set_cell_size
 
+from app.chat.activity import loading_activity, spinner
+from app.chat.backend import ConnectionState
 from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
 from app.chat.conversation import Attachment, Message
 from app.chat.events import ApprovalNeeded, ChatEvent, Note, Repeating, Result, Written
@@ -256,7 +259,8 @@ class LoadingLine:
 
     def show(self, status: ModelStatus) -> None:
         if status.state == "loading":
-            self._line.put(f"Loading {status.id}: {status.progress:.0%}")
+            loading = loading_activity(ConnectionState.of_model(status))
+            self._line.put(f"{status.id}: {loading.line(spinner(time.monotonic()))}")
         else:
             self._line.clear()
             self.print(status.notices)

@@ -57,15 +57,18 @@ from quantizer.system.memory_limit import out_of_memory
 _GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
 _GRACE_AT_STOP_S = 6.0  # a worker saves its state for 3 s at most, and writes it
 _METRICS_TIMEOUT_S = 1.0
+_TOLD_SHARE = 0.02  # of the weights, after which the time of the others can be told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStatus:
-    """The state of an engine. `plan` is what loading follows. `facts` and `settings` are those of the loaded model;
-    `error` is set when `state` is "failed". An "unloaded" engine loads its model with the next use."""
+    """The state of an engine. Its weights are read for about `load_left_s` more, None where nobody knows. `plan` is
+    what loading follows. `facts` and `settings` are those of the loaded model; `error` is set when `state` is "failed".
+    An "unloaded" engine loads its model with the next use."""
 
     state: ModelState = "loading"
     progress: float = 0.0
+    load_left_s: float | None = None
     notices: tuple[str, ...] = ()
     plan: Plan | None = None
     facts: BackendFacts | None = None
@@ -79,6 +82,19 @@ class EngineStatus:
             return ()
         helps = tuple(f"What would help: {remedy.what}." for remedy in self.plan.remedies[:1])
         return (*self.plan.warnings[:1], *helps)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPace:
+    """The pace at which weights are read, from when it was first known how many are."""
+
+    first: float
+    begun_s: float
+
+    def left_s(self, fraction: float, now_s: float) -> float | None:
+        """Return the seconds that the rest takes, None after too little to tell."""
+        done = fraction - self.first
+        return (now_s - self.begun_s) / done * (1 - fraction) if done >= _TOLD_SHARE else None
 
 
 class CrashLimit:
@@ -163,6 +179,7 @@ class EngineClient:
         self._is_admitted = False
         self._is_stopped = False
         self._config_when_unloaded: EngineConfig | None = None  # of a change that does not outlast the loaded model
+        self._load_pace: LoadPace | None = None
 
     # State
 
@@ -387,7 +404,7 @@ class EngineClient:
 
     def _begin_loading(self) -> None:
         self.settled = asyncio.Event()
-        self.status = EngineStatus()
+        self.status, self._load_pace = EngineStatus(), None
         self._log("begins to load")
         self._owner.on_work()
 
@@ -477,7 +494,9 @@ class EngineClient:
     def _handle(self, message: WorkerMessage) -> None:
         match message:
             case LoadProgress():
-                self.status = replace(self.status, progress=message.fraction)
+                pace = self._load_pace = self._load_pace or LoadPace(message.fraction, time.monotonic())
+                left_s = pace.left_s(message.fraction, time.monotonic())
+                self.status = replace(self.status, progress=message.fraction, load_left_s=left_s)
             case Notice():
                 self.status = replace(self.status, notices=(*self.status.notices, message.text))
             case Planned():

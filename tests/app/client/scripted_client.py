@@ -15,6 +15,7 @@ from app.protocol.chat import (
     GenerationOptions,
     MediaPart,
     Message,
+    PromptProgress,
     Tool,
     ToolCall,
     ToolCallDelta,
@@ -277,9 +278,10 @@ LOADING = replace(READY, state="loading", progress=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptedReply:
-    """One answer: its reasoning, its text, then its calls, of which each has two deltas: id and name, and arguments.
-    After `pause_after` deltas it waits for `ScriptedClient.resume`."""
+    """One answer: the progress of its prompt, its reasoning, its text, then its calls, of which each has two deltas: id
+    and name, and arguments. After `pause_after` of these it waits for `ScriptedClient.resume`."""
 
+    progress: tuple[PromptProgress, ...] = ()
     thoughts: tuple[str, ...] = ()
     deltas: tuple[str, ...] = ()
     calls: tuple[ToolCall, ...] = ()
@@ -400,7 +402,7 @@ class ScriptedClient(ScriptedJobs):
         reply = self._replies[min(len(self.options), len(self._replies)) - 1]
         is_whole = False
         try:
-            deltas = _deltas(reply, f"answer-{len(self.options)}")
+            deltas = (*reply.progress, *_deltas(reply, f"answer-{len(self.options)}"))
             for index, delta in enumerate(deltas):
                 if index == reply.pause_after:
                     await self._paused()

@@ -225,6 +225,7 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         id=model.ref.id,
         state=engine.state,
         progress=engine.progress,
+        load_left_s=engine.load_left_s,
         n_ctx=engine.facts.n_ctx if engine.facts else 0,
         notices=engine.notices,
         warnings=engine.warnings,
