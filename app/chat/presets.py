@@ -1,4 +1,5 @@
-"""What the user keeps beside chats: named settings in `<data>/presets.toml`, and texts in `<data>/prompts/`.
+"""What the user keeps beside chats: named settings in `<data>/presets.toml`, and texts in `<data>/prompts/`. A few of
+both ship with localllm (`assets/presets.toml`, `assets/prompts/`); one of the user's of the same name takes its place.
 
 The user may edit both files, so what they contain is untrusted; filling in the {{placeholders}} of a text is the
 user's.
@@ -11,6 +12,8 @@ import os
 import stat
 import tomllib
 from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,7 @@ class Presets:
         self._path = data_dir / _FILE_NAME
 
     def all(self) -> dict[str, ChatSettings]:
+        """Return the user's presets."""
         try:
             with explained(f"{self._path} cannot be read", "Check its permissions."):
                 tables = tomllib.loads(self._text())
@@ -45,10 +49,11 @@ class Presets:
         return {name: self._settings(name, table) for name, table in tables.items()}
 
     def get(self, name: str) -> ChatSettings:
-        """Return a preset. Raises UsageError that lists all for an unknown one."""
-        presets = self.all()
+        """Return a preset, the user's or one that ships. Raises UsageError that lists all for an unknown one."""
+        own = self.all()
+        presets = {**own, **{each: shipped for each, shipped in shipped_presets().items() if each not in own}}
         if name not in presets:
-            remedy = f"Presets: {', '.join(presets)}." if presets else "/options in the full screen saves the first."
+            remedy = f"Presets: {', '.join(presets)}. /options in the full screen saves another."
             raise UsageError(f"There is no preset {name}.", remedy)
         return presets[name]
 
@@ -87,6 +92,25 @@ class Presets:
         return ChatSettings(system=system, options=allowed)
 
 
+@cache
+def shipped_presets() -> Mapping[str, ChatSettings]:
+    """Return the presets that ship with localllm."""
+    tables = tomllib.loads(files("assets").joinpath("presets.toml").read_text(encoding="utf-8"))
+    found = {}
+    for name, table in tables.items():
+        options = {key: value for key, value in table.items() if key != _SYSTEM}
+        found[name] = ChatSettings(system=table.get(_SYSTEM, ""), options=valid_options(options))
+    return found
+
+
+@cache
+def shipped_prompts() -> Mapping[str, str]:
+    """Return the prompts that ship with localllm, by name and in order."""
+    folder = files("assets").joinpath("prompts")
+    texts = {each.name: each.read_text(encoding="utf-8").strip() for each in folder.iterdir()}
+    return {name.removesuffix(".md"): texts[name] for name in sorted(texts)}
+
+
 def _toml(name: str, settings: ChatSettings) -> str:
     values: Mapping[str, object] = {
         **({_SYSTEM: storable(settings.system)} if settings.system else {}),
@@ -108,15 +132,18 @@ class PromptLibrary:
         self.folder = data_dir / _FOLDER
 
     def names(self) -> tuple[str, ...]:
-        """Return the names of the prompts in order: of the files ending in .md or .txt, without that ending."""
+        """Return the names of the user's prompts in order: of the files ending in .md or .txt, without that ending."""
         return tuple(sorted(self._paths()))
 
     def get(self, name: str) -> str:
-        """Return the text of a prompt. Raises UsageError for an unknown name, and for a file that is no text."""
-        paths = self._paths()
+        """Return the text of a prompt, the user's or one that ships. Raises UsageError for an unknown name, and for a
+        file that is no text."""
+        paths, shipped = self._paths(), shipped_prompts()
+        if name not in paths and name in shipped:
+            return shipped[name]
         if name not in paths:
-            known = ", ".join(sorted(paths))
-            remedy = f"Prompts: {known}." if known else f"Write a text file, such as {self.folder / 'summary.md'}."
+            known = ", ".join([*sorted(paths), *(each for each in shipped if each not in paths)])
+            remedy = f"Prompts: {known}. Yours are text files such as {self.folder / 'summary.md'}."
             raise UsageError(f"There is no prompt {name}.", remedy)
         return read_text(paths[name], MAX_PROMPT_BYTES).strip()
 
@@ -125,10 +152,10 @@ class PromptLibrary:
         with explained(f"{self.folder} cannot be read", "Check its permissions."):
             try:
                 with os.scandir(self.folder) as entries:
-                    files = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
+                    found = [Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False)]
             except FileNotFoundError:
                 return {}
-        prompts = sorted(file for file in files if file.suffix in _SUFFIXES and not file.name.startswith("."))
+        prompts = sorted(file for file in found if file.suffix in _SUFFIXES and not file.name.startswith("."))
         return {file.stem: file for file in reversed(prompts[:_MAX_PROMPTS])}
 
 

@@ -73,10 +73,11 @@ def _defaults_text(sampling: ModelSampling, given: Collection[str]) -> str:
     return ", ".join(f"{name} {default.value:g} ({default.origin})" for name, default in shown.items())
 
 
-def presets_text(presets: Mapping[str, ChatSettings]) -> str:
-    if not presets:
-        return "No presets yet: save one with /options in the full screen."
-    return "\n".join(["/preset NAME, one of:", *(f"{name}: {settings_line(presets[name])}" for name in presets)])
+def presets_text(own: Mapping[str, ChatSettings], shipped: Mapping[str, ChatSettings]) -> str:
+    """Return a list of the presets: the person's own, then those that ship and have no namesake."""
+    lines = [f"{name}: {settings_line(own[name])}" for name in own]
+    lines += [f"{name}: {settings_line(shipped[name])} (ships with localllm)" for name in shipped if name not in own]
+    return "\n".join(["/preset NAME, one of:", *lines, "/options saves another."])
 
 
 def templates_text(templates: Iterable[tuple[str, str]], chosen: str) -> str:
@@ -84,10 +85,10 @@ def templates_text(templates: Iterable[tuple[str, str]], chosen: str) -> str:
     return "\n".join(["/template NAME, one of:", *lines])
 
 
-def prompts_text(names: Sequence[str], folder: Path) -> str:
-    if not names:
-        return f"No prompts yet: save a text as NAME.md or NAME.txt in {folder}."
-    return "\n".join(["/prompt NAME, one of:", *map(printable_line, names)])
+def prompts_text(own: Sequence[str], shipped: Iterable[str], folder: Path) -> str:
+    """Return a list of the prompts: the person's own, then those that ship and have no namesake."""
+    lines = [*map(printable_line, own), *(f"{name} (ships with localllm)" for name in shipped if name not in own)]
+    return "\n".join(["/prompt NAME, one of:", *lines, f"Yours are texts NAME.md or NAME.txt in {folder}."])
 
 
 def answer_line(entry: TranscriptEntry) -> str:

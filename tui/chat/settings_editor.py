@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.chat.conversation import ChatSettings, Scalar
-from app.chat.presets import Presets, PromptLibrary, read_text
+from app.chat.presets import Presets, PromptLibrary, read_text, shipped_presets, shipped_prompts
 from app.chat.sampling_options import (
     FILE_OPTIONS,
     MAX_OPTION_BYTES,
@@ -112,7 +112,7 @@ class SettingsEditor:
         """Apply a preset, with this chat's system prompt if it has none; without a name, list the presets. Raises
         UserError."""
         if not name:
-            return presets_text(await asyncio.to_thread(self._presets.all))
+            return presets_text(await asyncio.to_thread(self._presets.all), shipped_presets())
         preset = await asyncio.to_thread(self._presets.get, name)
         self.settings = replace(preset, system=preset.system or self.settings.system, tools=self.settings.tools)
         return self._said(f"{name}: {settings_line(self.settings, self.sampling)}")
@@ -133,7 +133,8 @@ class SettingsEditor:
         return await asyncio.to_thread(self._prompts.get, name)
 
     async def list_prompts(self) -> str:
-        return prompts_text(await asyncio.to_thread(self._prompts.names), self._prompts.folder)
+        own = await asyncio.to_thread(self._prompts.names)
+        return prompts_text(own, shipped_prompts(), self._prompts.folder)
 
     async def arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
         """Return what may follow a slash word, each with a note; nothing if that cannot be read."""
@@ -145,9 +146,12 @@ class SettingsEditor:
     def read_arguments(self, slash: str) -> Sequence[tuple[str, str]]:
         """Return what may follow a slash word, each with a note. Reads files. Raises UserError."""
         if slash == "prompt":
-            return [(name, "") for name in self._prompts.names()]
+            own = self._prompts.names()
+            return [*((name, "yours") for name in own), *((name, "") for name in shipped_prompts() if name not in own)]
         if slash == "preset":
-            return [(name, settings_line(settings)) for name, settings in self._presets.all().items()]
+            own_presets = self._presets.all()
+            presets = {**own_presets, **{name: s for name, s in shipped_presets().items() if name not in own_presets}}
+            return [(name, settings_line(settings)) for name, settings in presets.items()]
         if slash == "think":
             return [(level, "") for level in (*THINK_LEVELS, _AUTO)]
         return self.templates() if slash == "template" else ()

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from app.chat.conversation import ChatSettings
-from app.chat.presets import MAX_PROMPT_BYTES, Presets, PromptLibrary
+from app.chat.presets import MAX_PROMPT_BYTES, Presets, PromptLibrary, shipped_presets, shipped_prompts
+from app.chat.sampling_options import valid_options
 from app.chat.store.database import storable
 from quantizer.system.errors import StorageError, UsageError
 
@@ -19,8 +20,28 @@ PRECISE = ChatSettings(system='Say "yes"\nor no.', options={"temperature": 0.0, 
 
 def test_no_file_is_no_preset(tmp_path: Path) -> None:
     assert Presets(tmp_path).all() == {}
-    with pytest.raises(UsageError, match=r"no preset precise.*/options"):
-        Presets(tmp_path).get("precise")
+    with pytest.raises(UsageError, match=r"no preset none.*precise.*/options"):
+        Presets(tmp_path).get("none")
+
+
+def test_the_presets_that_ship_are_valid_and_give_way_to_a_namesake(tmp_path: Path) -> None:
+    shipped = shipped_presets()
+    assert list(shipped) == ["precise", "balanced", "creative", "brief"]
+    assert all(valid_options(each.options) == each.options for each in shipped.values())
+    assert Presets(tmp_path).get("precise").options == {"temperature": 0.2}
+    Presets(tmp_path).save("precise", PRECISE)
+    assert Presets(tmp_path).get("precise") == PRECISE
+    assert "creative" not in (tmp_path / "presets.toml").read_text()
+
+
+def test_the_prompts_that_ship_have_variables_and_give_way_to_a_namesake(tmp_path: Path) -> None:
+    shipped = shipped_prompts()
+    assert {"explain", "translate", "proofread", "review-code", "summarise", "commit-message"} <= set(shipped)
+    assert all("{{" in text and "}}" in text for text in shipped.values())
+    assert PromptLibrary(tmp_path).get("translate") == shipped["translate"]
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "translate.md").write_text("To Latin: {{text}}")
+    assert PromptLibrary(tmp_path).get("translate") == "To Latin: {{text}}"
 
 
 def test_a_file_that_vanishes_before_it_is_read_is_no_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ async def test_a_missing_preset_is_reported(open_app):
         await user.asks("/preset nowhere")
         await user.sees("There is no preset nowhere.")
         await user.asks("/preset")
-        await user.sees("No presets yet")
+        await user.sees("/preset NAME, one of:", "precise: temperature 0.2", "/options saves another.")
 
 
 async def test_all_fields_are_reached_in_a_small_terminal(open_app):

@@ -114,8 +114,25 @@ async def test_prompts_are_listed_and_their_names_completed(open_app, tmp_path):
         await user.sees("There is no prompt nowhere.")
 
 
-async def test_without_prompts_the_list_says_where_they_belong(open_app, tmp_path):
-    async with open_app(ScriptedClient(), size=(200, 24)) as user:
+async def test_prompts_and_presets_that_ship_are_listed_behind_the_persons_own(open_app, tmp_path):
+    _library(tmp_path)
+    async with open_app(ScriptedClient(), size=(200, 44)) as user:
         await user.sees("ready")
         await user.asks("/prompt")
-        await user.sees("No prompts yet", str(tmp_path / "data" / "prompts"))
+        await user.sees("summary", "translate (ships with localllm)", str(tmp_path / "data" / "prompts"))
+        await user.asks("/preset")
+        await user.sees("precise: temperature 0.2 (ships with localllm)", "/options saves another.")
+        await user.asks("/preset precise")
+        await user.sees("precise: temperature 0.2")
+
+
+async def test_tab_goes_from_one_variable_of_a_prompt_to_the_next(open_app):
+    async with open_app(ScriptedClient(), size=(120, 30)) as user:
+        await user.sees("ready")
+        await user.asks("/prompt translate")
+        await user.sees("into {{language}}.")
+        await user.types("Latin")
+        await user.presses("tab")
+        await user.types("Hello")
+        await user.sees("into Latin.", "Hello")
+        assert "{{" not in user.screen_text

@@ -238,7 +238,7 @@ async def test_a_prompt_of_the_library_begins_the_next_question(opened, tmp_path
     async with opened(ScriptedClient()) as chat:
         await chat.submit("/prompt")
         assert "code review" in capsys.readouterr().err
-        assert chat.arguments_of("prompt") == ["code review"]
+        assert chat.arguments_of("prompt")[:2] == ["code review", "commit-message"]
         await chat.submit("/prompt code review")
         assert chat.begun == "Review {{file}}."
         await chat.submit("/prompt nowhere")

@@ -100,12 +100,13 @@ class PromptInput(TextArea):
         self._has_paste = True
         self.insert(printable(text))
 
-    def select_placeholder(self) -> None:
-        """Select the first {{placeholder}}, if there is one: typing replaces it."""
+    def select_placeholder(self) -> bool:
+        """Select the first {{placeholder}}, which typing replaces; return False if there is none."""
         if found := _VARIABLE.search(self.text):
             row = self.text.count("\n", 0, found.start())
             column = found.start() - (self.text.rfind("\n", 0, found.start()) + 1)
             self.selection = Selection((row, column), (row, column + len(found[0])))
+        return found is not None
 
     def replace_before_cursor(self, n_characters: int, text: str) -> None:
         row, column = self.cursor_location
@@ -119,7 +120,7 @@ class PromptInput(TextArea):
             self._sent.append(text)
 
     def action_accept(self) -> None:
-        if not self._composer.accept():
+        if not self._composer.accept() and not self.select_placeholder():
             self.post_message(self.Passed())
 
     def action_submit(self) -> None:
