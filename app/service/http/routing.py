@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import json
 import re
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -36,6 +37,8 @@ BODY_TIMEOUT_S = 60.0
 MAX_DEPTH = 64
 MAX_CONTAINERS = 1_000_000
 MAX_TEXT_BYTES = 16 << 20  # of a body, as much as is tokenized; the rest are files in Base64
+MAX_DECODED_BYTES = 64 << 20  # as the guard takes of a body that is not compressed
+_WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 _PARSED_ON_THE_LOOP_BYTES = 256 << 10
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _STRING_OR_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
@@ -47,7 +50,7 @@ _SCHEMAS = "#/components/schemas/{model}"
 _JSON = "application/json"
 _ITEM_SCHEMA = "x-item-schema"  # OpenAPI 3.2 calls it itemSchema; in 3.1 a stream has one schema, for all of its text
 _ALWAYS = (401, 403, 413, 500)  # the guard's, and a bug's
-_WITH_BODY = (400, 408)
+_WITH_BODY = (400, 408, 415)
 
 ErrorKind = Callable[[str], Any]
 Endpoint: TypeAlias = Callable[..., Awaitable[Response]]
@@ -173,8 +176,9 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         raise RefusedError(408, "timeout", f"The request's body did not come within {BODY_TIMEOUT_S:g} s.") from None
     except ClientDisconnect:
         raise RefusedError(400, "disconnected", "The client went away before its request was complete.") from None
-    is_small = len(data) <= _PARSED_ON_THE_LOOP_BYTES
-    fields = parse_object(data) if is_small else await asyncio.to_thread(parse_object, data)
+    encoding = request.headers.get("content-encoding", "")
+    is_small = len(data) <= _PARSED_ON_THE_LOOP_BYTES and not encoding
+    fields = parse_object(data) if is_small else await asyncio.to_thread(lambda: parse_object(decoded(data, encoding)))
     record_of(request.scope).fields = frozenset(fields)
     try:
         body = kind.model_validate(fields)
@@ -183,6 +187,32 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     if isinstance(body, TellsIgnored):
         record_of(request.scope).ignored = body.ignored_fields(fields)
     return body
+
+
+def decoded(data: bytes, encodings: str) -> bytes:
+    """Return a body without its Content-Encoding. Raises RefusedError for one that is unknown (415) or, decoded, larger
+    than any body may be (413), RequestError for a damaged one."""
+    for encoding in reversed([name.strip().lower() for name in encodings.split(",") if name.strip()]):
+        if encoding == "identity":
+            continue
+        if encoding not in _WINDOW_BITS:
+            cause = f"The request's Content-Encoding is {encoding[:40]!r}."
+            code = "request_body_encoding_unsupported"
+            raise RefusedError(415, code, cause, f"Use {' or '.join(_WINDOW_BITS)}, or none.", {"error_code": code})
+        decoder = zlib.decompressobj(_WINDOW_BITS[encoding])
+        try:
+            whole = decoder.decompress(data, MAX_DECODED_BYTES + 1)
+        except zlib.error:
+            whole = None
+        if whole is not None and len(whole) > MAX_DECODED_BYTES:
+            cause = f"The request's body is larger than {MAX_DECODED_BYTES >> 20} MiB once it is decoded."
+            raise RefusedError(413, "body_too_large", cause, "Send less.")
+        if whole is None or not decoder.eof or decoder.unused_data:
+            code = "request_body_encoding_invalid"
+            cause = f"The request's body is not {encoding}, as its Content-Encoding says."
+            raise RefusedError(400, code, cause, "Send it whole.", {"error_code": code})
+        data = whole
+    return data
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

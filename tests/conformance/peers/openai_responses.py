@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
+import zlib
 from typing import Any
 
 from tests.conformance.row import ABSENT, MODEL, Ask, Row
@@ -70,6 +72,31 @@ _OURS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "apply_patch_call": ({"operation": _DIFF}, {"status": "completed"}),
     "function_call": ({"name": "weather", "namespace": "mcp__sky", "arguments": "{}"}, {"output": "sun"}),
     "custom_tool_call": ({"name": "edit", "input": "x"}, {"output": "done"}),
+}
+
+_BODY = json.dumps({"input": "hello", "max_output_tokens": 4}).encode()
+_MIB = 1 << 20
+_ZSTD = (
+    b"\x28\xb5\x2f\xfd\x20" + bytes([len(_BODY), 1 | len(_BODY) << 3 & 0xFF, len(_BODY) >> 5, 0]) + _BODY
+)  # one raw block
+
+
+def _bomb() -> bytes:
+    """Return the beginning of a stream of gzip that is 66 MiB once it is decoded."""
+    compressor = zlib.compressobj(wbits=16 + zlib.MAX_WBITS)
+    first, again = (compressor.compress(b" " * _MIB) + compressor.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    return first + 65 * again
+
+
+# Bodies with a Content-Encoding, and the status of each.
+_ENCODED: dict[str, tuple[bytes, int]] = {
+    "gzip": (gzip.compress(_BODY), 200),
+    "deflate": (zlib.compress(_BODY), 200),
+    "deflate, gzip": (gzip.compress(zlib.compress(_BODY)), 200),
+    "identity": (_BODY, 200),
+    "br": (_BODY, 415),
+    "GZIP": (gzip.compress(_BODY)[:-9], 400),
+    "x-gzip": (_bomb(), 413),
 }
 
 ROWS: tuple[Row, ...] = (
@@ -269,5 +296,22 @@ ROWS: tuple[Row, ...] = (
         source=f"{_TYPES}/response_compaction_item_param.py",
         scripted=True,
         holds={"output.0.content.0.text": re.compile(r"^Rome\."), "@x-localllm-warning": ABSENT},
+    ),
+    *(
+        Row(
+            name=f"a body with the encoding {encoding} is answered with {status}",
+            ask=Ask(_PATH, body, {"content-encoding": encoding, "content-type": "application/json"}),
+            source="RFC 9110, 8.4 and 15.5.16; the SDKs compress large requests",
+            status=status,
+        )
+        for encoding, (body, status) in _ENCODED.items()
+    ),
+    Row(
+        name="a body in zstd is decoded",
+        ask=Ask(_PATH, _ZSTD, {"content-encoding": "zstd", "content-type": "application/json"}),
+        source="Codex 0.171 at OpenAI's own service (enable_request_compression)",
+        otherwise="A request compressed with zstd is a 415",
+        our_status=415,
+        ours={"error.code": "request_body_encoding_unsupported"},
     ),
 )

@@ -74,7 +74,7 @@ def test_a_signature_declares_body_and_answer() -> None:
 def test_the_document_is_made_of_signatures() -> None:
     paths: dict[str, Any] = document(router.routes, lambda _: dict[str, str])["paths"]
     answers = paths["/x/echo"]["post"]["responses"]
-    assert set(answers) == {"201", "400", "401", "403", "404", "408", "413", "500"}
+    assert set(answers) == {"201", "400", "401", "403", "404", "408", "415", "413", "500"}
     assert answers["201"]["content"] == {
         "application/json": {"schema": {"type": "array", "items": {"type": "string"}}},
         "text/event-stream": {"x-item-schema": {"type": "integer"}},
