@@ -242,6 +242,14 @@ class OpenChat(ChatState):
         await self._draw(Changed())
         return is_possible
 
+    async def keep_version(self, message_id: int) -> None:
+        """End a comparison, and show the branch with this one of its answers. Raises StorageError."""
+        self.conversation.compared_id = None
+        self.conversation.show(message_id)
+        await self.stored.show(self.conversation.leaf_id)
+        self._measure()
+        await self._draw(Changed())
+
     async def toggle_figures(self) -> bool:
         """Show the figures below each answer, or hide them; return whether they are shown."""
         self.conversation.shows_figures = not self.conversation.shows_figures

@@ -15,6 +15,7 @@ from app.chat.branches import RemovedMessages, TranscriptEntry
 from app.chat.conversation import MessageContent
 from app.chat.session import OpenChat, joined
 from app.chat.steps import undone_text
+from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
@@ -157,6 +158,24 @@ class MessageActions:
             version_id = await self._view.chat.step_to_version(selected.message.id, n_steps)
             if version_id is not None:
                 await self._view.transcript.show(self._view.session.conversation.entries(), at=version_id)
+
+    async def keep_version(self, index: int) -> None:
+        """End the comparison, and go on with the answer at `index` of the two."""
+        compared = [entry for entry in self._view.session.conversation.entries() if entry.beside is not None]
+        if not compared or self._view.refuses_while_answering():
+            if not compared:
+                self._screen.inform("No answers are compared: /compare MODEL does that.")
+            return
+        entry = compared[-1]
+        kept = sorted(filter(None, (entry, entry.beside)), key=lambda version: version.message.id)[index].message
+        with self._screen.inform_on_error(StorageError):
+            await self._view.chat.keep_version(kept.id)
+            self._view.transcript.mark(None)
+            self._view.focus_prompt()
+            model = printable_line(kept.model)
+            is_own = not model or model == self._view.connection.state.model
+            others = "" if is_own else f" /model {model} lets that model answer from now on."
+            self._screen.inform(f"The chat goes on with this answer.{others}")
 
     def edit(self) -> None:
         """Load the selected question or summary, or the last one, into the prompt; sending it adds a version."""

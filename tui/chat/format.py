@@ -99,7 +99,7 @@ def answer_line(entry: TranscriptEntry) -> str:
     else:
         ending = empty_answer_text(entry) or _ENDINGS[entry.ending]
     figures = figures_text(message.stats) if entry.has_figures and not entry.is_running else ""
-    return _SEPARATOR.join(filter(None, (_shortened(printable_line(message.model)), figures, ending)))
+    return _SEPARATOR.join(filter(None, (shortened_model(printable_line(message.model)), figures, ending)))
 
 
 def figures_text(stats: Mapping[str, Scalar]) -> str:
@@ -150,7 +150,7 @@ class Status:
         last, rate = self.last, self.tokens_per_s or 0.0  # an answer of one token has no rate
         is_unfit = self.plan is not None and self.plan.verdict in _UNFIT
         return (
-            _shortened(self.model),
+            shortened_model(self.model),
             _LABELS[self.activity] + (_bar(self.progress) if self.activity == "loading" else ""),
             f"! {self._devices() or 'too large'}: F7 helps" if is_unfit else "",
             f"tools {self.tools}" if self.tools else "",
@@ -222,7 +222,7 @@ def _bar(progress: float) -> str:
     return f" {'█' * n_full}{'░' * (_BAR_CELLS - n_full)} {share:.0%}"
 
 
-def _shortened(model: str) -> str:
+def shortened_model(model: str) -> str:
     """Return the name that F6 shows, also while a path is being loaded; of a long one its beginning and its end."""
     path = PurePath(model)
     if path.is_absolute():

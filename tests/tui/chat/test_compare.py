@@ -93,7 +93,7 @@ async def test_the_next_question_goes_to_the_model_of_the_chat(open_app):
 
 async def test_a_comparison_that_fails_shows_the_error_beside_the_first_answer(open_app):
     client = _client(FIRST, ScriptedReply(deltas=("Half",), ending=EngineError("It died.")))
-    async with open_app(client) as user:
+    async with open_app(client, size=(80, 34)) as user:
         await user.asks("hello")
         await user.sees("guide · ready")
         await user.asks("/compare qwen")
@@ -137,6 +137,40 @@ async def test_after_a_comparison_that_failed_or_was_stopped_the_chat_goes_on_wi
         "Quarter",
         "Another answer.",
     ]
+
+
+@pytest.mark.parametrize(("key", "answer"), [("1", "The guide's answer."), ("2", "Another answer.")])
+async def test_the_names_stand_on_top_and_a_key_goes_on_with_one_of_the_answers(open_app, tmp_path, key, answer):
+    client = _client(FIRST, SECOND, ScriptedReply(deltas=("Third.",)))
+    async with (
+        SqliteChatRepository(tmp_path) as repository,
+        open_app(client, size=(120, 40), repository=repository, settings={"sidebar": "off"}) as user,
+    ):
+        await user.asks("hello")
+        await user.sees("The guide's answer.", "guide · ready")
+        await user.asks("/compare QWEN")
+        await user.sees("1  guide", f"2  {QWEN}  ▶ the chat goes on here", "2 continue with this one", "guide · ready")
+        assert _row(user, "1  guide") == _row(user, f"2  {QWEN}") < _row(user, "Another answer.")
+        await user.presses("ctrl+up", key)
+        await user.no_longer_sees("continue with this one")
+        await user.sees("The chat goes on with this answer.", answer, "enter send")
+        await user.asks("and now?")
+        await user.sees("Third.")
+    assert [message.content for message in client.requests[-1]] == ["hello", answer, "and now?"]
+
+
+async def test_a_click_goes_on_with_an_answer(open_app):
+    client = _client(FIRST, SECOND)
+    async with open_app(client, size=(120, 40)) as user:
+        await user.asks("hello")
+        await user.sees("The guide's answer.", "guide · ready")
+        await user.asks("/compare QWEN")
+        await user.sees("1 continue with this one", "guide · ready")
+        row = _row(user, "1 continue with this one")
+        column = user.screen_text.splitlines()[row].index("1 continue")
+        await user.pilot.click(offset=(column + 4, row))
+        await user.no_longer_sees("Another answer.")
+        await user.sees("The guide's answer.")
 
 
 async def test_comparing_says_what_it_needs(open_app):

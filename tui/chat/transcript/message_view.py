@@ -29,6 +29,7 @@ from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.chat.tools.calls import SIGNS, FoldLine, ToolCallView
+from tui.chat.transcript.comparison import ComparisonColumn
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 from tui.pictures.picture_view import PictureView, media_content, picture_bounds
@@ -45,6 +46,7 @@ _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
 _END_HINT = " · Ctrl+B: answer now"
 _GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
 _CODE = ("copy-code", "[b]C[/b]ode")
+_KEEP = (("keep-1", "[b]1[/b] keep the first"), ("keep-2", "[b]2[/b] the second"))
 _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
 
 
@@ -94,8 +96,8 @@ class MessageView(Vertical, can_focus=True):
             yield AnswerView(self.entry)
         else:
             with Container(classes="comparison"):
-                for entry in self._versions():
-                    yield AnswerView(entry)
+                for number, entry in enumerate(self._versions(), start=1):
+                    yield ComparisonColumn(entry, number, AnswerView(entry), is_shown=entry is self.entry)
         yield MessageBar()
         if failed := _failed(self.entry):
             yield ErrorPanel(failed[1], has_text=_has_answer(failed[0]))
@@ -166,6 +168,8 @@ class MessageView(Vertical, can_focus=True):
             await summary.show(entry)
         for answer, version in zip(self.query(AnswerView), self._versions(), strict=False):
             await answer.show(version)
+        for column, version in zip(self.query(ComparisonColumn), self._versions(), strict=False):
+            column.show(version, is_shown=version is self.entry)
         for call in self.query(ToolCallView):
             call.show(entry)
         failed = _failed(entry)
@@ -203,6 +207,8 @@ class MessageBar(Static):
         parts = [f"{left} {entry.version}/{entry.n_versions} {right}"] if entry.n_versions > 1 else []
         if is_selected and not entry.is_running:
             actions = _ACTIONS.get(entry.message.role, (_DELETE, _COPY))
+            if entry.beside is not None:
+                actions = (*_KEEP, *actions)
             if entry.message.role == "assistant" and entry.ending is not Ending.COMPLETE:
                 actions = (*actions, _GO_ON)
             if entry.message.role != "tool" and code_blocks(entry.message.content):
