@@ -77,9 +77,11 @@ def _rendered(template: str, variables: Mapping[str, Any]) -> str:
     parts: list[str] = []
     n_characters = 0
     variables = {
-        # FireFunction v2's names for the tools and the day (source: llama.cpp, common/chat.cpp).
+        # FireFunction v2's names for the tools and the day, and that of Llama 3.1 to 3.3, which else believe in 26 July
+        # 2024 (source: llama.cpp, common/chat.cpp). The time would change the begin of each prompt.
         "functions": _to_json(variables.get("tools") or [], indent=2),
         "datetime": _now("%b %d %Y"),
+        "date_string": _now("%d %b %Y"),
         **variables,
         "messages": [_prepared(message) for message in variables.get("messages", ())],
     }

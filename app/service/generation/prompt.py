@@ -236,6 +236,8 @@ class TemplateWriter:
         variables: dict[str, Any] = {"bos_token": file.bos_token, "eos_token": file.eos_token, "tools": functions}
         variables |= self.thinking.for_template(self.template)
         sent = [self._message(message) for message in messages]
+        if _reads("tool_responses", self.template) and not _reads("tool_call_id", self.template):
+            sent = with_results_in_calls(sent)
         if self.takes_only_parts:
             sent = in_parts(sent)
         return await self.model.renderer.render(self.template, sent, **variables)
@@ -278,6 +280,24 @@ def template_message(
         made |= {name: value for name, value in named.items() if value}
     if reasoning_name and message.reasoning:
         made[reasoning_name] = message.reasoning
+    return made
+
+
+def with_results_in_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return `messages` with each result in the message of its call, and the text after it there, too. The first
+    templates of Gemma 4 read results only so, and print a message of the role "tool" as a turn that the model was never
+    trained with (source: google/gemma-4-31B-it, chat_template.jinja as released and as corrected)."""
+    made: list[dict[str, Any]] = []
+    for message in messages:
+        last = made[-1] if made else {}
+        if message["role"] == "tool" and last.get("tool_calls"):
+            names = {call["id"]: call["function"]["name"] for call in last["tool_calls"]}
+            name = names.get(message.get("tool_call_id"), message.get("name", "unknown"))
+            last.setdefault("tool_responses", []).append({"name": name, "response": message["content"]})
+        elif message["role"] == "assistant" and last.get("tool_responses") and "tool_calls" not in message:
+            last["content"] = "".join(filter(None, (last["content"], message["content"])))
+        else:
+            made.append(dict(message))
     return made
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import TypedDict
 
+from app.common.answer_text import reasoning_tags_of
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
 from app.service.generation.message_order import TAKES_ALL, TemplateOrder, measured_order, takes_system
@@ -39,6 +40,7 @@ class TemplateCaps(TypedDict):
     supports_parallel_tool_calls: bool
     supports_preserve_reasoning: bool
     supports_reasoning_effort: bool
+    thinks_by_default: bool  # where a request does not say it; a template that leaves it to the model does not
 
 
 NO_TEMPLATE_CAPS = cast("TemplateCaps", dict.fromkeys(TemplateCaps.__annotations__, False))
@@ -163,6 +165,9 @@ class _Renderings:
         has_calls = await self.shows(_ONE_CALL, _TOOLS)
         by_effort = [Thinking(effort=effort).for_template(self._file.chat_template) for effort in ("low", "high")]
         low, high = [await self.text([_user()], **variables) for variables in by_effort]
+        switched = [Thinking(is_on=is_on).for_template(self._file.chat_template) for is_on in (None, True, False)]
+        usual, on, off = [await self.text([_user()], **variables) for variables in switched]
+        is_open = reasoning_tags_of(self._file.chat_template, usual).is_open
         return {
             "supports_string_content": has_string,
             "supports_typed_content": has_typed,
@@ -172,4 +177,5 @@ class _Renderings:
             "supports_parallel_tool_calls": has_calls and await self.shows(_TWO_CALLS, _TOOLS),
             "supports_preserve_reasoning": any([await self.shows(messages, _TOOLS) for messages in _REASONED]),
             "supports_reasoning_effort": low != high,
+            "thinks_by_default": is_open or (usual == on != off),
         }

@@ -73,8 +73,12 @@ class Thinking:
     def for_template(self, chat_template: str) -> dict[str, Any]:
         """Return the variables by which `chat_template` is told."""
         values: dict[str, Any] = {}
-        if self.is_wanted is not None:
-            told = ((control.name, _VALUES[control.name](self, control)) for control in _controls(chat_template))
+        controls = _controls(chat_template)
+        thinking = self
+        if self.is_wanted is None and not any(control.name in self.variables for control in controls):
+            thinking = replace(self, is_on=served_thinking(chat_template))
+        if thinking.is_wanted is not None:
+            told = ((control.name, _VALUES[control.name](thinking, control)) for control in controls)
             values = {name: value for name, value in told if value is not None}
         return {**values, **self.variables}
 
@@ -151,6 +155,18 @@ _VALUES: Mapping[str, Callable[[Thinking, _Control], Any]] = {
     "reasoning_strength": _effort,  # Muse Glimmer
     "thinking_budget": _budget,  # Seed-OSS
 }
+# By a mark of the template, whether the model's makers serve it thinking where a request does not say it, and their
+# template, which is not told, does otherwise. All others are as their template is: Qwen3, GLM, Nemotron 3, SmolLM3,
+# Laguna S think, Gemma 4 ("disabled by default", Google's page on its prompt format), DeepSeek V3.1 and V3.2
+# (deepseek-chat), Command R7B, Granite 3.3, Bielik 3, Laguna XS and Reka Edge do not, MiniCPM 5 and RWKV decide
+# themselves. llama-server tells all of them to think.
+_SERVED: tuple[tuple[re.Pattern[str], bool], ...] = (
+    # DeepSeek V4: "Thinking mode is enabled by default" (DeepSeek's API docs, Thinking Mode).
+    (re.compile(r"drop_thinking(?s:.)*DSML|DSML(?s:.)*drop_thinking"), True),
+    # Models that always think: makers' own templates open a thought (Qwen/QwQ-32B, deepseek-ai/DeepSeek-R1-Distill-…);
+    # llama.cpp's, which are in many files, close it again.
+    (re.compile(r"<think>\\n'\s*\}\}\s*\{%-? if not enable_thinking -?%\}"), True),
+)
 _WITH_LEVELS = ("reasoning_effort", "thinking_effort", "reasoning_strength", "thinking_budget")
 _BLOCK = re.compile(r"\{[#%{]")
 _BLOCK_ENDS = {"{#": "#}", "{%": "%}", "{{": "}}"}
@@ -172,6 +188,12 @@ def can_be_told(template: str) -> bool:
 def _controls(template: str) -> tuple[_Control, ...]:
     code = _code(template)
     return tuple(_control(name, template) for name in _VALUES if _is_variable(name, code))
+
+
+@lru_cache(maxsize=32)
+def served_thinking(template: str) -> bool | None:
+    """Return whether a model of `template` is to think where a request does not say it, None as the template has it."""
+    return next((thinks for mark, thinks in _SERVED if mark.search(template)), None)
 
 
 @lru_cache(maxsize=32)

@@ -219,7 +219,11 @@ def test_a_template_may_ask_for_the_tools_as_text_and_for_the_day() -> None:
     assert render("{{ '' + functions }} {{ '' + datetime }}", {"tools": None}).startswith("[] ")
     tools = [{"type": "function", "function": {"name": "now"}}]
     assert '"name": "now"' in render("{{ '' + functions }}", {"tools": tools})
-    assert render("{{ datetime }}", {}) == datetime.now().astimezone().strftime("%b %d %Y")
+    today = datetime.now().astimezone()
+    assert render("{{ datetime }}", {}) == today.strftime("%b %d %Y")
+    llama = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }}"
+    assert render(llama, {}) == today.strftime("%d %b %Y"), "Llama 3.1 and 3.3 ask for no other day"
+    assert render(llama, {"date_string": "1 May 2025"}) == "1 May 2025"
 
 
 def test_a_template_that_iterates_over_tools_gets_none_to_iterate_over() -> None:

@@ -13,16 +13,26 @@ from hypothesis import strategies as st
 
 from app.engine.chat_template.render import render
 from app.library.local.model_files import ModelRef
-from app.protocol.chat import Message, ToolCall
+from app.protocol.chat import Message, Tool, ToolCall
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.generation.chat import prompt_of
 from app.service.generation.media import PromptMedia
-from app.service.generation.prompt import QuoteMarks, TemplateWriter, in_parts, template_message
+from app.service.generation.prompt import (
+    QuoteMarks,
+    TemplateWriter,
+    in_parts,
+    template_message,
+    with_results_in_calls,
+    write_prompt,
+)
 from app.service.generation.template_caps import TemplateProbe
+from app.service.generation.thinking import Thinking
 from app.service.models.model_file import ModelFile, Senses
 from app.service.models.served_model import ServedModel
+from app.service.tools.parser import ToolOptions
 from tests.app.service.api.picture_requests import URL
 from tests.app.service.generation.test_chat import PLAIN, HereAndNow
+from tests.app.service.role_sequences import published_templates
 from tests.app.service.template_messages import as_dicts
 
 # As SmolVLM's, LLaVA's and Gemma 3's are built.
@@ -242,3 +252,56 @@ def test_a_mark_without_its_other_one_is_dropped() -> None:
 @given(st.lists(st.text(), max_size=4), st.sampled_from([PLAIN, TRIMMED]))
 def test_every_result_is_quoted_whatever_it_is(contents: list[str], template: str) -> None:
     assert rendered(template, *contents)[1] == [each.strip() for each in contents if each.strip()]
+
+
+# As the first templates of Gemma 4 are built: a message of the role "tool" would be a turn of its own.
+RESULTS_IN_CALLS = (
+    "{% for m in messages %}{% if not (loop.previtem and loop.previtem.tool_responses and m.tool_calls) %}"
+    "[{{ m.role }}]{% endif %}{% for c in m.tool_calls or [] %}<call {{ c.function.name }}>{% endfor %}"
+    "{% for r in m.tool_responses or [] %}<{{ r.name }}={{ r.response }}>{% endfor %}{{ m.content or '' }}{% endfor %}"
+)
+
+
+def called(*ids: str) -> Message:
+    return Message("assistant", calls=tuple(ToolCall(each, f"f{each}", "{}") for each in ids))
+
+
+@pytest.mark.parametrize(
+    ("messages", "prompt"),
+    [
+        ([called("1"), Message("tool", "A", call_id="1")], "[assistant]<call f1><f1=A>"),
+        (
+            [called("1"), Message("tool", "A", call_id="1"), called("2"), Message("tool", "B", call_id="2")],
+            "[assistant]<call f1><f1=A><call f2><f2=B>",
+        ),
+        (
+            [called("1", "2"), Message("tool", "B", call_id="2"), Message("tool", "A", call_id="1")],
+            "[assistant]<call f1><call f2><f2=B><f1=A>",
+        ),
+        (
+            [called("1"), Message("tool", "A", call_id="1"), Message("assistant", "done"), Message("user", "more")],
+            "[assistant]<call f1><f1=A>done[user]more",
+        ),
+        ([called("1"), Message("tool", "A", name="named")], "[assistant]<call f1><named=A>"),
+        ([Message("user", "hi"), Message("assistant", "ho")], "[user]hi[assistant]ho"),
+    ],
+)
+def test_a_result_stands_in_the_message_of_its_call_where_the_template_reads_it_there(
+    messages: list[Message], prompt: str
+) -> None:
+    sent = with_results_in_calls([template_message(message) for message in messages])
+    assert render(RESULTS_IN_CALLS, {"messages": sent}) == prompt
+
+
+@pytest.mark.parametrize("name", ["google-gemma-4-31B-it-interleaved", "google-gemma-4-31B-it"])
+async def test_gemma_4_gets_results_as_it_was_trained_with_by_its_first_template_too(name: str) -> None:
+    if name not in (published := published_templates()):
+        pytest.skip("llama.cpp's source is not here")
+    no_engine = cast("Any", None)
+    ref, file = ModelRef("test", Path("test.gguf")), _file(published[name])
+    model = ServedModel(ref, file, no_engine, no_engine, HereAndNow())
+    messages = [Message("user", "hi"), called("1"), Message("tool", "RESULT", call_id="1", name="f1")]
+    tools = ToolOptions(tools=(Tool("f1", "", {"type": "object", "properties": {}}),))
+    prompt, _ = await write_prompt(model, messages, tools, Thinking())
+    assert '<|tool_response>response:f1{value:<|"|>RESULT<|"|>}<tool_response|>' in prompt
+    assert "<|turn>tool" not in prompt

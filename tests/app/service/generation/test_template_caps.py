@@ -44,7 +44,19 @@ TEMPLATES: dict[str, tuple[str, set[str]]] = {
     ),
     "GPT-OSS's with levels": (
         "{{ reasoning_effort or 'medium' }}" + LOOP,
-        {"string_content", "system_role", "reasoning_effort"},
+        {"string_content", "system_role", "reasoning_effort", "thinks_by_default"},
+    ),
+    "one that thinks unless it is told not to": (
+        LOOP + "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}",
+        {"string_content", "system_role", "thinks_by_default"},
+    ),
+    "one that thinks if it is told to": (
+        LOOP + "{% if enable_thinking %}<think>{% endif %}",
+        {"string_content", "system_role"},
+    ),
+    "one that always thinks": (
+        LOOP + "{% if add_generation_prompt %}<think>\n{% endif %}",
+        {"string_content", "system_role", "thinks_by_default"},
     ),
     "one that refuses all": ("{{ raise_exception('no') }}", set()),
     "one that is broken": ("{% if %}", set()),

@@ -8,7 +8,8 @@ import pytest
 from app.engine.chat_template.render import render
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
-from app.service.generation.thinking import LEVELS, Thinking
+from app.service.generation.thinking import LEVELS, Thinking, served_thinking
+from tests.app.service.role_sequences import published_templates
 
 # What the chat template of each family asks, written anew.
 QWEN3 = "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>{% endif %}"
@@ -91,6 +92,50 @@ def test_each_template_is_told_by_its_own_variables(
 def test_a_template_that_refuses_levels_gets_one_of_its_own(template: str, level: str, is_on: bool) -> None:
     variables = Thinking(is_on=is_on, effort=level).for_template(template)
     assert render(template, {"reasoning_effort": "high", "thinking_effort": "max", **variables}) == ""
+
+
+# What llama-server tells to think, as it does everyone, and we leave as the makers' template is.
+LEFT_AS_THEY_ARE = {
+    "Apertus-8B-Instruct",
+    "Bielik-11B-v3.0-Instruct",
+    "CohereForAI-c4ai-command-r7b-12-2024-tool_use",
+    "Reka-Edge",
+    "deepseek-ai-DeepSeek-V3.1",
+    "deepseek-ai-DeepSeek-V3.2",
+    "google-gemma-4-31B-it",
+    "google-gemma-4-31B-it-interleaved",
+    "llama-cpp-rwkv-world",
+    "openbmb-MiniCPM5-1B",
+    "poolside-Laguna-XS-2.1",
+    "poolside-Laguna-XS.2",
+}
+SERVED_THINKING = {
+    "Qwen-QwQ-32B",
+    "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
+    "deepseek-ai-DeepSeek-V4",
+    "deepseek-ai-DeepSeek-V4-Flash-0731",
+}
+PUBLISHED = published_templates()
+
+
+@pytest.mark.skipif(not PUBLISHED, reason="llama.cpp's source is not here")
+def test_where_nobody_says_it_a_model_thinks_as_its_makers_serve_it() -> None:
+    def prompt(template: str, **variables: Any) -> str:
+        about = {"messages": [{"role": "user", "content": "hello"}], "add_generation_prompt": True}
+        return render(template, {**about, "bos_token": "<s>", "eos_token": "</s>", "tools": None, **variables})
+
+    of_servers = {name: prompt(template, enable_thinking=True) for name, template in PUBLISHED.items()}
+    usual = {name: prompt(template, **Thinking().for_template(template)) for name, template in PUBLISHED.items()}
+    assert {name for name in PUBLISHED if usual[name] != of_servers[name]} == LEFT_AS_THEY_ARE
+    assert {name for name, template in PUBLISHED.items() if served_thinking(template)} == SERVED_THINKING
+
+
+def test_a_switch_of_the_client_counts_over_what_makers_serve() -> None:
+    template = "{% if drop_thinking %}DSML{% endif %}{% if thinking %}{% elif enable_thinking %}{% endif %}"
+    assert Thinking().for_template(template) == {"enable_thinking": True, "thinking": True}
+    assert Thinking(variables={"enable_thinking": False}).for_template(template) == {"enable_thinking": False}
+    assert Thinking(is_on=False).for_template(template) == {"enable_thinking": False, "thinking": False}
+    assert Thinking(variables={"other": 1}).for_template(template)["thinking"] is True
 
 
 def test_the_variables_of_a_client_count_over_its_level() -> None:
