@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from app.options.jobs import JOBS, job_rows
-from app.options.option import Effect, Group, Kind, Option
+from app.options.option import Effect, Group, Kind, Option, Section
 from app.settings.settings import SETTINGS
 
 _HEAD = """# Settings and options
@@ -18,9 +18,9 @@ Settings come from four places; later ones win:
 3. the environment: `LOCALLLM_CTX=8192`; empty variables are ignored,
 4. the command line: `localllm --ctx 8192` starts the app with it; `run`, `chat` and `serve` take settings too.
 
-F10 in the app shows each setting, its value and where that comes from, and changes the file. In the file, switches are
-`true` or `false`, lists are `["a.gguf", "b.gguf"]`, and `keys` is a table `[keys]`. In the environment, items of a list
-are separated as in PATH.
+F10 in the app shows the settings in the same sections, what is chosen where a value is `auto`, and where each value
+comes from, and changes the file; `/` searches. In the file, switches are `true` or `false`, lists are
+`["a.gguf", "b.gguf"]`, and `keys` is a table `[keys]`. In the environment, items of a list are separated as in PATH.
 
 When a new value takes effect: **now**, at the next **load** of a model, or at the next **start** of app and service.
 """
@@ -33,15 +33,15 @@ _EFFECTS = {Effect.AT_ONCE: "now", Effect.AT_LOAD: "load", Effect.AT_START: "sta
 
 
 def settings_page() -> str:
-    """Return the page in Markdown: a table of settings for each group, and one of options for each kind of job."""
+    """Return the page in Markdown: a table of settings for each section, and one of options for each kind of job."""
     return "\n".join([_HEAD, *_settings(), _JOBS, *_jobs()]).rstrip() + "\n"
 
 
 def _settings() -> Iterator[str]:
-    for group in Group:
-        found = [row for row in SETTINGS.values() if row.group is group]
+    for section in Section:
+        found = [row for row in SETTINGS.values() if row.shown_section is section]
         if found:
-            yield f"## {group}\n"
+            yield f"## {section}\n"
             heading = ("setting", "flag", "default", "takes effect", "meaning")
             cells = (
                 (f"`{row.name}`", _flags(row), _default(row), _EFFECTS[row.effect], _meaning(row)) for row in found
@@ -75,7 +75,7 @@ def _flags(row: Option) -> str:
 def _default(row: Option) -> str:
     if row.kind is Kind.FLAG:
         return str(row.default).lower()
-    return row.shown_default()
+    return row.shown_default() or row.unset
 
 
 def _meaning(row: Option) -> str:

@@ -43,7 +43,7 @@ class Effect(Enum):
 
 
 class Group(StrEnum):
-    """The section of an option in the docs; `serve` takes the settings of the first three."""
+    """What an option belongs to; `serve` takes the settings of the first three."""
 
     MODEL = "Model and memory"
     SPECULATION = "Speed"
@@ -51,6 +51,25 @@ class Group(StrEnum):
     CHAT = "Chats"
     APP = "Terminal app"
     JOB = "Commands"
+
+
+class Section(StrEnum):
+    """Where a person looks for a setting: in the docs and on the settings screen."""
+
+    MODEL = "Model"
+    SPEED = "Speed"
+    SERVICE = "Service"
+    APP = "App"
+    PRIVACY = "Privacy"
+
+
+_SECTIONS = {
+    Group.MODEL: Section.MODEL,
+    Group.SPECULATION: Section.SPEED,
+    Group.SERVICE: Section.SERVICE,
+    Group.CHAT: Section.APP,
+    Group.APP: Section.APP,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +81,9 @@ class Option:
     person edits a setting. `resolve` makes a value of the command line independent of the current folder. `metavar`
     names the value in `--help`; `default_text` describes a default that depends on other things. A repeated flag adds
     to a `TEXTS` option, and is joined with `separator` where there is one; otherwise the last one counts. `plan_field`
-    is the field of `PlanRequest` that asks for a plan, or a load, with another value. A secret is never shown.
+    is the field of `PlanRequest` that asks for a plan, or a load, with another value. A secret is never shown. A
+    setting has a `title`, else its name, and a `section`, else that of its group; `unset` is what 0 or an empty value
+    means.
     """
 
     help: str
@@ -83,6 +104,17 @@ class Option:
     effect: Effect = Effect.AT_START
     plan_field: str = ""
     is_secret: bool = False
+    title: str = ""
+    section: Section | None = None
+    unset: str = ""
+
+    @property
+    def shown_title(self) -> str:
+        return self.title or self.name.replace("_", " ").capitalize()
+
+    @property
+    def shown_section(self) -> Section:
+        return self.section or _SECTIONS[self.group]
 
     @property
     def flag(self) -> str:

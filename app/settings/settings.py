@@ -17,7 +17,7 @@ from typing import Any
 
 import platformdirs
 
-from app.options.option import Effect, Group, Kind, Option, format_value, option, rows
+from app.options.option import Effect, Group, Kind, Option, Section, format_value, option, rows
 from app.settings.parsing import (
     parse_byte_size,
     parse_duration,
@@ -78,48 +78,84 @@ class Settings:
         flags=("--model", "-m"),
         metavar="MODEL",
         check=_check_not_empty,
+        title="Default model",
     )
     ctx: int = _model(
-        0, "Context length in tokens; 0: chosen from the model and free memory.", most=1 << 30, plan_field="n_ctx"
+        0,
+        "Context length in tokens: how much text of a chat the model sees at once. 0: chosen from the model and free "
+        "memory.",
+        most=1 << 30,
+        plan_field="n_ctx",
+        title="Context length",
+        unset="auto",
     )
     kv_type: str = _model(
         "",
-        "KV cache type, such as q8_0; or K_TYPE,V_TYPE.",
+        "KV cache type: how exactly the model's memory of the context is kept. f16 is exact, q8_0 takes half the "
+        "memory and loses almost nothing; or K_TYPE,V_TYPE.",
         metavar="TYPE",
         check=_check_kv_types,
         plan_field="kv_type",
+        title="Cache type",
+        unset="auto",
     )
     context_shift: bool = _model(
-        False, "Drop the oldest tokens when an answer fills the context.", plan_field="context_shift"
+        False,
+        "Drop the oldest tokens when an answer fills the context.",
+        plan_field="context_shift",
+        title="Drop the oldest text",
     )
-    threads: int = _model(0, "CPU threads; 0: chosen automatically.", most=512, plan_field="n_threads")
-    parallel: int = _model(8, "Number of concurrent answers.", least=1, most=256, plan_field="n_sequences")
+    threads: int = _model(
+        0,
+        "CPU threads; 0: chosen automatically.",
+        most=512,
+        plan_field="n_threads",
+        title="Processor threads",
+        unset="auto",
+        section=Section.SPEED,
+    )
+    parallel: int = _model(
+        8,
+        "Number of concurrent answers.",
+        least=1,
+        most=256,
+        plan_field="n_sequences",
+        title="Answers at once",
+        section=Section.SPEED,
+    )
     keep_alive: str = _loading(
         "10m",
         "How long an idle model stays loaded: 90s, 1h, -1 forever, 0 unload at once.",
         metavar="DURATION",
         check=parse_duration,
+        title="Keep a model loaded",
     )
     any_name: bool = _service(
         True,
         "Requests for names that no local model can have (gpt-4o, default) get the default model; otherwise an error.",
+        title="Accept any model name",
     )
     max_memory: str = _loading(
         "",
         "Memory limit for all models together, such as 12GiB; empty: no limit.",
         metavar="SIZE",
         check=_check_byte_size,
+        title="Memory limit",
+        unset="no limit",
     )
     when_unfit: str = _loading(
         "warn",
         "What to do with a model that fits only partly: warn, ask first, or load it without asking.",
         choices=("warn", "ask", "load"),
+        title="A model that fits partly",
     )
     draft: str = _speed(
         "",
-        "Draft model with the same vocabulary, or draft head, for the default model; none disables drafting, even "
-        "by the head next to a model.",
+        "A small model with the same vocabulary, or a draft head, that guesses ahead for the default model, which then "
+        "only checks: faster, with the same answers. none disables drafting, even by the head next to a model.",
         metavar="MODEL",
+        title="Draft model",
+        unset="auto",
     )
     projector: str = _loading(
         "auto",
@@ -128,36 +164,78 @@ class Settings:
         metavar="auto|none|TYPE|FILE",
         flags=("--projector", "--mmproj"),  # the second is llama.cpp's name for it
         resolve=_absolute_projector,
+        title="Pictures and sounds",
     )
-    lora: tuple[str, ...] = _loading((), "LoRA adapters of the default model.", metavar="FILE[=NAME]")
-    control_vector: tuple[str, ...] = _loading((), "Control vectors of the default model.", metavar="FILE[=SCALE]")
-    gpu: bool = _loading(True, "Use GPUs; otherwise only the CPU.")
+    lora: tuple[str, ...] = _loading(
+        (),
+        "LoRA adapters of the default model: small files that change how it answers.",
+        metavar="FILE[=NAME]",
+        title="LoRA adapters",
+        unset="none",
+    )
+    control_vector: tuple[str, ...] = _loading(
+        (),
+        "Control vectors of the default model: files that steer its tone.",
+        metavar="FILE[=SCALE]",
+        title="Control vectors",
+        unset="none",
+    )
+    gpu: bool = _loading(True, "Use GPUs; otherwise only the CPU.", title="Use GPUs", section=Section.SPEED)
     rpc: str = _loading(
         "",
-        "llama.cpp RPC servers to use too. Unauthenticated and unencrypted.",
+        "llama.cpp RPC servers on other machines that compute a part of each model. Unauthenticated and unencrypted.",
         metavar="HOST:PORT",
         separator=",",
         check=parse_rpc_endpoints,
+        title="Machines that help",
+        unset="none",
+        section=Section.PRIVACY,
     )
-    idle_tune: bool = _speed(True, "Measure the fastest settings of a new model while the machine is idle.")
-    prefill_ahead: bool = _speed(True, "Prefill the beginning of a chat's next turn while the machine is idle.")
+    idle_tune: bool = _speed(
+        True, "Measure the fastest settings of a new model while the machine is idle.", title="Measure when idle"
+    )
+    prefill_ahead: bool = _speed(
+        True,
+        "Read the beginning of a chat's next turn (prefill) while the machine is idle, so that answers begin sooner.",
+        title="Read ahead when idle",
+    )
     save_prefixes: bool = _speed(
         True,
         "Save computed prefixes of chats on disk, to go on at once after a restart; otherwise only in memory.",
         effect=Effect.AT_LOAD,
+        title="Keep what was read on disk",
+        section=Section.PRIVACY,
     )
-    host: str = _service("127.0.0.1", "Address of the service; beyond this machine clients need an API key.")
-    port: int = _service(DEFAULT_PORT, "Port of the service; 0: any free port.", most=65_535)
-    also: bool = _service(False, "Listen on the ports of Ollama, LM Studio and llama.cpp too, where they are free.")
+    host: str = _service(
+        "127.0.0.1",
+        "Address of the service; beyond this machine clients need an API key.",
+        title="Address",
+        section=Section.PRIVACY,
+    )
+    port: int = _service(
+        DEFAULT_PORT, "Port of the service; 0: any free port.", most=65_535, title="Port", unset="any free port"
+    )
+    also: bool = _service(
+        False,
+        "Listen on the ports of Ollama, LM Studio and llama.cpp too, where they are free.",
+        title="Ports of other programs",
+    )
     keep_service: str = _service(
         "10m",
         "How long the service that a command started stays for the next one: 90s, 1h, -1 forever, 0: ends with the "
         "command.",
         metavar="DURATION",
         check=parse_duration,
+        title="Keep the service running",
     )
     api_key: str = _service(
-        "", "API key; prefer LOCALLLM_API_KEY (arguments are visible in `ps`).", metavar="KEY", is_secret=True
+        "",
+        "API key; prefer LOCALLLM_API_KEY (arguments are visible in `ps`).",
+        metavar="KEY",
+        is_secret=True,
+        title="API key",
+        unset="none",
+        section=Section.PRIVACY,
     )
     hosts: str = _service(
         "",
@@ -165,6 +243,9 @@ class Settings:
         metavar="NAME,...",
         separator=",",
         check=parse_host_names,
+        title="More names of this machine",
+        unset="none",
+        section=Section.PRIVACY,
     )
     origins: str = _service(
         "",
@@ -173,69 +254,109 @@ class Settings:
         metavar="ORIGIN,...",
         separator=",",
         check=parse_origins,
+        title="Web pages that may use it",
+        unset="none",
+        section=Section.PRIVACY,
     )
     access_log: bool = _service(
-        False, "Log each request to stderr: route, status, time, model, tokens; never a prompt."
+        False,
+        "Log each request to stderr: route, status, time, model, tokens; never a prompt.",
+        title="Log requests",
+        section=Section.PRIVACY,
     )
     responses_size: str = _service(
         "512MiB",
         "Disk space for the responses and conversations of /v1/responses, such as 512MiB; 0: store none.",
         metavar="SIZE",
         check=lambda text: _check_byte_size(text if text.strip() != "0" else ""),
+        title="Space for stored responses",
+        unset="none",
+        section=Section.PRIVACY,
     )
-    responses_days: int = _service(30, "Days that an unused stored response is kept; 0: no limit.", most=36_500)
+    responses_days: int = _service(
+        30,
+        "Days that an unused stored response is kept; 0: no limit.",
+        most=36_500,
+        title="Keep stored responses",
+        unset="no limit",
+        section=Section.PRIVACY,
+    )
     fetch_media_urls: bool = _service(
-        False, "Fetch pictures and sounds that a request names by an http(s) URL from the internet."
+        False,
+        "Fetch pictures and sounds that a request names by an http(s) URL from the internet.",
+        title="Fetch pictures from the web",
+        section=Section.PRIVACY,
     )
     connect: str = _app(
         "",
         "URL of another localllm or OpenAI-compatible engine to use instead of a local service.",
         metavar="URL",
         effect=Effect.AT_START,
+        title="Another engine",
+        unset="none",
+        section=Section.SERVICE,
     )
     jobs_at_exit: str = _app(
         "ask",
         "What happens to running jobs when you quit; if the terminal is closed, ask means go-on.",
         choices=("ask", "go-on", "stop"),
+        title="Jobs when you quit",
     )
-    theme: str = _app("", "Colours of the terminal app; NO_COLOR turns colours off.", metavar="NAME")
+    theme: str = _app(
+        "", "Colours of the terminal app; NO_COLOR turns colours off.", metavar="NAME", title="Theme", unset="auto"
+    )
     sidebar: str = _app(
         "auto",
         "Chats at the side of the open one: auto shows them from 110 columns on, on from 80; Ctrl+O shows and hides "
         "them at any width.",
         choices=("auto", "on", "off"),
+        title="Chats at the side",
     )
     keys: Mapping[str, str] = _app(
-        {}, "Key bindings of the terminal app: COMMAND=KEY[,KEY], space-separated.", metavar="BINDINGS"
+        {},
+        "Key bindings of the terminal app: COMMAND=KEY[,KEY], space-separated.",
+        metavar="BINDINGS",
+        title="Keys",
+        unset="as listed by F1",
     )
-    system: str = _chat("", "System prompt of new chats.")
+    system: str = _chat("", "System prompt of new chats.", title="System prompt", unset="none")
     preset: str = _chat(
-        "", "Preset of new chats: a name from /preset, with options and perhaps a system prompt.", metavar="NAME"
+        "",
+        "Preset of new chats: a name from /preset, with options and perhaps a system prompt.",
+        metavar="NAME",
+        title="Preset of new chats",
+        unset="none",
     )
     auto_compact: bool = _chat(
         True,
         "Summarise the older messages of a chat when the context fills and cannot grow; /compact does it at any time.",
+        title="Summarise long chats",
     )
     compact_at: int = _chat(
         80,
         "Percent of the context that a chat may fill before older messages are summarised; the answer gets the rest.",
         least=20,
         most=95,
+        title="Summarise at",
     )
     data_dir: Path = _service(  # noqa: RUF009 - it declares a field
         _DATA_DIR,
         "Folder of models, chats and keys.",
         default_text="the data folder of the system",
         check=_check_not_empty,
+        title="Folder of models and chats",
+        section=Section.PRIVACY,
     )
     cache_dir: Path = _service(  # noqa: RUF009
         _CACHE_DIR,
         "Folder of logs and caches; safe to delete.",
         default_text="the cache folder of the system",
         check=_check_not_empty,
+        title="Folder of caches",
+        section=Section.PRIVACY,
     )
     engine: str = _service(
-        "llama", 'Engine: "llama", or "fake" (random letters, 200 per second) for client development.'
+        "llama", 'Engine: "llama", or "fake" (random letters, 200 per second) for client development.', title="Engine"
     )
 
     @property

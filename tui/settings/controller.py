@@ -12,7 +12,7 @@ from typing import Any
 
 from textual.keys import Keys
 
-from app.options.option import Effect, format_value
+from app.options.option import Effect, Option, format_value
 from app.protocol.plan import PlanRequest
 from app.settings.settings import (
     SETTINGS,
@@ -38,6 +38,13 @@ _EFFECTS = {
 # of auxiliary files (draft, lora, control_vector).
 _LOADED_WITH = {name: row.plan_field for name, row in SETTINGS.items() if row.plan_field}
 
+_SOURCES = {
+    SettingSource.DEFAULT: "This is the default.",
+    SettingSource.FILE: "Set in the settings file.",
+    SettingSource.ENVIRONMENT: "Set by {variable} in the environment.",
+    SettingSource.FLAG: "Set by {flag} on the command line.",
+}
+
 _FIXED = {"ctrl+q": "quit", "ctrl+p": ""}  # Textual's own precede all others
 _YIELDING = {"interrupt", "suspend"}  # any command may take their keys, as quit and undo do
 _KNOWN = {key.value for key in Keys}
@@ -47,13 +54,18 @@ _MODIFIERS = {"ctrl", "alt", "shift", "super", "hyper", "meta"}
 @dataclass(frozen=True, slots=True)
 class SettingRow:
     """A row of the settings list; `upcoming` is a different value for the next start, and `is_of_load` marks one that a
-    model can be loaded with before."""
+    model can be loaded with before. `default` is empty where the value is the default."""
 
     name: str
     value: str
     upcoming: str | None
     origin: SettingSource
     is_of_load: bool = False
+    default: str = ""
+
+    @property
+    def option(self) -> Option:
+        return SETTINGS[self.name]
 
 
 class SettingsController:
@@ -91,7 +103,16 @@ class SettingsController:
             changes = now != then and option.effect is not Effect.AT_ONCE
             is_of_load = changes and name in _LOADED_WITH and _is_explicit(then)
             rows.append(
-                SettingRow(name, shown(name, now), shown(name, then) if changes else None, origins[name], is_of_load)
+                SettingRow(
+                    name,
+                    shown(name, now),
+                    shown(name, then) if changes else None,
+                    origins[name],
+                    is_of_load,
+                    ""
+                    if now == option.default or option.default is None
+                    else option.default_text or shown(name, option.default),
+                )
             )
         return tuple(rows)
 
@@ -131,11 +152,14 @@ class SettingsController:
                 return "The command line overrides the settings file."
         return _EFFECTS[SETTINGS[name].effect]
 
-    def detail(self, name: str) -> str:
+    def detail(self, name: str) -> tuple[str, str]:
+        """Return the sentence that explains a setting, and how else it is set and when it takes effect."""
         row = SETTINGS[name]
         choices = f" One of {', '.join(row.choices)}." if row.choices else ""
-        others = f"Default: {shown(name, row.default)}. Variable: {environment_variable(name)}."
-        return f"{row.help}{choices}\n{row.effect.value}. {others}"
+        source = setting_sources(self._flags, self._environment)[name]
+        where = _SOURCES[source].format(variable=environment_variable(name), flag=row.flag)
+        others = f"In the file: {name}. Variable: {environment_variable(name)}."
+        return f"{row.help}{choices}", f"{others} {where} {row.effect.value}."
 
 
 def _is_explicit(value: object) -> bool:
@@ -143,8 +167,14 @@ def _is_explicit(value: object) -> bool:
 
 
 def shown(name: str, value: object) -> str:
+    """Return a value in people's words: on and off, and what 0 or nothing stands for."""
+    row = SETTINGS[name]
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if row.unset and not value:
+        return row.unset
     text = format_value(value)
-    return _HIDDEN if text and SETTINGS[name].is_secret else text or "–"
+    return _HIDDEN if text and row.is_secret else text or "–"
 
 
 def check_keys(keys: Mapping[str, str]) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import tomllib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
 
+from app.options.option import Section
 from app.protocol.plan import PlanRequest
+from app.protocol.status import ThreadUse
 from app.settings.settings import SETTINGS, load_settings
-from tests.app.client.scripted_client import ScriptedClient
+from tests.app.client.scripted_client import PLAN, READY, ScriptedClient
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
@@ -39,7 +42,7 @@ async def running_app(
     async with ServiceConnection((client or ScriptedClient()).opened, "guide") as connection:
         settings_controller = SettingsController(settings, flags, environment)
         app = LocalllmApp(connection, clock=lambda: 0.0, settings=settings, settings_controller=settings_controller)
-        async with app.run_test(size=(120, 56), notifications=True):
+        async with app.run_test(size=(120, 70), notifications=True):
             yield app
 
 
@@ -58,13 +61,18 @@ async def test_every_setting_is_there_with_its_source_and_no_telemetry(tmp_path,
         user = user_of(Pilot(app))
         await user.presses("f10")
         await user.sees("Telemetry: none", "threads", "LOCALLLM_MODEL")
-        assert row_of(user, "model") == "model other flag"
-        assert row_of(user, "threads") == "threads 3 file"
-        assert row_of(user, "ctx") == "ctx 512 environment"
-        assert row_of(user, "gpu") == "gpu true default"
+        assert row_of(user, "Default model") == "Default model other default guide flag"
+        assert row_of(user, "Processor threads") == "Processor threads 3 default auto file"
+        assert row_of(user, "Context length") == "Context length 512 default auto environment"
+        assert row_of(user, "Use GPUs") == "Use GPUs on"
         assert "sesame" not in user.screen_text
-        for name in ("port", "host", "data_dir", "API keys", "service log", "telemetry"):
-            assert row_of(user, name), name
+        titles = {name: option.shown_title for name, option in SETTINGS.items()}
+        assert len(set(titles.values())) == len(titles)
+        for section in Section:
+            assert row_of(user, f"{section} ") or f" {section}\n" in user.screen_text, section
+        for title in (*titles.values(), "Telemetry", "API keys", "Service log"):
+            assert row_of(user, title), title
+        assert row_of(user, "API key").startswith("API key (hidden)")
 
 
 async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_path, user_of):
@@ -75,11 +83,11 @@ async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_
         await user.presses("backspace", "x", "enter")
         await user.sees("It takes a whole number")
         await user.presses("backspace", *"4096", "enter")
-        await user.sees("ctx is saved", "0 → 4096: L reloads", "file")
+        await user.sees("ctx is saved", "auto  → 4096: L reloads", "file")
         assert written(tmp_path) == {"threads": 3, "ctx": 4096}
         await user.presses("r")
         await user.sees("ctx is reset")
-        assert row_of(user, "ctx").startswith("ctx 0 ")
+        assert row_of(user, "Context length") == "Context length auto (2,048)"
         assert "→" not in user.screen_text
         assert (tmp_path / "config.toml").read_text() == "# mine\nthreads = 3\n"
 
@@ -109,7 +117,7 @@ async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, 
     async with running_app(tmp_path, "ctx = 512\n") as app:
         user = user_of(Pilot(app))
         await user.presses("f10", "down", "r")
-        await user.sees("512 → 0 at the next start")
+        await user.sees("512  → auto: at the next start")
         await user.presses("l")
         await user.sees("The model already uses")
 
@@ -122,7 +130,40 @@ async def test_a_switch_and_a_choice_are_selected_and_an_override_of_the_file_is
         await user.presses("home", "enter")
         await user.sees("LOCALLLM_CONTEXT_SHIFT in the")
         assert written(tmp_path) == {"context_shift": True}
-        assert row_of(user, "context_shift").startswith("context_shift false ")
+        assert row_of(user, "Drop the oldest text") == "Drop the oldest text off environment"
+
+
+async def test_what_is_chosen_automatically_is_shown_once_the_service_says_it(tmp_path, user_of):
+    plan = replace(PLAN.setting, kv_type="q8_0")
+    model = replace(READY, n_ctx=8192, threads=ThreadUse(1, 2), plan=replace(PLAN, setting=plan))
+    async with running_app(tmp_path, client=ScriptedClient(model=model)) as app:
+        user = user_of(Pilot(app))
+        await user.presses("f10")
+        await user.sees("auto (8,192)", "auto (2)", "auto (q8_0)")
+
+
+async def test_the_search_finds_settings_by_their_words_and_escape_shows_all_again(tmp_path, user_of):
+    async with running_app(tmp_path) as app:
+        user = user_of(Pilot(app))
+        await user.presses("f10", "slash", *"half memory")
+        await user.sees("Cache type")
+        await user.no_longer_sees("Default model")
+        await user.presses("escape")
+        await user.sees("Default model")
+        await user.presses("slash", *"zebra")
+        await user.sees("No setting matches")
+        await user.presses("enter", "e")  # nothing is selected
+        await user.presses("escape")
+        await user.sees("Ask something")
+
+
+async def test_the_sentence_below_explains_the_selected_setting(tmp_path, user_of):
+    async with running_app(tmp_path, "ctx = 512\n") as app:
+        user = user_of(Pilot(app))
+        await user.presses("f10", "down")
+        await user.sees("how much text of a chat the model sees", "Set in the settings file.", "LOCALLLM_CTX")
+        await user.presses("down")
+        await user.sees("f16 is exact, q8_0 takes half the memory", "This is the default.")
 
 
 async def test_a_theme_applies_at_once_and_is_saved(tmp_path, user_of):
@@ -164,7 +205,7 @@ async def test_keys_of_the_settings_work_and_are_shown(tmp_path, user_of):
 async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path, user_of):
     async with running_app(tmp_path) as app:
         user = user_of(Pilot(app))
-        await user.presses("f10", *["down"] * list(SETTINGS).index("keys"), "enter")
+        await user.presses("f10", "slash", *"bindings", "enter", "enter")
         await user.sees("Key bindings of the terminal app")
         await user.pastes("help=f5")
         await user.presses("enter")
