@@ -14,7 +14,7 @@ from tui.chat.commands import EXAMPLES
 @pytest.mark.parametrize("size", [(80, 24), (60, 18)])
 async def test_the_start_screen_says_how_to_leave(open_app, size):
     async with open_app(ScriptedClient(), size=size) as user:
-        await user.sees("Ctrl+Q", "quit")
+        await user.sees("Ctrl+Q", "Quit")
 
 
 @pytest.mark.parametrize("word", ["/bye", "/exit", "/quit"])
