@@ -94,10 +94,14 @@ class ConnectionState:
         )
 
     def cannot_take(self, settings: ChatSettings) -> tuple[str, ...]:
-        """Return a sentence for each thing that `settings` switch on and the model cannot take, as far as known."""
+        """Return a sentence for each thing that `settings` switch on and the model is not made for, as far as known.
+        Tools are sent all the same: a large model calls them by what its prompt says of them."""
         model, level, unusable = printable_line(self.model), think_of(settings.options), []
         if self.takes_tools is False and settings.tools.enabled and not template_of(settings.options):
-            unusable.append(f"{model} has no place for tools in its chat template: it is offered none.")
+            unusable.append(
+                f"{model} has no place for tools in its chat template: they are written into its prompt, "
+                "and it may call none. /tools switches them off."
+            )
         if self.thinks is False and level not in ("", "off"):
             unusable.append(f"{model} does not think before it answers: /think {level} changes nothing.")
         return tuple(unusable)

@@ -215,11 +215,9 @@ class ChatState:
         return self.conversation.turns(leaf_id, parts)
 
     async def offer_tools(self) -> None:
-        """Offer the tools that are switched on; none with a template, the model's or a prompt template, that has no
-        place for them."""
+        """Offer the tools that are switched on; none with a prompt template, which has no place for them."""
         settings = self.conversation.settings
-        is_refused = self.known_model is not None and self.known_model.takes_tools is False
-        if is_refused or self.tools is None or not settings.tools.enabled or template_of(settings.options):
+        if self.tools is None or not settings.tools.enabled or template_of(settings.options):
             self.offered = ()
         else:
             self.offered = tuple(tool.definition for tool in await self.tools.offered(settings.tools))

@@ -1,4 +1,4 @@
-"""What a chat switches on and a model cannot take is said once, and not sent."""
+"""What a chat switches on and a model is not made for is said once; a thought it cannot have is not asked for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from tests.app.client.scripted_client import READY, ScriptedClient
 
 __all__ = ["unbatched"]
 
-NO_TOOLS = "guide has no place for tools in its chat template: it is offered none."
+NO_TOOLS = (
+    "guide has no place for tools in its chat template: they are written into its prompt, and it may call none. "
+    "/tools switches them off."
+)
 NO_THOUGHT = "guide does not think before it answers: /think high changes nothing."
 HIGH = {"think": "high", "temperature": 0.5}
 
@@ -46,7 +49,7 @@ async def _notes(chat: ChatState) -> list[str]:
 @pytest.mark.parametrize(
     ("settings", "abilities", "said", "is_offered", "think"),
     [
-        (ChatSettings(tools=TOOLS), {"takes_tools": False}, [NO_TOOLS], False, None),
+        (ChatSettings(tools=TOOLS), {"takes_tools": False}, [NO_TOOLS], True, None),
         (ChatSettings(tools=TOOLS), {"takes_tools": True}, [], True, None),
         (ChatSettings(tools=TOOLS), {}, [], True, None),  # another engine does not say it
         (ChatSettings(options=HIGH), {"thinks": False}, [NO_THOUGHT], False, None),
@@ -58,12 +61,12 @@ async def _notes(chat: ChatState) -> list[str]:
             ChatSettings(options=HIGH, tools=TOOLS),
             {"thinks": False, "takes_tools": False},
             [NO_TOOLS, NO_THOUGHT],
-            False,
+            True,
             None,
         ),
     ],
 )
-async def test_what_a_model_cannot_take_is_said_and_not_sent(settings, abilities, said, is_offered, think):
+async def test_what_a_model_is_not_made_for_is_said_once(settings, abilities, said, is_offered, think):
     client = ScriptedClient()
     chat = _chat(client, settings, **abilities)
     assert await _notes(chat) == said
