@@ -314,4 +314,17 @@ ROWS: tuple[Row, ...] = (
         our_status=415,
         ours={"error.code": "request_body_encoding_unsupported"},
     ),
+    Row(
+        name="Codex reads its catalogue from the list of models",
+        ask=Ask("GET /v1/models?client_version=0.171.0"),
+        source="Codex 0.171 with a provider whose key comes from a command; the catalogue in its program",
+        scripted=True,
+        holds={
+            "models.0.slug": "tiny",
+            "models.0.context_window": int,
+            "models.0.input_modalities": ["text"],
+            "models.0.base_instructions": str,
+            "data.0.id": "tiny",
+        },
+    ),
 )

@@ -16,6 +16,7 @@ from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state
+from app.service.api.openai.codex import CodexModel, codex_model
 from app.service.generation.thinking import Thinking
 from app.service.http.errors import AnthropicError, OpenAiError, openai_error
 from app.service.http.routing import Router, errors
@@ -217,8 +218,11 @@ class Model(TypedDict):
 
 
 class ModelList(TypedDict):
+    """The models; `models` are the same for Codex, which asks with its version."""
+
     object: Literal["list"]
     data: list[Model]
+    models: NotRequired[list[CodexModel]]
 
 
 def error_body(error: UserError, *, hide_paths: bool = True) -> OpenAiError | AnthropicError:
@@ -229,7 +233,7 @@ def error_body(error: UserError, *, hide_paths: bool = True) -> OpenAiError | An
 @router.get("/v1/models", refusals=errors(400))
 @router.get("/models", refusals=errors(400))
 async def list_models(
-    request: Request, limit: str = "", after_id: str = "", before_id: str = ""
+    request: Request, limit: str = "", after_id: str = "", before_id: str = "", client_version: str = ""
 ) -> JsonResponse[ModelList | AnthropicModelList]:
     """Every model that a request may name; for Anthropic's clients a page of them."""
     models = app_state(request).models
@@ -239,7 +243,11 @@ async def list_models(
     entries = await _listed(models, refs)
     if page is not None:
         return JsonResponse(model_page([_anthropic_entry(entry) for entry in entries], page))
-    return JsonResponse({"object": "list", "data": [_model_entry(entry) for entry in entries]})
+    listed: ModelList = {"object": "list", "data": [_model_entry(entry) for entry in entries]}
+    if client_version:
+        valid = [entry for entry in entries if entry.facts is not None and not entry.facts.only_embeds]
+        listed["models"] = [_codex_entry(entry, place, models.settings.ctx) for place, entry in enumerate(valid, 1)]
+    return JsonResponse(listed)
 
 
 @router.get("/v1/models/{model_id:path}", refusals=errors(404))
@@ -305,3 +313,14 @@ def _anthropic_entry(listed: _Listed) -> AnthropicModel:
     senses = listed.senses
     able = None if senses is None or template is None else capabilities(template, sees=senses.sees)
     return anthropic_model(listed.ref.id, listed.created_s, n_ctx, able)
+
+
+def _codex_entry(listed: _Listed, place: int, n_ctx_set: int) -> CodexModel:
+    """Return the entry of a valid text model. Its context grows up to what it was trained on, or the setting `ctx`."""
+    assert listed.facts is not None, "the model is valid"
+    n_ctx = min(filter(None, (n_ctx_set, listed.facts.info.n_ctx_train)), default=0)
+    if listed.model is not None and not listed.model.can_grow and (ready := listed.model.status.facts) is not None:
+        n_ctx = ready.n_ctx
+    modalities = [] if listed.senses is None else listed.senses.modalities
+    thinks = capabilities(listed.facts.chat_template, sees=False)["thinking"]["supported"]
+    return codex_model(listed.ref.id, place, n_ctx, modalities, has_efforts=thinks)
