@@ -4,9 +4,10 @@ answer, have an answer that was not seen, or ask. Imports its list when that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual import on
 from textual.binding import Binding
@@ -15,6 +16,7 @@ from textual.events import Key
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import OptionList, Static
+from textual.worker import Worker
 
 from app.chat.repository import SqliteChatRepository
 from app.common.terminal import printable
@@ -163,7 +165,8 @@ class ChatSidebar(Vertical):
         if not self.has_keys:
             self._list.go_to_open_chat()
         if self._turning is not None:
-            (self._turning.resume if activities else self._turning.pause)()
+            # The sign of the shown chat stands still: that it answers is seen, and drawing it costs the answer time.
+            (self._turning.resume if set(activities) - {chat.stored.id} else self._turning.pause)()
         if must_read:
             self.read_soon()
 
@@ -203,7 +206,10 @@ class ChatSidebar(Vertical):
         self._read()
 
     def _read(self, *, is_new_query: bool = False) -> None:
-        self.run_worker(self._read_list(is_new_query), group="chats", exclusive=True)
+        self._run(partial(self._read_list, is_new_query))
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        _: Worker[None] = self.run_worker(work, group="chats", exclusive=True)
 
     async def _read_list(self, is_new_query: bool) -> None:
         from app.chat.store.tables import PAGE_SIZE
@@ -244,7 +250,7 @@ class ChatSidebar(Vertical):
 
     async def on_chat_list_rows_needed(self, event: Message) -> None:
         event.stop()
-        self.run_worker(self._read_more(), group="chats", exclusive=True)
+        self._run(self._read_more)
 
     @on(SearchBox.Changed)
     def _filter_changed(self, event: SearchBox.Changed) -> None:

@@ -36,8 +36,8 @@ class SidebarList(ChatList):
     def turn(self) -> None:
         """Move the signs of the answers that are running, and draw only these rows."""
         self._n_turns += 1
-        activities = self._session.activities
-        turning = [index for index, row in enumerate(self.rows) if row.chat.id in activities]
+        others = set(self._session.activities) - {self._session.chat.stored.id}
+        turning = [index for index, row in enumerate(self.rows) if row.chat.id in others]
         if turning:
             self._option_render_cache.clear()
         for index in turning:
@@ -73,6 +73,8 @@ class SidebarList(ChatList):
         match activity.get(row.chat.id, ""):
             case "asking":
                 return Content.styled("! ", "bold $text-warning")
+            case "answering" if row.chat.id == self._session.chat.stored.id:
+                return Content.styled("◐ ", "$text-accent")
             case "answering":
                 return Content.styled(f"{SPINNER[self._n_turns % len(SPINNER)]} ", "$text-accent")
         return Content.styled("● ", "$text-accent") if row.chat.id in self._session.unseen else Content("")
