@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -52,6 +52,7 @@ class Presets:
         """Return a preset, the user's or one that ships. Raises UsageError that lists all for an unknown one."""
         own = self.all()
         presets = {**own, **{each: shipped for each, shipped in shipped_presets().items() if each not in own}}
+        name = _completed(name, presets)
         if name not in presets:
             remedy = f"Presets: {', '.join(presets)}. /options in the full screen saves another."
             raise UsageError(f"There is no preset {name}.", remedy)
@@ -90,6 +91,12 @@ class Presets:
         if not isinstance(system, str):
             raise UsageError(f"{self._path}: {_SYSTEM} of {name} is not a text.", "Put it in quotes.")
         return ChatSettings(system=system, options=allowed)
+
+
+def _completed(begun: str, names: Iterable[str]) -> str:
+    """Return the only one of `names` that begins with what was typed, as Enter completes it; else that itself."""
+    fitting = [name for name in names if begun and name.startswith(begun)]
+    return fitting[0] if len(fitting) == 1 else begun
 
 
 @cache
@@ -139,6 +146,7 @@ class PromptLibrary:
         """Return the text of a prompt, the user's or one that ships. Raises UsageError for an unknown name, and for a
         file that is no text."""
         paths, shipped = self._paths(), shipped_prompts()
+        name = _completed(name, {**paths, **shipped})
         if name not in paths and name in shipped:
             return shipped[name]
         if name not in paths:

@@ -39,7 +39,11 @@ def test_the_prompts_that_ship_have_variables_and_give_way_to_a_namesake(tmp_pat
     assert {"explain", "translate", "proofread", "review-code", "summarise", "commit-message"} <= set(shipped)
     assert all("{{" in text and "}}" in text for text in shipped.values())
     assert PromptLibrary(tmp_path).get("translate") == shipped["translate"]
+    assert PromptLibrary(tmp_path).get("tra") == shipped["translate"]
     (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "example.md").write_text("text")
+    with pytest.raises(UsageError, match="no prompt e"):  # the beginning of more than one
+        PromptLibrary(tmp_path).get("e")
     (tmp_path / "prompts" / "translate.md").write_text("To Latin: {{text}}")
     assert PromptLibrary(tmp_path).get("translate") == "To Latin: {{text}}"
 
