@@ -333,7 +333,8 @@ def _tokenized(
 def _text(backend: Backend, tokens: Sequence[int]) -> str:
     if any(not 0 <= token < backend.facts.n_vocab for token in tokens):
         raise RequestError("A token id is not in the vocabulary.", "Use ids from /tokenize of the same model.")
-    return b"".join(backend.piece(token) for token in tokens).decode("utf-8", "replace")
+    # Special tokens by their text, as llama-server writes them: the text has the same tokens again.
+    return b"".join(backend.piece(token) or backend.label(token) for token in tokens).decode("utf-8", "replace")
 
 
 def load_llama(load: messages.Load, listener: LoadListener) -> LoadedEngine:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from app.engine.request import Request
+from app.protocol.errors import RequestError
 from app.service.generation.generation import Generation
-from app.service.http.errors import RefusedError
 from app.service.models.model_file import InfillTokens
 from app.service.models.served_model import ServedModel
 from app.service.pool.background import BACKGROUND_PRIORITY
@@ -49,11 +49,12 @@ class FimRequest:
 
 async def fim_generation(model: ServedModel, fim: FimRequest, requests: Sequence[Request]) -> Generation:
     """Return the generation of `fim` on `model`: `requests`, which are variants of one, with its prompt. Raises
-    RefusedError (501) for a model that was not trained for it."""
+    RequestError for a model that was not trained for it."""
     tokens = model.file.infill
     if tokens is None:
         cause = f"{model.ref.id} cannot fill in the middle: its vocabulary has no tokens for it."
-        raise RefusedError(501, "not_supported", cause, "Use a code model that was trained for it.")
+        # Not llama-server's 501: clients ask again after a 5xx, which changes nothing.
+        raise RequestError(cause, "Use a code model that was trained for it.")
     ready = await model.ready()
     with model.in_use() as engine:
         begun = await engine.tokenize("", add_special=True, parse_special=False)

@@ -374,6 +374,7 @@ class Engine:
 
     def _count_steps(self, batch: Batch, n_steps: int, duration_s: float, *, are_answers: bool) -> None:
         self.counters.n_steps += n_steps
+        self.counters.n_slot_steps += n_steps * len(batch)
         self.counters.busy_s += duration_s
         n_tokens = sum(batch.values())
         if self._threads is not None:

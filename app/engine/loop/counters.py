@@ -50,10 +50,12 @@ class Histogram:
 
 @dataclass(slots=True)
 class DraftCounts:
+    n_drafts: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
 
     def add(self, n_drafted: int, n_accepted: int) -> None:
+        self.n_drafts += 1
         self.n_drafted += n_drafted
         self.n_accepted += n_accepted
 
@@ -62,7 +64,8 @@ class DraftCounts:
 class Counters:
     """Sums since the engine's start, and histograms of latencies.
 
-    `depth_sum` is the sum of the positions of decoded tokens. `n_answer_steps` had no prompts; their
+    Each step counts in `n_slot_steps` once for each sequence that it computes. `depth_sum` is the sum of the positions
+    of decoded tokens, `n_most_tokens` the greatest length of a sequence. `n_answer_steps` had no prompts; their
     `n_answer_step_tokens` count drafts, rejected ones too. A prompt is counted at its first output token:
     `n_prompt_tokens`, of which `n_cached_tokens` were cached, the others computed in `prefill_s` seconds.
     `first_token_s` is the time to first token, queue included; `inter_token_s` that between two outputs of an answer,
@@ -70,6 +73,7 @@ class Counters:
     """
 
     n_steps: int = 0
+    n_slot_steps: int = 0
     busy_s: float = 0.0
     n_finished: int = 0
     n_prompt_tokens: int = 0
@@ -80,6 +84,7 @@ class Counters:
     n_answer_steps: int = 0
     n_answer_step_tokens: int = 0
     depth_sum: int = 0
+    n_most_tokens: int = 0
     drafts: dict[str, DraftCounts] = field(default_factory=dict)
     first_token_s: Histogram = field(default_factory=Histogram)
     inter_token_s: Histogram = field(default_factory=Histogram)
@@ -89,6 +94,14 @@ class Counters:
         self.n_cached_tokens += usage.n_cached_tokens
         self.prefill_s += timings.prefill_s
         self.first_token_s.record(timings.time_to_first_token_s)
+
+    @property
+    def n_drafts(self) -> int:
+        return sum(tally.n_drafts for tally in self.drafts.values())
+
+    @property
+    def slots_per_step(self) -> float:
+        return self.n_slot_steps / self.n_steps if self.n_steps else 0.0
 
     @property
     def n_drafted_tokens(self) -> int:

@@ -108,6 +108,7 @@ class Verifier:
         sequence.append(token)
         self._counters.n_decode_tokens += 1
         self._counters.depth_sum += len(sequence.tokens)
+        self._counters.n_most_tokens = max(self._counters.n_most_tokens, len(sequence.tokens))
         text = text_out.push(sequence.chooser.piece(token))
         if text_out.is_stopped:
             return FinishReason.STOP, text
@@ -117,9 +118,9 @@ class Verifier:
 
     def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
         """Record the log probability of `token`, whose text begins at character `offset`. An end token is recorded only
-        with `echo`: clients that score a text expect one token after it."""
+        where it is the whole answer, as in llama-server's, and with `echo`: who scores a text expects one after it."""
         output, is_eog = sequence.output, self._backend.is_eog(token)
-        if output.logprobs is None or (is_eog and output.echo is None):
+        if output.logprobs is None or (is_eog and output.echo is None and sequence.n_output):
             return
         logprob, alternatives = score(self._backend, row, token, sequence.request.n_logprobs or 0)
         piece = self._backend.label(token) if is_eog else sequence.chooser.piece(token)

@@ -75,7 +75,7 @@ _NEUTRAL: Mapping[str, Any] = {
     "verbosity": "medium",
 }
 # The order of samplers here (see `app.engine.loop.sampling`), as llama-server calls them.
-_SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "infill")
+SAMPLERS = ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature", "infill")
 
 
 class Body(BaseModel):
@@ -149,7 +149,7 @@ def _known_fields(kind: type[BaseModel]) -> Mapping[str, str]:
 def _is_harmless(prefix: str, name: str, value: Any) -> bool:
     place = prefix.split(".")[-2] if prefix else ""
     if name == "samplers":  # llama.vim sends a list of them: any part in the order of this engine changes nothing
-        usual = iter(_SAMPLERS)
+        usual = iter(SAMPLERS)
         return isinstance(value, list) and all(sampler in usual for sampler in value)
     return name in _HARMLESS or f"{place}.{name}" in _HARMLESS or (name in _NEUTRAL and value == _NEUTRAL[name])
 

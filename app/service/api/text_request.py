@@ -142,6 +142,7 @@ class GenerationBody(AnswerFormBody, SamplingBody):
     model: StrictStr | None = None
     stream: bool | None = None
     timings_per_token: bool | None = None
+    post_sampling_probs: StrictBool | None = None
     return_progress: bool | None = None  # of the prompt, in events of a stream
     ignore_eos: bool | None = None
     lora: list[LoraScale] | None = None
@@ -155,6 +156,9 @@ class GenerationBody(AnswerFormBody, SamplingBody):
 
     def request(self, prompt: str | tuple[int, ...] = "", *, add_special: bool = True) -> Request:
         """Return the engine's request for `prompt`. Raises RequestError for values out of range or unsupported."""
+        if self.post_sampling_probs and self._n_logprobs() is not None:
+            cause = "post_sampling_probs is true, but probabilities are the model's own, before samplers."
+            raise RequestError(cause, "Leave it out, and use the log probabilities.")
         limit, limit_ms = self._limit(), self.t_max_predict_ms  # of the latter 0 and -1 mean none
         return self.new_request(
             prompt,

@@ -30,7 +30,8 @@ class ChatTurn:
     """`messages` to be answered by `n_answers` of `request`, which has no prompt yet.
 
     Pictures and sounds stand in the messages as markers of `media`. Unless `separates_reasoning`, reasoning is part of
-    the text. With `continues` an answer continues the last message, if that is the assistant's. An answer has the
+    the text. With `continues` an answer continues the last message, if that is the assistant's. Unless it
+    `opens_answer`, the prompt ends with the last message, and the model writes what begins an answer. An answer has the
     `answer_format`, if that is given, after reasoning; with tools it has that or calls.
 
     Raises RequestError for a grammar of the request together with tools or a format.
@@ -44,6 +45,7 @@ class ChatTurn:
     thinking: Thinking = DEFAULT_THINKING
     separates_reasoning: bool = True
     continues: bool = False
+    opens_answer: bool = True
     media: PromptMedia = NO_MEDIA
 
     def __post_init__(self) -> None:
@@ -119,7 +121,9 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Generation:
     nothing binds yet. Raises RequestError as the template does."""
     model = model.for_chat(has_tools=bool(turn.tools.tools))
     file, begun = model.file, turn.begun
-    text, quoted = await write_prompt(model, turn.messages[:-1] if begun else turn.messages, turn.tools, turn.thinking)
+    messages = turn.messages[:-1] if begun else turn.messages
+    opens_answer = turn.opens_answer or bool(begun)
+    text, quoted = await write_prompt(model, messages, turn.tools, turn.thinking, opens_answer=opens_answer)
     tags = reasoning_tags_of(file.chat_template, text)
     has_grammar = bool(turn.request.sampling.grammar)  # of the text: it has no rules for reasoning
     add_special = not (file.bos_token and text.startswith(file.bos_token))

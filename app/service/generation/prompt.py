@@ -118,9 +118,15 @@ _NO_MARKS = QuoteMarks(is_used=False)
 
 
 async def write_prompt(
-    model: ServedModel, messages: Sequence[Message], tools: ToolOptions, thinking: Thinking
+    model: ServedModel,
+    messages: Sequence[Message],
+    tools: ToolOptions,
+    thinking: Thinking,
+    *,
+    opens_answer: bool = True,
 ) -> tuple[str, Spans]:
-    """Return the prompt of `messages`, and where in it stands what tools returned. Raises RequestError where the
+    """Return the prompt of `messages`, and where in it stands what tools returned. It ends with what begins an answer,
+    if it `opens_answer`. Raises RequestError where the
     template refuses them, and NoTemplateError."""
     if not model.file.chat_template and model.file.task != "text":
         raise RequestError(f"{model.ref.id} only embeds or ranks texts; it cannot chat.", "Use a chat model.")
@@ -128,18 +134,23 @@ async def write_prompt(
         raise NoTemplateError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
     messages = model.file.recipe.begin(messages)
     try:
-        return await _written(model, messages, tools, thinking, QuoteMarks())
+        return await _written(model, messages, tools, thinking, QuoteMarks(), opens_answer)
     except ValueError:  # no known template does so; better a prompt without quotes than one with torn marks
         log_event("service", f"{model.ref.id}: its chat template changes what tools return; it is not kept apart")
-        return await _written(model, messages, tools, thinking, _NO_MARKS)
+        return await _written(model, messages, tools, thinking, _NO_MARKS, opens_answer)
 
 
 async def _written(
-    model: ServedModel, messages: Sequence[Message], tools: ToolOptions, thinking: Thinking, marks: QuoteMarks
+    model: ServedModel,
+    messages: Sequence[Message],
+    tools: ToolOptions,
+    thinking: Thinking,
+    marks: QuoteMarks,
+    opens_answer: bool,
 ) -> tuple[str, Spans]:
     takes_only_parts = await model.template_probe.takes_only_parts(model.file, model.renderer)
     made = partial(TemplateWriter, model, takes_only_parts)
-    writer, probing = made(tools, thinking, marks), made(_PROBED_TOOLS if tools.tools else NO_TOOLS)
+    writer, probing = made(tools, thinking, marks, opens_answer), made(_PROBED_TOOLS if tools.tools else NO_TOOLS)
 
     async def render(messages: Sequence[Message]) -> str:
         return await probing.write(probing.in_known_roles(messages))
@@ -171,6 +182,7 @@ class TemplateWriter:
     tools: ToolOptions = NO_TOOLS
     thinking: Thinking = DEFAULT_THINKING
     marks: QuoteMarks = _NO_MARKS
+    opens_answer: bool = True
 
     @property
     def template(self) -> str:
@@ -240,7 +252,8 @@ class TemplateWriter:
             sent = with_results_in_calls(sent)
         if self.takes_only_parts:
             sent = in_parts(sent)
-        return await self.model.renderer.render(self.template, sent, **variables)
+        opens_answer = self.opens_answer
+        return await self.model.renderer.render(self.template, sent, add_generation_prompt=opens_answer, **variables)
 
     def _message(self, message: Message) -> dict[str, Any]:
         """Return a message as the template reads it; reasoning that it does not read is left out."""

@@ -14,7 +14,7 @@ from app.engine.request import FinishReason, Request, TokenLogprob
 from app.protocol.chat import PromptProgress
 from app.protocol.codec import encode
 from app.protocol.sampling import SamplingOptions
-from app.service.api.fields import Byte, WithWarnings
+from app.service.api.fields import SAMPLERS, Byte, WithWarnings
 from app.service.api.openai.responses import PromptProgressObject, progress_object
 from app.service.api.openai.usage import Timings, timings_of
 from app.service.generation.generation import Answer, Delta
@@ -31,6 +31,13 @@ class GenerationSettings(SamplingOptions):
 
     n_predict: int
     stop: tuple[str, ...]
+    max_tokens: int
+    n_keep: int
+    n_probs: int
+    ignore_eos: bool
+    repeat_last_n: int  # llama-server's name of `penalty_last_n`
+    samplers: tuple[str, ...]  # in the order of this engine
+    post_sampling_probs: bool = False
 
 
 class RivalProbability(TypedDict):
@@ -87,7 +94,7 @@ SeveralCompletions: TypeAlias = Annotated[list[Completion | SelectedFields], Min
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppFormatter:
-    """The objects made of the answers to `requests`; only the fields `selected` ("a/b" is b of a), None for all."""
+    """The objects made of the answers to `requests`; only the fields `selected` ("a/b" is b of a), all if none are."""
 
     requests: Sequence[Request]
     model_id: str
@@ -95,7 +102,7 @@ class LlamaCppFormatter:
 
     @property
     def shows_prompt(self) -> bool:
-        return self.selected is None or "prompt" in self.selected
+        return not self.selected or "prompt" in self.selected
 
     def chunk(self, delta: Delta) -> CompletionChunk:
         chunk: CompletionChunk = {
@@ -126,7 +133,7 @@ class LlamaCppFormatter:
         return self._selected(completion)
 
     def _selected(self, completion: Completion) -> Completion | SelectedFields:
-        if self.selected is None:
+        if not self.selected:
             return completion
         data = encode(completion)
         values = {path: _value_at(data, path) for path in self.selected}
@@ -164,8 +171,18 @@ class LlamaCppFormatter:
 
 def generation_settings(request: Request) -> GenerationSettings:
     options = {item.name: getattr(request.sampling, item.name) for item in fields(SamplingOptions)}
-    limit = request.max_tokens
-    return GenerationSettings(**options, n_predict=_NO_LIMIT if limit is None else limit, stop=request.stop)
+    limit = _NO_LIMIT if request.max_tokens is None else request.max_tokens
+    return GenerationSettings(
+        **options,
+        n_predict=limit,
+        stop=request.stop,
+        max_tokens=limit,
+        n_keep=request.n_keep,
+        n_probs=request.n_logprobs or 0,
+        ignore_eos=request.ignore_eos,
+        repeat_last_n=request.sampling.penalty_last_n,
+        samplers=SAMPLERS[:-1],  # infill is that of a request to fill in, which does not use it
+    )
 
 
 def token_probabilities(entries: Sequence[TokenLogprob]) -> list[TokenProbability]:

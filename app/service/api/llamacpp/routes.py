@@ -143,7 +143,7 @@ async def completion(request: Request, body: PromptBody) -> TextResponse:
     return await _respond(request, body, model, prepare)
 
 
-@router.post("/infill", refusals=errors(404, 501))
+@router.post("/infill", refusals=errors(404))
 async def infill(request: Request, body: InfillBody) -> TextResponse:
     """The text between two; with n_predict 0 the prompt is only computed ahead."""
     model = await model_of(request, body.model or "")

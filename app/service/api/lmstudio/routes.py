@@ -104,7 +104,7 @@ async def chat_completions(
     return JsonResponse({**response.content, **await _studio_fields(request, response.content)})
 
 
-@router.post("/completions", refusals=errors(404, 501))
+@router.post("/completions", refusals=errors(404))
 async def completions(
     request: Request, body: CompletionBody
 ) -> JsonResponse[StudioTextCompletion] | EventStream[TextChunk]:

@@ -283,6 +283,7 @@ _MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # llama-server's names of our metrics: its README @ the llama.cpp vendored in llama-cpp-python 0.3.36.
 _THEIR_NAMES = {
     "localllm_prompt_tokens_computed_total": "llamacpp:prompt_tokens_total",
+    "localllm_prompt_tokens_cached_total": "llamacpp:prompt_tokens_cached_total",
     "localllm_prefill_seconds_total": "llamacpp:prompt_seconds_total",
     "localllm_prefill_tokens_per_second": "llamacpp:prompt_tokens_seconds",
     "localllm_output_tokens_total": "llamacpp:tokens_predicted_total",
@@ -293,6 +294,9 @@ _THEIR_NAMES = {
     "localllm_steps_total": "llamacpp:n_decode_total",
     "localllm_draft_tokens_total": "llamacpp:spec_decode_num_draft_tokens_total",
     "localllm_draft_tokens_accepted_total": "llamacpp:spec_decode_num_accepted_tokens_total",
+    "localllm_drafts_total": "llamacpp:spec_decode_num_drafts_total",
+    "localllm_longest_sequence_tokens": "llamacpp:n_tokens_max",
+    "localllm_slots_per_step": "llamacpp:n_busy_slots_per_decode",
 }
 # A counter where the name ends in `_total`, else a gauge.
 _METRICS: Mapping[str, tuple[str, Callable[[EngineMetrics], float]]] = {
@@ -323,6 +327,12 @@ _METRICS: Mapping[str, tuple[str, Callable[[EngineMetrics], float]]] = {
         "Draft tokens that were accepted.",
         lambda of: of.counters.n_accepted_tokens,
     ),
+    "localllm_drafts_total": ("Drafts that were verified.", lambda of: of.counters.n_drafts),
+    "localllm_longest_sequence_tokens": (
+        "Most tokens of a prompt and its answer.",
+        lambda of: of.counters.n_most_tokens,
+    ),
+    "localllm_slots_per_step": ("Mean number of answers in a batch.", lambda of: of.counters.slots_per_step),
     "localllm_answers_total": ("Answers that have ended.", lambda of: of.counters.n_finished),
     "localllm_cache_cells": ("Cells of the cache.", lambda of: of.occupancy.n_cells),
     "localllm_cache_cells_used": ("Cells that hold a token.", lambda of: of.occupancy.n_cells_used),

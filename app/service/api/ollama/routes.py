@@ -138,7 +138,7 @@ async def chat(request: Request, body: OllamaChatBody) -> JsonResponse[ChatRespo
     return await _respond(request, formatter, body, model, lambda: chat_generation(model, turn))
 
 
-@router.post("/api/generate", refusals=errors(404, 501))
+@router.post("/api/generate", refusals=errors(404))
 async def generate(
     request: Request, body: OllamaGenerateBody
 ) -> JsonResponse[GenerateResponse] | LineStream[GenerateResponse]:

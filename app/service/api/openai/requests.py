@@ -95,6 +95,7 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
     tool_choice: ToolChoiceBody | StrictStr | None = None
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
+    add_generation_prompt: StrictBool | None = None  # llama-server's and vLLM's
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
         """Return the chat turn, with its pictures and sounds in `media`. Raises RequestError for unsupported fields,
@@ -112,6 +113,7 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
             thinking=self.how_to_think(),
             separates_reasoning=self.reasoning_format != "none",
             continues=bool(self.continue_final_message),
+            opens_answer=self.add_generation_prompt is not False,
         )
 
     def _n_logprobs(self) -> int | None:

@@ -82,7 +82,7 @@ async def input_tokens_of(request: Request, model: ServedModel, turn: ChatTurn) 
     return await while_connected(request, count())
 
 
-@router.post("/v1/completions", refusals=errors(404, 501))
+@router.post("/v1/completions", refusals=errors(404))
 async def completions(request: Request, body: CompletionBody) -> TextResponse:
     """The continuation of a text, or the text between two."""
     model = await model_of(request, body.model or "", body.idle_limit)
@@ -101,8 +101,8 @@ async def completions(request: Request, body: CompletionBody) -> TextResponse:
     return await _respond(request, TextFormatter, body, model, prepare, echoed)
 
 
-@router.post("/v1/fim/completions", refusals=errors(404, 501))
-@router.post("/fim/completions", refusals=errors(404, 501))
+@router.post("/v1/fim/completions", refusals=errors(404))
+@router.post("/fim/completions", refusals=errors(404))
 async def fim_completions(request: Request, body: FimBody) -> ChatResponse:
     """The text between two, as Mistral has it: in the form of a chat's answer."""
     model = await model_of(request, body.model or "", body.idle_limit)

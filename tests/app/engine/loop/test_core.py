@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.cache.state_store import StateStore
-from app.engine.fake import FakeBackend
+from app.engine.fake import END, FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import FinishReason, Request, SamplingParams
 from app.engine.speculative.cost_model import MAX_DRAFT_TOKENS, StepCost
@@ -84,6 +84,15 @@ def test_a_stop_string_is_not_part_of_the_answer() -> None:
     cut, reason = answer_alone(request(n_tokens=60, ignore_eos=True, stop=(stop,)))
     assert reason is FinishReason.STOP
     assert cut == whole[: whole.index(stop)]
+
+
+def test_an_answer_of_nothing_has_the_probability_of_its_end() -> None:
+    """Classifiers ask for one token; else the end is no part of an answer."""
+    record = answered(FakeBackend(), request(prompt="<noise>0</noise>", n_tokens=1, n_logprobs=2))
+    (entry,) = record.logprobs["a"]
+    assert (record.text["a"], entry.token, len(entry.top)) == ("", END, 2)
+    longer = answered(FakeBackend(), request(prompt="<noise>3</noise>", n_tokens=9, n_logprobs=0))
+    assert len(longer.text["a"]) == len(longer.logprobs["a"]) == 3
 
 
 def test_each_output_token_has_its_log_probability() -> None:

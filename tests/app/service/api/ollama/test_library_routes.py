@@ -223,7 +223,7 @@ def _n_output(answer: dict[str, Any]) -> int:
 def test_a_recipe_holds_in_every_dialect(own: RunningService, made: str, path: str) -> None:
     body = DIALECTS[path] | {"model": made}
     answers = [own.http.post(path, json=body) for _ in range(2)]
-    if answers[0].status_code == 501:
+    if "cannot fill in the middle" in answers[0].text:
         pytest.skip("the model cannot fill in the middle")
     first, again = (answer.json() for answer in answers)
     assert 0 < _n_output(first) <= 6
