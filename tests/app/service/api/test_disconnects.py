@@ -24,7 +24,7 @@ def _messages(path: str) -> list[dict[str, str]]:
 REQUESTS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": _messages("/v1/chat/completions")},
     "/v1/completions": {"prompt": _endless("/v1/completions")},
-    "/v1/messages": {"messages": _messages("/v1/messages")},
+    "/v1/messages": {"messages": _messages("/v1/messages"), "max_tokens": N_TOKENS},
     "/v1/responses": {"input": _endless("/v1/responses")},
     "/api/chat": {"messages": _messages("/api/chat")},
     "/api/v0/chat/completions": {"messages": _messages("/api/v0/chat/completions")},

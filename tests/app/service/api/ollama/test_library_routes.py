@@ -203,7 +203,7 @@ DIALECTS = {
     "/v1/chat/completions": CHAT,
     "/v1/completions": {"prompt": "hello"},
     "/v1/fim/completions": {"prompt": "hello", "suffix": "you"},
-    "/v1/messages": CHAT,
+    "/v1/messages": CHAT | {"max_tokens": 6},  # which that API requires
     "/v1/responses": {"input": "hello"},
     "/api/chat": CHAT | {"stream": False},
     "/api/generate": {"prompt": "hello", "stream": False},
