@@ -288,6 +288,13 @@ class LocalllmApp(BaseApp):
         await self.app_context.connection.use_model(model.path)
         await self.go_to(HOME)
 
+    async def plan_model(self, name: str) -> None:
+        from tui.plan.screen import PlanScreen
+
+        await self.go_to("plan")
+        if isinstance(screen := self.screen, PlanScreen):
+            await screen.use_model(name)
+
     def show_help(self, topic: str = "") -> None:
         if topic:
             try:

@@ -61,3 +61,7 @@ class BaseApp(App[None]):
     async def choose_model(self, name: str) -> None:
         """Chat with the local model `name`, which may be abbreviated; without a name, list the models."""
         raise NotImplementedError
+
+    async def plan_model(self, name: str) -> None:
+        """Show the plan of the local model `name`."""
+        raise NotImplementedError

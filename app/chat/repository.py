@@ -131,8 +131,8 @@ class ChatRepository(Protocol):
     async def recent_questions(self) -> Sequence[str]:
         """Return the latest questions of all chats, the newest last."""
 
-    async def recent_models(self) -> Sequence[str]:
-        """Return the models of all chats, that of the latest chat first."""
+    async def recent_models(self) -> Mapping[str, int]:
+        """Return the models of all chats and when each answered last (milliseconds since 1970), the latest first."""
 
 
 class InMemoryChatRepository:
@@ -155,8 +155,8 @@ class InMemoryChatRepository:
     async def recent_questions(self) -> Sequence[str]:
         return ()
 
-    async def recent_models(self) -> Sequence[str]:
-        return ()
+    async def recent_models(self) -> Mapping[str, int]:
+        return {}
 
 
 class InMemoryChat:
@@ -242,7 +242,7 @@ class SqliteChatRepository:
     async def recent_questions(self) -> Sequence[str]:
         return await self.thread.do(lambda store: store.messages.recent_prompts(_N_RECENT_QUESTIONS))
 
-    async def recent_models(self) -> Sequence[str]:
+    async def recent_models(self) -> Mapping[str, int]:
         return await self.thread.do(lambda store: store.chats.recent_models())
 
     @asynccontextmanager

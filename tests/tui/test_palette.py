@@ -37,7 +37,7 @@ async def test_a_command_of_the_chat_is_run_from_another_screen(open_app):
         await user.sees("No system prompt is set.")
 
 
-@pytest.mark.parametrize(("typed", "seen"), [("models", "Enter starts a chat."), ("bye", "Quit")])
+@pytest.mark.parametrize(("typed", "seen"), [("models", "elsewhere 1"), ("bye", "Quit")])
 async def test_screens_and_words_of_other_programs_are_found(open_app, typed, seen):
     async with open_app(client_with_models()) as user:
         await _searches(user, typed)
@@ -126,7 +126,7 @@ async def test_what_was_chosen_last_comes_first_in_the_next_palette(open_app):
         await user.presses("f6")
         await user.sees("Models")
         await user.presses("ctrl+p")
-        await user.sees("Recent", "Setting: parallel", "On this screen", "Ctrl+R")
+        await user.sees("Recent", "Setting: parallel", "On this screen", "Del")
 
 
 async def test_the_selected_entry_is_explained_in_full(open_app):

@@ -149,7 +149,7 @@ async def test_missing_model_is_reported_and_another_can_be_chosen(settings, tmp
         await user.sees("No answer", "missing.gguf", "F6 lists local models", "not available")
         assert isinstance(connection.state.error, ModelFileError)
         await user.presses("f6")
-        await user.sees("guide", "Enter starts a chat.")
+        await user.sees("guide", "enter chat")
         await user.presses("enter")
         await user.sees("guide · ready")
         await user.presses("f2")

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import shutil
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from app.common.terminal import format_bytes
 from app.library.local.model_files import folder_stamp
 from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection, is_localllm, localllm_service
+from tui.design.words import relative_time
 from tui.jobs.monitor import JobMonitor
-from tui.models.rows import ModelRow, Section, downloadable_rows, engine_rows, local_rows, with_jobs
+from tui.models.rows import Section, downloadable_rows, engine_rows, local_rows, with_jobs
 from tui.models.typed import TITLE, path_section, typed_path
 
 if TYPE_CHECKING:
@@ -24,6 +29,7 @@ DEBOUNCE_S = 0.4  # between the last key and the search
 N_REPOSITORIES = 6  # per kind; each costs a header of some megabytes
 _FEWEST_LETTERS = 2
 _READ_AGAIN_S = 0.5
+_COPY_BYTES = 1 << 22
 _CHANGES_SHOWN_S = 0.2  # each job reports up to ten times a second
 
 
@@ -36,12 +42,18 @@ class ModelLists:
         jobs: JobMonitor,
         on_change: Callable[[], object],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        read_uses: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
+        default: str = "",
     ) -> None:
+        """`read_uses` returns when models answered last, in milliseconds since 1970; `default` is the default model."""
+        self.default = default
         self.words = ""
         self.error: UserError | None = None
         self._connection = connection
         self._on_change = on_change
         self._sleep = sleep
+        self._read_uses = read_uses
+        self._used: dict[str, str] = {}
         self._local: tuple[LocalModel, ...] = ()
         self._recommended: tuple[Recommended, ...] = ()
         self._found: tuple[HubRepository, ...] = ()
@@ -53,7 +65,7 @@ class ModelLists:
         self._skipped: tuple[str, ...] = ()  # why models of other programs are left out
         self._folder_stamp: tuple[tuple[str, int], ...] = ()
         self._paths = Section(TITLE, ())  # while the words are a path
-        self._notes = {"local": "Scanning …", "catalogue": "Selecting models for this machine …", "hub": ""}
+        self._notes = {"local": "Reading the models …", "catalogue": "Selecting models for this machine …", "hub": ""}
 
     def sections(self) -> tuple[Section, ...]:
         if self.error is not None:
@@ -63,7 +75,7 @@ class ModelLists:
         if self.path:
             others = local_rows(self._local)[1]
             return (self._paths, *((Section("In other programs", others),) if others else ()))
-        local, external = local_rows(self._local, self.words)
+        local, external = local_rows(self._local, self.words, self._used, self.default)
         recommended, found = downloadable_rows(self._recommended, self._found, self.words)
         note = self._notes["local"]
         if not note and self.words:
@@ -88,8 +100,45 @@ class ModelLists:
             sections.append(replace(section, rows=rows))
         return tuple(sections)
 
-    def row(self, row_id: str) -> ModelRow | None:
-        return next((row for section in self.sections() for row in section.rows if row.id == row_id), None)
+    def counts(self) -> str:
+        """Return how many models of each kind are here, such as "chat 4 · embedding 1 · elsewhere 3"."""
+        local, external = local_rows(self._local)
+        kinds = Counter(row.role for row in local if not row.damaged)
+        counted = [(kind, kinds[kind]) for kind in ("chat", "embedding", "draft")] + [("elsewhere", len(external))]
+        return " · ".join(f"{kind} {n}" for kind, n in counted if n)
+
+    @staticmethod
+    def machine_facts(models_dir: Path) -> str:
+        """Return the memory of this machine and the free space of the disk with `models_dir`; "" where unknown."""
+        import psutil  # a twentieth of a second, and only here
+
+        folder = next(each for each in (models_dir, *models_dir.parents) if each.exists())
+        try:
+            free = f" · {format_bytes(shutil.disk_usage(folder).free)} of disk free"
+        except OSError:
+            free = ""
+        return f"{psutil.virtual_memory().total / 2**30:.0f} GB memory{free}"
+
+    async def rename(self, model: str, name: str) -> str:
+        """Give a model of the library another name, and return it. Its data stays where it is: a link gets the new
+        name, then the old one goes. Raises UserError, also for a loaded model, which keeps its name."""
+        if not name:
+            raise UserError("The name is empty.")
+        library = (await localllm_service(self._connection)).library
+        await library.removal(model)
+        listed = next((each for each in self._local if each.path == model), None)
+        if listed is not None and listed.loaded_as:
+            raise UserError(f"{listed.id} is loaded.", "Unload it with u, then rename it.")
+        new = await library.import_model(model, name)
+        await library.remove(model)
+        return new
+
+    async def export(self, model: str, folder: str) -> list[Path]:
+        """Copy the files of a model to `folder`, and return the copies. Raises UserError."""
+        if not folder:
+            raise UserError("The folder is empty.", "Type the path of a folder.")
+        paths = [Path(path) for path in (await (await localllm_service(self._connection)).library.removal(model)).paths]
+        return await asyncio.to_thread(_copy, paths, folder)
 
     async def refresh(self, *, is_fresh: bool = False) -> None:
         """Fetch the local models, repeatedly until all are read; `is_fresh` measures the free memory again."""
@@ -101,6 +150,12 @@ class ModelLists:
                 return
             library = service.library
             listing = await library.models(external=True, fresh=is_fresh)
+            if self._read_uses is not None:
+                now = datetime.now().astimezone()
+                self._used = {
+                    name: relative_time(datetime.fromtimestamp(used_ms / 1000, UTC), now)
+                    for name, used_ms in (await self._read_uses()).items()
+                }
             self._folder = listing.folder
             self._folder_stamp = await self._look()
             self._show_local(listing)
@@ -176,3 +231,33 @@ class ModelLists:
         self._local, self._skipped = listing.models, listing.skipped
         self._notes["local"] = ""
         self._on_change()
+
+
+def _copy(paths: Sequence[Path], place: str) -> list[Path]:
+    """Copy files to the folder `place`, none over another one. What was copied of them goes if one fails."""
+    folder = Path(place).expanduser().absolute()
+    copied: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        n_bytes = sum(path.stat().st_size for path in paths)
+        if (n_free := shutil.disk_usage(folder).free) < n_bytes:
+            raise UserError(
+                f"{folder} has {format_bytes(n_free)} free, the model takes {format_bytes(n_bytes)}.",
+                "Name a folder on another disk.",
+            )
+        for path in paths:
+            with path.open("rb") as source, (folder / path.name).open("xb") as target:
+                copied.append(folder / path.name)
+                shutil.copyfileobj(source, target, _COPY_BYTES)
+    except FileExistsError as error:
+        _remove(copied)
+        raise UserError(f"{error.filename} exists.", "Name another folder.") from error
+    except OSError as error:
+        _remove(copied)
+        raise UserError(f"The model cannot be copied to {folder}: {error.strerror or error}.") from error
+    return copied
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

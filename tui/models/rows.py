@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from rich.cells import cell_len, set_cell_size
-
 from app.common.terminal import format_bytes, printable_line
-from offload.format import format_speed_range
+from offload.format import format_speed, format_speed_range
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from app.protocol.status import ModelStatus
 
 
-_VERDICTS = {"fits": "fits", "tight": "tight", "partial": "partly", "wont_run": "won't run"}
+_FIT_WORDS = {"fits": "fits", "tight": "fits tightly", "partial": "fits partly", "wont_run": "won't run"}
 _MINUTE_S, _HOUR_S = 60, 3600
 
 
@@ -27,7 +26,8 @@ def format_size(n_bytes: int) -> str:
 
 
 def format_fit(fit: ModelFit | None) -> str:
-    return "" if fit is None else _VERDICTS[fit.verdict]
+    """Return whether a model fits, in words: "fits", "fits tightly", "fits partly" or "won't run"."""
+    return "" if fit is None else _FIT_WORDS[fit.verdict]
 
 
 def format_rate(fit: ModelFit | None) -> str:
@@ -35,6 +35,14 @@ def format_rate(fit: ModelFit | None) -> str:
     if fit is None or fit.decode_tps is None:
         return ""
     return f"{format_speed_range(fit.decode_tps, fit.uncertainty)} tok/s"
+
+
+def short_rate(fit: ModelFit | None) -> str:
+    """Return the speed in one figure: 32 tok/s, or ~32 tok/s where it is predicted and may be off."""
+    if fit is None or fit.decode_tps is None:
+        return ""
+    is_certain = "–" not in format_rate(fit)
+    return f"{'' if is_certain else '~'}{format_speed(fit.decode_tps)} tok/s"
 
 
 def format_context(n_tokens: int) -> str:
@@ -72,11 +80,12 @@ def _duration(seconds: float) -> str:
 
 RowKind: TypeAlias = Literal["local", "external", "engine", "remote", "file", "folder"]
 
+# Of the architectures that the converter writes and llama.cpp loads; every other one writes text.
+_EMBEDDING_ENDINGS = ("bert", "bert-moe", "bert-v2", "bert-v3", "t5encoder", "embedding")
+_DRAFT_ARCHITECTURES = ("eagle", "dflash")
 _LIBRARY_SOURCES = ("library", "built in")
 # Roles with another name here; the others are shown as they are.
 _ROLES = {"small": "small and fast", "moe": "mixture of experts", "vision": "images", "embedding": "embeddings"}
-_MIN_NAME_CELLS = 18
-_LOADED_MARKS = {"ready": "●", "loading": "◌", "failed": "!"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +113,10 @@ class ModelRow:
     progress: str = ""
     job_id: str = ""  # of the job that is under way for it
     takes: str = ""  # besides text
+    used: str = ""  # how long ago, in words
+    is_default: bool = False
+    role: str = "chat"
+    is_built_in: bool = False
 
     @property
     def is_loaded(self) -> bool:
@@ -119,9 +132,17 @@ class Section:
     note: str = ""
 
 
-def local_rows(models: Iterable[LocalModel], words: str = "") -> tuple[tuple[ModelRow, ...], tuple[ModelRow, ...]]:
-    """Return the rows of the library, and of other programs' models, whose ids and file names contain all `words`."""
-    rows = [_local_row(model) for model in models if _matches(f"{model.id} {model.file_stem}", words)]
+def local_rows(
+    models: Iterable[LocalModel], words: str = "", used: Mapping[str, str] = MappingProxyType({}), default: str = ""
+) -> tuple[tuple[ModelRow, ...], tuple[ModelRow, ...]]:
+    """Return the rows of the library, and of other programs' models, whose ids and file names contain all `words`.
+    `used` says by a model's id, file name or path when it answered last, `default` is the name of the default model."""
+    rows = []
+    for model in models:
+        if _matches(f"{model.id} {model.file_stem} {_role(model)}", words):
+            names = (model.id, model.file_stem, model.path)
+            last = next((used[name] for name in names if name in used), "")
+            rows.append(replace(_local_row(model), used=last, is_default=bool(default) and default in names))
     return tuple(row for row in rows if row.kind == "local"), tuple(row for row in rows if row.kind == "external")
 
 
@@ -158,50 +179,12 @@ def with_jobs(rows: Iterable[ModelRow], jobs: Iterable[Job]) -> tuple[ModelRow, 
     return tuple(shown)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """The cells of each column of a row; 0 hides it."""
-
-    name: int
-    size: int = 8
-    type: int = 8
-    fit: int = 9
-    speed: int = 11
-    context: int = 5
-
-
-def columns(width: int) -> Columns:
-    """Return the columns for rows of `width` cells: the name takes the rest, the last columns are hidden first."""
-    wide = Columns(0)
-    less, least = replace(wide, context=0), replace(wide, context=0, type=0)
-    for kept in (wide, less, least):
-        taken = sum(cells + 1 for cells in (kept.size, kept.type, kept.fit, kept.speed, kept.context) if cells)
-        if width - 2 - taken >= _MIN_NAME_CELLS:
-            break
-    return replace(kept, name=max(_MIN_NAME_CELLS, width - 2 - taken))
-
-
-def row_line(row: ModelRow, at: Columns) -> str:
-    mark = _LOADED_MARKS.get(row.state, " ")
-    name = f"{mark} {set_cell_size(_cut(row.name, at.name), at.name)}"
-    if row.damaged:
-        return f"{name} damaged: {printable_line(row.damaged)}"
-    cells = [(format_size(row.n_bytes), at.size)]
-    if row.progress:
-        return f"{name} {_right_aligned(*cells[0])} {printable_line(row.progress)}"
-    cells += [
-        (row.type, at.type),
-        (format_fit(row.fit), at.fit),
-        (format_rate(row.fit).removesuffix(" tok/s"), at.speed),
-        (format_context(row.n_ctx), at.context),
-    ]
-    return " ".join((name, *(_right_aligned(text, width) for text, width in cells if width))).rstrip()
-
-
-def headings(title: str, at: Columns) -> str:
-    named = (("size", at.size), ("type", at.type), ("fit", at.fit), ("tok/s", at.speed), ("ctx", at.context))
-    cells = (_right_aligned(text, width) for text, width in named if width)
-    return " ".join((set_cell_size(_cut(title, at.name + 2), at.name + 2), *cells))
+def _role(model: LocalModel) -> str:
+    """Return what a local model is for: "chat", "embedding" or "draft", the latter two by its architecture."""
+    if model.architecture.endswith(_EMBEDDING_ENDINGS):
+        return "embedding"
+    is_draft = model.architecture.startswith(_DRAFT_ARCHITECTURES)
+    return "draft" if is_draft else "chat"
 
 
 def _local_row(model: LocalModel) -> ModelRow:
@@ -222,6 +205,8 @@ def _local_row(model: LocalModel) -> ModelRow:
         is_arriving=model.is_arriving,
         takes=" and ".join(verb for verb, does in (("sees", model.sees), ("hears", model.hears)) if does),
         progress="still being copied" if model.is_arriving else "",
+        role=_role(model),
+        is_built_in=model.where == "built in",
     )
 
 
@@ -267,14 +252,3 @@ def _repository(repo: HubRepository) -> Section:
 
 def _matches(name: str, words: str) -> bool:
     return all(word in name.lower() for word in words.lower().split())
-
-
-def _cut(text: str, n_cells: int) -> str:
-    """Return one line of at most `n_cells`, with its leading spaces."""
-    indent = len(text) - len(text.lstrip(" "))
-    line = " " * indent + printable_line(text)
-    return line if cell_len(line) <= n_cells else f"{set_cell_size(line, n_cells - 1)}…"
-
-
-def _right_aligned(text: str, n_cells: int) -> str:
-    return f"{_cut(text, n_cells):>{n_cells}}"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from rich.cells import cell_len
 from textual import on, work
-from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
 from textual.widget import Widget
@@ -24,22 +24,17 @@ from app.protocol.job import Job
 from app.settings.parsing import parse_duration
 from app.settings.settings import Settings
 from tui.commands import HOME, CommandTable, list_command
-from tui.context import AppContext
+from tui.context import AppContext, BaseApp
+from tui.design.header import ScreenHeader
+from tui.design.key_bar import KeyHint
+from tui.design.key_names import format_keys
+from tui.design.search_box import SearchBox
 from tui.models.dialogs import ModelInfoScreen, QuantizeScreen
 from tui.models.lists import ModelLists
-from tui.models.rows import (
-    ModelRow,
-    Section,
-    columns,
-    format_fit,
-    format_rate,
-    format_removal,
-    format_size,
-    headings,
-    row_line,
-)
-from tui.models.typed import completed, typed_path
-from tui.widgets.dialogs import ChoiceDialog
+from tui.models.rows import ModelRow, RowKind, Section, format_fit, format_rate, format_removal, format_size
+from tui.models.table import columns, headings, row_line
+from tui.models.typed import begins_path, completed, typed_path
+from tui.widgets.dialogs import ChoiceDialog, InputDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
@@ -47,14 +42,24 @@ if TYPE_CHECKING:
 
 
 _ACTIONS = {
-    "local": "Enter starts a chat.",
-    "external": "Enter starts a chat, I imports it.",
-    "engine": "Enter starts a chat.",
-    "remote": "Enter downloads it in the background.",
+    "local": "",
+    "external": "i links it into the library.",
+    "engine": "",
+    "remote": "Downloads in the background.",
     "file": "Enter imports it: a link, no second copy.",
-    "folder": "Enter opens it.",
+    "folder": "",
 }
-_MARGIN_CELLS = 3  # the scroll bar, and air
+_ENTER_WORDS: dict[RowKind, str] = {
+    "local": "chat",
+    "external": "chat",
+    "engine": "chat",
+    "remote": "download",
+    "file": "import",
+    "folder": "open",
+}
+_HINTED = ("search", "plan-model", "quantize", "import", "remove", "card", "load", "make-default", "rename-model",
+           "export-model")  # fmt: skip
+_MARGIN_CELLS = 1  # air
 
 _LOOK_S = 1.0  # between two looks at the models folder
 _FOR_GOOD = "-1"
@@ -66,36 +71,57 @@ MODEL_COMMANDS = CommandTable(
     list_command("choose", "Chat/download", "enter",
                  "Chat with the model; a remote one is downloaded in the background", "choose"),
     list_command("search", "Search", "slash,ctrl+f", "Search local models and the hub", "focus_search"),
-    list_command("card", "Info", "c", "Show the model's metadata", "show_card"),
+    list_command("plan-model", "Plan", "p", "See where the model's layers go, and how fast it is", "plan"),
     list_command("quantize", "Quantize", "q", "Quantize the model to a type or a size; runs as a job", "quantize"),
     list_command("import", "Import", "i", "Link a file, or another program's model, into the library", "import_model"),
-    list_command("remove", "Remove", "d,delete", "Remove the model after confirmation", "remove_model"),
+    list_command("remove", "Delete", "delete", "Delete the model after confirmation", "remove_model"),
+    list_command("card", "Details", "d,c", "Show all that is known of the model", "show_card"),
     list_command("load", "Load", "u", "Load the model, or unload it to free its memory", "load_or_unload"),
+    list_command("cancel", "Stop", "x", "Stop the download; partial data is kept", "cancel"),
+    list_command("make-default", "Default", "m", "Make the model the one of new chats", "make_default", is_shown=False),
+    list_command("rename-model", "Rename", "R", "Give the model another name", "rename_model", is_shown=False),
+    list_command("export-model", "Export", "e", "Copy the model's files to a folder", "export_model", is_shown=False),
     list_command("keep", "Keep", "k", "Keep the model loaded, or unload it after idle time (setting keep_alive)",
                  "toggle_keep_alive", is_shown=False),
-    list_command("cancel", "Stop", "x", "Stop the download; partial data is kept", "cancel"),
     list_command("look-again", "Refresh", "ctrl+r", "Rescan the disk and free memory", "rescan", is_shown=False),
 )  # fmt: skip
+# The kinds of rows that a command is for; one that is not named is for all.
+_APPLIES: dict[str, tuple[RowKind, ...]] = {
+    "plan-model": ("local", "external"),
+    "quantize": ("local", "external"),
+    "remove": ("local",),
+    "card": ("local", "external"),
+    "load": ("local", "external"),
+    "make-default": ("local", "external"),
+    "rename-model": ("local",),
+    "export-model": ("local",),
+}
+_OF_FILES = ("remove", "rename-model", "export-model")  # not for the model that is part of the program
+_RUNNING = ("plan-model", "quantize", "load", "make-default")  # for which a file must be whole
 
 
-class SearchField(Input):
-    """Posts its text like Input; Down and Enter go to the list, Tab completes a path, Esc clears the text."""
+class SearchField(SearchBox):
+    """Tab completes a path. A path that is typed or pasted right behind a `prefill` replaces it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "leave_for_list", "List", show=False, id="to-list", tooltip="Go to the list"),
-        Binding("enter", "leave_for_list(True)", "List", show=False, id="enter-list", tooltip="Go to the list"),
         Binding("tab", "complete", "Complete", show=False, id="complete-path", tooltip="Complete the path"),
-        Binding("escape", "clear_or_leave", "Clear", show=False, id="clear-search", tooltip="Clear the text"),
     ]
 
-    @dataclass
-    class Left(Message):
-        """The user goes to the list, by Enter if `is_entered`."""
+    def __init__(self) -> None:
+        super().__init__("filter, search the hub, or type a path")
+        self._prefill = ""
 
-        is_entered: bool = False
+    def prefill(self, text: str) -> None:
+        """Show the beginning of a path."""
+        self.value = self._prefill = text
+        self.cursor_position = len(text)
 
-    def action_leave_for_list(self, is_entered: bool = False) -> None:
-        self.post_message(self.Left(is_entered))
+    def insert_text_at_cursor(self, text: str) -> None:
+        is_untouched = bool(self._prefill) and self.value == self._prefill
+        if is_untouched and self.cursor_position == len(self.value) and begins_path(text):
+            self.value = ""
+            self.cursor_position = 0
+        super().insert_text_at_cursor(text)
 
     def action_complete(self) -> None:
         path = typed_path(self.value)
@@ -105,13 +131,6 @@ class SearchField(Input):
         else:
             self.value = longer
             self.cursor_position = len(longer)
-
-    def action_clear_or_leave(self) -> None:
-        """Clear the text; without one leave the screen, as Esc does elsewhere on it."""
-        if not self.value:
-            raise SkipAction
-        self.value = ""
-        self.post_message(self.Left())
 
 
 def detail_lines(row: ModelRow) -> tuple[str, str]:
@@ -124,7 +143,7 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
     speed = f"about {format_rate(row.fit)}" if format_rate(row.fit) else ""
     type_ = row.type if row.type not in name else ""
     facts = (name, format_size(row.n_bytes), type_, format_fit(row.fit), speed, context, row.takes, state)
-    action = "X stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]
+    action = "x stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]
     notes = (row.damaged, row.progress, action, row.note)
     return printable_line(" · ".join(filter(None, facts))), printable_line(" ".join(filter(None, notes)))
 
@@ -148,23 +167,32 @@ class ModelList(OptionList):
         option = self.highlighted_option
         return (option.id or "") if option is not None else ""
 
+    @property
+    def row(self) -> ModelRow | None:
+        rows = (row for section in self._sections for row in section.rows)
+        return next((row for row in rows if row.id == self.row_id), None)
+
     def show(self, sections: Sequence[Section]) -> None:
         """Show `sections`; if the rows are the same, redraw only changed text."""
         self._sections = tuple(sections)
         width = max(20, self.size.width - _MARGIN_CELLS)
-        at, options = columns(width), list[Option]()
+        names = [cell_len(printable_line(row.name)) for section in sections for row in section.rows if not row.damaged]
+        names += [cell_len(printable_line(section.title)) - 2 for section in sections[:1]]
+        at, options = columns(width, max(names, default=0)), list[Option]()
         for number, section in enumerate(sections):
-            title = printable_line(section.title) if number else headings(section.title, at)
-            options.append(Option(Content.styled(title, "bold"), id=f"heading-{number}", disabled=True))
-            options += (Option(Content(row_line(row, at)), id=row.id) for row in section.rows)
+            title = printable_line(section.title)
+            heading = Content.styled(f"\n{title}", "bold $text-accent") if number else headings(title, at)
+            options.append(Option(heading, id=f"heading-{number}", disabled=True))
+            options += (Option(row_line(row, at), id=row.id) for row in section.rows)
             if section.note:
                 # A list cuts lines that are too long, and the end of a note is what to do.
                 lines = wrap(printable_line(section.note), width, initial_indent="  ", subsequent_indent="  ")
-                options.append(Option(Content("\n".join(lines)), id=f"note-{number}", disabled=True))
+                note = Content.styled("\n".join(lines), "$text-muted")
+                options.append(Option(note, id=f"note-{number}", disabled=True))
         shape = tuple(option.id for option in options)
         if shape == self._shape:
             for index, option in enumerate(options):
-                if str(self.get_option_at_index(index).prompt) != str(option.prompt):
+                if self.get_option_at_index(index).prompt != option.prompt:
                     self.replace_option_prompt_at_index(index, option.prompt)
             return
         chosen, has_moved, self._shape = self.row_id, self.highlighted != self._first, shape
@@ -193,10 +221,18 @@ class ModelsScreen(FeatureScreen):
         super().__init__(app_context)
         self._connection = app_context.connection
         self._downloads = app_context.downloads
-        self._lists = ModelLists(app_context.connection, app_context.jobs, lambda: self.post_message(self.Changed()))
+        self._lists = ModelLists(
+            app_context.connection,
+            app_context.jobs,
+            lambda: self.post_message(self.Changed()),
+            read_uses=app_context.repository.recent_models,
+            default=app_context.connection.default_model,
+        )
 
     def body(self) -> Iterable[Widget]:
-        yield SearchField(placeholder="/ searches local models and the hub, or takes a path", select_on_focus=False)
+        with Horizontal(id="model-filter"):
+            yield SearchField()
+            yield Static(id="model-counts", markup=False)
         yield ModelList()
         yield Static(id="model-detail", markup=False)
 
@@ -206,6 +242,51 @@ class ModelsScreen(FeatureScreen):
         self._begin(self._lists.recommend, "recommend")
         self.app_context.jobs.on_end(self._job_ended)
         self._watch = self.set_interval(_LOOK_S, self._look)
+
+    def show_facts(self, header: ScreenHeader) -> None:
+        """Show the memory and the free disk, which decide on a model; of another machine they are not known here."""
+        if self.app_context.settings.connect:
+            super().show_facts(header)
+        else:
+            header.show_facts(self._lists.machine_facts(self.app_context.settings.models_dir))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Dim the keys that do nothing with the selected row."""
+        command = str(parameters[0]) if action == "command" and parameters else ""
+        if self.is_mounted and not self.applies(command):
+            return None
+        return super().check_action(action, parameters)
+
+    def key_hints(self) -> Iterator[KeyHint]:
+        """Yield the keys for the selected row, those that do nothing with it dimmed; in the field its own."""
+        if isinstance(self.focused, Input):
+            yield KeyHint("enter", "to the list")
+            if self._lists.path:
+                yield KeyHint("tab", "complete")
+            yield KeyHint("esc", "clear")
+        else:
+            row, custom = self.row, self.app_context.settings_controller.keys
+            if row is not None:
+                word = "already downloading" if row.job_id else _ENTER_WORDS[row.kind]
+                yield KeyHint("enter", word, "command('choose')", self, not row.damaged and not row.job_id)
+            for name in ("cancel", *_HINTED) if row is not None and row.job_id else _HINTED:
+                if command := self.TABLE.find(name):
+                    key = format_keys(command.bound_keys(custom).partition(",")[0])
+                    key = key.lower() if len(key) > 1 or command.keys.islower() else key
+                    yield KeyHint(key, command.title.lower(), f"command('{name}')", self, self.applies(name))
+        yield KeyHint("f1", "help", "command('help')", self)
+
+    def applies(self, command_id: str) -> bool:
+        row = self.row
+        if command_id == "cancel":
+            return row is not None and bool(row.job_id)
+        if command_id == "keep":
+            return row is not None and row.is_loaded
+        if command_id not in _APPLIES:
+            return True
+        if row is None or row.kind not in _APPLIES[command_id] or (row.is_built_in and command_id in _OF_FILES):
+            return False
+        return not (row.damaged or row.is_arriving) or command_id not in _RUNNING
 
     def on_screen_resume(self) -> None:
         """Refresh: files may have changed in the meantime."""
@@ -226,7 +307,7 @@ class ModelsScreen(FeatureScreen):
 
     @property
     def row(self) -> ModelRow | None:
-        return self._lists.row(self.rows.row_id)
+        return self.rows.row
 
     # Events
 
@@ -251,10 +332,12 @@ class ModelsScreen(FeatureScreen):
         row = self.row
         text = "\n".join(detail_lines(row)) if row is not None else ""
         self.query_one("#model-detail", Static).update(text, layout=False)
+        self.refresh_bindings()
 
     @on(Changed)
     def _show(self) -> None:
         self.rows.show(self._lists.sections())
+        self.query_one("#model-counts", Static).update(self._lists.counts())
         self._show_detail()
 
     # Commands
@@ -280,7 +363,7 @@ class ModelsScreen(FeatureScreen):
             self.inform(f"{row.name} is still being copied.")
         elif row.kind == "remote":
             if row.job_id:
-                self.inform("Already downloading: X stops it.")
+                self.inform("Already downloading: x stops it.")
             else:
                 await self._downloads.start(row.reference, row.quantize)
                 self.inform(f"Downloading {row.name.strip()} in the background.")
@@ -291,6 +374,44 @@ class ModelsScreen(FeatureScreen):
         else:
             await self._connection.use_model(row.model)
             await self.run_command(f"go-{HOME}")
+
+    async def plan(self) -> None:
+        """Show the plan of the row's model."""
+        if row := self._local_row():
+            await cast("BaseApp", self.app).plan_model(row.model)
+
+    async def make_default(self) -> None:
+        if row := self._local_row():
+            name = row.name if row.kind == "local" else row.model
+            await self.app_context.settings_controller.change("model", name)
+            self._connection.default_model = name  # of this run too, not only of the next
+            self._lists.default = name
+            self.inform(f"{row.name} is the default model now.")
+            self._show()
+
+    def rename_model(self) -> None:
+        row = self._local_row()
+        if row is None:
+            return
+
+        async def rename(name: str) -> None:
+            new = await self._lists.rename(row.model, name.strip())
+            self.inform(f"{row.name} is {new} now.")
+            self.rescan()
+
+        self.app.push_screen(InputDialog("Rename the model", rename, value=row.name))
+
+    def export_model(self) -> None:
+        row = self._local_row()
+        if row is None:
+            return
+
+        async def export(folder: str) -> None:
+            copied = await self._lists.export(row.model, folder.strip())
+            self.inform(f"Copied to {copied[0]}" + (f" and {len(copied) - 1} more files." if copied[1:] else "."))
+
+        explanation = f"A folder, for a copy of {format_size(row.n_bytes)}."
+        self.app.push_screen(InputDialog("Export the model", export, value=f"~{os.sep}", explanation=explanation))
 
     async def show_card(self) -> None:
         if row := self._local_row():
@@ -319,9 +440,9 @@ class ModelsScreen(FeatureScreen):
         if row is not None and row.kind in ("external", "file"):
             await self._import(row)
             return
+        self.focus_search()  # first: what is typed next is for the field
         await self._library()  # an engine of another program has none: say so
-        self._type(f"~{os.sep}")
-        self.focus_search()
+        self.query_one(SearchField).prefill(f"~{os.sep}")
 
     async def _import(self, row: ModelRow) -> None:
         if self._lists.holds(row.model):
@@ -388,7 +509,7 @@ class ModelsScreen(FeatureScreen):
         row = self.row
         if row is None or row.kind in ("remote", "file", "folder"):
             is_remote = row is None or row.kind == "remote"
-            missing = "downloaded: Enter downloads" if is_remote else "imported: I imports"
+            missing = "downloaded: Enter downloads" if is_remote else "imported: i imports"
             self.inform(f"This model is not {missing} it.")
             return None
         return row

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -76,6 +76,12 @@ def typed_path(text: str) -> str:
     if os.sep == "/":
         text = text.replace("\\ ", " ")  # what terminals write for a dropped file
     return text if is_path(text) else ""
+
+
+def begins_path(text: str) -> bool:
+    """Return whether `text` begins a path that starts at the root, at home or at a drive, perhaps quoted."""
+    text = text.lstrip().lstrip("'\"")
+    return text.startswith(("/", "~", "file:", os.sep)) or bool(PureWindowsPath(text).drive)
 
 
 def path_section(path: str) -> Section:

@@ -291,7 +291,7 @@ class PlanScreen(FeatureScreen):
 
     def ask_for_model(self) -> None:
         value = self._request.model
-        self.app.push_screen(InputDialog("Plan which model?", self._use_model, value=value, explanation=_ABOUT_MODELS))
+        self.app.push_screen(InputDialog("Plan which model?", self.use_model, value=value, explanation=_ABOUT_MODELS))
 
     def ask_for_machine(self) -> None:
         value, about = ", ".join(filter(None, (*self._request.vram, self._request.ram))), _ABOUT_MACHINES
@@ -340,7 +340,7 @@ class PlanScreen(FeatureScreen):
     async def _chose_remedy(self, event: OptionList.OptionSelected) -> None:
         await self.apply_remedy(event.option_index)
 
-    async def _use_model(self, name: str) -> None:
+    async def use_model(self, name: str) -> None:
         self._n_fitting = None
         self._is_of_chat = not name.strip()
         model = name.strip() or self.app_context.connection.state.model

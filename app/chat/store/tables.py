@@ -108,12 +108,12 @@ class Chats:
         with self._database.reading() as connection:
             return [str(row["model"]) for row in connection.execute(statement)]
 
-    def recent_models(self) -> list[str]:
-        """Return the models that answered last in a chat, that of the latest chat first."""
-        statement = """SELECT model FROM chats WHERE deleted_ms IS NULL AND model <> ''
-            GROUP BY model ORDER BY max(updated_ms) DESC"""
+    def recent_models(self) -> dict[str, int]:
+        """Return the models that answered last in a chat with the time of its latest change, the latest first."""
+        statement = """SELECT model, max(updated_ms) AS used_ms FROM chats WHERE deleted_ms IS NULL AND model <> ''
+            GROUP BY model ORDER BY used_ms DESC"""
         with self._database.reading() as connection:
-            return [str(row["model"]) for row in connection.execute(statement)]
+            return {str(row["model"]): int(row["used_ms"]) for row in connection.execute(statement)}
 
     def latest(self) -> Chat | None:
         """Return the chat with the latest message, None without any."""

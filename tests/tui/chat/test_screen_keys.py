@@ -61,7 +61,7 @@ async def test_slash_model_alone_lists_the_models_though_another_command_begins_
     async with open_app(client_with_models()) as user:
         await user.types("/model")
         await user.presses("enter")
-        await user.sees("qwen3-0.6b-Q8_0", "Enter starts a chat.")
+        await user.sees("qwen3-0.6b-Q8_0", "enter chat")
 
 
 async def _selects_with_the_mouse(user, text: str) -> None:

@@ -5,22 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from rich.cells import cell_len
 
-from app.common.terminal import printable_line
 from app.protocol.job import Job
 from app.protocol.library import LocalModel
-from tests.tui.model_scenes import GUIDE
 from tui.models.rows import (
     ModelRow,
-    columns,
     format_context,
     format_progress,
-    headings,
     local_rows,
-    row_line,
     with_jobs,
 )
 
@@ -30,22 +22,6 @@ _ROW = ModelRow(id="remote:a/b:Q4_K_M:", kind="remote", name="b", n_bytes=10**9,
 def _job(state, **more):
     arguments = {"reference": "a/b:Q4_K_M"}
     return Job(id="1", kind="pull", title="", arguments=arguments, created_s=0.0, state=state, **more)
-
-
-@given(name=st.text(), width=st.integers(51, 200))
-def test_no_row_is_wider_than_its_list_and_none_obeys_a_terminal(name, width):
-    (row,), _ = local_rows([replace(GUIDE, id=name)])
-    line = row_line(row, columns(width))
-    assert cell_len(line) <= width
-    assert printable_line(line.strip()) == " ".join(line.split())
-
-
-@pytest.mark.parametrize(
-    ("width", "has_type", "has_context"), [(80, True, True), (62, True, False), (56, False, False)]
-)
-def test_a_narrow_list_gives_up_its_last_columns_first(width, has_type, has_context):
-    shown = headings("Local", columns(width))
-    assert ("type" in shown, "ctx" in shown, "fit" in shown) == (has_type, has_context, True)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from app.protocol.library import LocalModel
 from quantizer.system.errors import UserError
 from tests.app.client.scripted_client import ScriptedClient
@@ -28,8 +30,8 @@ async def test_models_are_listed_with_their_figures_and_metadata_and_enter_talks
     client = client_with_models()
     async with open_app(client, size=(100, 30)) as user:
         await user.presses("f6")
-        await user.sees("● guide", "812 tok/s", "won't run", "tight", "In other programs", "llama3.2:3b")
-        await user.sees("damaged: It ends too early.", "Recommended for this machine", "Qwen3 4B Instruct")
+        await user.sees("▶ guide", "812 tok/s", "✕ no", "tight", "In other programs", "llama3.2:3b")
+        await user.sees("✕ It ends too early.", "Recommended for this machine", "Qwen3 4B Instruct")
         await _chosen(user, "cut-short")
         await user.presses("enter")
         await user.sees("cut-short cannot run")
@@ -209,12 +211,12 @@ async def test_files_to_delete_are_listed_before_the_removal(open_app):
     async with open_app(client) as user:
         await user.presses("f6")
         await _chosen(user, "qwen3-0.6b-Q8_0")
-        await user.presses("d")
+        await user.presses("delete")
         await user.sees("This frees 639 MB.", "qwen3-0.6b-Q8_0.gguf")
         await user.presses("enter")
         await user.no_longer_sees("This frees")
         assert client.library.removed == []
-        await user.presses("d")
+        await user.presses("delete")
         await user.sees("This frees 639 MB.")
         await user.presses("down", "enter")
         await user.sees("is removed")
@@ -235,12 +237,12 @@ async def test_a_loaded_model_stays_for_a_while_and_is_unloaded(open_app):
     client = client_with_models()
     async with open_app(client) as user:
         await user.presses("f6")
-        await user.sees("● guide")
+        await user.sees("▶ guide")
         await user.presses("k")
         await user.sees("guide unloads when idle for 10m.")
         await user.presses("u")
         await user.sees("guide is unloaded")
-        await user.no_longer_sees("● guide")
+        await user.no_longer_sees("▶ guide")
     assert client.library.keep_alives == [("guide", "10m")]
 
 
@@ -273,13 +275,13 @@ async def test_a_file_copied_into_the_models_folder_appears_while_the_screen_is_
     growing = LocalModel(id="loose", where="library", path=str(folder / "loose.gguf"), n_bytes=900, is_arriving=True)
     async with open_app(client) as user:
         await user.presses("f6")
-        await user.sees("guide", "damaged: It ends too early.")
+        await user.sees("guide", "✕ It ends too early.")
         _copy(client, growing)
         await user.sees("loose", "still being copied")
         client.library.here[-1] = replace(growing, n_bytes=5_120_000, is_arriving=False)  # the folder stays as it is
         await user.sees("5.12 MB")
         await user.no_longer_sees("still being copied")
-        assert "damaged: It ends too early." in user.screen_text, "others keep their faults"
+        assert "✕ It ends too early." in user.screen_text, "others keep their faults"
 
 
 def _copy(client, model):
@@ -335,3 +337,105 @@ async def test_i_on_any_row_offers_files_and_what_other_programs_hold(open_app, 
         await user.no_longer_sees("mine is imported")
         await user.sees("Recommended for this machine")
     assert client.library.imported == [str(path)]
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("/data/models/x.gguf", "/data/models/x.gguf"),
+        ("models/x.gguf", "~/models/x.gguf"),
+        ("~/x.gguf", "~/x.gguf"),
+        ("'/with space/x.gguf'", "'/with space/x.gguf'"),
+        ("file:///x.gguf", "file:///x.gguf"),
+    ],
+)
+@pytest.mark.parametrize("is_pasted", [True, False])
+async def test_a_path_that_starts_anew_replaces_the_prefilled_home(open_app, typed, value, is_pasted):
+    if not is_pasted and typed.startswith(("'", "file")):
+        pytest.skip("only pasted paths are quoted")
+    async with open_app(client_with_models()) as user:
+        await user.presses("f6")
+        await user.sees("qwen3-0.6b")
+        await user.presses("i")
+        await (user.pastes(typed) if is_pasted else user.sends_at_once(*typed))
+        await user.until(lambda: user.app.focused.value == value, "another value")
+
+
+async def test_a_slash_in_the_middle_of_a_path_stays_where_it_is(open_app):
+    async with open_app(client_with_models()) as user:
+        await user.presses("f6")
+        await user.sees("qwen3-0.6b")
+        await user.sends_at_once("i", *"a", "slash", *"b")
+        await user.until(lambda: user.app.focused.value == "~/a/b", "another value")
+
+
+async def test_the_row_above_says_what_is_here_and_the_header_what_room_there_is(open_app):
+    client = client_with_models()
+    client.library.here.append(replace(client.library.here[1], id="e", path="/e.gguf", architecture="bert"))
+    async with open_app(client, size=(100, 30)) as user:
+        await user.presses("f6")
+        await user.sees("chat 3 · embedding 1 · elsewhere 1", "GB memory · ", "of disk free", "default")
+
+
+async def test_keys_that_do_nothing_with_the_selected_row_are_dimmed_and_do_nothing(open_app):
+    async with open_app(client_with_models(), size=(140, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "guide", among="qwen3-0.6b")
+        hints = {hint.word: hint.is_enabled for hint in user.app.screen.key_hints()}
+        assert (hints["chat"], hints["plan"], hints["delete"], hints["rename"]) == (True, True, False, False)
+        await user.presses("delete", "R")
+        assert not user.app.screen.is_modal
+        await _chosen(user, "cut-short")
+        hints = {hint.word: hint.is_enabled for hint in user.app.screen.key_hints()}
+        assert (hints["chat"], hints["quantize"], hints["delete"]) == (False, False, True)
+        await _chosen(user, "org/Qwen3-4B-GGUF:Q4_K_M")
+        hints = {hint.word: hint.is_enabled for hint in user.app.screen.key_hints()}
+        assert (hints["download"], hints["quantize"], hints["details"]) == (True, False, False)
+
+
+async def test_a_model_is_renamed_and_becomes_the_default(open_app):
+    client = client_with_models()
+    async with open_app(client, size=(140, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
+        await user.sends_at_once("R", "ctrl+u", *"coder", "enter")
+        await user.sees("qwen3-0.6b-Q8_0 is coder now.")
+        assert client.library.removed == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"]
+
+
+async def test_a_model_becomes_the_default_of_new_chats(open_app):
+    async with open_app(client_with_models(), size=(140, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
+        await user.presses("m")
+        await user.sees("qwen3-0.6b-Q8_0 is the default model now.")
+        assert user.app.app_context.settings_controller.text("model") == "qwen3-0.6b-Q8_0"
+        assert user.app.app_context.connection.default_model == "qwen3-0.6b-Q8_0"
+        await user.sees("default")
+
+
+async def test_the_plan_of_the_selected_model_is_one_key_away(open_app):
+    async with open_app(client_with_models(), size=(100, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
+        await user.presses("p")
+        await user.until(lambda: user.app.current_mode == "plan", "not there")
+
+
+async def test_a_model_is_copied_to_a_folder_and_never_over_a_file(open_app, tmp_path):
+    client = client_with_models()
+    path = tmp_path / "a.gguf"
+    path.write_bytes(b"GGUF" * 1000)
+    client.library.here.append(LocalModel(id="mine", where="library", path=str(path), n_bytes=4000))
+    async with open_app(client, size=(100, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "mine", among="mine")
+        await user.sends_at_once("e", "ctrl+u")
+        await user.pastes(str(tmp_path / "copies"))
+        await user.presses("enter")
+        await user.sees("Copied to")
+        assert (tmp_path / "copies" / "a.gguf").read_bytes() == path.read_bytes()
+        await user.sends_at_once("e", "ctrl+u")
+        await user.pastes(str(tmp_path / "copies"))
+        await user.presses("enter")
+        await user.sees("exists.", "Name another folder.")
