@@ -42,6 +42,7 @@ _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _TAG_DIGITS = (6, 16, 64)
 _LOCAL = "local"  # the publisher of models without one
 _MAX_CHARACTERS = 96
+_TAG_COLON = re.compile(r"(?<=[\w.-]{2}):(?=\w)")  # not that of a drive
 _NOT_IN_A_FILE_NAME = re.compile(r"[^\w.+-]+")
 
 
@@ -271,7 +272,9 @@ def _cleaned(text: str, if_empty: str = "model") -> str:
 
 def model_output_path(source: ModelRef, wanted: str, models_dir: Path) -> Path:
     """Return the path for `source` under the name `wanted`: FILE, PUBLISHER/REPO or PUBLISHER/REPO/FILE. An empty name
-    keeps the one it has at its source. Raises UsageError for an invalid name."""
+    keeps the one it has at its source. A tag behind a colon, as Ollama's names have, becomes a part of the name, which
+    is found with the colon too; `:latest` is none. Raises UsageError for an invalid name."""
+    given, wanted = wanted, _TAG_COLON.sub("-", wanted.removesuffix(":latest"))
     file = _as_file_name(source.id if source.path.suffix != ".gguf" else unsplit_name(source.path.name))
     publisher, _, repo = source.repo.partition("/")
     names = [part.removesuffix(".gguf") for part in wanted.split("/")] if wanted else []
@@ -280,7 +283,7 @@ def model_output_path(source: ModelRef, wanted: str, models_dir: Path) -> Path:
     elif len(names) < 3:
         names = [*names, file] if len(names) == 2 else [_LOCAL, *names, *names]
     if len(names) != 3 or not all(map(is_safe_name, names)):
-        cause = f"{wanted!r} is not a valid name for a model."
+        cause = f"{given!r} is not a valid name for a model."
         raise UsageError(cause, "Give NAME, PUBLISHER/REPO or PUBLISHER/REPO/NAME.")
     return models_dir / names[0] / names[1] / f"{names[2]}.gguf"
 

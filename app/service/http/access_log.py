@@ -52,11 +52,15 @@ class RequestRecord:
     n_prompt_tokens: int = 0
     n_output_tokens: int = 0
     started_s: float = field(default_factory=time.monotonic)
+    begun_s: float = 0.0  # when its first prompt or input went to the engine
     until_end: ExitStack = field(default_factory=ExitStack)
     notices: list[str] = field(default_factory=list)
     fields: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
     meter: UsageMeter | None = None
+
+    def begin(self) -> None:
+        self.begun_s = self.begun_s or time.monotonic()
 
     def add_answer(self, end: Finished, *, has_tools: bool) -> None:
         self.add(end.usage.n_prompt_tokens, end.usage.n_output_tokens)
@@ -73,9 +77,10 @@ class RequestRecord:
 
     @property
     def load_s(self) -> float:
-        """The seconds of those in which the request waited for its model to be loaded; 0 for one that was there."""
+        """The seconds until its model could begin: the time to load it, or for one that was there, to find it and make
+        its prompt."""
         ready_since_s = self.engine.ready_since_s if self.engine is not None else 0.0
-        return max(0.0, ready_since_s - self.started_s)
+        return max(0.0, max(ready_since_s, self.begun_s) - self.started_s)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -141,6 +141,7 @@ class ServedModel:
         """Run `requests`, cancelling prefilling ahead; see `EngineClient.answer`. A prompt that is too long for the
         context, or leaves an answer no room, loads the engine again with a longer one, once, where that is possible."""
         self.shared.prefill_ahead.cancel()
+        self.record.begin()
         with self.in_use() as engine:
             async with aclosing(self._events(engine, requests)) as events:
                 yield events
@@ -167,6 +168,7 @@ class ServedModel:
                 yield event
 
     async def embed(self, inputs: Sequence[str | tuple[int, ...]], *, cuts: bool = False) -> Embedded:
+        self.record.begin()
         with self.in_use() as engine:
             embedded = await engine.embed(inputs, cuts=cuts)
         self.record.add(embedded.n_tokens)

@@ -95,7 +95,7 @@ async def create(request: Request, body: CreateBody) -> StatusAnswer:
     """Make a model of a local one: quantized, or under a second name, with a recipe of its own or without."""
     body.check()
     models, settings = app_state(request).models, app_state(request).jobs.settings
-    source, name = await find_model(models, body.base or ""), _place_name(body.model_name)
+    source, name = await find_model(models, body.base or ""), body.model_name
     if body.template:
         text = "a text that no template contains"
         if text not in await models.render_template(body.template, [{"role": "user", "content": text}]):
@@ -124,7 +124,7 @@ async def copy(request: Request, body: CopyBody) -> Response:
     """Give a model a second name, which takes no disk space."""
     source = await find_model(app_state(request).models, body.source)
     recipe = await asyncio.to_thread(recipe_of, source)
-    await _link(source, _place_name(body.destination), app_state(request).jobs.settings, recipe)
+    await _link(source, body.destination, app_state(request).jobs.settings, recipe)
     return Response()
 
 
@@ -175,10 +175,6 @@ async def _with_recipe(statuses: Statuses, path: Path, recipe: Recipe) -> Status
             if status == _SUCCESS:
                 await asyncio.to_thread(_store_recipe, path, recipe)
             yield status
-
-
-def _place_name(name: str) -> str:  # a file name has no colon
-    return name.removesuffix(_LATEST).replace(":", "-")
 
 
 async def _respond(request: Request, body: PullBody, statuses: Statuses) -> StatusAnswer:

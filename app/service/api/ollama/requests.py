@@ -54,6 +54,10 @@ class ModelBody(Body):
         return self.model or self.name or ""
 
 
+class ShowBody(ModelBody):
+    verbose: StrictBool | None = None  # with the vocabulary and the tensors
+
+
 class PullBody(ModelBody):
     stream: bool | None = None
 

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import isfinite
+from pathlib import Path
 from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypeVar
 
 from pydantic import NonNegativeInt
@@ -28,6 +30,9 @@ from app.service.generation.generation import Answer, Delta
 from app.service.http.access_log import RequestRecord
 from app.service.models.model_file import FileFacts, Senses
 from app.service.models.served_model import ServedModel
+from quantizer.gguf.gguf_reader import ArrayRef
+from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.validation import validate_gguf
 
 _NS = 1_000_000_000
 _NAME_WIDTH = 30  # source: Ollama's ShowHandler
@@ -208,6 +213,14 @@ def _durations(record: RequestRecord) -> Durations:
     return {"total_duration": int(record.took_s * _NS), "load_duration": int(record.load_s * _NS)}
 
 
+class TensorEntry(TypedDict):
+    """A tensor of the file: its type as ggml calls it."""
+
+    name: str
+    type: str
+    shape: list[NonNegativeInt]
+
+
 class ModelDetails(TypedDict):
     """The short facts; the family is the architecture. The lengths are left out where the file does not give them."""
 
@@ -262,6 +275,22 @@ class ShowResponse(TypedDict):
     system: NotRequired[str]
     license: NotRequired[str]
     messages: NotRequired[list[RecipeMessage]]
+    tensors: NotRequired[list[TensorEntry]]
+
+
+def contents(path: Path) -> tuple[dict[str, Any], list[TensorEntry]]:
+    """Return the lists in the metadata of a file, such as the vocabulary, and its tensors, whose shapes are as Ollama
+    has them: the length of a row first. Raises ModelFileError."""
+    header = validate_gguf(path)
+    arrays: dict[str, Any] = {}
+    for key, value in header.metadata.items():
+        if isinstance(value, ArrayRef):
+            items = header.array(key)  # JSON has no NaN
+            arrays[key] = [None if isinstance(each, float) and not isfinite(each) else each for each in items]
+    return arrays, [
+        {"name": each.name, "type": TENSOR_TYPES[each.type_id].name, "shape": list(each.shape)}
+        for each in header.tensors
+    ]
 
 
 def list_entry(ref: ModelRef, facts: FileFacts, recipe: Recipe, senses: Senses) -> ModelEntry:

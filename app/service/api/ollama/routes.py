@@ -22,10 +22,10 @@ from app.service.api.ollama.library_routes import find_model, model_not_found
 from app.service.api.ollama.requests import (
     EmbedBody,
     KeepAliveBody,
-    ModelBody,
     OllamaChatBody,
     OllamaGenerateBody,
     OllamaTextBody,
+    ShowBody,
 )
 from app.service.api.ollama.responses import (
     ChatFormatter,
@@ -39,6 +39,7 @@ from app.service.api.ollama.responses import (
     OllamaFormatter,
     RunningEntry,
     ShowResponse,
+    contents,
     embedding_usage,
     list_entry,
     running_entry,
@@ -118,12 +119,16 @@ async def running(request: Request) -> JsonResponse[ProcessResponse]:
 
 
 @router.post("/api/show", refusals=errors(404))
-async def show(request: Request, body: ModelBody) -> JsonResponse[ShowResponse]:
+async def show(request: Request, body: ShowBody) -> JsonResponse[ShowResponse]:
     """The description of one model."""
     models = app_state(request).models
     ref = await find_model(models, body.model_name)
     recipe = await asyncio.to_thread(recipe_of, ref)
-    return JsonResponse(show_response(ref, await models.catalog.facts(ref), recipe, models.serving(ref)))
+    response = show_response(ref, await models.catalog.facts(ref), recipe, models.serving(ref))
+    if body.verbose:
+        arrays, response["tensors"] = await asyncio.to_thread(contents, ref.path)
+        response["model_info"] |= arrays
+    return JsonResponse(response)
 
 
 @router.post("/api/chat", refusals=errors(404))
@@ -153,7 +158,7 @@ async def generate(
     async def prepare() -> Generation:
         if body.fim_request:
             return await fim_generation(model, body.fim_request, (body.request(json_format=body.json_format()),))
-        if body.raw:
+        if body.raw or not model.file.chat_template:  # a base model's template is the prompt alone, as in Ollama
             raw, media = await turn_of(app_state(request), model, body.raw_request)
             return Generation((await media.in_request(raw),))
         return await chat_generation(model, await turn_of(app_state(request), model, body.turn))

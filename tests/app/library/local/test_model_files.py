@@ -252,6 +252,9 @@ SPLIT = ModelRef("big-00001-of-00002", Path("/x/big-00001-of-00002.gguf"))
         (CACHED, "mine.gguf", "local/mine/mine.gguf"),
         (CACHED, "me/mine", "me/mine/m-Q4.gguf"),
         (CACHED, "me/mine/fast", "me/mine/fast.gguf"),
+        (CACHED, "qwen2.5:7b-instruct", "local/qwen2.5-7b-instruct/qwen2.5-7b-instruct.gguf"),
+        (CACHED, "mine:latest", "local/mine/mine.gguf"),
+        (CACHED, "me/mine/fast:q8", "me/mine/fast-q8.gguf"),
     ],
 )
 def test_a_model_is_in_the_folder_of_its_name(source: ModelRef, wanted: str, place: str) -> None:
@@ -260,7 +263,24 @@ def test_a_model_is_in_the_folder_of_its_name(source: ModelRef, wanted: str, pla
 
 @pytest.mark.parametrize(
     "wanted",
-    ["..", "../..", "a/../b", "/abs", "a//b", "a/b/c/d", ".hidden", "a\\b", "c:", "nul", "com1/x", "a\x1bb", "a."],
+    [
+        "..",
+        "../..",
+        "a/../b",
+        "/abs",
+        "a//b",
+        "a/b/c/d",
+        ".hidden",
+        "a\\b",
+        "c:",
+        "c:x",
+        "mine:",
+        ":x",
+        "nul",
+        "com1/x",
+        "a\x1bb",
+        "a.",
+    ],
 )
 def test_what_is_no_safe_name_is_refused(wanted: str) -> None:
     with pytest.raises(UsageError, match="not a valid name for a model"):

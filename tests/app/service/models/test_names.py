@@ -202,3 +202,21 @@ async def test_a_404_lists_the_ids_in_the_form_of_its_dialect(settings: Settings
             for key in keys:
                 message = message[key]
             assert coder in message
+
+
+async def test_ollamas_generate_continues_the_text_of_a_model_without_a_template(settings: Settings) -> None:
+    """As Ollama does, whose template for it is the prompt alone."""
+
+    def without_template(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0].pop("tokenizer.chat_template", None)
+
+    tiny_llama(settings.models_dir / "me" / "second" / "second.gguf", without_template)
+    body = {"model": "second", "prompt": "<say>on</say>", "stream": False}
+    async with managing(settings, total_bytes=100) as models, calling(models) as http:
+        answer = await http.post("/api/generate", json={**body, "system": "Be brief."})
+        assert (answer.status_code, answer.json()["response"]) == (200, "on")
+        assert answer.json()["prompt_eval_count"] == len("<say>on</say>"), "nothing but the prompt"
+        chat = await http.post(
+            "/v1/chat/completions", json={"model": "second", "messages": [{"role": "user", "content": "x"}]}
+        )
+        assert chat.status_code == 400
