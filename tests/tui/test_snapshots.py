@@ -34,7 +34,7 @@ def _one_folder_and_time_zone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     ("size", "theme"),
     [
         pytest.param((80, 24), "textual-dark", id="80x24-dark"),
-        pytest.param((120, 40), "textual-light", id="120x40-light"),
+        pytest.param((120, 40), "textual-light", id="120x40-light", marks=pytest.mark.slow),
         pytest.param((80, 24), "textual-light", id="80x24-light", marks=pytest.mark.slow),
         pytest.param((120, 40), "textual-dark", id="120x40-dark", marks=pytest.mark.slow),
     ],
