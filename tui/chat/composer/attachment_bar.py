@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import HorizontalScroll, Vertical, VerticalScroll
+from textual.containers import Container, Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Click
+from textual.geometry import Offset, Size
+from textual.layout import ArrangeResult, Layout
+from textual.layouts.horizontal import HorizontalLayout
 from textual.message import Message
 from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Static, TextArea
 
 from app.chat.conversation import Attachment
@@ -24,6 +29,8 @@ from tui.chat.composer.context_forecast import TokenCount
 from tui.pictures.picture_view import PictureView, media_content, whole_screen_bounds
 
 _REMOVES = " ×]"
+_MAX_ROWS = 3
+_GAP = 1  # cells between two chips
 _SEPARATOR = " · "
 
 MAX_EDITED_CHARACTERS = 300_000  # a quarter of a second to lay out
@@ -61,6 +68,7 @@ class AttachmentChip(Static):
         self.tooltip = "Click or Ctrl+L opens it. Its × removes it, or Backspace in an empty prompt the last one."
         self._count: TokenCount | None = None
         self._is_alone = True
+        self._n_most_cells = 0  # of a row; 0 is unknown
         self._draw()
 
     def show(self, attachment: Attachment) -> None:
@@ -71,9 +79,9 @@ class AttachmentChip(Static):
         self._count = count
         self._draw()
 
-    def leave_room(self, *, is_alone: bool) -> None:
-        if is_alone != self._is_alone:
-            self._is_alone = is_alone
+    def leave_room(self, n_cells: int, *, is_alone: bool) -> None:
+        if (n_cells, is_alone) != (self._n_most_cells, self._is_alone):
+            self._n_most_cells, self._is_alone = n_cells, is_alone
             self._draw()
 
     def on_click(self, event: Click) -> None:
@@ -82,21 +90,89 @@ class AttachmentChip(Static):
 
     def _draw(self) -> None:
         self.set_class(self._count is not None and self._count.is_too_large, "-warning")
-        text = f"[{chip_text(self.attachment, self._count, is_alone=self._is_alone)}{_REMOVES}"
+        text = f"[{chip_text(self.attachment, self._count, is_alone=self._is_alone)}"
+        n_most = self._n_most_cells - cell_len(_REMOVES)
+        if 0 < n_most < cell_len(text):
+            text = f"{set_cell_size(text, n_most - 1)}…"
+        text = f"{text}{_REMOVES}"
         self.update(text)
-        self.styles.width = cell_len(text)  # Textual 8.2.8 keeps an automatic one that it saw before the first idle
+        self.n_cells = cell_len(text)
+        self.styles.width = self.n_cells  # Textual 8.2.8 keeps an automatic one that it saw before the first idle
 
 
 class _PendingChip(Static):
     """A file that is being read."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"[{printable_line(name)}{_SEPARATOR}reading…]", markup=False)
+        text = f"[{printable_line(name)}{_SEPARATOR}reading…]"
+        super().__init__(text, markup=False)
         self.file_name = name
+        self.n_cells = cell_len(text)
+        self.styles.width = self.n_cells
 
 
-class AttachmentBar(HorizontalScroll):
-    """The attachments of the next question, by unique name; hidden if there are none."""
+class _Others(Static):
+    """How many attachments have no room; a click lists all of them."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self.display = False
+        self.tooltip = "Click or Ctrl+L lists all attachments."
+
+    def show(self, n_others: int) -> None:
+        self.display = bool(n_others)
+        self.update(others := _others_text(n_others))
+        self.styles.width = cell_len(others)
+
+    async def on_click(self) -> None:
+        await self.run_action("screen.command('attachment')")
+
+
+def _others_text(n_others: int) -> str:
+    return f"+{n_others} more (Ctrl+L)"
+
+
+class _RowsLayout(HorizontalLayout):
+    """Widgets side by side, in as many rows as that takes."""
+
+    name = "rows"
+
+    def arrange(self, parent: Widget, children: list[Widget], size: Size, greedy: bool = True) -> ArrangeResult:
+        placed = super().arrange(parent, children, size, greedy)
+        places = _rows([placement.region.width for placement in placed], size.width)
+        return [
+            placement._replace(region=placement.region.at_offset(Offset(x, y)))
+            for placement, (x, y) in zip(placed, places, strict=True)
+        ]
+
+
+_LAYOUT = _RowsLayout()
+
+
+def _rows(widths: Iterable[int], n_columns: int) -> list[tuple[int, int]]:
+    """Return the column and the row of each widget."""
+    places, x, y = [], 0, 0
+    for width in widths:
+        if x and x + width > n_columns:
+            x, y = 0, y + 1
+        places.append((x, y))
+        x += width + _GAP
+    return places
+
+
+def n_fitting(widths: Sequence[int], n_columns: int) -> int:
+    """Return how many of the widgets fit, with the number of the others behind them, into the rows that there are."""
+    n_all = len(widths)
+    for n_shown in range(n_all, 0, -1):
+        others = [cell_len(_others_text(n_all - n_shown))] if n_shown < n_all else []
+        if _rows([*widths[:n_shown], *others], n_columns)[-1][1] < _MAX_ROWS:
+            return n_shown
+    return 0
+
+
+class AttachmentBar(Container):
+    """The attachments of the next question, by unique name; hidden if there are none. What has no room in three rows is
+    counted."""
 
     can_focus = False
 
@@ -109,44 +185,75 @@ class AttachmentBar(HorizontalScroll):
         self.display = False
         self.attachments: tuple[Attachment, ...] = ()
         self._n_pending = 0
+        self._others = _Others()
+
+    @property
+    def layout(self) -> Layout:
+        """Textual's styles take its own layouts only."""
+        return _LAYOUT
+
+    def compose(self) -> ComposeResult:
+        yield self._others
+
+    def on_resize(self) -> None:
+        self._fit()
 
     def begin(self, name: str) -> None:
         """Show that a file is being read, until `end`."""
         self._n_pending += 1
         self.display = True
-        self.mount(_PendingChip(name))
+        self.mount(_PendingChip(name), before=self._others)
+        self._fit()
 
     def end(self, name: str) -> None:
         self._n_pending -= 1
         self.display = bool(self.attachments or self._n_pending)
         for chip in [chip for chip in self.query(_PendingChip) if chip.file_name == name][:1]:
             chip.remove()
+        self.call_after_refresh(self._fit)
 
     def add(self, attachment: Attachment) -> None:
         self.remove_attachment(attachment.name)
         self._set_attachments((*self.attachments, attachment))
-        chip = AttachmentChip(attachment)
-        chip.leave_room(is_alone=len(self.attachments) == 1)
-        self.mount(chip)
+        self.mount(AttachmentChip(attachment), before=self._others)
+        self._fit()
 
     def replace(self, attachment: Attachment) -> None:
         name = attachment.name
         self._set_attachments(tuple(attachment if each.name == name else each for each in self.attachments))
         for chip in self._chips(name):
             chip.show(attachment)
+        self._fit()
 
     def remove_attachment(self, name: str) -> None:
         self._set_attachments(tuple(other for other in self.attachments if other.name != name))
         for chip in self._chips(name):
             chip.remove()
+        self.call_after_refresh(self._fit)
 
     def clear(self) -> None:
         self._set_attachments(())
         self.remove_children(AttachmentChip)
+        self.call_after_refresh(self._fit)
 
     def measure(self, name: str, count: TokenCount) -> None:
         for chip in self._chips(name):
             chip.measure(count)
+        self._fit()
+
+    def _fit(self) -> None:
+        """Show the chips that fit, and how many others there are."""
+        n_columns = self.content_size.width
+        if not n_columns:  # not laid out yet
+            return
+        chips = [chip for chip in self.children if isinstance(chip, AttachmentChip | _PendingChip)]
+        for chip in chips:
+            if isinstance(chip, AttachmentChip):
+                chip.leave_room(n_columns, is_alone=len(self.attachments) == 1)
+        n_shown = n_fitting([chip.n_cells for chip in chips], n_columns)
+        for number, chip in enumerate(chips):
+            chip.display = number < n_shown
+        self._others.show(len(chips) - n_shown)
 
     def _chips(self, name: str) -> list[AttachmentChip]:
         return [chip for chip in self.query(AttachmentChip) if chip.attachment.name == name]
@@ -154,8 +261,7 @@ class AttachmentBar(HorizontalScroll):
     def _set_attachments(self, attachments: tuple[Attachment, ...]) -> None:
         self.attachments = attachments
         self.display = bool(attachments or self._n_pending)
-        for chip in self.query(AttachmentChip):
-            chip.leave_room(is_alone=len(attachments) == 1)
+        self._fit()
         self.post_message(self.Changed())
 
 

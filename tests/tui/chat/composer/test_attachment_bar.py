@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from app.chat.conversation import Attachment
 from tests.app.client.scripted_client import ScriptedClient
-from tui.chat.composer.attachment_bar import MAX_EDITED_CHARACTERS
+from tui.chat.composer.attachment_bar import MAX_EDITED_CHARACTERS, n_fitting
 
 LINES = "\n".join(f"line {number}" for number in range(13))
 
@@ -111,3 +113,56 @@ async def test_a_hostile_text_is_shown_and_saved_without_its_control_characters(
         await user.asks("Go.")
         await user.sees("Hello.")
     assert "xa[31mb [bold]c[/bold]" in client.requests[0][0].content
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 24), (120, 40)])
+async def test_all_attachments_are_seen_or_counted(open_app, size):
+    async with open_app(ScriptedClient(), size) as user:
+        for number in range(1, 15):
+            await user.pastes(LINES)
+            await user.until(lambda number=number: len(user.app.screen.composer.attachments) == number, "not attached")
+        await user.sees("more (Ctrl+L)")
+        rows = [row for row in user.screen_text.splitlines() if "[pasted" in row or "more (Ctrl+L)" in row]
+        assert len(rows) <= 3
+        assert all(len(row) < size[0] for row in rows)
+        n_shown, n_more = "".join(rows).count("×]"), int(re.search(r"\+(\d+) more", "".join(rows))[1])
+        assert "".join(rows).count("[pasted") == n_shown
+        assert n_shown + n_more == 14
+        await user.presses("ctrl+l")
+        await user.sees("Open an attachment")
+        await user.presses("escape")
+        for _ in range(n_more + 1):
+            await user.presses("backspace")  # in an empty prompt: the last one
+        await user.no_longer_sees("more (Ctrl+L)")
+        assert user.screen_text.count("[pasted") == n_shown - 1
+        await user.pilot.resize_terminal(200, 40)
+        await user.pilot.pause()
+        assert user.screen_text.count("[pasted") == n_shown - 1
+
+
+async def test_a_name_longer_than_the_row_keeps_its_cross(open_app, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = "long" * 30 + ".txt"
+    (tmp_path / name).write_text("x")
+    async with open_app(ScriptedClient()) as user:
+        await user.asks(f"/attach {name}")
+        await user.sees("… ×]")
+        width = user.app.screen.query_one("AttachmentChip").size.width
+        await user.pilot.click("AttachmentChip", offset=(width - 2, 0))
+        await user.no_longer_sees("×]")
+
+
+@pytest.mark.parametrize(
+    ("widths", "n_columns", "n_shown"),
+    [
+        ((), 80, 0),
+        ((10,) * 4, 80, 4),
+        ((26,) * 10, 80, 8),
+        ((26,) * 9, 80, 9),
+        ((26,) * 6, 80, 6),
+        ((78,) * 4, 80, 2),
+        ((500,), 80, 1),
+    ],
+)
+def test_chips_fill_three_rows(widths, n_columns, n_shown):
+    assert n_fitting(widths, n_columns) == n_shown
