@@ -18,6 +18,7 @@ from textual.content import Content
 from textual.events import DescendantFocus, Event, Key, Paste, Resize
 from textual.geometry import Size
 from textual.widgets import Input, TextArea
+from textual.widgets.text_area import Selection
 from textual.worker import WorkerFailed
 
 from app.chat.compaction import AutoCompaction
@@ -36,6 +37,7 @@ from tui.commands import FEATURES, HOME
 from tui.connection import ServiceConnection
 from tui.context import AppContext, BaseApp
 from tui.design.colors import design_colors
+from tui.design.key_names import format_keys
 from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, ending, is_long, model_of
 from tui.key_queue import KeyQueue
 from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
@@ -110,7 +112,7 @@ class LocalllmApp(BaseApp):
         if self.no_color:
             self._filters.append(WithoutColors())
         self._is_welcoming = is_welcoming
-        self._is_too_small = False
+        self._is_too_small = self._quits_at_next = False
         self._recent_entries: list[PaletteEntry] = []  # of the palette
         self._keys = KeyQueue(self, self._dispatch_key)
         self.animation_level = "none"
@@ -207,7 +209,10 @@ class LocalllmApp(BaseApp):
             await super().on_event(event)
 
     async def _dispatch_key(self, event: Key | Paste) -> None:
-        if isinstance(self.screen, WelcomeScreen) and (isinstance(event, Paste) or event.is_printable):
+        is_text = isinstance(event, Paste) or event.is_printable
+        if is_text:
+            self._quits_at_next = False
+        if is_text and isinstance(self.screen, WelcomeScreen):
             self.screen.dismiss(False)  # at once: this key and those behind it are for the prompt
         await super().on_event(event)
 
@@ -345,16 +350,26 @@ class LocalllmApp(BaseApp):
         self.notify(printable(text), severity="warning", timeout=_NOTICE_S, markup=False)
 
     async def interrupt(self) -> None:
-        screen = self.screen
-        text = getattr(screen.focused, "selected_text", "") or screen.get_selected_text()
+        """Copy the selection; else stop what runs in the chat; else clear its line; else quit at the second press."""
+        screen, focused = self.screen, self.screen.focused
+        text = getattr(focused, "selected_text", "") or screen.get_selected_text()
+        is_second, self._quits_at_next = self._quits_at_next, False
         if text:
             self.copy_to_clipboard(text)
             screen.clear_selection()  # the next Ctrl+C stops the answer
+            if isinstance(focused, TextArea):
+                focused.selection = Selection.cursor(focused.cursor_location)
             self.notify(f"Copied {len(text)} characters.", markup=False)
         elif isinstance(screen, ChatScreen) and screen.is_answering:
             await screen.stop_answer()
+        elif isinstance(screen, ChatScreen) and screen.clear_line():
+            pass
+        elif is_second:
+            self.quit_app()
         else:
-            self.notify("Ctrl+Q quits localllm.", markup=False)
+            self._quits_at_next = True
+            key = format_keys(self._settings_controller.keys.get("interrupt", "ctrl+c"))
+            self.notify(f"{key} again quits localllm.", markup=False)
 
     action_interrupt = interrupt
 

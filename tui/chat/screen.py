@@ -353,6 +353,18 @@ class ChatScreen(CommandScreen):
             self.transcript.mark(None)
             self._view.focus_prompt()
 
+    def clear_line(self) -> bool:
+        """Clear the prompt, or end an edit; Up brings the text back. Return False if there is nothing to clear."""
+        text = self.prompt.text
+        if not text and self._view.edited_id is None:
+            return False
+        self.composer.dismiss()
+        self._view.end_edit()
+        self.prompt.put("")
+        self.prompt.push_recall(text)
+        self._view.focus_prompt()
+        return True
+
     async def end_thought(self) -> None:
         with self.inform_on_error():
             if not await self._session.chat.end_thought():

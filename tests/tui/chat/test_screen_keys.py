@@ -79,6 +79,8 @@ async def test_ctrl_c_copies_the_selection_of_the_prompt(open_app):
         await user.presses(*["shift+left"] * 4, "ctrl+c")
         await user.sees("Copied 4 characters.", "keep this")
         assert user.app.clipboard == "this"
+        await user.presses("ctrl+c")
+        await user.no_longer_sees("keep this")
 
 
 async def test_ctrl_c_copies_the_selection_of_an_answer_and_then_stops_the_answer(open_app):
@@ -99,7 +101,41 @@ async def test_ctrl_c_copies_the_selection_of_an_answer_and_then_stops_the_answe
 async def test_ctrl_c_says_how_to_leave_where_there_is_nothing_to_copy_or_to_stop(open_app, keys):
     async with open_app(ScriptedClient()) as user:
         await user.presses(*keys, "ctrl+c")
-        await user.sees("Ctrl+Q quits")
+        await user.sees("Ctrl+C again quits")
+        await user.presses("ctrl+c")
+        await user.leaves()
+
+
+@pytest.mark.parametrize("text", ["one line", "two\nlines", "/command", "@file"])
+async def test_ctrl_c_clears_the_line_and_up_brings_it_back(open_app, text):
+    async with open_app(ScriptedClient()) as user:
+        await user.pastes(text)
+        await user.until(lambda: user.app.screen.prompt.text == text, "not pasted")
+        await user.presses("ctrl+c")
+        assert user.app.screen.prompt.text == ""
+        assert "again quits" not in user.screen_text
+        await user.presses("up")
+        assert user.app.screen.prompt.text == text
+
+
+async def test_what_is_typed_between_two_ctrl_c_is_no_wish_to_quit(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.presses("ctrl+c")
+        await user.sees("again quits")
+        await user.presses("x", "ctrl+c", "ctrl+c")
+        await user.sees("again quits")
+        assert not user.app._exit
+
+
+async def test_ctrl_c_ends_the_edit_of_a_question(open_app):
+    async with open_app(ScriptedClient()) as user:
+        await user.asks("first")
+        await user.sees("Hello.", "ready")
+        await user.presses("ctrl+up", "ctrl+up", "e")
+        await user.sees("Editing the question")
+        await user.presses("ctrl+c")
+        await user.no_longer_sees("Editing the question")
+        assert user.app.screen.prompt.text == ""
 
 
 async def test_ctrl_c_can_be_the_key_of_another_command_and_its_command_have_another_key(open_app):
@@ -108,7 +144,7 @@ async def test_ctrl_c_can_be_the_key_of_another_command_and_its_command_have_ano
         await user.asks("first")
         await user.sees("Hello.", "ready")
         await user.presses("ctrl+x")
-        await user.sees("Ctrl+Q quits")
+        await user.sees("Ctrl+X again quits")
         await user.presses("ctrl+c")
         await user.no_longer_sees("Hello.")
 

@@ -118,6 +118,7 @@ class PromptInput(TextArea):
     def push_recall(self, text: str) -> None:
         if text:
             self._sent.append(text)
+            self._n_back = 0
 
     def action_accept(self) -> None:
         if not self._composer.accept() and not self.select_placeholder():
