@@ -360,7 +360,7 @@ class LocalllmApp(BaseApp):
             if isinstance(focused, TextArea):
                 focused.selection = Selection.cursor(focused.cursor_location)
             self.notify(f"Copied {len(text)} characters.", markup=False)
-        elif isinstance(screen, ChatScreen) and screen.is_answering:
+        elif isinstance(screen, ChatScreen) and screen.can_stop:
             await screen.stop_answer()
         elif isinstance(screen, ChatScreen) and screen.clear_line():
             pass

@@ -19,6 +19,7 @@ from app.protocol.library import LocalModel
 from quantizer.system.errors import UserError
 from tui.chat.actions import ChatView
 from tui.chat.composer.context_forecast import DraftCounter
+from tui.chat.composer.shell_command import shell_command
 from tui.commands import slash_line
 from tui.connection import localllm_service
 
@@ -108,8 +109,8 @@ class DraftActions:
         if self._forecast_timer is not None:
             self._forecast_timer.stop()
         draft = self._view.composer.draft
-        is_command = draft.content == "/" or slash_line(draft.content) is not None  # maybe unfinished
-        if draft.is_empty or is_command:
+        is_slash = draft.content == "/" or slash_line(draft.content) is not None  # maybe unfinished
+        if draft.is_empty or is_slash or shell_command(draft.content):
             self._screen.workers.cancel_group(self._screen, "forecast")
             self._view.prompt.show_forecast()
         else:

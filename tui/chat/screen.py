@@ -32,10 +32,12 @@ from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachments import AttachmentReader, files_below
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.composer.shell_command import SIGN
 from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
 from tui.chat.notices import OtherQuestions, StatusLine, WaitingQuestions
 from tui.chat.settings_editor import SettingsEditor
+from tui.chat.shell_actions import ShellActions
 from tui.chat.tools.calls import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
 from tui.chat.transcript.message_view import MessageView
@@ -86,6 +88,7 @@ class ChatScreen(CommandScreen):
         self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._show_status)
         options = SettingsActions(self._view, self._settings_editor, self._show_status)
         stored = OpenChatActions(self, lambda: self.sidebar.read_soon())
+        self._shell = ShellActions(self._view, Path.cwd())
         self.command_targets = (self._messages, self._draft, self._tools, options, stored, self)
 
     @property
@@ -104,6 +107,11 @@ class ChatScreen(CommandScreen):
     def is_answering(self) -> bool:
         """Whether a question is waiting for its answer or the answer is running."""
         return self._session.chat.is_answering
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether an answer or a command of the person is running."""
+        return self.is_answering or self._shell.is_running
 
     def compose(self) -> ComposeResult:
         yield ScreenHeader(HOME, self.app_context.settings_controller.keys)
@@ -164,6 +172,7 @@ class ChatScreen(CommandScreen):
         self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
 
     async def on_unmount(self) -> None:
+        await self._shell.stop()
         await self._drafts.close()
         await self._session.close()
 
@@ -202,6 +211,11 @@ class ChatScreen(CommandScreen):
     @on(AttachmentBar.Changed)
     def _attachments_changed(self) -> None:
         self._draft.check_senses()
+
+    @on(Composer.Commanded)
+    def _commanded(self, event: Composer.Commanded) -> None:
+        if not self._shell.run(event.command):
+            self.prompt.put(f"{SIGN}{event.command}")
 
     @on(Composer.Attached)
     def _attached(self, event: Composer.Attached) -> None:
@@ -342,9 +356,9 @@ class ChatScreen(CommandScreen):
     # Command handlers
 
     async def stop_answer(self) -> None:
-        """Leave the chats at the side, or hide the completions; else stop the answer and keep its text, or focus the
-        prompt."""
-        if self.sidebar.back() or self.composer.dismiss():
+        """Leave the chats at the side, or hide the completions; else stop the own command, or the answer and keep its
+        text, or focus the prompt."""
+        if self.sidebar.back() or self.composer.dismiss() or await self._shell.stop():
             return
         if self.is_answering:
             await self._session.chat.stop()
@@ -539,6 +553,7 @@ class ChatScreen(CommandScreen):
         await self._drafts.close()
 
     async def _clear(self) -> None:
+        await self._shell.stop()
         self._view.removed.clear()
         self.composer.put("")
         await self.transcript.clear()

@@ -147,7 +147,7 @@ _VALUES = re.compile(
     r"|^(?:sk-|ghp_|gho_|ghs_|github_pat_|hf_|glpat-|xox[abprs]-|AKIA)[A-Za-z0-9_-]{8}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
-_ADDED = {
+UNATTENDED = {
     "PAGER": "cat",  # nobody turns pages
     "GIT_PAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
@@ -163,7 +163,7 @@ def removed_names(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 def command_environment(environment: Mapping[str, str]) -> dict[str, str]:
     kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
-    return {**kept, **_ADDED}
+    return {**kept, **UNATTENDED}
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -34,20 +34,23 @@ class Ended:
 
 
 async def run_to_end(
-    argv: Sequence[str],
-    program: str,
+    command: Sequence[str] | str,
+    program: str | None,
     folder: Path,
     environment: Mapping[str, str],
     timeout_s: float,
     on_output: Callable[[bytes], None],
 ) -> Ended:
-    """Run `program` with `argv` in `folder`, and return how it ended; `on_output` gets output as it comes, a part of it
-    where there is too much. Cancelling ends the command. Raises EngineError if the system cannot start it."""
+    """Run `program` in `folder` with the arguments `command`, or a text by that shell (None: the system's), and return
+    how it ended; `on_output` gets output as it comes, a part of it where there is too much. Cancelling ends the
+    command. Raises EngineError if the system cannot start it."""
     loop = asyncio.get_running_loop()
+    is_text = isinstance(command, str)
+    start = loop.subprocess_shell if is_text else loop.subprocess_exec
     try:
-        transport, watcher = await loop.subprocess_exec(
+        transport, watcher = await start(
             lambda: _Watcher(loop, on_output),
-            *argv,
+            *((command,) if isinstance(command, str) else command),
             executable=program,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -58,7 +61,8 @@ async def run_to_end(
         )
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise EngineError(f"{argv[0]} cannot be started: {reason}.", "Check the name of the program.") from error
+        name = program or "the shell" if is_text else command[0]
+        raise EngineError(f"{name} cannot be started: {reason}.", "Check the name of the program.") from error
     try:
         reason, is_timed_out = await watcher.wait(timeout_s), False
     except TimeoutError:

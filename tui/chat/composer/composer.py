@@ -50,6 +50,7 @@ from tui.chat.composer.completion import (
 from tui.chat.composer.context_forecast import TokenCount
 from tui.chat.composer.external_programs import ClipboardTool, clipboard_tool, read_picture
 from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.composer.shell_command import shell_command
 from tui.commands import slash_line
 
 _PASTED = "attach-pasted"  # the group of workers that read pasted files
@@ -70,6 +71,12 @@ class Composer(Vertical):
         """An attachment without a token count was added; see `measure`."""
 
         attachment: Attachment
+
+    @dataclass
+    class Commanded(Message):
+        """The user typed a command for the shell."""
+
+        command: str
 
     @dataclass
     class TakenBack(Message):
@@ -229,6 +236,18 @@ class Composer(Vertical):
         else:
             self.post_message(self.Submitted(MessageContent(content=event.text, attachments=attachments)))
 
+    @on(PromptInput.Commanded)
+    def _commanded(self, event: PromptInput.Commanded) -> None:
+        event.stop()
+        self.post_message(self.Commanded(event.command))
+
+    @on(PromptInput.Withheld)
+    def _withheld(self, event: PromptInput.Withheld) -> None:
+        event.stop()
+        error = UsageError("What was pasted is not run.", "Type it, or put a space before the ! to ask it.")
+        burst = UsageError("The line came all at once.", "Enter again runs it.")
+        self.post_message(self.Refused(error if event.is_pasted else burst))
+
     async def _send_when_read(
         self, event: PromptInput.Submitted, attachments: tuple[Attachment, ...], pasted_files: Sequence[Worker[bool]]
     ) -> None:
@@ -294,7 +313,7 @@ class Composer(Vertical):
         self.prompt.focus()
 
     def _partial_word(self) -> PartialWord | None:
-        return partial_word(self.prompt.before_cursor)
+        return None if shell_command(self.prompt.text) else partial_word(self.prompt.before_cursor)
 
     def _apply(self, completion: Completion, word: PartialWord) -> None:
         if word.kind != "file":

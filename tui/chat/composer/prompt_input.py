@@ -14,12 +14,14 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
 from app.common.terminal import printable
+from tui.chat.composer.shell_command import shell_command
 
 if TYPE_CHECKING:
     from tui.chat.composer.composer import Composer
 
 
 _PLACEHOLDER = "Ask something. Enter sends, @ attaches a file, / lists commands."
+_BURST_S = 0.03  # from the key before: nobody presses Enter so soon, but a paste without its marks has it
 _VARIABLE = re.compile(r"\{\{[^{}\n]*\}\}")
 
 
@@ -46,6 +48,18 @@ class PromptInput(TextArea):
         is_typed: bool
 
     @dataclass
+    class Commanded(Message):
+        """The user typed a command for the shell."""
+
+        command: str
+
+    @dataclass
+    class Withheld(Message):
+        """What would be a command for the shell was pasted, or came at once with its Enter."""
+
+        is_pasted: bool
+
+    @dataclass
     class Passed(Message):
         """The user pressed Tab where nothing is to be completed."""
 
@@ -55,9 +69,15 @@ class PromptInput(TextArea):
         self._sent: list[str] = []
         self._n_back = 0
         self._has_paste = False
+        self._commands: set[str] = set()  # lines that the person typed for the shell
+        self._last_key_s = 0.0
+        self._is_burst = False
 
     async def _on_key(self, event: Key) -> None:
         """Handle each key before the next one: Textual would run cursor keys and Enter after letters already queued."""
+        self._is_burst, self._last_key_s = event.time - self._last_key_s < _BURST_S, event.time
+        if not self.text:
+            self._has_paste = False
         drops = event.key == "backspace" and not self.text and self._composer.drop_last()
         bindings = () if drops else self._bindings.key_to_bindings.get(event.key, ())
         if drops or bindings:
@@ -127,6 +147,9 @@ class PromptInput(TextArea):
     def action_submit(self) -> None:
         if self._composer.accept(is_sending=True):
             return
+        if command := shell_command(self.text):
+            self._submit_command(command)
+            return
         if text := self.text.strip():
             is_typed = self.is_typed
             self._sent.append(text)
@@ -135,11 +158,24 @@ class PromptInput(TextArea):
             self._has_paste = False
             self.post_message(self.Submitted(text, is_typed))
 
+    def _submit_command(self, command: str) -> None:
+        """Run only what the person typed: a page that puts a line and its end into the clipboard must not."""
+        if self._has_paste or self._is_burst:
+            self.post_message(self.Withheld(self._has_paste))
+            return
+        line = self.text.strip()
+        self._commands.add(line)
+        self._sent.append(line)
+        self._n_back = 0
+        self.text = ""
+        self.post_message(self.Commanded(command))
+
     def action_paste(self) -> None:
         if not self._composer.paste_clipboard():
             self.paste_copied()
 
     def paste_copied(self) -> None:
+        self._has_paste = True
         super().action_paste()
 
     def action_newline(self) -> None:
@@ -162,4 +198,5 @@ class PromptInput(TextArea):
             return False
         self._n_back += n_earlier
         self.put(self._sent[-self._n_back] if self._n_back else "")
+        self._has_paste = self.text not in self._commands
         return True

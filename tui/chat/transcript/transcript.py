@@ -24,6 +24,7 @@ from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
 from tui.chat.transcript.message_view import MessageView, uniform_rows
 from tui.pictures.picture_view import PictureView
 
+_BESIDE = "beside"
 _EIGHTHS = 8  # the least that the ends of a scroll bar's thumb move
 # Each costs 10 to 20 ms to draw: so many at once are not felt.
 STEP = 4
@@ -228,6 +229,12 @@ class Transcript(SteadyScroll):
         if not self._is_closing:
             await self.mount(Notice(text))
 
+    async def add_beside(self, widget: Widget) -> None:
+        """Append what is no message, until another chat is shown."""
+        if not self._is_closing:
+            widget.add_class(_BESIDE)
+            await self.mount(widget)
+
     async def add_deletion(self, n_messages: int) -> None:
         await self.mount(DeletionNotice(n_messages))
 
@@ -248,7 +255,11 @@ class Transcript(SteadyScroll):
         async with self._one_at_a_time:
             self._entries = ()
             await self._move_to(MessageWindow())
-            await self.query("Transcript > Notice, Transcript > ErrorPanel").exclude("#earlier").remove()
+            await (
+                self.query(f"Transcript > Notice, Transcript > ErrorPanel, Transcript > .{_BESIDE}")
+                .exclude("#earlier")
+                .remove()
+            )
             await self._update_greeting()
 
     # Moving about
