@@ -234,11 +234,11 @@ class MessageActions:
 
     def copy_message(self) -> None:
         if selected := self._view.transcript.selected:
-            self._copy(selected.entry.message.content)
+            self.copy(selected.entry.message.content)
 
     def copy_answer(self) -> None:
         if text := self._view.session.conversation.last_answer:
-            self._copy(text)
+            self.copy(text)
         else:
             self._screen.inform("There is no answer to copy yet.")
 
@@ -253,9 +253,9 @@ class MessageActions:
             self._screen.inform("There is no code block to copy.")
         elif not wanted:
             titles = {number: block.title for number, block in blocks.items()}
-            self._view.choose("Copy a code block", titles, lambda number: self._copy(blocks[number].text))
+            self._view.choose("Copy a code block", titles, lambda number: self.copy(blocks[number].text))
         elif block := blocks.get(wanted):
-            self._copy(block.text)
+            self.copy(block.text)
         else:
             self._screen.inform(f"There are {len(blocks)} code blocks.")
 
@@ -277,7 +277,7 @@ class MessageActions:
         if not chat.answer_again(message_id):
             self._view.connection.start()
 
-    def _copy(self, text: str) -> None:
+    def copy(self, text: str) -> None:
         self._screen.app.copy_to_clipboard(text)
         self._screen.inform(f"Copied {len(text)} characters.")
 

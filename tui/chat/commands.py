@@ -95,6 +95,8 @@ CHAT_COMMANDS = CommandTable(
     Command("newest", "Go to the newest message",
             "Show the branch with the newest message; a question asked beside another window is asked there",
             "go_to_newest", slash="newest"),
+    Command("find", "Find in this chat", "Find a text in this chat; Enter goes on to the next match, Esc back",
+            "find_in_chat", "ctrl+f", "find", argument="TEXT"),
     Command("figures", "Show or hide figures", "Show the speed and the tokens of each answer below it",
             "toggle_figures", slash="figures"),
     Command("take-back", "Take a question back",

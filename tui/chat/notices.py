@@ -6,7 +6,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from app.chat.rounds import RoundLimitError
-from app.common.terminal import printable, printable_line
+from app.common.terminal import counted, printable, printable_line
 from app.protocol.errors import ContextOverflowError, UnfitError
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
@@ -75,6 +75,22 @@ class Greeting(Static):
                 "[$text-muted]Or go to:[/]\n" + "\n".join(rows)
             )
         )
+
+
+class NewTextLine(Static):
+    """How much came below what is seen; a click goes there. Its row is there while it has something to say."""
+
+    def __init__(self) -> None:
+        super().__init__(markup=False)
+        self.display = False
+
+    def show(self, n_lines: int | None) -> None:
+        words = "new text" if n_lines is None else counted(n_lines, "new line")
+        self.update(f"↓ {words} · Ctrl+End", layout=False)
+        self.display = n_lines != 0
+
+    async def on_click(self) -> None:
+        await self.run_action("screen.command('to-end')")
 
 
 class WaitingQuestions(Static):

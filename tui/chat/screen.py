@@ -35,11 +35,12 @@ from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.composer.shell_command import SIGN
 from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
-from tui.chat.notices import OtherQuestions, StatusLine, WaitingQuestions
+from tui.chat.notices import NewTextLine, OtherQuestions, StatusLine, WaitingQuestions
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.shell_actions import ShellActions
 from tui.chat.tools.calls import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
+from tui.chat.transcript.find import FindBar
 from tui.chat.transcript.message_view import MessageView
 from tui.chat.transcript.transcript import Transcript
 from tui.commands import APP_COMMANDS, HOME, slash_line, unknown_command
@@ -118,7 +119,10 @@ class ChatScreen(CommandScreen):
         sidebar = ChatSidebar(self.app_context)
         sidebar.fit(self.app.size.width)  # now: the first frame is laid out once
         yield sidebar
-        yield Transcript()
+        transcript = Transcript()
+        yield FindBar(transcript)
+        yield transcript
+        yield NewTextLine()
         yield OtherQuestions()
         yield ApprovalPanel()
         yield WaitingQuestions()
@@ -211,6 +215,11 @@ class ChatScreen(CommandScreen):
     @on(AttachmentBar.Changed)
     def _attachments_changed(self) -> None:
         self._draft.check_senses()
+
+    @on(Transcript.NewText)
+    def _new_text(self, event: Transcript.NewText) -> None:
+        for line in self.query(NewTextLine):  # none is left while the app closes
+            line.show(event.n_lines)
 
     @on(Composer.Commanded)
     def _commanded(self, event: Composer.Commanded) -> None:
@@ -356,16 +365,27 @@ class ChatScreen(CommandScreen):
     # Command handlers
 
     async def stop_answer(self) -> None:
-        """Leave the chats at the side, or hide the completions; else stop the own command, or the answer and keep its
-        text, or focus the prompt."""
-        if self.sidebar.back() or self.composer.dismiss() or await self._shell.stop():
-            return
-        if self.is_answering:
+        """Leave the search or the chats at the side, or hide the completions; else stop the own command, or the answer
+        and keep its text; else focus the prompt."""
+        if await self.query_one(FindBar).close():
+            self._view.focus_prompt()
+        elif self.sidebar.back() or self.composer.dismiss() or await self._shell.stop():
+            pass
+        elif self.is_answering:
             await self._session.chat.stop()
         else:
             self._view.end_edit()
             self.transcript.mark(None)
             self._view.focus_prompt()
+
+    def find_in_chat(self, text: str = "") -> None:
+        self.query_one(FindBar).open(text)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave F3 to the search while it is open."""
+        if action == "command" and str(parameters[0]).startswith("example-"):
+            return not any(bar.display for bar in self.query(FindBar))
+        return super().check_action(action, parameters)
 
     def clear_line(self) -> bool:
         """Clear the prompt, or end an edit; Up brings the text back. Return False if there is nothing to clear."""
@@ -595,6 +615,9 @@ class ChatScreen(CommandScreen):
             if notice not in self._shown_notices:
                 self._shown_notices.add(notice)
                 await self.transcript.add_notice(notice)
+
+    def on_markdown_text_code_clicked(self, event: MarkdownText.CodeClicked) -> None:
+        self._messages.copy(event.code)
 
     def on_markdown_text_address_clicked(self, event: MarkdownText.AddressClicked) -> None:
         """Copy the address of a link instead of opening it: a model wrote it."""

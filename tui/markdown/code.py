@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.segment import Segment
+from rich.style import Style
 
 from app.common.terminal import printable_line
 
@@ -37,6 +38,10 @@ Word = tuple[Any, str]
 """A piece of code with Pygments' type of token."""
 Stack = tuple[str, ...]
 """The state of a lexer."""
+
+COPY = "copy"
+"""The key of a segment's meta by which a click copies the block."""
+_COPY_LABEL = "c copy"
 
 
 class Code:
@@ -124,8 +129,8 @@ def finished_code(info: str, text: str) -> Code:
 
 
 class CodeRows:
-    """`code` as lines of `width` cells in the colours of a Pygments style: a line with the language, its rows, broken
-    where they are too long, and an empty line."""
+    """`code` as lines of `width` cells in the colours of a Pygments style: a line with the language and what copies it,
+    its rows, broken where they are too long, and an empty line."""
 
     def __init__(self, code: Code, width: int, theme: str) -> None:
         self._code = code
@@ -173,12 +178,31 @@ class CodeRows:
                 yield Segment(part, self._theme.get_style_for_token(kind))
             position += len(word)
 
-    @cached_property
+    @property
     def _top(self) -> list[Segment]:
+        """Return the head: what has no text yet has nothing to copy."""
+        has_text = any(self._code.row(row).strip() for row in range(len(self._code)))
+        return self._head_with_copy if has_text else self._head
+
+    @cached_property
+    def _head(self) -> list[Segment]:
+        name = set_cell_size(self._code.info, min(cell_len(self._code.info), self._n_cells))
+        return self._padded([Segment(name, self._comment)])
+
+    @cached_property
+    def _head_with_copy(self) -> list[Segment]:
+        n_left = self._n_cells - cell_len(_COPY_LABEL) - 1
+        if n_left < 0:
+            return self._head
+        name = set_cell_size(self._code.info, n_left)
+        label = Segment(_COPY_LABEL, self._comment + Style(meta={COPY: True}))
+        return self._padded([Segment(f"{name} ", self._comment), label])
+
+    @cached_property
+    def _comment(self) -> Style:
         from pygments.token import Comment
 
-        name = set_cell_size(self._code.info, min(cell_len(self._code.info), self._n_cells))
-        return self._padded([Segment(name, self._theme.get_style_for_token(Comment))])
+        return self._theme.get_style_for_token(Comment)
 
     @cached_property
     def _bottom(self) -> list[Segment]:

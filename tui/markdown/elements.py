@@ -6,7 +6,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.markdown import HorizontalRule, ListItem, Markdown, TableElement, TextElement
+from rich.markdown import Heading, HorizontalRule, ListItem, Markdown, TableElement, TextElement
 from rich.rule import Rule
 from rich.segment import Segment
 from rich.table import Table
@@ -34,6 +34,10 @@ class CodeElement(TextElement):
         for y in range(len(lines)):
             yield from lines[y]
             yield Segment.line()
+
+
+class LeftHeading(Heading):
+    LEVEL_ALIGN: ClassVar = dict.fromkeys(Heading.LEVEL_ALIGN, "left")
 
 
 class LineElement(HorizontalRule):
@@ -75,6 +79,7 @@ class FullMarkdown(Markdown):
     elements: ClassVar = {
         **Markdown.elements,
         **dict.fromkeys(("fence", "code_block"), CodeElement),
+        "heading_open": LeftHeading,
         "hr": LineElement,
         "list_item_open": TaskItem,
         "table_open": WholeTable,

@@ -8,7 +8,7 @@ meta.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, ClassVar
@@ -23,8 +23,8 @@ from textual.strip import Strip
 from textual.style import Style as TextualStyle
 from textual.widget import Widget
 
-from tui.markdown.code import Code, CodeRows
-from tui.markdown.document import Lines, MarkdownDocument
+from tui.markdown.code import COPY, Code, CodeRows
+from tui.markdown.document import Lines, MarkdownDocument, code_blocks
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 ADDRESS = "address"
+MAX_PROSE_CELLS = 100
 _MAX_STRIPS = 500  # kept by a widget
 _MIN_BRIGHTNESS_STEP = 0.35  # of selected text from its ground
 _CODE_THEMES = {True: "monokai", False: "friendly"}  # by whether the app's theme is dark
@@ -40,7 +41,7 @@ _CODE_THEMES = {True: "monokai", False: "friendly"}  # by whether the app's them
 
 @dataclass(frozen=True, slots=True)
 class MarkdownRenderer:
-    """Draws `width` cells wide; `code_theme` is a Pygments style."""
+    """Draws code and tables `width` cells wide, prose at most 100; `code_theme` is a Pygments style."""
 
     width: int
     heading: Style
@@ -53,7 +54,8 @@ class MarkdownRenderer:
         return CodeRows(code, self.width, self.code_theme)
 
     def lines(self, block: Sequence[Token]) -> list[list[Segment]]:
-        console, document = _console_and_document(self)
+        is_prose = self.width > MAX_PROSE_CELLS and block[0].type != "table_open"
+        console, document = _console_and_document(replace(self, width=MAX_PROSE_CELLS) if is_prose else self)
         document.parsed = list(block)
         lines = [[*_without_links(line)] for line in console.render_lines(document, pad=False)]
         while lines and _is_empty(lines[-1]):
@@ -108,7 +110,8 @@ def _is_empty(line: Iterable[Segment]) -> bool:
 
 
 class MarkdownText(Widget):
-    """Markdown as lines. Links show their whole address; a click on one posts it."""
+    """Markdown as lines. Links show their whole address; a click on one posts it, one on the head of a code block the
+    code."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "markdown-text--heading",
@@ -120,6 +123,12 @@ class MarkdownText(Widget):
     @dataclass
     class AddressClicked(Message):
         address: str
+
+    @dataclass
+    class CodeClicked(Message):
+        """The user wants to copy a code block, which is as the model wrote it."""
+
+        code: str
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -165,10 +174,13 @@ class MarkdownText(Widget):
     def _line(self, y: int) -> Sequence[Segment]:
         return self._shown[y] if y < len(self._shown) else ()
 
-    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+    @property
+    def rows(self) -> list[str]:
         lines = self._lines(self.content_size.width)
-        texts = ("".join(segment.text for segment in lines[y]).rstrip() for y in range(len(lines)))
-        return selection.extract("\n".join(texts)), "\n"
+        return ["".join(_selectable(lines[y])).rstrip() for y in range(len(lines))]
+
+    def get_selection(self, selection: Selection) -> tuple[str, str] | None:
+        return selection.extract("\n".join(self.rows)), "\n"
 
     def selection_updated(self, selection: Selection | None) -> None:  # noqa: ARG002
         self.refresh()
@@ -176,6 +188,12 @@ class MarkdownText(Widget):
     def on_click(self, event: Click) -> None:
         if address := event.style.meta.get(ADDRESS):
             self.post_message(self.AddressClicked(address))
+        elif COPY in event.style.meta and (offset := event.get_content_offset(self)) is not None:
+            lines, blocks = self._lines(self.content_size.width), code_blocks(self._document.source)
+            number = sum(_is_code_head(lines[y]) for y in range(offset.y))
+            if number < len(blocks):
+                event.stop()
+                self.post_message(self.CodeClicked(blocks[number].text))
 
     def _lines(self, width: int) -> Lines:
         heading, accent, muted, code = (
@@ -193,6 +211,14 @@ class MarkdownText(Widget):
         selection = TextualStyle.from_styles(self.screen.get_component_styles("screen--selection"))
         ground = TextualStyle.from_rich_style(self.rich_style)
         return [*before, *(Segment(part.text, _selected(ground, part.style, selection)) for part in marked), *behind]
+
+
+def _is_code_head(line: Iterable[Segment]) -> bool:
+    return any(segment.style is not None and COPY in segment.style.meta for segment in line)
+
+
+def _selectable(line: Iterable[Segment]) -> Iterator[str]:
+    return (segment.text for segment in line if segment.style is None or COPY not in segment.style.meta)
 
 
 def _spans(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:

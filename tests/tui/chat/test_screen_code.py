@@ -65,6 +65,30 @@ async def test_the_palette_copies_of_the_selected_message(open_app):
         assert user.app.clipboard == "first"
 
 
+@pytest.mark.parametrize(("number", "copied"), [(0, "ls"), (1, "rm -r x"), (2, "third")])
+async def test_a_click_on_the_head_of_a_block_copies_it(open_app, number, copied):
+    async with open_app(_answering(THREE), size=(80, 40)) as user:
+        await user.asks("go")
+        await user.sees("third", "ready")
+        rows = user.screen_text.splitlines()
+        row = [y for y, text in enumerate(rows) if "c copy" in text][number]
+        await user.pilot.click(offset=(rows[row].index("c copy") + 2, row))
+        await user.sees(f"Copied {len(copied)} characters.")
+        assert user.app.clipboard == copied
+
+
+async def test_what_copies_a_block_is_no_part_of_a_selection(open_app):
+    async with open_app(_answering("```sh\nls\n```\n")) as user:
+        await user.asks("go")
+        await user.sees("c copy", "ready")
+        text = user.app.screen.query_one("MarkdownText")
+        text.text_select_all()
+        await user.presses("ctrl+c")
+        await user.sees("Copied")
+        assert "ls" in user.app.clipboard
+        assert "copy" not in user.app.clipboard
+
+
 async def test_escape_copies_nothing(open_app):
     async with open_app(_answering(THREE)) as user:
         await user.asks("go")

@@ -121,11 +121,11 @@ def test_what_looked_like_the_end_of_a_block_may_become_a_row_of_it():
 def test_a_block_shows_its_language_above_its_first_row(source, shown):
     lines = text_of(looks(MarkdownDocument(source).draw(pen()))).splitlines()
     above = next(number for number, line in enumerate(lines) if line.endswith(" x")) - 1
-    assert lines[above].endswith(f" {shown}")
+    assert lines[above].removesuffix("c copy").rstrip().endswith(f" {shown}")
 
 
 def test_a_block_without_a_language_shows_none():
-    assert text_of(looks(MarkdownDocument("```\nx\n```").draw(pen()))).split() == ["x"]
+    assert text_of(looks(MarkdownDocument("```\nx\n```").draw(pen()))).split() == ["c", "copy", "x"]
 
 
 @given(st.text(alphabet="ab \t中🌆", max_size=80), st.integers(3, 20))

@@ -212,3 +212,24 @@ def test_a_table_shows_words_that_are_too_long_for_their_column():
     joined = "".join("".join(row) for row in cells)
     assert {*"supercalifragilistic"} <= {*joined}
     assert sorted(joined) == sorted("namewheresupercalifragilistic/usr/local/share/applications")
+
+
+def test_prose_is_a_hundred_cells_wide_and_code_and_tables_as_wide_as_there_is():
+    words, row = "word " * 60, "x = " + "1" * 150
+    lines = shown(f"{words}\n\n- {words}\n\n> {words}\n\n# {words}\n", 180)
+    assert max(map(len, lines)) <= 100
+    assert any(row in line for line in shown(f"```\n{row}\n```\n", 180))
+    assert max(map(len, shown(f"| a |\n|---|\n| {words} |\n", 180))) > 150
+
+
+def test_headings_begin_where_the_text_does():
+    assert shown("# One\n\n## Two\n\ntext") == ["One", "", "Two", "", "text"]
+
+
+@pytest.mark.parametrize("before", ["", "- ", "> "])
+def test_the_head_of_a_code_block_has_the_language_and_what_copies_it(before):
+    others = {"- ": "  "}.get(before, before)
+    head = next(line for line in shown(f"{before}```python\n{others}x = 1\n{others}```", 40) if "python" in line)
+    assert head.endswith("c copy")
+    assert not any("copy" in line for line in shown(f"{before}```python\n", 40))
+    assert not any("copy" in line for line in shown("```python\nx\n```", 6))

@@ -13,10 +13,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.events import Key, Paste
-from textual.geometry import Region
+from textual.geometry import Offset, Region
 from textual.message import Message
 from textual.reactive import reactive
+from textual.selection import Selection
 from textual.strip import Strip
+from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.branches import Ending, TranscriptEntry, has_only_calls
@@ -141,6 +143,22 @@ class MessageView(Vertical, can_focus=True):
         else:
             answers = list(self.query(AnswerView))
             await answers[self._versions().index(entry)].write(entry, text)
+
+    def find(self, text: str, number: int) -> tuple[Widget, Selection, int] | None:
+        """Return the occurrence `number` of `text`, in any case, or the last one shown: its widget, what to select in
+        it, and about which row that is. None if no row shows it."""
+        sought, last = text.lower(), None
+        for widget in self.query("MarkdownText, QuestionView"):
+            assert isinstance(widget, MarkdownText | QuestionView)
+            for y, row in enumerate(widget.rows):
+                x = row.lower().find(sought)
+                while x >= 0:
+                    last = widget, Selection(Offset(x, y), Offset(x + len(sought), y)), y
+                    if number <= 0:
+                        return last
+                    number -= 1
+                    x = row.lower().find(sought, x + len(sought))
+        return last
 
     def toggle_thoughts(self) -> bool:
         thoughts, summaries = self.query(ReasoningView), self.query(SummaryView)
@@ -284,6 +302,7 @@ class AnswerView(Vertical):
         words = answer_line(entry) if is_seen else ""
         self._mark.update(words)
         self._mark.display = bool(words)
+        self._mark.set_class(self._text is not None, "-below")
         self.display = is_seen
 
 
@@ -334,7 +353,9 @@ class QuestionView(Static):
 
     def __init__(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
         labels = "  ".join(f"[{printable_line(attachment.label)}]" for attachment in attachments)
-        super().__init__("\n".join(filter(None, (labels, printable(text)))), markup=False)
+        shown = "\n".join(filter(None, (labels, printable(text))))
+        super().__init__(shown, markup=False)
+        self.rows = shown.split("\n")
 
 
 class PictureRow(Horizontal):

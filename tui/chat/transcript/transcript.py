@@ -13,6 +13,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.geometry import Region, Size
 from textual.layout import DockArrangeResult
+from textual.message import Message as TextualMessage
 from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 from textual.widget import Widget
@@ -147,14 +148,31 @@ class MessageWindow:
         return MessageWindow(first, last) if first < last else MessageWindow(other.first, other.first)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What is seen: the message on top, and its row in the view, counted from 0 and maybe negative."""
+
+    message_id: int
+    row: int
+
+
 class Transcript(SteadyScroll):
     """Messages and notices in order. It follows new text until the user scrolls away."""
 
     can_focus = False
     NEVER_HELD = "earlier"
 
+    @dataclass
+    class NewText(TextualMessage):
+        """`n_lines` came below what is seen, since the user scrolled away from the end; 0 if all is seen, None if it
+        is unknown how many."""
+
+        n_lines: int | None
+
     def __init__(self) -> None:
         super().__init__()
+        self._left_at: tuple[MessageView, int] | None = None  # the last message, with its rows, when the user left
+        self._n_new: int | None = 0
         self._entries: tuple[TranscriptEntry, ...] = ()
         self._views: list[MessageView] = []
         self._window = MessageWindow()  # the positions of `_views` in `_entries`
@@ -216,6 +234,8 @@ class Transcript(SteadyScroll):
             self._entries = (*others, entry)
             if self._window.last == len(self._entries):
                 await self._views[-1].write(entry, text)
+        if not self.is_following:
+            self.call_after_refresh(self._count_new)
 
     def toggle_thoughts(self) -> bool:
         """Expand or collapse the reasoning of the selected message, or of the last with any; return whether one has."""
@@ -326,14 +346,97 @@ class Transcript(SteadyScroll):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
+        if self.is_following:
+            self._left_at = None
+            self._tell_new(0)
+        elif self._left_at is None and self._views:
+            self._left_at = (self._views[-1], self._views[-1].size.height)
         self.call_after_refresh(self._fill_window)
+
+    def follow(self) -> None:
+        super().follow()
+        self._left_at = None
+        self._tell_new(0)
+
+    def _count_new(self) -> None:
+        if self.is_following or self._left_at is None:
+            return
+        view, n_rows = self._left_at
+        if view not in self._views or self._window.last < len(self._entries):
+            self._tell_new(None)  # it is not mounted any more
+        else:
+            behind = self._views[self._views.index(view) :]
+            self._tell_new(max(sum(each.size.height for each in behind) - n_rows, 0))
+
+    def _tell_new(self, n_lines: int | None) -> None:
+        if n_lines != self._n_new:
+            self._n_new = n_lines
+            self.post_message(self.NewText(n_lines))
 
     @on(MessageView.KeysShown)
     def _keys_shown(self, event: MessageView.KeysShown) -> None:
         event.stop()
         self.call_after_refresh(self.reveal, event.bar)
 
+    @property
+    def entries(self) -> tuple[TranscriptEntry, ...]:
+        return self._entries
+
+    @property
+    def place(self) -> Place | None:
+        """Where the user is; None at the end, which is followed."""
+        held = self._held
+        if self.is_following or not isinstance(held, MessageView):
+            return None
+        return Place(held.entry.message.id, self._held_row)
+
+    async def return_to(self, place: Place | None) -> None:
+        """Go to a place; to the end for None, or if its message is gone."""
+        position = None if place is None else self._position_of(place.message_id)
+        if place is None or position is None:
+            await self.go_to_end()
+            return
+        async with self._one_at_a_time:
+            if position not in self._window:
+                await self._move_to(MessageWindow.at(position, len(self._entries)))
+            self.release_anchor()
+            self.hold(self._views[position - self._window.first], place.row)
+            self.refresh(layout=True)
+        self.call_after_refresh(self._fill_window)
+
+    async def show_match(self, message_id: int, text: str, number: int) -> None:
+        """Scroll to the occurrence `number` of `text` in a message, in any case, and select it."""
+        position = self._position_of(message_id)
+        if position is None:
+            return
+        async with self._one_at_a_time:
+            if position not in self._window:
+                await self._move_to(MessageWindow.at(position, len(self._entries)))
+            view = self._views[position - self._window.first]
+            if not view.size.height:  # laid out at the next refresh
+                self.hold(view, 0)
+            self.release_anchor()
+        self.call_after_refresh(self._show_match, view, text, number)
+
+    def _show_match(self, view: MessageView, text: str, number: int) -> None:
+        self.screen.clear_selection()
+        if not view.is_attached or (found := view.find(text, number)) is None:
+            self.reveal(view)
+            return  # folded, or with marks between its letters
+        widget, selection, row = found
+        self.screen.selections = {widget: selection}
+        y, node = row, widget
+        while node is not self and isinstance(node.parent, Widget):
+            y += node.virtual_region.y
+            node = node.parent
+        if not self.scroll_y < y < self.scroll_y + self.size.height - 1:
+            self.scroll_to(y=max(0, y - self.size.height // 3), animate=False, immediate=True)
+        self.call_after_refresh(self._fill_window)
+
     # Helpers
+
+    def _position_of(self, message_id: int) -> int | None:
+        return next((n for n, entry in enumerate(self._entries) if entry.message.id == message_id), None)
 
     @property
     def _is_closing(self) -> bool:
