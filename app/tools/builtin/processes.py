@@ -6,6 +6,7 @@ The process has a group of its own, without a terminal or input; `quantizer.syst
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,8 +48,8 @@ async def run_to_end(
     loop = asyncio.get_running_loop()
     is_text = isinstance(command, str)
     start = loop.subprocess_shell if is_text else loop.subprocess_exec
-    try:
-        transport, watcher = await start(
+    starting = asyncio.ensure_future(
+        start(
             lambda: _Watcher(loop, on_output),
             *((command,) if isinstance(command, str) else command),
             executable=program,
@@ -59,25 +60,34 @@ async def run_to_end(
             env=dict(environment),
             **detached_process_options(),
         )
+    )
+    try:
+        # Cancelled while it starts, asyncio would kill the process alone, and not what it has started by then.
+        transport, watcher = await asyncio.shield(starting)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         name = program or "the shell" if is_text else command[0]
         raise EngineError(f"{name} cannot be started: {reason}.", "Check the name of the program.") from error
+    except asyncio.CancelledError:
+        with contextlib.suppress(OSError, ValueError):
+            await _end(*await starting)
+        raise
     try:
         reason, is_timed_out = await watcher.wait(timeout_s), False
     except TimeoutError:
         reason, is_timed_out = f"it took more than {timeout_s:g} s", True
     finally:
-
-        async def end() -> None:  # the command if it runs, and all that it started
-            await ProcessTree(transport.get_pid(), watcher.exited.done).end()
-            transport.close()
-            await watcher.exited
-
-        await asyncio.shield(end())
+        await asyncio.shield(_end(transport, watcher))
     watcher.show()
     buffer = watcher.buffer
     return Ended(buffer.kept, buffer.n_bytes, None if reason else transport.get_returncode(), reason, is_timed_out)
+
+
+async def _end(transport: asyncio.SubprocessTransport, watcher: _Watcher) -> None:
+    """End the command if it runs, and all that it started."""
+    await ProcessTree(transport.get_pid(), watcher.exited.done).end()
+    transport.close()
+    await watcher.exited
 
 
 class _Watcher(asyncio.SubprocessProtocol):

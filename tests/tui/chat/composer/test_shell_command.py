@@ -81,6 +81,22 @@ async def test_stopping_ends_all_that_it_started(tmp_path):
         psutil.Process(pid).wait(60)  # it was killed; the system may take a moment
 
 
+@posix
+@pytest.mark.parametrize("n_steps", [1, 2, 3, 5, 9])
+async def test_a_command_that_is_stopped_while_it_starts_leaves_nothing(tmp_path, n_steps):
+    seconds = f"600.{n_steps}{os.getpid()}"
+    task = asyncio.create_task(
+        run_shell_command(f"sleep {seconds} & sleep {seconds}", tmp_path, lambda _: None, ENVIRONMENT)
+    )
+    for _ in range(n_steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    left = [each for each in psutil.process_iter(["cmdline"]) if seconds in (each.info["cmdline"] or ())]
+    assert psutil.wait_procs(left, 60)[1] == []
+
+
 async def test_the_output_is_seen_and_goes_with_the_next_question_only(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
