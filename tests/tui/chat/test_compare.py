@@ -194,7 +194,7 @@ async def test_a_model_to_chat_or_compare_with_is_completed_with_its_size_and_se
         await user.asks("hello")
         await user.sees("guide · ready")
         await user.types(f"/{word} ")
-        await user.sees("qwen3-0.6b-Q8_0  639 MB Q8_0", "llama-3.3-70b")
+        await user.sees("qwen3-0.6b-Q8_0       639 MB Q8_0", "llama-3.3-70b")
         await user.types("0.6")
         await user.no_longer_sees("llama-3.3-70b")
         await user.presses("enter")

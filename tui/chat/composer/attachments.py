@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LONG_CHARACTERS = 1000
 _LONG_LINES = 12
-MAX_FILES = 20_000
+MAX_FILES = 50_000
 _NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "dist", "site-packages"})
 _READER = "app.chat.attachments.reader"  # imported in the thread that reads: the screen must not wait for it
 _N_REMEMBERED = 16
@@ -52,9 +52,9 @@ def unused_name(word: str, others: Sequence[Attachment]) -> str:
     return next(name for number in range(1, len(names) + 2) if (name := f"{word} {number}") not in names)
 
 
-def files_below(folder: Path) -> list[str]:
-    """Return the paths of files below `folder`, relative and with slashes, the nearest first; at most 20,000. Skips
-    hidden files, generated folders, links and unreadable entries."""
+def files_below(folder: Path, *, has_folders: bool = False) -> list[str]:
+    """Return the paths of files below `folder`, relative and with slashes, the nearest first; at most 50,000. Skips
+    hidden files, generated folders, links and unreadable entries. Folders, if asked for, have a slash at their end."""
     waiting, files = deque([""]), list[str]()
     while waiting and len(files) < MAX_FILES:
         relative = waiting.popleft()
@@ -69,6 +69,8 @@ def files_below(folder: Path) -> list[str]:
             if entry.is_dir(follow_symlinks=False):
                 if entry.name not in _NOISE:
                     waiting.append(f"{relative}{entry.name}/")
+                    if has_folders:
+                        files.append(f"{relative}{entry.name}/")
             elif entry.is_file(follow_symlinks=False):
                 files.append(f"{relative}{entry.name}")
     return files[:MAX_FILES]

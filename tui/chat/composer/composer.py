@@ -43,6 +43,7 @@ from tui.chat.composer.completion import (
     Completion,
     CompletionList,
     CompletionSource,
+    Offer,
     PartialWord,
     SlashWords,
     partial_word,
@@ -171,7 +172,7 @@ class Composer(Vertical):
         `is_sending` a text whose last word it already is."""
         completions = self.query_one(CompletionList)
         completion, word = completions.chosen, self._partial_word()
-        if completion is None or word is None or completion not in self._source.completions(word):
+        if completion is None or word is None or completion not in self._source.completions(word).best:
             self.dismiss()
             return False
         # Enter sends a word as it is that is typed in full, or an argument of which nothing was chosen. One that was
@@ -279,7 +280,7 @@ class Composer(Vertical):
     async def _changed(self) -> None:
         await self._source.prepare(self._partial_word())
         word = self._partial_word()  # it may have grown meanwhile
-        self.query_one(CompletionList).show(self._source.completions(word) if word else ())
+        self.query_one(CompletionList).show(self._source.completions(word) if word else Offer())
 
     @on(AttachmentChip.Opened)
     def _opened(self, event: AttachmentChip.Opened) -> None:
@@ -328,6 +329,7 @@ class Composer(Vertical):
         elif not is_folder:  # a name that cannot be shown is attached without a mention
             self.prompt.replace_before_cursor(word.n_characters, "")
         if not is_folder:
+            self._source.note_attached(name)
             self.run_worker(self._attach_file(name), group="attach")
 
     async def _attach_pasted(self, paths: Sequence[Path]) -> bool:

@@ -296,10 +296,10 @@ async def test_commands_are_offered_while_a_slash_word_is_typed(open_app):
 async def test_arrows_choose_among_offers_and_escape_hides_them(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.types("/")
-        await user.sees("/stop", "/answer")
+        await user.sees("/new", "/model")
         await user.presses("down", "enter")
-        await user.no_longer_sees("/stop")
-        assert user.app.screen.query_one("PromptInput").text == "/answer "
+        await user.no_longer_sees("/new")
+        assert user.app.screen.query_one("PromptInput").text == "/model "
         await user.presses("ctrl+u")
         await user.types("/n")
         await user.sees("/new")
@@ -322,3 +322,33 @@ async def test_enter_in_one_burst_with_a_word_takes_no_offer_for_its_beginning(o
             user.app.post_message(Key(character, character))
         user.app.post_message(Key("enter", "\r"))
         await user.sees("Unknown command /nosuch")
+
+
+async def test_the_picker_shows_folders_and_of_how_many_files_the_best(open_app, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "src").mkdir()
+    for number in range(20):
+        (tmp_path / "src" / f"part{number}.txt").write_text("words")
+    async with open_app(ScriptedClient()) as user:
+        await user.types("see @")
+        await user.sees("@src/", "8 of 2")
+        await user.types("sr")
+        await user.no_longer_sees("@notes/")
+        await user.presses("tab")  # go on inside
+        await user.types("p19")
+        await user.sees("@src/part19.txt")
+        await user.presses("tab")
+        await user.sees("[src/part19.txt")
+        await user.types("and @")
+        await user.sees("8 of 2")
+        offered = [row.strip() for row in user.screen_text.splitlines() if row.strip().startswith("@")]
+        assert offered[0] == "@src/part19.txt"  # the one used last
+
+
+async def test_slash_words_are_in_one_column_and_their_meanings_in_another(open_app):
+    async with open_app(ScriptedClient(), size=(120, 40)) as user:
+        await user.types("/")
+        await user.sees("/new", "8 of ")
+        rows = [row for row in user.screen_text.splitlines() if row.strip().startswith("/")]
+        assert rows[0].strip().startswith("/new")
+        assert len({len(row) - len(row.split(maxsplit=1)[1]) for row in rows}) == 1
