@@ -97,6 +97,9 @@ def tensor_type_named(name: str) -> TensorType:
     return _BY_NAME[name]
 
 
+_LOSSLESS = ("F32", "F16", "BF16")  # what models are trained and published in
+
+
 @dataclass(frozen=True, slots=True)
 class FileType:
     """One choice of `localllm quantize`; `ftype_id` is the value of `general.file_type`. `perplexity_loss` is what
@@ -167,6 +170,12 @@ def file_type_named(name: str) -> FileType:
     if entry is None:
         raise UsageError(f"There is no quantization type {name!r}.", f"Choose one of {', '.join(FILE_TYPES)}.")
     return entry
+
+
+def is_lossy(file_type: str) -> bool:
+    """Return whether a model of the file type called `file_type` has lost something of the original; not of "",
+    unknown."""
+    return file_type.upper() not in ("", *_LOSSLESS)
 
 
 def file_type_name(ftype_id: int | None) -> str:

@@ -447,7 +447,7 @@ SCENES = (
     Scene(name="models", steps=(MODELS,), client=client_with_models),
     Scene(name="models-search", steps=(MODELS, ("slash 'tiny' enter", "maker/Tiny-Coder")), client=client_with_models),
     Scene(name="card", steps=(MODELS, ("down c", "Esc closes")), client=client_with_models),
-    Scene(name="quantize", steps=(MODELS, ("down q", "+0.1754")), client=client_with_models),
+    Scene(name="quantize", steps=(MODELS, ("down q", "recommended")), client=client_with_models),
     Scene(name="removal", steps=(MODELS, ("down delete", "This frees")), client=client_with_models),
     Scene(name="plan", steps=(("f7", "What would help"),), client=_planning),
     Scene(

@@ -417,22 +417,21 @@ class ModelsScreen(FeatureScreen):
         if row := self._local_row():
             self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).show(row.model)))
 
-    @work(group="quantize", exclusive=True)
     async def quantize(self) -> None:
         row = self._local_row()
         if row is None:
             return
-        with self.inform_on_error():
-            with self.inform_during(f"Preparing: computing the sizes that {row.name} would have …"):
-                choices = await (await self._library()).types(row.model)
-            if not self.is_current:
-                return  # the user has gone on: keys typed elsewhere must not start a job
-            chosen = await self.app.push_screen_wait(QuantizeScreen(row.name, row.n_bytes, choices))
+        library = await self._library()
+
+        async def start(chosen: dict[str, object] | None) -> None:
             if chosen is not None:
-                service = await self.service()
-                source = "guide" if row.name == "guide" else row.model
-                await service.start_job("quantize", {"source": source, **chosen})
-                self.inform(f"Quantizing {row.name} has started: F8 shows the jobs.")
+                with self.inform_on_error():
+                    source = "guide" if row.name == "guide" else row.model
+                    await (await self.service()).start_job("quantize", {"source": source, **chosen})
+                    self.inform(f"Quantizing {row.name} has started: F8 shows the jobs.")
+
+        dialog = QuantizeScreen(row.name, row.n_bytes, row.type, partial(library.types, row.model))
+        self.app.push_screen(dialog, start)
 
     async def import_model(self) -> None:
         """Link the row's file into the library; on other rows begin a path, for which files are offered."""

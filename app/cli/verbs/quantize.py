@@ -36,7 +36,8 @@ from app.library.local.model_sampling import read_generation_config, write_gener
 from app.library.local.resolve import guide_folder, guide_source
 from app.options.jobs import EvalOptions, QuantizeOptions, TextOptions, job_rows
 from quantizer.gguf.file_names import unsplit_name
-from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
+from quantizer.gguf.header import read_header
+from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_name, file_type_named, is_lossy
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.write.events import Event, JobPlanned, JobResumed, JobWarning, OutputDone
 
@@ -80,6 +81,12 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
         f"tok/s: upper limit from reading the weights at {bandwidth.bytes_per_s / 1e9:.1f} GB/s,\n"
         f"measured now with {bandwidth.n_threads} threads."
     )
+    today = file_type_name(read_header(source).integer("general.file_type")) if source.is_file() else ""
+    if is_lossy(today):
+        click.echo(
+            f"* This file has lost what {today} loses: each type adds its loss to that, and a larger\n"
+            "* one only takes more space. From the original (F16, BF16) the same type loses less."
+        )
     if beside:
         click.echo(f"The projector, a separate file, adds {beside.n_bytes:,} bytes in {beside.file_type.name}.")
     if any(row.needs_imatrix for row in rows):

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 from textual.events import Key
 
-from app.protocol.library import MachineProblem, MachineReport
+from app.protocol.library import MachineProblem, MachineReport, ModelFit, Quant, TypeChoice
 from app.settings.settings import Settings
 from quantizer.system.errors import EngineError
 from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
-from tui.models.dialogs import is_first_run, mark_welcome_seen
+from tui.models.dialogs import is_first_run, loss_words, mark_welcome_seen, offered_types, recommended_type, type_line
 
 
 @pytest.fixture
@@ -180,3 +180,58 @@ def test_the_welcome_is_for_those_who_have_nothing_and_did_not_see_it(settings, 
 def test_a_disk_that_cannot_be_written_to_is_no_reason_to_stop(settings, tmp_path):
     (tmp_path / "file").touch()
     mark_welcome_seen(replace(settings, data_dir=tmp_path / "file" / "below"))
+
+
+def _choice(name: str, n_bytes: int, loss: float | None = 0.2, verdict="fits") -> TypeChoice:
+    return TypeChoice(
+        quant=Quant(name, n_bytes, ModelFit(verdict, 1.0, n_bytes)),
+        bits_per_weight=4.0,
+        perplexity_loss=loss,
+        needs_imatrix=False,
+        description="",
+    )
+
+
+_CHOICES = [_choice("Q2_K", 30), _choice("Q8_0", 100), _choice("Q4_K_M", 50), _choice("Q4_1", 55), _choice("F16", 200)]
+
+
+@pytest.mark.parametrize(
+    ("today", "n_bytes", "offered", "n_larger", "recommended"),
+    [
+        ("F16", 200, ["F16", "Q8_0", "Q4_1", "Q4_K_M", "Q2_K"], 0, "Q4_K_M"),
+        ("", 200, ["F16", "Q8_0", "Q4_1", "Q4_K_M", "Q2_K"], 0, "Q4_K_M"),
+        ("Q4_1", 55, ["Q4_1", "Q4_K_M", "Q2_K"], 2, "Q4_K_M"),
+        ("Q4_K_M", 50, ["Q4_K_M", "Q2_K"], 3, "Q4_K_M"),
+        ("Q2_K", 30, ["Q2_K"], 4, "Q2_K"),
+    ],
+)
+def test_a_quantized_model_is_offered_nothing_that_only_makes_it_larger(today, n_bytes, offered, n_larger, recommended):
+    choices, left_out = offered_types(_CHOICES, today, n_bytes)
+    assert ([choice.quant.name for choice in choices], left_out) == (offered, n_larger)
+    assert recommended_type(choices).quant.name == recommended
+
+
+def test_where_the_usual_type_does_not_run_the_largest_that_does_is_recommended():
+    choices = [_choice("Q8_0", 100, verdict="wont_run"), _choice("Q4_K_M", 50, verdict="wont_run"), _choice("Q2_K", 30)]
+    assert recommended_type(choices).quant.name == "Q2_K"
+    assert recommended_type(choices[:2]) is None
+
+
+def test_a_loss_is_said_in_words():
+    losses = (0.0026, 0.05, 0.1754, 0.5, 1.0, 9.0, None)
+    assert [loss_words(loss) for loss in losses] == [
+        "almost nothing",
+        "very little",
+        "little",
+        "some",
+        "much",
+        "very much",
+        "not measured",
+    ]
+
+
+@pytest.mark.parametrize("today", ["", "F16", "Q4_1", "Q8_0"])
+def test_the_columns_of_types_are_aligned(today):
+    lines = [type_line(choice, today, is_recommended=False).plain for choice in _CHOICES if choice.quant.name != today]
+    assert len({line.index("● yes") for line in lines}) == 1
+    assert len({line.index("tok/s") for line in lines}) == 1

@@ -127,15 +127,45 @@ async def test_quantizing_shows_size_loss_and_speed_before_it_begins(open_app):
         await user.presses("f6")
         await _chosen(user, "qwen3-0.6b-Q8_0")
         await user.presses("q")
-        await user.sees("397 MB", "+0.1754", "62 tok/s", "Starts nothing.")
+        await user.sees("397 MB", "little more", "62 tok/s", "recommended", "Down selects a type")
         await user.presses("down")
-        await user.sees("the usual balance")
-        await user.presses("down", "down")
+        await user.sees("the usual balance", "+0.1754 perplexity")
+        await user.presses("down")
         await user.sees("computes an importance matrix first")
-        await user.presses("up", "up", "enter")
+        await user.presses("up", "enter")
         await user.sees("has started: F8 shows the jobs")
     source = "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
     assert client.started == [("quantize", {"source": source, "file_type": "Q4_K_M"})]
+
+
+async def test_of_a_quantized_model_todays_type_is_marked_and_larger_ones_are_not_offered_as_better(open_app):
+    client = client_with_models()
+    client.library.here[1] = replace(client.library.here[1], file_type="Q4_K_M", n_bytes=397_000_000)
+    async with open_app(client, size=(100, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        await user.sees("today Q4_K_M, 397 MB", "has lost what Q4_K_M loses", "1 larger types are left out")
+        assert "almost nothing" not in user.screen_text
+        await user.presses("down", "enter")
+        await user.sees("has started: F8 shows the jobs")
+    assert client.started[0][1]["file_type"] == "IQ2_XS"
+
+
+async def test_a_model_whose_types_cannot_be_computed_says_why_in_the_dialog(open_app):
+    client = client_with_models()
+
+    async def failing(_):
+        raise UserError("The tensor x is damaged.", "Download the model again.")
+
+    client.library.types = failing
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        await user.sees("The tensor x is damaged. Download the model again.")
+        await user.presses("escape")
+        await user.no_longer_sees("is damaged")
 
 
 async def test_a_word_meant_for_the_search_opens_the_choice_of_types_and_its_enter_starts_nothing(open_app):
@@ -143,14 +173,21 @@ async def test_a_word_meant_for_the_search_opens_the_choice_of_types_and_its_ent
     async with open_app(client) as user:
         await user.presses("f6")
         await _chosen(user, "qwen3-0.6b-Q8_0")
-        await user.presses("q")
-        await user.sees("397 MB", "Starts nothing.")
-        await user.types("wen")
-        await user.presses("enter")
-        await user.no_longer_sees("397 MB")
-        await user.presses("f8")
-        await user.sees("No jobs.")
+        await user.sends_at_once(*"qwen", "enter")
+        await user.sees("397 MB", "Down selects a type")
+        await user.presses("escape", "f8")
+        await user.sees("No jobs")
     assert client.started == []
+
+
+async def test_a_size_is_typed_right_behind_the_key_that_opens_the_dialog(open_app):
+    client = client_with_models()
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.sends_at_once(*"q300MB", "enter")
+        await user.sees("has started: F8 shows the jobs")
+    assert client.started[0][1]["n_bytes"] == 300_000_000
 
 
 async def test_the_choice_of_types_and_the_field_for_a_size_are_seen_in_a_tiny_terminal(open_app):
@@ -161,7 +198,7 @@ async def test_the_choice_of_types_and_the_field_for_a_size_are_seen_in_a_tiny_t
         await user.sees("397 MB")
         for size in ((80, 24), (60, 18), (20, 6)):
             await user.pilot.resize_terminal(*size)
-            await user.sees("Cancel", "Q4_K_M", "or a maximum")
+            await user.sees("Q4_K_M", "or a maximum")
             assert size[0] < 60 or "62 tok/s" in user.screen_text
 
 

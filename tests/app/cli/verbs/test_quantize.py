@@ -81,11 +81,19 @@ def test_the_list_names_the_projector_too(tmp_path: Path) -> None:
     assert json.loads(none.stdout)["projector"] is None
 
 
+def test_the_list_for_a_quantized_model_promises_no_loss_as_from_the_original(tmp_path: Path, model: Path) -> None:
+    quantized = tmp_path / "q.gguf"
+    assert localllm("quantize", str(model), "Q4_1", "-o", str(quantized)).returncode == 0
+    shown = localllm("quantize", str(quantized), "--list").stdout
+    assert "This file has lost what Q4_1 loses: each type adds its loss to that" in shown
+
+
 def test_the_list_is_a_table_for_people(model: Path) -> None:
     result = localllm("quantize", str(model), "--list")
     assert result.returncode == 0
     assert sum(line.split()[0] in FILE_TYPES for line in result.stdout.splitlines() if line.split()) == len(FILE_TYPES)
     assert "measured now" in result.stdout
+    assert "has lost" not in result.stdout  # it is the original
     for line in result.stdout.splitlines():  # each type on a line of its own
         assert line.split()[0] in {*FILE_TYPES, "type", "bits:", "perplexity", "tok/s:", "measured", "*"}
 
