@@ -6,6 +6,7 @@ Checks what is written to the terminal, not what a widget holds.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -118,7 +119,9 @@ def describe_jobs(texts: Sequence[str], client: ScriptedClient) -> None:
     for number, text in enumerate(texts):
         state = states[number % len(states)]
         failure = ErrorInfo("UserError", text, text) if state == "failed" else None
-        job = Job(id=str(number), kind="bench", title=text, arguments={"model": text}, created_s=1.0, message=text)
+        job = Job(
+            id=str(number), kind="bench", title=text, arguments={"model": text}, created_s=time.time(), message=text
+        )
         client.change(replace(job, state=state, error=failure))
         client.logs[job.id] = "\n".join(texts)
 
@@ -227,7 +230,7 @@ FEATURES = (
     Place("types", "escape q", seen=("Enter starts", "h119"), is_whole=True),
     Place("removal", "escape d", seen=("This frees",)),
     Place("hub", "escape slash r e p o enter", seen=("1 downloads",)),
-    Place("plan", "f7", seen=("Suggestions", "h060")),
+    Place("plan", "f7", seen=("What would help", "h061")),
     Place("jobs", "f8 down", seen=("h119",), is_whole=True),
     Place("metrics", "f9", seen=("h000",)),
     Place("log", "escape", question="/log", seen=("h119",), is_whole=True),

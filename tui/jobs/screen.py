@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.cells import cell_len
-from rich.text import Text
 from textual import on, work
 from textual.content import Content
 from textual.events import Resize
 from textual.widget import Widget
-from textual.widgets import DataTable, Input, Log, Static
+from textual.widgets import Input, Log, OptionList, Static
+from textual.widgets.option_list import Option
 
-from app.common.terminal import printable
+from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
-from tui.jobs.monitor import cells, detail
+from tui.design.header import ScreenHeader
+from tui.design.search_box import SearchBox
+from tui.jobs.rows import detail, grouped, heading_line, job_line, without_commands
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
@@ -27,13 +30,19 @@ if TYPE_CHECKING:
     from app.protocol.job import Job
 
 
-# Columns after the title, and their cells; where all do not fit, the first of them are shown.
-_WIDTHS = {"State": 11, "Progress": 16, "Speed": 10, "Left": 10}
-_TITLE_CELLS = 16
-_MARGIN = 2
 _DRAWN_EVERY_S = 0.2  # five times a second reads as motion
 _READ_EVERY_S = 1.0  # a log
-_NONE = "No jobs. Downloads, conversions and benchmarks appear here."
+_NONE = """No jobs.
+
+What takes longer than an answer runs here, one beside the other, and goes on while you chat:
+  F6  downloads, quantizes and imports models
+  F9  measures how fast a model is
+  localllm tune, eval and bench do so from a shell"""
+_HEADING = "day "
+_NO_MATCH = "No line has that text. Esc clears the filter.\n"
+_NO_LINES = (
+    "No lines yet in {path}.\nThe service writes here what it loads, what fails, and with access_log each request.\n"
+)
 _REPEATABLE = ("tune", "eval", "bench")  # another run has other figures
 _MAX_BYTES = 256 * 1024  # earlier lines are in the file
 
@@ -42,11 +51,17 @@ JOBS_COMMANDS = CommandTable(
     list_command("jobs-cancel", "Cancel", "c", "Cancel the job; a download keeps its partial data", "cancel_job"),
     list_command("jobs-retry", "Retry", "r", "Run it again, or resume where it stopped", "retry_job"),
     list_command("jobs-forget", "Forget", "delete,x", "Remove a finished job and its log", "forget_job"),
+    list_command("jobs-details", "Command", "d", "Show the command line of the job", "toggle_command"),
 )  # fmt: skip
 
 
+LOG_COMMANDS = CommandTable(
+    list_command("log-search", "Filter", "slash", "Show only lines with a text", "search"),
+)
+
+
 class JobsScreen(FeatureScreen):
-    """The table of jobs, details and log of the selected one."""
+    """The list of jobs, details and log of the selected one."""
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "jobs.tcss"]
     FEATURE = "jobs"
@@ -54,9 +69,11 @@ class JobsScreen(FeatureScreen):
     BINDINGS = JOBS_COMMANDS.bindings()
 
     _is_stale = True
+    _has_command = False
+    _log_text = ""
 
     def body(self) -> Iterable[Widget]:
-        yield JobTable()
+        yield JobList(self._now)
         yield Static("", markup=False, id="detail")
         yield LogView()
 
@@ -68,11 +85,20 @@ class JobsScreen(FeatureScreen):
         self._draw()
 
     def on_screen_resume(self) -> None:
+        self._is_stale = True  # times go by
         self._draw()
 
+    def show_facts(self, header: ScreenHeader) -> None:
+        jobs = self.app_context.jobs
+        header.show_facts(f"{jobs.n_busy} running" if jobs.n_busy else "")
+
+    @staticmethod
+    def _now() -> datetime:
+        return datetime.now(UTC).astimezone()
+
     @property
-    def table(self) -> JobTable:
-        return self.query_one(JobTable)
+    def table(self) -> JobList:
+        return self.query_one(JobList)
 
     @property
     def job(self) -> Job | None:
@@ -87,14 +113,22 @@ class JobsScreen(FeatureScreen):
         if self._is_stale and self.is_current:
             self._is_stale = False
             self.table.show(self.app_context.jobs.jobs.values())
+            self.show_facts(self.query_one(ScreenHeader))
             self._draw_detail()
 
     def _draw_detail(self) -> None:
         board, job = self.app_context.jobs, self.job
-        text = printable(str(board.trouble)) if board.trouble else detail(job, self.table.n_hidden) if job else _NONE
+        is_empty = not board.jobs
+        if board.trouble:
+            text = printable(str(board.trouble))
+        else:
+            text = detail(job, self._now(), self.table.n_cells) if job else _NONE if is_empty else ""
         self.query_one("#detail", Static).update(text)
+        self.set_class(is_empty, "-empty")
+        if not is_empty and self.focused is None:
+            self.table.focus()
 
-    @on(DataTable.RowHighlighted)
+    @on(OptionList.OptionHighlighted)
     def _chosen(self) -> None:
         self._draw_detail()
         self._read_log()
@@ -112,9 +146,17 @@ class JobsScreen(FeatureScreen):
                 text = await (await self.service()).job_log(job.id)
             except UserError as error:
                 text = f"{error}\n"
-        self.query_one(LogView).show(text)
+        self._log_text = text
+        self._show_log()
+
+    def _show_log(self) -> None:
+        self.query_one(LogView).show(self._log_text if self._has_command else without_commands(self._log_text))
 
     # Command handlers
+
+    def toggle_command(self) -> None:
+        self._has_command = not self._has_command
+        self._show_log()
 
     async def cancel_job(self) -> None:
         await self._do(lambda client, job: client.cancel_job(job.id))
@@ -142,53 +184,58 @@ class JobsScreen(FeatureScreen):
         self._read_log()
 
 
-class JobTable(DataTable[Text]):
-    """The jobs, newest first, keyed by id; redraws only changed cells."""
+class JobList(OptionList):
+    """The jobs by day, newest first, keyed by id; redraws only changed rows. Enter on a heading folds it."""
 
-    def __init__(self) -> None:
-        super().__init__(cursor_type="row", show_cursor=True)
-        self._jobs: dict[str, Job] = {}
-        self._shown: tuple[str, ...] = ("Job", *_WIDTHS)
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        super().__init__(markup=False, compact=True)
+        self._now = now
+        self._jobs: tuple[Job, ...] = ()
+        self._toggled: frozenset[str] = frozenset()
+        self._drawn: dict[str, Content] = {}
 
     @property
-    def n_hidden(self) -> int:
-        return 1 + len(_WIDTHS) - len(self._shown)
+    def n_cells(self) -> int:
+        return self.scrollable_content_region.width
 
     @property
     def job_id(self) -> str | None:
-        if not self.row_count:
-            return None
-        return self.coordinate_to_cell_key(self.cursor_coordinate).row_key.value
+        option = self.highlighted_option
+        return None if option is None or (option.id or "").startswith(_HEADING) else option.id
 
     def on_resize(self, _: Resize) -> None:
-        self._draw_all()  # the columns that fit
+        self._drawn = {}
+        self._draw()
 
     def show(self, jobs: Iterable[Job]) -> None:
         """Show these jobs, given oldest first."""
-        before, self._jobs = self._jobs, {job.id: job for job in reversed(list(jobs))}
-        if list(before) != list(self._jobs):
-            self._draw_all()
-            return
-        for job_id, job in self._jobs.items():
-            if job is not before[job_id]:
-                for name, now, then in zip(self._shown, cells(job), cells(before[job_id]), strict=False):
-                    if now != then:
-                        self.update_cell(job_id, name, _cell(now))
+        self._jobs = tuple(jobs)
+        self._draw()
 
-    def _draw_all(self) -> None:
-        job_id = self.job_id
-        self.clear(columns=True)
-        others, left = dict(_WIDTHS), self.size.width - _MARGIN
-        while others and left - sum(width + _MARGIN for width in others.values()) < _TITLE_CELLS:
-            others.popitem()
-        widths = {"Job": max(1, left - sum(width + _MARGIN for width in others.values())), **others}
-        self._shown = tuple(widths)
-        for name, width in widths.items():
-            self.add_column(Text(name), key=name, width=width)
-        for job in self._jobs.values():
-            self.add_row(*map(_cell, cells(job)[: len(widths)]), key=job.id)
-        if job_id in self._jobs:
-            self.move_cursor(row=self.get_row_index(job_id))
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        if (event.option_id or "").startswith(_HEADING):
+            event.stop()
+            self._toggled ^= {str(event.option_id).removeprefix(_HEADING)}
+            self._draw()
+
+    def _draw(self) -> None:
+        now, rows = self._now(), dict[str, Content]()
+        for group in grouped(self._jobs, now, self._toggled):
+            rows[f"{_HEADING}{group.heading}"] = heading_line(group)
+            if not group.is_folded:
+                rows |= {job.id: job_line(job, now, self.n_cells) for job in group.jobs}
+        if list(rows) == list(self._drawn):
+            for row_id, line in rows.items():
+                if line != self._drawn[row_id]:
+                    self.replace_option_prompt(row_id, line)
+        else:
+            kept = None if self.highlighted_option is None else self.highlighted_option.id
+            self.clear_options()
+            self.add_options(Option(line, row_id) for row_id, line in rows.items())
+            if rows:
+                first = next((at for at, row_id in enumerate(rows) if not row_id.startswith(_HEADING)), 0)
+                self.highlighted = list(rows).index(kept) if kept in rows else first
+        self._drawn = rows
 
 
 class LogScreen(FeatureScreen):
@@ -196,10 +243,12 @@ class LogScreen(FeatureScreen):
 
     CSS_PATH: ClassVar[Any] = [FEATURE_CSS, "log.tcss"]
     FEATURE = "log"
-    TABLE: ClassVar[CommandTable] = CommandTable()
+    TABLE = LOG_COMMANDS
+    KEYS = SearchBox.KEYS
+    BINDINGS = LOG_COMMANDS.bindings()
 
     def body(self) -> Iterable[Widget]:
-        yield Input(placeholder="Filter lines", compact=True)
+        yield SearchBox("filter lines")
         yield LogView()
 
     def on_mount(self) -> None:
@@ -212,6 +261,16 @@ class LogScreen(FeatureScreen):
     def _narrowed(self) -> None:
         self._read()
 
+    @on(SearchBox.Left)
+    def _left_search(self) -> None:
+        self.query_one(LogView).focus()
+
+    def search(self) -> None:
+        self.query_one(SearchBox).focus()
+
+    def show_facts(self, header: ScreenHeader) -> None:
+        header.show_facts(printable_line(str(self.app_context.settings.cache_dir / "service.log")))
+
     def _follow(self) -> None:
         if self.is_current:
             self._read()
@@ -222,7 +281,7 @@ class LogScreen(FeatureScreen):
         wanted = self.query_one(Input).value.casefold()
         text = await asyncio.to_thread(read_end, path)
         lines = [line for line in text.splitlines(keepends=True) if wanted in line.casefold()]
-        self.query_one(LogView).show("".join(lines) or f"No lines yet in {path}.\n")
+        self.query_one(LogView).show("".join(lines) or (_NO_MATCH if text else _NO_LINES.format(path=path)))
 
 
 class LogView(Log):
@@ -263,10 +322,6 @@ class LogView(Log):
 def wrapped(line: str, n_cells: int) -> list[str]:
     """Return a line as rows that end between words; a longer word is cut."""
     return [line] if cell_len(line) <= n_cells else [row.plain.rstrip() for row in Content(line).wrap(n_cells)]
-
-
-def _cell(text: str) -> Text:
-    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def read_end(path: Path, max_bytes: int = _MAX_BYTES) -> str:

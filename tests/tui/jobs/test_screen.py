@@ -23,9 +23,9 @@ async def test_jobs_are_followed_and_the_log_is_of_the_one_under_the_cursor(open
     client.logs = {"job-1": "first line\nsecond line\n", "job-2": "tuning threads\n"}
     async with open_app(client) as user:
         await user.presses("f8")
-        await user.sees("tune guide", "waiting", "pull org/model:Q4_K_M", "running", "tuning threads")
+        await user.sees("tune guide", "waiting", "Download org/model:Q4_K_M", "running", "tuning threads")
         client.change(replace(PULL, fraction=0.4, bytes_per_s=2e6, remaining_s=30.0, n_done_bytes=40, n_bytes=100))
-        await user.sees("████░░░░░░  40 %", "2 MB/s", "30 s")
+        await user.sees("▰▰▰▰▱▱▱▱▱▱  40 %", "2 MB/s", "30 s")
         await user.presses("down")
         await user.sees("second line", "40 B of 100 B")
         client.logs["job-1"] += "third line\n"
@@ -40,13 +40,15 @@ async def test_a_job_is_cancelled_retried_and_forgotten(open_app):
         await user.presses("x")
         await user.sees("The job job-1 is running.")
         await user.presses("c")
-        await user.sees("cancelled")
+        await user.sees("1 cancelled")
+        await user.presses("enter", "down")
+        await user.sees("○ Download")
         await user.presses("r")
         await user.sees("waiting")
         await user.presses("c")
-        await user.sees("cancelled")
+        await user.sees("○ Download")
         await user.presses("x")
-        await user.sees("No jobs.")
+        await user.sees("No jobs.", "downloads, quantizes")
     assert await client.jobs() == ()
 
 
@@ -56,11 +58,37 @@ async def test_a_job_that_is_done_keeps_its_result_when_it_is_to_run_again(open_
     client = ScriptedClient(jobs=[done])
     async with open_app(client) as user:
         await user.presses("f8")
-        await user.sees("done")
+        await user.sees("1 done")
+        await user.presses("enter", "down")
+        await user.sees("●")
         await user.presses("r")
         await user.sees(f"{kind} it is done" if kind in ("pull", "quantize") else "waiting")
     assert await client.job("job-1") == done
     assert client.started == ([] if kind in ("pull", "quantize") else [(kind, {"model": "guide"})])
+
+
+async def test_the_command_line_of_a_job_is_one_key_away(open_app):
+    client = ScriptedClient(jobs=[PULL])
+    client.logs = {"job-1": "[2026-03-12 15:00:00] localllm pull org/model --json\nfetching\n"}
+    async with open_app(client) as user:
+        await user.presses("f8")
+        await user.sees("fetching")
+        assert "--json" not in user.screen_text
+        await user.presses("d")
+        await user.sees("localllm pull org/model --json", "fetching")
+        await user.presses("d")
+        await user.no_longer_sees("--json")
+
+
+async def test_a_job_that_begins_on_an_empty_screen_has_the_keys(open_app):
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.presses("f8")
+        await user.sees("No jobs.", "F9")
+        client.change(PULL)
+        await user.sees("Download org/model")
+        await user.presses("c")
+        await user.sees("1 cancelled")
 
 
 async def test_the_end_of_a_job_is_announced_on_every_screen_and_only_once(open_app):
@@ -71,8 +99,8 @@ async def test_the_end_of_a_job_is_announced_on_every_screen_and_only_once(open_
         client.change(replace(PULL, state="failed", error=ErrorInfo("HubError", "The hub is away.", "Try again.")))
         await user.sees("pull org/model:Q4_K_M failed: The hub is away.")
         await user.presses("f8")
-        await user.sees("FAILED")
-        await user.presses("down")
+        await user.sees("▸ 1970  1 done, 1 failed")
+        await user.presses("enter", "down", "down")
         await user.sees("The hub is away. Try again.")
 
 
@@ -175,7 +203,7 @@ async def test_every_figure_of_a_job_is_shown_however_narrow_the_terminal(open_a
             await user.pilot.resize_terminal(*size)
             await user.until(lambda: "and_its_end" in "".join(user.screen_text.split()), "the line has no end")
             plain = " ".join(user.screen_text.split())
-            assert all(text in plain for text in ("████░░░░░░ 40 %", "2 MB/s", "30 s"))
+            assert all(text in plain for text in ("▰▰▰▰▱▱▱▱▱▱ 40 %", "2 MB/s", "30 s"))
             assert not set("▏▎▍▌▋▊▉") & set(plain)  # no bar of what would have to be scrolled sideways
 
 
@@ -208,13 +236,15 @@ async def test_the_log_follows_and_shows_only_lines_with_what_is_typed(open_app,
         await user.no_longer_sees("loading guide")
         await user.sees("an answer[2J of 12 tokens")
         await user.presses("escape")
+        await user.sees("loading guide")
+        await user.presses("escape")
         await user.sees("Ask something")
 
 
 async def test_without_a_log_its_path_is_shown(open_app, tmp_path):
     async with open_app(ScriptedClient(), size=(120, 40)) as user:
         await user.asks("/log")
-        await user.sees("No lines yet in", "service.log")
+        await user.sees("No lines yet in", "service.log", "what fails")
 
 
 def test_the_end_of_a_file_is_whole_lines(tmp_path):
