@@ -133,8 +133,24 @@ class ModelStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerRecord:
+    """The figures of one answer, without any text. `at_s` counts from 1970. Rates are tokens a second, None where the
+    answer was too short to measure them."""
+
+    model: str
+    at_s: float
+    n_prompt_tokens: int
+    n_cached_tokens: int
+    n_output_tokens: int
+    first_token_s: float
+    prefill_tps: float | None
+    decode_tps: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """The service and its models. `default_model` answers requests that name none. `stays_until` is "jobs-end" where it
+    """The service and its models. `answers` are the newest since it started, also of models that are unloaded, the
+    newest first. `default_model` answers requests that name none. `stays_until` is "jobs-end" where it
     outlives the user interface that started it until its last job has ended. `n_attending` is the number of other
     clients for which it outlives that one. `is_unused` says that it only stays for the next command; `settings_digest`
     differs between services that answer otherwise."""
@@ -146,6 +162,7 @@ class ServiceStatus:
     n_attending: int = 0
     is_unused: bool = False
     settings_digest: str = ""
+    answers: tuple[AnswerRecord, ...] = ()
 
     def model(self, model_id: str) -> ModelStatus | None:
         return next((model for model in self.models if model.id == model_id), None)

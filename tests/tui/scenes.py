@@ -14,7 +14,7 @@ from app.protocol.errors import ContextOverflowError
 from app.protocol.job import Job
 from app.protocol.library import LocalModel, MachineProblem, MachineReport
 from app.protocol.plan import MeasuredRun
-from app.protocol.status import EngineCounters, LatencySummary, Occupancy, ServiceStatus
+from app.protocol.status import AnswerRecord, EngineCounters, LatencySummary, Occupancy, ServiceStatus
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.tool import Effect, Preview, ToolOutput
@@ -240,6 +240,20 @@ def _bench_run(number: int, tps: float) -> Job:
 
 def _measured() -> ScriptedClient:
     client = MeasuredClient(jobs=[_bench_run(1, 40.0), _bench_run(2, 60.0)])
+    speeds = (48.0, 51.0, 39.0, 22.0, 47.0, 50.0, 49.0, 31.0, 44.0)
+    client.answers = tuple(
+        AnswerRecord(
+            model="qwen3-0.6b" if number % 4 else "guide",
+            at_s=MOMENT_MS / 1000,
+            n_prompt_tokens=40 * number + 12,
+            n_cached_tokens=0,
+            n_output_tokens=30 * (9 - number) + 3,
+            first_token_s=0.2 + 0.1 * (number % 3),
+            prefill_tps=900.0,
+            decode_tps=tps,
+        )
+        for number, tps in enumerate(speeds)
+    )
     runs = tuple(MeasuredRun(kind="decode", depth=9, tps=tps, gpu_layers=0, at_s=1.7e9) for tps in (30.0, 60.0))
     client.plan_answer = lambda _: replace(PLAN, measured=runs)
     return client
@@ -461,7 +475,7 @@ SCENES = (
     Scene(
         name="metrics",
         steps=(
-            ("f9", "answers 60 tok/s", "answers since", "120, answers 48"),
+            ("f9", "Tokens a second", "qwen3-0.6b", "Benchmarks"),
             ("down enter down enter", "1.50 ×"),
         ),
         client=_measured,

@@ -1,39 +1,45 @@
-"""The metrics screen: what each model does now, past speeds, and benchmark runs compared.
+"""The metrics screen: what each model does now, charts and a table of the last answers, and benchmark runs compared.
 
-Rates come from two snapshots of a model's counters, taken twice a second while the screen is visible; figures of runs
-from the JSON that `localllm bench` prints.
+The service keeps the figures of the last answers. Rates come from two snapshots of a model's counters, taken twice a
+second while the screen is visible; figures of runs from the JSON that `localllm bench` prints.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import ge
 from statistics import median
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from rich.cells import cell_len, set_cell_size
 from textual import on, work
-from textual.containers import VerticalScroll
+from textual.app import RenderResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.common.terminal import printable
+from app.common.terminal import counted, printable, printable_line
 from app.protocol.plan import PlanRequest
 from offload.format import format_memory, format_speed
 from quantizer.system.errors import UserError
 from tui.commands import CommandTable, list_command
 from tui.context import AppContext
+from tui.design.braille import BrailleCanvas, colored
+from tui.design.words import duration, model_label, relative_time
+from tui.widgets.dialogs import ChoiceDialog
 from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
     from app.protocol.plan import MeasuredRun
-    from app.protocol.status import EngineCounters, ModelStatus, ServiceStatus
+    from app.protocol.status import AnswerRecord, EngineCounters, ModelStatus, ServiceStatus
 
 
 _N_KEPT = 240  # two minutes at two snapshots a second
@@ -45,10 +51,20 @@ _RATE = "tok/s"  # for all other units less is better
 _POLL_S = 0.5
 _POLLS_PER_RUN_REFRESH = 4  # fetch the runs every so many polls
 _QUICK_WORK = "decode,prefill,turns"
-_MARGIN_COLUMNS = 3  # padding and scrollbar
+_MARGIN_COLUMNS = 5  # of the screen and of a text, and the scrollbar
+_LEAST_CHART_COLUMNS, _LEAST_CHART_ROWS = 12, 3
+_AXIS_COLUMNS = 8
+_N_ANSWERS_SHOWN, _LEAST_ANSWERS, _OTHER_ROWS = 20, 4, 20
+_MODEL_SIGNS = {"ready": ("●", "$text-success"), "loading": ("◌", "$text-warning"), "failed": ("✕", "$text-error")}
+_NOT_MEASURED = "Not measured yet. Ask a model something: its speed is shown here after the first answer."
+_RUN, _LEAVE = "run", "leave"
+_CHOICES = {_RUN: "Measure it now", _LEAVE: "Not now"}
+_USUAL_S = "one to five minutes, more for a large model"
 METRICS_COMMANDS = CommandTable(
     list_command("metrics-measure", "Benchmark", "b",
-                 "Benchmark the model in a separate service; takes a minute or more", "measure"),
+                 "Benchmark the model in a separate service, after asking: it takes minutes", "measure"),
+    list_command("metrics-details", "Details", "d", "Show waiting times, cache hits, KV cells and settings of models",
+                 "toggle_details"),
     list_command("metrics-clear", "Clear comparison", "c", "Clear the run selected for comparison",
                  "clear_comparison"),
 )  # fmt: skip
@@ -139,7 +155,7 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
     latency = "none yet" if first_s.p50 is None else f"{first_s.p50:.2f} s, p95 {first_s.p95 or first_s.p50:.2f}"
     tps = [sample.output_tps for sample in samples]
     cached = "none yet" if not counters.n_prompt_tokens else f"{counters.cached_share:.0%} of all"
-    cells = f"{occupancy.n_cells_used:,} of {occupancy.n_cells:,}"
+    cells = f"{occupancy.n_cells_used:,} of {occupancy.n_cells:,}, shared"
     speeds = f"{format_speed(tps[-1]) if tps else '–'}, answers {format_speed(counters.decode_tokens_per_s)}"
     most_bytes = max((sample.n_bytes for sample in samples), default=0)
     rows: tuple[tuple[str, str, Sequence[float | None], float | None], ...] = (
@@ -161,14 +177,103 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
     ]
 
 
+def summary_line(model: ModelStatus) -> Content:
+    """Return one line about a model: its state, its memory and context, and what it does now."""
+    sign, color = _MODEL_SIGNS.get(model.state, ("○", "$text-muted"))
+    parts = [str(model.state)]
+    if model.state == "ready":
+        parts = [format_memory(model.n_bytes)] if model.n_bytes else []
+        parts += [f"context {model.n_ctx:,} tokens"] if model.n_ctx else []
+    if model.plan is not None and model.plan.n_on_gpus:
+        parts.append(f"{model.plan.n_on_gpus} of {model.plan.n_layers} layers on the GPU")
+    if model.shares_with:
+        parts.append(f"shares an engine with {', '.join(model.shares_with)}")
+    if model.occupancy is not None:
+        parts.append(f"{model.occupancy.n_running} answering, {model.occupancy.n_waiting} waiting")
+    if model.threads is not None and model.threads.words:
+        parts.append(model.threads.words)
+    return Content.assemble(
+        (f"{sign} ", color),
+        (printable_line(model.id), "bold $bright"),
+        (printable(f"  {' · '.join(parts)}"), "$text-muted"),
+    )
+
+
+def answer_rows(
+    answers: Sequence[AnswerRecord], now: datetime, n_columns: int, n_most: int = _N_ANSWERS_SHOWN
+) -> list[Content]:
+    """Return the newest answers as a table: when, of which model, tokens read and written, the wait for the first word,
+    and the speed."""
+    columns = (("when", 10), ("read", 8), ("written", 9), ("first word", 12), ("a second", 10))
+    n_model = max(n_columns - sum(width for _, width in columns) - 1, 8)
+
+    def row(when: str, model: str, *cells: str, style: str) -> Content:
+        numbers = "".join(f"{text:>{width}}" for text, (_, width) in zip(cells, columns[1:], strict=True))
+        shown = set_cell_size(model if cell_len(model) < n_model else model_label(model, n_model - 1), n_model)
+        return Content.assemble((f"{when:<10}", "$text-muted"), (shown, style), (numbers, style))
+
+    lines = [row("when", "model", *(name for name, _ in columns[1:]), style="$text-muted")]
+    for answer in answers[:n_most]:
+        cells = (
+            f"{answer.n_prompt_tokens:,}",
+            f"{answer.n_output_tokens:,}",
+            _seconds(answer.first_token_s),
+            "" if answer.decode_tps is None else format_speed(answer.decode_tps),
+        )
+        when = relative_time(datetime.fromtimestamp(answer.at_s, now.tzinfo), now)
+        lines.append(row(when, printable_line(answer.model), *cells, style="$foreground"))
+    return lines
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
+
+
+class Chart(Widget):
+    """Values over time, the newest at the right, with a title that says the newest one."""
+
+    def __init__(self, title: str, **how: Any) -> None:
+        super().__init__(**how)
+        self._title = title
+        self._values: tuple[float, ...] = ()
+        self._newest = ""
+        self._most = ""
+
+    def show(self, values: Sequence[float], newest: str, most: str) -> None:
+        """Show `values`, oldest first; `newest` and the largest, `most`, in words."""
+        shown = (tuple(values), newest, most)
+        if shown != (self._values, self._newest, self._most):
+            self._values, self._newest, self._most = shown
+            self.refresh()
+
+    def render(self) -> RenderResult:
+        size = self.content_size
+        head = Content.assemble((self._title, "bold $text-accent"), (f"  {self._newest}", "$bright"))
+        lines = chart_lines(self._values, self._most, size.width, size.height - 1)
+        return Content("\n").join([head, colored(lines, {}, "$text-accent")])
+
+
+def chart_lines(values: Sequence[float], most: str, n_columns: int, n_rows: int) -> list[str]:
+    """Return a curve of `values` from 0 to their largest, which is `most` in words; blank lines without values."""
+    across = n_columns - _AXIS_COLUMNS - 1
+    if not values or across < _LEAST_CHART_COLUMNS or n_rows < _LEAST_CHART_ROWS:
+        return [""] * max(n_rows, 0)
+    canvas = BrailleCanvas(across, n_rows)
+    top = max(values) or 1.0
+    steps = max(len(values) - 1, 1)
+    canvas.polyline([(index / steps, value / top) for index, value in enumerate(values)])
+    labels = {0: most, n_rows - 1: "0"}
+    return [f"{labels.get(row, ''):>{_AXIS_COLUMNS}}│{text}" for row, text in enumerate(canvas.rows())]
+
+
 def history_lines(runs: Sequence[MeasuredRun], n_columns: int) -> list[str]:
     rates = [run.tps for run in runs if run.kind == "decode"]
     if not rates:
-        return ["No answers measured yet."]
+        return []
     times = [run.at_s for run in runs if run.kind == "decode" and run.at_s]
     since = f" since {datetime.fromtimestamp(min(times)):%Y-%m-%d}" if times else ""
-    answers = "1 answer" if len(rates) == 1 else f"{len(rates)} answers"
-    text = f"{answers}{since}: median {format_speed(median(rates))} tok/s, last {format_speed(rates[-1])} "
+    text = f"{counted(len(rates), 'answer')}{since}: median {format_speed(median(rates))} tok/s, "
+    text += f"last {format_speed(rates[-1])} "
     return [text + sparkline(rates, max(n_columns - len(text), 0))]
 
 
@@ -213,6 +318,18 @@ def _figures(result: Mapping[str, Any]) -> _Figures:
     return {}
 
 
+def expected_duration(runs: Sequence[Job], model: str) -> str:
+    """Return how long a benchmark takes, by the last one of the model."""
+    for run in runs:
+        if run.state == "done" and run.arguments.get("model") == model and run.started_s and run.ended_s:
+            return f"about {duration(run.ended_s - run.started_s)}"
+    return _USUAL_S
+
+
+def _most(values: Sequence[float], words: Callable[[float], str]) -> str:
+    return words(max(values)) if values else ""
+
+
 class MetricsScreen(FeatureScreen):
     """Polls the service while it is visible."""
 
@@ -220,6 +337,7 @@ class MetricsScreen(FeatureScreen):
     FEATURE = "metrics"
     TABLE = METRICS_COMMANDS
     BINDINGS = METRICS_COMMANDS.bindings()
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - Textual declares no class variable
 
     def __init__(self, app_context: AppContext) -> None:
         super().__init__(app_context)
@@ -229,20 +347,27 @@ class MetricsScreen(FeatureScreen):
         self._is_polling = False
         self._runs: tuple[Job, ...] = ()
         self._marked: Job | None = None
+        self._has_details = False
 
     def body(self) -> Iterable[Widget]:
         with VerticalScroll(can_focus=False):
             yield Static("Loading…", id="models", markup=False)
+            with Horizontal(id="charts"):
+                yield Chart("Tokens a second", id="speed")
+                yield Chart("First word", id="first-word")
+                yield Chart("Memory", id="memory")
+            yield Static("Last answers", classes="part-title", id="answers-title")
+            yield Static(id="answers", markup=False)
             yield Static(id="history", markup=False)
-            yield OptionList(id="runs", markup=False)
-            yield Static(id="compared", markup=False)
+            with Vertical(id="benchmarks"):
+                yield Static("Benchmarks", classes="part-title")
+                yield OptionList(id="runs", markup=False)
+                yield Static(id="compared", markup=False)
 
     def on_mount(self) -> None:
         self._timer = self.set_interval(_POLL_S, self._poll, pause=True)
-        self._text("history").border_title = "Answers so far"
-        runs = self.query_one("#runs", OptionList)
-        runs.border_title = "Benchmarks: B runs one, Enter selects two runs to compare"
-        runs.focus()
+        self.query_one("#charts").display = False
+        self.query_one("#runs", OptionList).focus()
 
     def on_screen_resume(self) -> None:
         self._n_polls = 0
@@ -257,14 +382,27 @@ class MetricsScreen(FeatureScreen):
 
     # Command handlers
 
-    @work(group="measure")
+    @work(group="measure", exclusive=True)
     async def measure(self) -> None:
+        """Ask, since it keeps the machine busy, and start the benchmark as a job."""
         model = self.app_context.connection.state.model
+        explanation = (
+            f"Measures how fast {model} reads, writes and goes on in a chat, in a service of its own. It takes "
+            f"{expected_duration(self._runs, model)} and keeps the processor busy: other work spoils the figures. "
+            "F8 shows how far it is and cancels it."
+        )
+        chosen = await self.app.push_screen_wait(ChoiceDialog("Benchmark", explanation, _CHOICES))
+        if chosen != _RUN:
+            return
         with self.inform_on_error():
             service = await self.service()
             await service.start_job("bench", {"model": model, "only": _QUICK_WORK})
-            self.inform(f"{model} is being benchmarked: keep the machine idle for a minute. F8 shows the log.")
+            self.inform(f"{model} is being benchmarked: keep the machine idle. F8 shows the log.")
             self._show_runs(bench_runs(await service.jobs()))
+
+    def toggle_details(self) -> None:
+        self._has_details = not self._has_details
+        self._poll()
 
     def clear_comparison(self) -> None:
         self._marked = None
@@ -282,6 +420,7 @@ class MetricsScreen(FeatureScreen):
             before, after = sorted((self._marked, run), key=lambda job: job.created_s)
             lines = [run_line(before), run_line(after), *compared_lines(before, after)]
             self._text("compared").update(printable("\n".join(lines)))
+        self.call_after_refresh(self.query_one(VerticalScroll).scroll_end, animate=False)
 
     # Polling
 
@@ -294,9 +433,7 @@ class MetricsScreen(FeatureScreen):
             service = await self.service()
             status = await service.status()
             self._log.take(status, self.app_context.clock())
-            room = self.size.width - _MARGIN_COLUMNS
-            blocks = ["\n".join(model_lines(model, self._log.samples(model.id), room)) for model in status.models]
-            self._text("models").update(printable("\n\n".join(blocks)))
+            self._show(status)
             if self._n_polls % _POLLS_PER_RUN_REFRESH == 0:
                 self._show_runs(bench_runs(await service.jobs()))
             self._n_polls += 1
@@ -309,14 +446,43 @@ class MetricsScreen(FeatureScreen):
     async def _show_history(self) -> None:
         history = self._text("history")
         try:
-            report = await (await self.service()).plan(PlanRequest(model=""))
+            model = self.app_context.connection.state.model
+            report = await (await self.service()).plan(PlanRequest(model=model))
         except UserError as error:
             history.update(printable(str(error)))
             return
         lines = history_lines(report.measured, history.content_size.width)
-        history.update(printable("\n".join([f"{report.model}: {lines[0]}", *lines[1:]])))
+        history.update(printable(f"{report.model} on this machine: {lines[0]}") if lines else "")
 
     # Display
+
+    def _show(self, status: ServiceStatus) -> None:
+        room = max(self.size.width - _MARGIN_COLUMNS, 1)
+        blocks = [summary_line(model) for model in status.models]
+        if self._has_details:
+            lines = ["\n".join(model_lines(model, self._log.samples(model.id), room)) for model in status.models]
+            blocks += [Content(), Content.styled(printable("\n\n".join(lines)), "$text-muted")]
+        self._text("models").update(Content("\n").join(blocks))
+        answers = status.answers
+        speeds = [answer.decode_tps for answer in reversed(answers) if answer.decode_tps is not None]
+        waits = [answer.first_token_s for answer in reversed(answers)]
+        samples = [self._log.samples(model.id) for model in status.models]
+        n_samples = max(map(len, samples), default=0)
+        sizes = [sum(each[at].n_bytes for each in samples if -at <= len(each)) for at in range(-n_samples, 0)]
+        now_bytes = sum(model.n_bytes for model in status.models)
+        self.query_one("#charts").display = bool(answers or n_samples)
+        self._chart("speed").show(speeds, format_speed(speeds[-1]) if speeds else "", _most(speeds, format_speed))
+        self._chart("first-word").show(waits, _seconds(waits[-1]) if waits else "", _most(waits, _seconds))
+        self._chart("memory").show(sizes, format_memory(now_bytes), _most(sizes, format_memory))
+        if answers:
+            now = datetime.now(UTC).astimezone()
+            n_most = min(max(self.size.height - _OTHER_ROWS, _LEAST_ANSWERS), _N_ANSWERS_SHOWN)
+            self._text("answers").update(Content("\n").join(answer_rows(answers, now, room, n_most)))
+        else:
+            self._text("answers").update(Content.styled(_NOT_MEASURED, "$text-muted"))
+
+    def _chart(self, name: str) -> Chart:
+        return self.query_one(f"#{name}", Chart)
 
     def _text(self, name: str) -> Static:
         return self.query_one(f"#{name}", Static)
@@ -330,6 +496,8 @@ class MetricsScreen(FeatureScreen):
         options.clear_options()
         options.add_options(Option(printable(run_line(run))) for run in runs)
         if not runs:
-            options.add_option(Option("No benchmarks yet.", disabled=True))
+            options.add_option(
+                Option("No benchmarks yet. B measures the model of the chat, after asking.", disabled=True)
+            )
         elif highlighted is not None:
             options.highlighted = min(highlighted, len(runs) - 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -208,6 +209,7 @@ class Generation:
                 delta = answer.add(event)
                 if isinstance(event, Finished):
                     model.record.add_answer(event, has_tools=self.tool_calling is not None)
+                    model.answers.add(model.ref.id, event.usage, event.timings, time.time())
                 yield answer, delta
         only, *others = answers.values()
         if self.on_finished and not others:  # of several it is unknown which one the conversation goes on from

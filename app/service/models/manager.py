@@ -30,7 +30,7 @@ from app.service.models.model_file import (
     read_model_file,
     with_current_recipe,
 )
-from app.service.models.served_model import ServedModel, TemplateRenderer
+from app.service.models.served_model import RecentAnswers, ServedModel, TemplateRenderer
 from app.service.pool.background import IdleTuning
 from app.service.pool.engine_client import EngineClient
 from app.service.pool.engine_pool import EnginePool, keep_alive_s
@@ -62,6 +62,7 @@ class ModelManager:
         self.catalog = ModelCatalog(settings, lambda: [model.ref for model in self.opened])
         self._renderer = renderer
         self._template_probe = TemplateProbe()
+        self.answers = RecentAnswers()
         self._models: dict[str, ServedModel] = {}
         self._opening = asyncio.Lock()
         self._logged_names: set[str] = set()  # placeholders, each of which is logged once
@@ -118,6 +119,7 @@ class ModelManager:
             adapters=tuple(name for _, name in attached.lora),
             can_prefill_ahead=self.settings.prefill_ahead,
             template_probe=self._template_probe,
+            answers=self.answers,
         )
         return model
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -9,10 +10,10 @@ from typing import Any, Protocol
 
 from app.common.answer_text import NO_REASONING, reasoning_tags_of
 from app.engine.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
-from app.engine.request import MediaInput, Request
+from app.engine.request import MediaInput, Request, Timings, Usage
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import ContextOverflowError
-from app.protocol.status import ContextLength
+from app.protocol.status import AnswerRecord, ContextLength
 from app.service.generation.template_caps import TemplateProbe
 from app.service.generation.thinking import can_be_told, reads_tools
 from app.service.http.access_log import RequestRecord
@@ -23,6 +24,9 @@ from app.service.pool.engine_client import EngineClient, EngineStatus
 from app.service.pool.engine_pool import IdleLimit, KeepAlive, SharedEngine
 from app.service.pool.worker_process import AnswerEvent
 from app.service.tools.formats import tool_format_of
+
+_MAX_RECENT = 50
+_LEAST_MEASURED_TOKENS, _LEAST_MEASURED_S = 8, 0.02  # fewer say more about one step than about the speed
 
 
 class TemplateRenderer(Protocol):
@@ -35,11 +39,42 @@ class TemplateRenderer(Protocol):
     async def close(self) -> None: ...
 
 
+class RecentAnswers:
+    """The figures of the newest answers of a service, for who asks how fast it is. They are not stored."""
+
+    def __init__(self) -> None:
+        self._records: deque[AnswerRecord] = deque(maxlen=_MAX_RECENT)
+
+    @property
+    def newest_first(self) -> tuple[AnswerRecord, ...]:
+        return tuple(reversed(self._records))
+
+    def add(self, model_id: str, usage: Usage, timings: Timings, at_s: float) -> None:
+        n_computed = usage.n_prompt_tokens - usage.n_cached_tokens
+        self._records.append(
+            AnswerRecord(
+                model=model_id,
+                at_s=at_s,
+                n_prompt_tokens=usage.n_prompt_tokens,
+                n_cached_tokens=usage.n_cached_tokens,
+                n_output_tokens=usage.n_output_tokens,
+                first_token_s=timings.time_to_first_token_s,
+                prefill_tps=_measured_rate(n_computed, timings.prefill_s),
+                decode_tps=_measured_rate(usage.n_output_tokens - 1, timings.decode_s),
+            )
+        )
+
+
+def _measured_rate(n_tokens: int, seconds: float) -> float | None:
+    is_enough = n_tokens >= _LEAST_MEASURED_TOKENS and seconds >= _LEAST_MEASURED_S
+    return round(n_tokens / seconds, 3) if is_enough else None
+
+
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A model with its engine. `ref.id` is its name for clients, `adapters` the names of those it may run with.
     `keep_alive` is this name's hold on the `shared` engine. `template_probe` knows what chat templates take and print.
-    `record` counts the tokens of one request, whose uses set the `idle_limit`."""
+    `record` counts the tokens of one request, whose uses set the `idle_limit`; `answers` are those of all models."""
 
     ref: ModelRef
     file: ModelFile
@@ -51,6 +86,7 @@ class ServedModel:
     template_probe: TemplateProbe = field(default_factory=TemplateProbe, compare=False)
     record: RequestRecord = field(default_factory=RequestRecord, compare=False)
     idle_limit: IdleLimit | None = field(default=None, compare=False)
+    answers: RecentAnswers = field(default_factory=RecentAnswers, compare=False)
 
     def for_request(self, record: RequestRecord, idle_limit: IdleLimit | None = None) -> ServedModel:
         """Return the same model, counting in `record`; once used, it stays loaded for `idle_limit`."""

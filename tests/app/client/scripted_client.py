@@ -34,7 +34,7 @@ from app.protocol.library import (
     TypeChoice,
 )
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
-from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
+from app.protocol.status import AnswerRecord, ContextLength, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 
@@ -296,14 +296,15 @@ class ScriptedClient(ScriptedJobs):
     both; `ended_thoughts` are the answers whose thought was ended, `schemas` those checked, which raise `schema_error`;
     `loads` the loaded models, `n_aborted` counts answers that were closed before their end, `n_opened` and `n_closed`
     count uses of `opened`. `plan_answer` makes the plans; `plan_requests` are the requests of `plan`, `reloads` those
-    of `reload`. `has_tools` is what its template has, `n_ctx_most` the longest context that fits, `metered` what
-    requests with a metered key used; `n_keys` counts those that are open.
+    of `reload`, `answers` what `status` lists. `has_tools` is what its template has, `n_ctx_most` the longest context
+    that fits, `metered` what requests with a metered key used; `n_keys` counts those that are open.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
         super().__init__(*jobs)
         self.library = ScriptedLibrary()
         self.notices: tuple[str, ...] = ()
+        self.answers: tuple[AnswerRecord, ...] = ()
         self.plan_answer: Callable[[PlanRequest], PlanReport] = lambda _: PLAN
         self.plan_requests: list[PlanRequest] = []
         self.reloads: list[PlanRequest] = []
@@ -347,6 +348,7 @@ class ScriptedClient(ScriptedJobs):
             default_model=self.model.id,
             models=(self.model,),
             stays_until="jobs-end" if self.is_staying else "",
+            answers=self.answers,
         )
 
     async def load(self, model: str, when_unfit: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from app.protocol.job import Job
 from app.protocol.plan import MeasuredRun
 from app.protocol.status import (
+    AnswerRecord,
     EngineCounters,
     LatencySummary,
     LoadedSetting,
@@ -23,14 +25,19 @@ from tests.app.client.scripted_client import READY
 from tests.tui.plans import split_plan
 from tui.metrics.screen import (
     MetricsHistory,
+    answer_rows,
     bench_runs,
+    chart_lines,
     compared_lines,
+    expected_duration,
     history_lines,
     model_lines,
     run_line,
     sparkline,
+    summary_line,
 )
 
+NOW = datetime(2026, 3, 12, 15, 0, tzinfo=UTC)
 NO_WAIT = LatencySummary(0, None, None)
 
 
@@ -169,7 +176,63 @@ def test_history_counts_answers_since_a_date() -> None:
     (line,) = history_lines([*runs, prompt], 100)
     assert line.startswith("3 answers since 2023-11-1")
     assert "median 48 tok/s, last 50" in line
-    assert "No answer" in history_lines([prompt], 80)[0]
+    assert history_lines([prompt], 80) == []
+
+
+def answer(number: int, **changes: Any) -> AnswerRecord:
+    made = AnswerRecord(
+        model="guide",
+        at_s=NOW.timestamp() - 60.0 * number,
+        n_prompt_tokens=1200,
+        n_cached_tokens=0,
+        n_output_tokens=55,
+        first_token_s=0.25,
+        prefill_tps=900.0,
+        decode_tps=48.0,
+    )
+    return replace(made, **changes)
+
+
+@pytest.mark.parametrize("n_columns", [20, 58, 77, 117])
+def test_answers_are_a_table_with_their_models_and_no_speed_where_none_was_measured(n_columns: int) -> None:
+    answers = (
+        answer(0),
+        answer(2, model="qwen3-0.6b-with-a-long-name-Q8_0", decode_tps=None),
+        *map(answer, range(3, 40)),
+    )
+    head, first, second, *others = (line.plain for line in answer_rows(answers, NOW, n_columns))
+    assert head.split()[:2] == ["when", "model"]
+    assert first.split() == ["now", "guide", "1,200", "55", "0.25", "s", "48"]
+    assert second.startswith("2 min     q")
+    assert second.split()[-2:] == ["0.25", "s"]
+    assert len(others) == 18
+    assert len({len(line) for line in (head, first, second)}) == 1
+    assert len(first) <= max(n_columns, 58)
+
+
+@pytest.mark.parametrize("n_columns", [0, 10, 22, 40])
+@pytest.mark.parametrize("n_rows", [0, 2, 3, 7])
+@pytest.mark.parametrize("values", [(), (5.0,), (0.0, 0.0), (1.0, 3.0, 2.0)])
+def test_a_chart_keeps_to_its_room(values: tuple[float, ...], n_columns: int, n_rows: int) -> None:
+    lines = chart_lines(values, "3.0", n_columns, n_rows)
+    assert len(lines) == n_rows
+    assert all(len(line) <= n_columns or not line for line in lines)
+    if values and n_columns == 40 and n_rows == 7:
+        assert lines[0].startswith("     3.0│")
+        assert any(0x2800 < ord(sign) < 0x2900 for sign in "".join(lines))
+
+
+def test_a_benchmark_takes_as_long_as_the_last_one_of_the_model() -> None:
+    runs = (bench(3, 48.0, arguments={"model": "other"}, started_s=1.0, ended_s=2.0), bench(2, 48.0), bench(1, 48.0))
+    assert "minutes" in expected_duration(runs, "guide")
+    timed = (*runs, bench(0, 48.0, started_s=10.0, ended_s=190.0))
+    assert expected_duration(timed, "guide") == "about 3 min"
+
+
+def test_a_model_is_one_line_in_words() -> None:
+    line = summary_line(status(counters(1), n_ctx=2048).models[0]).plain
+    assert line == "● guide  400 MiB · context 2,048 tokens · 1 answering, 0 waiting"
+    assert summary_line(status(None, state="unloaded").models[0]).plain == "○ guide  unloaded"
 
 
 def bench(number: int, decode: float, **changes: Any) -> Job:

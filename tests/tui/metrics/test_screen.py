@@ -7,7 +7,7 @@ from typing import Any
 
 from app.protocol.job import Job
 from app.protocol.plan import MeasuredRun
-from app.protocol.status import EngineCounters, LatencySummary, Occupancy
+from app.protocol.status import AnswerRecord, EngineCounters, LatencySummary, Occupancy
 from tests.app.client.scripted_client import PLAN, READY, ScriptedClient
 
 COUNTERS = EngineCounters(
@@ -40,16 +40,50 @@ async def test_f9_shows_what_each_model_does_and_did(open_app):
     client.plan_answer = lambda _: replace(PLAN, measured=measured)
     async with open_app(client) as user:
         await user.presses("f9")
-        await user.sees("1 running, 2 waiting, 3 finished", "answers 48", "0.20 s, p95 0.40", "60% of all", "400 MiB")
-        await user.sees("300 of 2,048", "1 answer since", "No benchmarks yet")
+        await user.sees("● guide", "1 answering, 2 waiting", "400 MiB", "context 2,048", "Not measured yet")
+        await user.sees("1 answer since", "No benchmarks yet")
+        assert user.screen_text.count("Not measured") == 1
+        assert "KV cells" not in user.screen_text
+        await user.presses("d")
+        await user.sees("3 finished", "answers 48", "0.20 s, p95 0.40", "60% of all", "300 of 2,048, shared")
 
 
-async def test_b_has_the_model_measured_as_a_job(open_app):
+async def test_the_last_answers_are_listed_with_models_that_are_gone(open_app):
+    client = ScriptedClient(model=WORKING)
+    made = AnswerRecord(
+        model="gone-model",
+        at_s=1.7e9,
+        n_prompt_tokens=40,
+        n_cached_tokens=0,
+        n_output_tokens=55,
+        first_token_s=0.25,
+        prefill_tps=None,
+        decode_tps=48.0,
+    )
+    client.answers = (made, replace(made, model="guide", decode_tps=None))
+    async with open_app(client, size=(120, 40)) as user:
+        await user.presses("f9")
+        await user.sees("gone-model", "Tokens a second  48", "First word  0.25 s", "Memory")
+        assert "Not measured" not in user.screen_text
+
+
+async def test_b_asks_says_how_long_it_takes_and_has_the_model_measured_as_a_job(open_app):
     client = ScriptedClient(model=WORKING)
     async with open_app(client) as user:
         await user.presses("f9")
         await user.sees("No benchmarks yet")
         await user.presses("b")
+        await user.sees("Measures how fast guide", "one to five minutes", "Not now")
+        await user.presses("escape")
+        await user.no_longer_sees("Measures how fast")
+        await user.presses("b")
+        await user.sees("Not now")
+        await user.presses("down", "enter")
+        await user.no_longer_sees("Measures how fast")
+        assert client.started == []
+        await user.presses("b")
+        await user.sees("Measure it now")
+        await user.presses("enter")
         await user.sees("guide is being benchmarked", "guide: queued")
     assert client.started == [("bench", {"model": "guide", "only": "decode,prefill,turns"})]
 

@@ -131,6 +131,7 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
             is_unused=app_state(request).shutdown_policy.is_unused,
             settings_digest=service_digest(models.settings),
             models=tuple(await asyncio.gather(*(_status_of(models, model) for model in models.opened))),
+            answers=models.answers.newest_first,
         )
     )
 

@@ -35,7 +35,13 @@ async def test_the_status_reports_the_engines_counters(service: RunningService) 
         for _ in range(2):
             options = GenerationOptions(temperature=0.0, max_tokens=8)
             events = [event async for event in client.chat([Message("user", "count me in")], "tiny", options)]
-        model = (await client.status()).model("tiny")
+        status = await client.status()
+    model = status.model("tiny")
+    newest = status.answers[0]
+    assert (newest.model, newest.n_output_tokens) == ("tiny", events[-1].n_output_tokens)
+    assert newest.n_prompt_tokens > 0
+    assert newest.first_token_s > 0
+    assert newest.at_s > 1.7e9
     assert model is not None
     assert model.counters is not None
     assert model.occupancy is not None
