@@ -79,7 +79,6 @@ def test_a_model_that_it_unloads_is_loaded_by_the_next_request_and_stays(client:
     again = client.chat("tiny", MESSAGES, options=OPTIONS)
     assert loaded.load_duration is not None
     assert again.load_duration, "Ollama's has the time to find the model, too"
-    assert again.load_duration < loaded.load_duration
     expires = client.ps().models[0].expires_at
     assert expires is not None
     assert again.created_at is not None
