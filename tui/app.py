@@ -50,7 +50,8 @@ from tui.settings.themes import (
     find_theme,
     theme_choices,
 )
-from tui.widgets.dialogs import ChoiceDialog, GuidePage, HelpScreen
+from tui.widgets.dialogs import ChoiceDialog
+from tui.widgets.help import GuidePage, HelpScreen
 from tui.widgets.notifications import Severity
 from tui.widgets.screens import CommandScreen
 
@@ -307,7 +308,7 @@ class LocalllmApp(BaseApp):
             except UserError as error:
                 self.notify(printable(str(error)), severity="error", markup=False)
         elif isinstance(screen := self.screen, CommandScreen):
-            self.push_screen(HelpScreen(screen.KEYS, screen.all_commands(), self._settings_controller.keys))
+            self.push_screen(HelpScreen(screen.help_sections()))
 
     @work
     async def change_theme(self, name: str = "") -> None:

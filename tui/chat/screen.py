@@ -27,7 +27,7 @@ from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError
 from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActions
 from tui.chat.activity_line import ActivityLine
-from tui.chat.commands import CHAT_COMMANDS, KEY_HINTS, PALETTE_KEY
+from tui.chat.commands import CHAT_COMMANDS, KEY_HINTS, MESSAGE_COMMANDS, PALETTE_KEY
 from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachments import AttachmentReader, files_below
 from tui.chat.composer.composer import Composer
@@ -50,6 +50,7 @@ from tui.design.key_bar import KeyBar, KeyHint
 from tui.design.key_names import format_keys
 from tui.history.open_chat import OpenChatActions
 from tui.history.sidebar import ChatSidebar
+from tui.widgets.help import HelpSections, help_rows
 from tui.widgets.notifications import NotificationLine
 from tui.widgets.screens import CommandScreen
 
@@ -363,6 +364,18 @@ class ChatScreen(CommandScreen):
         return named + [(word, command.tooltip) for command in commands for word in command.also if word.isalpha()]
 
     # Command handlers
+
+    def help_sections(self) -> HelpSections:
+        """Return the keys and commands by where they are of use: here, in the prompt, and on a selected message."""
+        keys = self.app_context.settings_controller.keys
+        others = [command for command in self.TABLE if command not in tuple(MESSAGE_COMMANDS)]
+        everywhere = super().help_sections()["Everywhere"]
+        return {
+            "This screen": tuple(help_rows((), others, keys)),
+            "The prompt": tuple(help_rows(self.KEYS, (), keys)),
+            "Messages": tuple(help_rows((), MESSAGE_COMMANDS, keys)),
+            "Everywhere": everywhere,
+        }
 
     async def stop_answer(self) -> None:
         """Leave the search or the chats at the side, or hide the completions; else stop the own command, or the answer

@@ -1,4 +1,4 @@
-"""Modal dialogs: a choice from a list, one line of text, and a table such as the help."""
+"""Modal dialogs: a choice from a list, one line of text, and a table of labelled texts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,8 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.common.help_topics import TOPICS
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
-from tui.commands import Command
-from tui.design.key_names import format_keys
 from tui.key_queue import KEYS_WAIT
 
 _NUMBERS = frozenset("123456789")
@@ -45,44 +42,6 @@ class TableDialog(ModalScreen[None]):
             panel.border_title = Text(self._title).markup
             panel.border_subtitle = "Esc closes"
             yield Static(table)
-
-
-class HelpScreen(TableDialog):
-    """The keys of a screen's widgets, then its commands; `custom` are the user's keys by command."""
-
-    CSS_PATH = "help.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,q", "dismiss(None)", "Close", id="help-close", tooltip="Go back")
-    ]
-
-    def __init__(self, bindings: Iterable[Binding], commands: Iterable[Command], custom: Mapping[str, str]) -> None:
-        rows = [("/help TOPIC", f"The guide, a page each: {', '.join(TOPICS)}")]
-        rows += [(format_keys(binding.key), binding.tooltip) for binding in bindings]
-        for command in commands:
-            slash = f"/{command.slash} {command.argument}".rstrip() if command.slash else ""
-            label = "  ".join(filter(None, (format_keys(command.bound_keys(custom)), slash)))
-            rows.append((label, command.help_text))
-        super().__init__("Keys and commands", [*rows, ("Ctrl+P", "Search commands, models, chats and settings")])
-
-
-class GuidePage(ModalScreen[None]):
-    """A page of the user's guide, as Markdown; scrollable, closed with Esc."""
-
-    CSS_PATH = "help.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,f1,q", "dismiss(None)", "Close", id="guide-close", tooltip="Go back")
-    ]
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self._page = page
-
-    def compose(self) -> ComposeResult:
-        from rich.markdown import Markdown  # a tenth of a second, and only here
-
-        with VerticalScroll() as panel:
-            panel.border_subtitle = "Esc closes"
-            yield Static(Markdown(self._page, hyperlinks=False))
 
 
 class _Dialog(ModalScreen[str | None]):

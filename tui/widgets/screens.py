@@ -20,6 +20,7 @@ from tui.connection import localllm_service
 from tui.context import AppContext, BaseApp
 from tui.design.header import ScreenHeader
 from tui.design.key_bar import KeyBar
+from tui.widgets.help import HelpSections, help_rows
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
@@ -53,6 +54,14 @@ class CommandScreen(Screen[None]):
     def all_commands(self) -> Iterator[Command]:
         yield from self.TABLE
         yield from APP_COMMANDS
+
+    def help_sections(self) -> HelpSections:
+        """Return the keys and commands by where they are of use."""
+        keys = self.app_context.settings_controller.keys
+        return {
+            "This screen": tuple(help_rows(self.KEYS, self.TABLE, keys)),
+            "Everywhere": tuple(help_rows((), APP_COMMANDS, keys)),
+        }
 
     async def action_command(self, command_id: str) -> None:
         await self.run_command(command_id)
