@@ -96,15 +96,33 @@ def normalized(vector: Vector) -> Vector:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A request and its vectors so far, by the index of their text; the first `n_begun` texts were started, of which
-    `n_cut` were too long."""
+    """A request and its vectors so far, by the index of their text; the first `n_begun` texts were started.
+
+    Of equal inputs one is computed: `texts` are the different ones, `places` says which of them each input is. What a
+    text is computed beside changes its last digits, so equal ones would differ. `sizes` has the number of tokens of
+    each begun text, and whether it was too long.
+    """
 
     message: Embed | Rerank
-    n_texts: int
+    texts: Sequence[str | tuple[int, ...]]
+    places: Sequence[int]
     n_begun: int = 0
-    n_tokens: int = 0
-    n_cut: int = 0
+    sizes: list[tuple[int, bool]] = field(default_factory=list)
     vectors: dict[int, Vector] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, message: Embed | Rerank) -> _Call:
+        inputs = message.inputs if isinstance(message, Embed) else message.documents
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(inputs))}
+        return cls(message, tuple(numbers), [numbers[text] for text in inputs])
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(self.sizes[place][0] for place in self.places)
+
+    @property
+    def n_cut(self) -> int:
+        return sum(self.sizes[place][1] for place in self.places)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,8 +176,7 @@ class EmbeddingQueue:
         except UserError as error:
             self._emit(Failed(message.call_id, ErrorInfo.of(error)))
             return
-        texts = message.inputs if isinstance(message, Embed) else message.documents
-        self._calls.append(_Call(message, len(texts)))
+        self._calls.append(_Call.of(message))
 
     def abort(self, call_id: str) -> None:
         """Drop a call; nothing is emitted for it."""
@@ -230,7 +247,7 @@ class EmbeddingQueue:
         if self._carried is not None:
             text, self._carried = self._carried, None
             return text
-        while (call := next((call for call in self._calls if call.n_begun < call.n_texts), None)) is not None:
+        while (call := next((call for call in self._calls if call.n_begun < len(call.texts)), None)) is not None:
             self._calls.remove(call)
             self._calls.append(call)  # the others come first next time
             try:
@@ -240,26 +257,24 @@ class EmbeddingQueue:
         return None
 
     def _begin_text(self, call: _Call) -> _Text:
-        message, index = call.message, call.n_begun
+        message, text = call.message, call.texts[call.n_begun]
         if isinstance(message, Rerank):
-            tokens = self._embedder.pair(message.query, message.documents[index])
+            tokens = self._embedder.pair(message.query, str(text))
         else:
-            text = message.inputs[index]
             tokens = self._backend.tokenize(text, True, True) if isinstance(text, str) else list(text)
         if not tokens:
             raise RequestError("An input is empty.", "Give at least one token of text.")
         if any(not 0 <= token < self._backend.facts.n_vocab for token in tokens):
             raise RequestError("A token id of an input is not in the vocabulary.", "Tokenize with this model.")
         n_ctx = self._embedder.facts.n_ctx
-        if len(tokens) > n_ctx:
+        if is_cut := len(tokens) > n_ctx:
             if not (isinstance(message, Embed) and message.cuts):
                 raise ContextOverflowError(len(tokens), n_ctx)
             around = self._backend.tokenize("", True, True)
             end = tokens[-1:] if around[-1:] == tokens[-1:] else []  # a token that ends every text of this model stays
             tokens = [*tokens[: n_ctx - len(end)], *end]
-            call.n_cut += 1
         call.n_begun += 1
-        call.n_tokens += len(tokens)
+        call.sizes.append((len(tokens), is_cut))
         return _Text(call, call.n_begun - 1, tokens, self._free_ids.pop())
 
     # Results of a batch
@@ -272,11 +287,11 @@ class EmbeddingQueue:
             return
         self._release(text)
         text.call.vectors[text.index] = text.vector
-        if len(text.call.vectors) == text.call.n_texts and text.call in self._calls:
+        if len(text.call.vectors) == len(text.call.texts) and text.call in self._calls:
             self._finish(text.call)
 
     def _finish(self, call: _Call) -> None:
-        vectors = [call.vectors[index] for index in range(call.n_texts)]
+        vectors = [call.vectors[place] for place in call.places]
         if not all(np.isfinite(vector).all() for vector in vectors):
             self._fail(call, EngineError("The model's result is not a number.", "Download the model file again."))
             return

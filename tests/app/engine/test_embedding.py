@@ -93,11 +93,34 @@ def test_batched_and_chunked_vectors_equal_those_of_texts_alone(
 
 def test_a_small_call_overtakes_the_rest_of_a_large_one() -> None:
     recorder = RecordingQueue(FakeEmbedder(n_batch=10))
-    recorder.queue.submit(Embed("large", ("x" * 10,) * 50))
+    recorder.queue.submit(Embed("large", tuple(f"{number:010}" for number in range(50))))
     recorder.queue.submit(Embed("small", ("y",)))
     for _ in range(3):
         recorder.queue.step()
     assert set(recorder.events) == {"small"}
+
+
+def test_equal_texts_of_a_call_are_computed_once_and_have_one_vector() -> None:
+    """What stands beside a text in its batch changes its last digits."""
+    embedder = FakeEmbedder()
+    computed: list[int] = []
+    compute = embedder.compute
+
+    def counted(chunks: Sequence[Chunk]) -> Vector:
+        computed.append(sum(len(chunk.tokens) for chunk in chunks))
+        return compute(chunks)
+
+    embedder.compute = counted  # type: ignore[method-assign]
+    recorder = RecordingQueue(embedder)
+    texts = ("same", "other", "same", "x" * 300, "same", "x" * 300)
+    recorder.queue.submit(Embed("a", texts, cuts=True))
+    recorder.run()
+    vectors = [vector.tobytes() for vector in recorder.vectors("a")]
+    assert [vectors.index(vector) for vector in vectors] == [texts.index(text) for text in texts]
+    assert sum(computed) == len("same") + len("other") + 256
+    event = recorder.events["a"]
+    assert isinstance(event, Embedded)
+    assert (event.n_tokens, event.n_cut) == (3 * len("same") + len("other") + 2 * 256, 2), "all count"
 
 
 def test_an_aborted_call_frees_its_cells_and_emits_nothing() -> None:
