@@ -40,7 +40,7 @@ from tui.design.colors import design_colors
 from tui.design.key_names import format_keys
 from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, ending, is_long, model_of
 from tui.key_queue import KeyQueue
-from tui.models.dialogs import WelcomeScreen, mark_welcome_seen
+from tui.models.welcome import WelcomeScreen, mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import (
     HIGH_CONTRAST,
@@ -213,8 +213,13 @@ class LocalllmApp(BaseApp):
         is_text = isinstance(event, Paste) or event.is_printable
         if is_text:
             self._quits_at_next = False
-        if is_text and isinstance(self.screen, WelcomeScreen):
-            self.screen.dismiss(False)  # at once: this key and those behind it are for the prompt
+        if is_text and isinstance(welcome := self.screen, WelcomeScreen):
+            if isinstance(event, Key) and welcome.holds(event):
+                return
+            held = welcome.release()
+            welcome.dismiss(False)  # at once: this key and those behind it are for the prompt
+            if held is not None:
+                await super().on_event(held)
         await super().on_event(event)
 
     @property
@@ -431,7 +436,13 @@ class LocalllmApp(BaseApp):
             if has_looked:
                 mark_welcome_seen(self.app_context.settings)
 
-        self.push_screen(WelcomeScreen(self.app_context.connection, self.app_context.downloads), mark_seen)
+        keys = {"i": partial(self._go_and_run, "models", "import"), "s": partial(self._go_and_run, "models", "search")}
+        self.push_screen(WelcomeScreen(self.app_context.connection, self.app_context.downloads, keys), mark_seen)
+
+    async def _go_and_run(self, feature_id: str, command_id: str) -> None:
+        await self.go_to(feature_id)
+        if isinstance(screen := self.screen, CommandScreen):
+            await screen.run_command(command_id)
 
     def _preload(self) -> None:
         """Import what would delay the first answer by half the time of the first frame. Then keep what the start made

@@ -208,7 +208,7 @@ class Place:
 
 
 FEATURES = (
-    Place("welcome", seen=("This machine:", "h119")),
+    Place("welcome", seen=("Recommended here", "h119")),
     Place("notices", "escape", seen=("ready", "h119")),
     Place("streamed answer", question="go", seen=("tok/s", "h119"), is_whole=True),
     Place("error", question="again", seen=("The answer is incomplete", "h119"), is_whole=True),

@@ -44,7 +44,7 @@ def all_leave(terminal):
 @pytest.mark.parametrize("is_told", [True, False], ids=["told by a signal", "not told"])
 def test_the_app_leaves_with_its_service_when_the_terminal_vanishes(environment, tmp_path, is_told):
     with PseudoTerminal.app(environment, tmp_path, is_told_of_its_end=is_told) as terminal:
-        terminal.sees("Welcome")
+        terminal.sees("Recommended here")
         terminal.types("\x1b")
         terminal.sees("· ready")
         assert all_leave(terminal)
@@ -55,13 +55,13 @@ def test_the_app_is_drawn_on_the_terminal_wherever_errors_go(environment, tmp_pa
         (tmp_path / "errors").open("wb") as errors,
         PseudoTerminal.app(environment, tmp_path, stderr=errors.fileno()) as terminal,
     ):
-        terminal.sees("Welcome")
+        terminal.sees("Recommended here")
         assert (tmp_path / "errors").read_bytes() == b""
 
 
 def test_the_app_ends_though_a_vanishing_terminal_tells_it_to_continue(environment, tmp_path):
     with PseudoTerminal.app(environment, tmp_path) as terminal:
-        terminal.sees("Welcome")
+        terminal.sees("Recommended here")
         terminal.process.send_signal(signal.SIGCONT)
         assert all_leave(terminal)
 
@@ -98,7 +98,7 @@ def test_the_mark_of_an_end_in_a_paste_does_not_end_it():
 
 def test_a_paste_with_an_escape_character_is_text_and_sends_nothing(environment, tmp_path):
     with PseudoTerminal.app({**environment, "LOCALLLM_KEEP_ALIVE": "60"}, tmp_path) as terminal:
-        terminal.sees("Welcome")
+        terminal.sees("Recommended here")
         terminal.types("\x1b")
         terminal.sees("· ready")
         n_before = len(terminal.written)
@@ -126,7 +126,7 @@ def editor_at_work(environment, folder):
     (folder / "editor.py").write_text(_EDITOR)
     editor = {"VISUAL": shlex.join([sys.executable, str(folder / "editor.py")])}
     with PseudoTerminal.app({**environment, **editor}, folder) as terminal:
-        terminal.sees("Welcome")
+        terminal.sees("Recommended here")
         terminal.types("\x1b")
         terminal.sees("· ready")
         terminal.types("salt\x0f")

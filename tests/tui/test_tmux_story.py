@@ -63,8 +63,8 @@ def escapes_from(terminal, mark, to=""):
 
 
 def is_welcomed(terminal):
-    terminal.sees("Welcome", "This machine:")
-    escapes_from(terminal, "Welcome")
+    terminal.sees("Recommended here", "needs no hub")
+    escapes_from(terminal, "Recommended here")
     terminal.sees("guide · ready")
 
 
@@ -185,7 +185,7 @@ def leaves(terminal):
 
 def finds_it_all_there(terminal):
     terminal.sees("guide:q4_K_M · ready", OTHER_ANSWER, "‹ 2/2 ›")
-    assert "Welcome" not in terminal.screen
+    assert "Recommended here" not in terminal.screen
     steps_through_the_versions(terminal, n_messages_below=3)
     searches_the_chats(terminal)
     terminal.presses("F6")

