@@ -106,7 +106,7 @@ async def test_ollamas_clients_learn_how_long_loading_took(settings: Settings, p
         load_s, total_s = await durations()
         assert 0.03 <= load_s < total_s
         load_s, total_s = await durations()
-        assert 0 == load_s < total_s
+        assert 0 < load_s < total_s, "the time to find it and to make its prompt"
 
 
 async def test_ps_reports_the_memory_of_a_model_and_the_part_of_it_on_gpus(settings: Settings) -> None:
