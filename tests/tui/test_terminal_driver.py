@@ -129,7 +129,7 @@ def editor_at_work(environment, folder):
         terminal.sees("Recommended here")
         terminal.types("\x1b")
         terminal.sees("· ready")
-        terminal.types("salt\x0f")
+        terminal.types("salt\x1be")
         terminal.sees("An editor has the terminal.")
         yield terminal
 
