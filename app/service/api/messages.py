@@ -147,11 +147,22 @@ class _NamedFunction(Body):
     name: StrictStr
 
 
+class _AllowedTool(Body):
+    type: str = "function"
+    function: _NamedFunction | None = None
+
+
+class _AllowedTools(Body):
+    mode: StrictStr = "auto"
+    tools: list[_AllowedTool] | None = None
+
+
 class ToolChoiceBody(Body):
-    """A `tool_choice` that names the function to call."""
+    """A `tool_choice` that names the function to call, or with the type `allowed_tools` those that may be called."""
 
     type: str = "function"
     function: _NamedFunction | None = None
+    allowed_tools: _AllowedTools | None = None
 
 
 class _CalledFunction(Body):
@@ -188,6 +199,10 @@ def tool_options_of(
     if choice == "none":
         return NO_TOOLS
     only = ""
+    if isinstance(choice, ToolChoiceBody) and choice.type == "allowed_tools" and choice.allowed_tools:
+        allowed = {tool.function.name for tool in choice.allowed_tools.tools or () if tool.function}
+        tools = [tool for tool in tools if tool.name in allowed]
+        choice = choice.allowed_tools.mode
     if isinstance(choice, ToolChoiceBody):
         if choice.function is None:
             raise RequestError(f"tool_choice of type {choice.type[:40]!r} is not supported.", "Name a function.")
@@ -200,6 +215,23 @@ def tool_options_of(
         only=only,
         is_parallel=is_parallel,
     )
+
+
+_VERBOSITIES: Mapping[str, str] = {
+    "low": "Keep your answers short.",
+    "medium": "",
+    "high": "Answer at length and in detail.",
+}
+
+
+def with_verbosity(messages: Sequence[Message], verbosity: str | None) -> list[Message]:
+    """Return `messages` with how long answers are to be behind the instructions: OpenAI's models are trained for
+    `verbosity`, others can only be told. Raises RequestError for an unknown one."""
+    if verbosity is not None and verbosity not in _VERBOSITIES:
+        raise RequestError(f"verbosity is {verbosity[:40]!r}.", f"Use {', '.join(_VERBOSITIES)}.")
+    text = _VERBOSITIES[verbosity or "medium"]
+    instructions = [*takewhile(lambda message: message.role == "system", messages)]
+    return [*instructions, *([Message("system", text)] if text else []), *messages[len(instructions) :]]
 
 
 _TEXT_TYPES = ("text", "input_text", "output_text", "refusal")
@@ -315,6 +347,7 @@ class ChatMessage(Body):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: StrictStr | list[ContentPart] | None = None
+    refusal: StrictStr | None = None  # in place of an answer's content
     name: StrictStr | None = None
     tool_calls: list[ToolCallBody] | None = None
     tool_call_id: StrictStr | None = None
@@ -348,4 +381,4 @@ class ChatMessage(Body):
     def _text(self, media: PromptMedia) -> str:
         if isinstance(self.content, list):
             return joined_content(_content_texts(self.content, media), "\n")
-        return self.content or ""
+        return self.content or self.refusal or ""

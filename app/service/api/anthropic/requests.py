@@ -73,7 +73,9 @@ class ContentBlock(Body):
     input: dict[str, Any] | None = None
     tool_use_id: StrictStr = ""
     content: StrictStr | list[ContentBlock] | dict[str, Any] | None = None
+    is_error: bool | None = None
     title: StrictStr | None = None
+    context: StrictStr | None = None
     tool_name: StrictStr = ""
     source: DocumentSource | StrictStr | None = None
 
@@ -110,12 +112,13 @@ class ContentBlock(Body):
             return ContentText(_TEXTS[self.type](self, media))
         if self.medium:
             return media.part_of(self.medium)
+        context = f"{self.context}\n" if self.context else ""  # what the client says of the document
         if self.document and media.reads_documents:
-            return media.document_part(self.document)
+            return ContentText(context + media.document_part(self.document).text)
         document = self._document_text(media)
         title = f"{self.title}\n" if document and self.title else ""
         note = note_of_unreadable(self.type, self.title or "", media.senses)
-        return ContentText(f"{title}{document}" if document else note)
+        return ContentText(f"{title}{context}{document or note}")
 
     def _document_text(self, media: PromptMedia) -> str:
         source = self.source
@@ -135,7 +138,10 @@ class ContentBlock(Body):
         return ToolCall(self.id.removeprefix(CALL_ID_PREFIX), self.name, arguments)
 
     def result(self, media: PromptMedia) -> Message:
-        return Message("tool", _text(self.content, media), call_id=self.tool_use_id.removeprefix(CALL_ID_PREFIX))
+        text = _text(self.content, media)
+        if self.is_error and "error" not in text.lower():  # most results of failed calls say so themselves
+            text = f"Error: {text}"
+        return Message("tool", text, call_id=self.tool_use_id.removeprefix(CALL_ID_PREFIX))
 
 
 def _text_of_search_result(block: ContentBlock, media: PromptMedia) -> str:
@@ -155,6 +161,7 @@ class AnthropicMessage(Body):
 
     role: Literal["user", "assistant", "system"]
     content: StrictStr | list[ContentBlock]
+    clear_at: Literal["next_user_message", "never"] | None = None
 
     @property
     def blocks(self) -> list[ContentBlock]:
@@ -278,7 +285,13 @@ class CountTokensBody(RawBody, SamplingBody, TemplateVariablesBody):
         options = self.thinking or ThinkingOptions(type="disabled")  # without it Anthropic's models do not think
         effort = self.output_config.effort if self.output_config else None
         asked = asked_thinking(effort, options.is_on, options.budget_tokens, self.chat_template_kwargs)
-        messages = [message for item in self.messages for message in item.messages(media)]
+        last_question = max((n for n, item in enumerate(self.messages) if item.role == "user"), default=-1)
+        messages = [
+            message
+            for number, item in enumerate(self.messages)
+            if item.clear_at != "next_user_message" or number > last_question
+            for message in item.messages(media)
+        ]
         return ChatTurn(
             messages=[*system, *messages],
             request=self.new_request("", None, self.max_tokens),

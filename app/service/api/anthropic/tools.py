@@ -6,6 +6,7 @@ on the bash, text editor, memory and computer use tools.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -99,6 +100,7 @@ class AnthropicToolBody(Body):
     name: StrictStr = ""
     description: StrictStr = ""
     input_schema: dict[str, Any] | None = None
+    input_examples: list[Any] | None = None
     max_characters: StrictInt | None = None
     display_width_px: StrictInt | None = None
     display_height_px: StrictInt | None = None
@@ -115,7 +117,9 @@ class AnthropicToolBody(Body):
         """Return the tool as a function, None for one of Anthropic's servers. Raises RequestError for one that is
         neither described nor known."""
         if self.input_schema is not None:
-            return Tool(self.name, self.description, self.input_schema)
+            examples = [json.dumps(example, ensure_ascii=False) for example in self.input_examples or ()]
+            shown = "\n".join([self.description, *(["Examples of its input:", *examples] if examples else [])])
+            return Tool(self.name, shown.lstrip("\n"), self.input_schema)
         if self.unused:
             return None
         dated = _DATED.fullmatch(self.type or "")

@@ -14,9 +14,10 @@ from app.engine.request import FinishReason, Request, TokenLogprob
 from app.protocol.chat import PromptProgress
 from app.protocol.codec import encode
 from app.protocol.sampling import SamplingOptions
-from app.service.api.fields import SAMPLERS, Byte, WithWarnings
+from app.service.api.fields import Byte, WithWarnings
 from app.service.api.openai.responses import PromptProgressObject, progress_object
 from app.service.api.openai.usage import Timings, timings_of
+from app.service.api.unread_fields import SAMPLERS
 from app.service.generation.generation import Answer, Delta
 
 _NO_LIMIT = -1

@@ -18,6 +18,7 @@ from pydantic import StrictInt, StrictStr
 from app.engine.messages import BackendFacts, EngineConfig
 from app.protocol.errors import RequestError
 from app.service.api.fields import Body
+from app.service.api.unread_fields import is_told
 
 ConfigFields: TypeAlias = Mapping[str, Any]
 Change: TypeAlias = Callable[[EngineConfig], EngineConfig]
@@ -249,29 +250,20 @@ _CONVERSIONS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
         "logit_bias": [(int(token), False if bias == "-inf" else bias) for token, bias in value]
     },
 }
-# Ours is done by who reads the answer, or changes nothing of it.
-_HARMLESS = frozenset(
-    {
-        "promptTemplate",  # read by `history`
-        "systemPrompt",  # likewise
-        "toolNaming",  # of plugins
-        "contextPrefill",
-        "vision.userMaxImageDimensionPixels",
-        "vision.ignoreModelPreferredMaxImageDimension",
-    }
-)
+_READ_ELSEWHERE = ("promptTemplate", "systemPrompt")  # with the history
 
 
 def prediction_fields(fields: ConfigFields) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return OpenAI's and our fields for a prediction, and ignored keys. Raises RequestError for an invalid value."""
+    """Return OpenAI's and our fields for a prediction, and ignored keys. Raises RequestError for an invalid value,
+    and for a key that would change the answer and is not supported."""
     converted: dict[str, Any] = {}
     ignored = []
     for key, value in fields.items():
         name = key.removeprefix(_PREDICTION)
-        if name == key or (name not in _CONVERSIONS and name not in _HARMLESS):
+        if name != key and name in _CONVERSIONS:
+            converted |= {} if value is None else _converted(key, _CONVERSIONS[name], value)
+        elif (name == key or name not in _READ_ELSEWHERE) and is_told(key, value):
             ignored.append(key)
-        elif name in _CONVERSIONS and value is not None:
-            converted |= _converted(key, _CONVERSIONS[name], value)
     return converted, tuple(ignored)
 
 
@@ -290,18 +282,12 @@ def change_of_loading(fields: ConfigFields) -> tuple[Change | None, tuple[str, .
         name = key.removeprefix("llm.load.").removeprefix("embedding.load.").removeprefix("llama.")
         if name in _LOADING:
             changes |= _converted(key, _LOADING[name], value)
-        elif (key, value) != _USUAL_SPLIT and name not in _OF_OTHER_ENGINES:
+        elif is_told(key, value):
             ignored.append(key)
     types = [changes.pop(name, "") for name in ("key_type", "value_type")]
     if any(types):
         changes["kv_type"] = ",".join(kind or "f16" for kind in types)
     return ((lambda config: replace(config, **changes)) if changes else None), tuple(ignored)
-
-
-# What the JavaScript SDK 2.0.0 sends with every loading: whether LM Studio's engines choose what fits, as ours does.
-_OF_OTHER_ENGINES = frozenset({"autoFit", "mlx.autoFit", "yuzu.autoFit"})
-# What the JavaScript SDK 1.5.0 sends with every loading.
-_USUAL_SPLIT = ("load.gpuSplitConfig", {"strategy": "evenly", "disabledGpus": [], "priority": [], "customRatio": []})
 
 
 def _n_tokens(value: Any) -> int:

@@ -21,6 +21,7 @@ from app.service.api.messages import (
     ToolChoiceBody,
     refuse_unreadable_question,
     tool_options_of,
+    with_verbosity,
 )
 from app.service.api.text_request import MAX_ANSWERS, GenerationBody, PromptField
 from app.service.generation.chat import ChatTurn
@@ -95,6 +96,7 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
     tool_choice: ToolChoiceBody | StrictStr | None = None
     parallel_tool_calls: bool | None = None
     continue_final_message: bool | None = None
+    verbosity: StrictStr | None = None
     add_generation_prompt: StrictBool | None = None  # llama-server's and vLLM's
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
@@ -102,7 +104,7 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
         and for a question with what the model cannot be given."""
         refuse_unreadable_question([(message.role, message.faults(media)) for message in self.messages])
         return ChatTurn(
-            messages=[message.message(media) for message in self.messages],
+            messages=with_verbosity([message.message(media) for message in self.messages], self.verbosity),
             request=self.request(),
             media=media,
             tools=tool_options_of(

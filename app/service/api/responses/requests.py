@@ -29,6 +29,7 @@ from app.service.api.messages import (
     asked_thinking,
     refuse_unreadable_question,
     tool_options_of,
+    with_verbosity,
 )
 from app.service.api.openai.requests import ResponseFormat
 from app.service.api.responses.tools import (
@@ -277,6 +278,7 @@ class TextFormatBody(ResponseFormat):
 
 class TextOptions(RawBody):
     format: TextFormatBody | None = None
+    verbosity: StrictStr | None = None
 
 
 class ReasoningOptions(RawBody):
@@ -329,7 +331,7 @@ class _TurnBody(SamplingBody, TemplateVariablesBody):
         offered = self.offered(items)
         request = self._request([tool.notice for tool in offered if tool.notice])
         return ChatTurn(
-            messages=self._messages(items, media),
+            messages=with_verbosity(self._messages(items, media), self.text.verbosity if self.text else None),
             request=request,
             media=media,
             answer_format=form.json_format() if form else None,

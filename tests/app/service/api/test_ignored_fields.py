@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from app.protocol.errors import RequestError
 from app.service.api.anthropic.requests import MessagesBody
 from app.service.api.fields import Body
 from app.service.api.llamacpp.routes import InfillBody, PromptBody
-from app.service.api.ollama.requests import OllamaChatBody, OllamaGenerateBody, PullBody
-from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
+from app.service.api.ollama.requests import OllamaChatBody, PullBody
+from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.requests import ResponsesBody
 from tests.app.running import RunningService
 from tests.app.service.api.agents.sessions import recorded as agent_requests
@@ -29,50 +30,36 @@ def ignored(kind: type[Body], fields: dict[str, Any]) -> list[str]:
 
 # Fields that change the answer where they are supported: as the dialects' own documents have them.
 TOLD: list[tuple[type[Body], dict[str, Any], list[str]]] = [
-    (ChatCompletionBody, {"messages": ASK, "verbosity": "low"}, ["verbosity"]),
-    (
-        ChatCompletionBody,
-        {"messages": ASK, "web_search_options": {"a": 1}, "min_tokens": 3},
-        ["web_search_options", "min_tokens"],
-    ),
-    (
-        ChatCompletionBody,
-        {"messages": ASK, "modalities": ["text", "audio"], "audio": {"voice": "x"}},
-        ["modalities", "audio"],
-    ),
+    (ChatCompletionBody, {"messages": ASK, "min_tokens": 3}, ["min_tokens"]),
     (ChatCompletionBody, {"messages": [{"role": "user", "content": "x", "weight": 1}] * 3}, ["messages.weight"]),
     (ChatCompletionBody, {"messages": ASK, "samplers": ["temperature", "top_k"]}, ["samplers"]),
-    (CompletionBody, {"prompt": "x", "best_of": 3}, ["best_of"]),
     (
         ResponsesBody,
         {
             "input": "x",
-            "text": {"verbosity": "low"},
             "tools": [
                 {"type": "web_search", "external_web_access": True},
                 {"type": "shell", "environment": {"type": "x"}},
             ],
         },
-        ["text.verbosity", "tools.web_search", "tools.shell"],
+        ["tools.web_search", "tools.shell"],
     ),
     (
         MessagesBody,
         {
             "messages": ASK,
             "max_tokens": 1,
-            "mcp_servers": [{"url": "x"}],
             "tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}],
         },
-        ["mcp_servers", "tools.web_search"],
+        ["tools.web_search"],
     ),
     (
         OllamaChatBody,
         {"messages": ASK, "options": {"penalize_newline": True, "num_ctx": 4096}},
         ["options.penalize_newline"],
     ),
-    (OllamaGenerateBody, {"prompt": "x", "width": 512}, ["width"]),
     (PullBody, {"model": "x", "insecure": True}, ["insecure"]),
-    (PromptBody, {"prompt": "x", "n_discard": 3, "post_sampling_probs": True}, ["n_discard", "post_sampling_probs"]),
+    (PromptBody, {"prompt": "x", "n_discard": 3}, ["n_discard"]),
     (InfillBody, {"input_prefix": "x", "samplers": ["top_p", "top_k"]}, ["samplers"]),
 ]
 
@@ -82,6 +69,70 @@ def test_a_field_without_effect_is_told_once_by_its_path(
     kind: type[Body], fields: dict[str, Any], paths: list[str]
 ) -> None:
     assert ignored(kind, fields) == paths
+
+
+MCP = [{"type": "url", "url": "x", "name": "x"}]
+SOURCE = {"type": "text", "media_type": "text/plain", "data": "x"}
+CITED = {"role": "user", "content": [{"type": "document", "source": SOURCE, "citations": {"enabled": True}}]}
+EDITS = {"edits": [{"type": "clear_tool_uses_20250919"}]}
+AUDIO_ONLY = {"role": "assistant", "audio": {"id": "a1"}}
+OLD_CALL = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+# Fields that would change the answer, by the route that refuses them.
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", {"messages": ASK, "web_search_options": {}}, "web_search_options"),
+    ("/v1/chat/completions", {"messages": ASK, "modalities": ["text", "audio"]}, "modalities"),
+    ("/v1/chat/completions", {"messages": ASK, "audio": {"voice": "x"}}, "audio"),
+    ("/v1/chat/completions", {"messages": ASK, "functions": [{"name": "f"}]}, "functions"),
+    ("/v1/chat/completions", {"messages": [*ASK, OLD_CALL, *ASK]}, "messages.function_call"),
+    ("/v1/chat/completions", {"messages": [*ASK, AUDIO_ONLY, *ASK]}, "messages.audio"),
+    ("/v1/chat/completions", {"messages": ASK, "moderation": {"model": "x"}}, "moderation"),
+    ("/v1/chat/completions", {"messages": ASK, "documents": [{"text": "x"}]}, "documents"),
+    ("/v1/chat/completions", {"messages": ASK, "chat_template": "x"}, "chat_template"),
+    ("/v1/chat/completions", {"messages": [{**ASK[0], "images": ["x"]}]}, "messages.images"),
+    ("/v1/completions", {"prompt": "x", "best_of": 3}, "best_of"),
+    ("/v1/responses", {"input": "x", "moderation": {"model": "x"}}, "moderation"),
+    ("/v1/responses", {"input": "x", "context_management": [{"type": "compaction"}]}, "context_management"),
+    ("/v1/responses", {"input": "x", "reasoning": {"mode": "pro"}}, "reasoning.mode"),
+    ("/v1/responses/input_tokens", {"input": "x", "personality": "friendly"}, "personality"),
+    ("/v1/messages", {"messages": ASK, "max_tokens": 1, "mcp_servers": MCP}, "mcp_servers"),
+    ("/v1/messages", {"messages": ASK, "max_tokens": 1, "container": {"skills": []}}, "container"),
+    ("/v1/messages", {"messages": ASK, "max_tokens": 1, "context_management": EDITS}, "context_management"),
+    (
+        "/v1/messages",
+        {"messages": [CITED], "max_tokens": 1},
+        "messages.content.citations",
+    ),
+    (
+        "/v1/messages",
+        {"messages": ASK, "max_tokens": 1, "output_config": {"task_budget": {"type": "tokens", "total": 9}}},
+        "output_config.task_budget",
+    ),
+    ("/v1/messages/count_tokens", {"messages": ASK, "mcp_servers": MCP}, "mcp_servers"),
+    ("/api/generate", {"prompt": "x", "width": 512}, "width"),
+    ("/api/create", {"model": "y", "from": "tiny", "messages": [{**ASK[0], "images": ["x"]}]}, "messages.images"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "name"), REFUSED)
+def test_a_field_that_would_change_the_answer_is_refused_by_its_path(
+    service: RunningService, path: str, body: dict[str, Any], name: str
+) -> None:
+    response = service.http.post(path, json={"model": "tiny", **body})
+    assert response.status_code == 400, response.text
+    assert f"{name} is not supported." in response.text
+
+
+def test_the_refused_field_is_the_errors_param(service: RunningService) -> None:
+    response = service.http.post(
+        "/v1/chat/completions", json={"model": "tiny", "messages": ASK, "audio": {"voice": "x"}}
+    )
+    assert response.json()["error"]["param"] == "audio"
+
+
+def test_a_field_is_refused_behind_any_number_of_ignored_ones() -> None:
+    fields = {"messages": ASK, **{f"unknown{number}": 1 for number in range(200)}, "functions": [{"name": "f"}]}
+    with pytest.raises(RequestError, match="functions"):
+        ignored(ChatCompletionBody, fields)
 
 
 # What clients send with each request. Sources: openai 3.54 and its types, the AI SDK 6, LiteLLM 1.106, Claude Code 2.1,
@@ -102,6 +153,8 @@ QUIET: list[tuple[type[Body], dict[str, Any]]] = [
             "safety_identifier": "x",
             "modalities": ["text"],
             "prediction": {"type": "content", "content": "x"},
+            "function_call": "auto",
+            "web_search_options": None,
             "stream_options": {"include_usage": True, "include_obfuscation": True},
             "verbosity": "medium",
             "frob": None,
@@ -117,7 +170,7 @@ QUIET: list[tuple[type[Body], dict[str, Any]]] = [
     (
         MessagesBody,
         {
-            "messages": [{"role": "user", "content": [CACHED]}],
+            "messages": [{"role": "user", "content": [{**CACHED, "citations": [{"type": "char_location"}]}]}],
             "max_tokens": 1,
             "metadata": {"user_id": "x"},
             "context_management": {"edits": [{"type": "clear_thinking_20251015"}]},
