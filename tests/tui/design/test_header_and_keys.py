@@ -69,8 +69,8 @@ def test_state_of_the_model_fits_its_room(state: ConnectionState, n_cells: int, 
 async def test_first_row_is_written_again_for_another_width(open_app: InlineSession) -> None:
     async with open_app(ScriptedClient(), size=(50, 20)) as user:
         await user.presses("f8")
-        await user.sees("localllm · Jobs", "● ready")
-        assert "F6" not in user.screen_text
+        await user.sees("localllm · Jobs", "No jobs.")
+        assert "F6 Models" not in user.screen_text
         await user.pilot.resize_terminal(140, 20)
         await user.sees("F6 Models")
         await user.pilot.resize_terminal(18, 20)
