@@ -141,8 +141,10 @@ class LocalllmApp(BaseApp):
         self.register_theme(HIGH_CONTRAST)
         self._quit_flow = QuitFlow(self, self.app_context.jobs, connection, controller)
         self.app_context.jobs.on_end(self._notify_job_end)
-        loss = _ENGINE_LOSS.format(url=settings.connect) if settings.connect else _LOSS
-        connection.on_disconnect(partial(self._warn, loss))
+        self._loss = _ENGINE_LOSS.format(url=settings.connect) if settings.connect else _LOSS
+        self._is_lost = False
+        connection.on_disconnect(self._lose_service)
+        connection.watch(self._find_service_again)
         for feature in FEATURES:
             self.add_mode(feature.id, partial(feature.new_screen, self.app_context))
 
@@ -351,6 +353,19 @@ class LocalllmApp(BaseApp):
             self._settings_controller.drop_keys()
             self._warn(f"The key settings are ignored. {error}")
         self.set_keymap(dict(self._settings_controller.keys))
+
+    def _lose_service(self) -> None:
+        self._is_lost = True
+        self._warn(self._loss)
+
+    def _find_service_again(self) -> None:
+        """Take the news of a loss back once the service is there again, or said to be gone for good."""
+        phase = self.app_context.connection.state.phase
+        if self._is_lost and phase in ("loading", "ready", "unloaded", "failed"):
+            self._is_lost = False
+            self.notifications.withdraw(self._loss)
+            if phase != "failed":
+                self.notify("Connected again.", markup=False)
 
     def _warn(self, text: str) -> None:
         self.notify(printable(text), severity="warning", timeout=_NOTICE_S, markup=False)

@@ -13,8 +13,8 @@ from app.protocol.status import ThreadUse
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAMES_PER_S = 5.0
-_BAR_CELLS = 10
-_FULL, _EMPTY = "▰", "▱"
+BAR_CELLS = 10
+FULL, EMPTY = "▰", "▱"
 _SILENT_S = 5.0  # without a token before that is worth a word
 _FELT_S = 2.0  # a wait that is no moment any more
 _MIN_RATE_TPS = 10.0  # from here on a whole number says it
@@ -50,9 +50,9 @@ def spinner(now_s: float) -> str:
 def bar_of(share: float) -> str:
     """Return a bar, empty only for nothing and full only for all of it."""
     share = min(max(share, 0.0), 1.0)
-    n_full = int(share * _BAR_CELLS)
+    n_full = int(share * BAR_CELLS)
     n_full = max(n_full, 1) if share > 0 else 0
-    return _FULL * n_full + _EMPTY * (_BAR_CELLS - n_full)
+    return FULL * n_full + EMPTY * (BAR_CELLS - n_full)
 
 
 def activity_of(chat: ChatState, now_s: float) -> Activity | None:

@@ -54,7 +54,8 @@ class ConnectionState:
     loaded with, None until known. What the model can do is None where the engine does not say it: it `sees` pictures,
     `hears` sounds, its chat template `takes_tools`, and it `thinks` where it is told to. `sampling` is what an answer
     is sampled with that the chat does not set. `load_bytes` are loaded (0: unknown), which takes about `load_left_s`
-    more. `threads` compute, fewer beside other programs."""
+    more. `threads` compute, fewer beside other programs. A context that `can_grow` becomes longer
+    where a question needs it."""
 
     phase: Literal["idle", "starting", "loading", "ready", "unloaded", "failed"] = "idle"
     model: str
@@ -71,6 +72,7 @@ class ConnectionState:
     load_bytes: int = 0
     load_left_s: float | None = None
     threads: ThreadUse | None = None
+    can_grow: bool = False
 
     @classmethod
     def of_model(cls, model: ModelStatus, notices: tuple[str, ...] = ()) -> ConnectionState:
@@ -91,6 +93,7 @@ class ConnectionState:
             load_bytes=sum(device.weights_bytes for device in model.plan.devices) if model.plan else 0,
             load_left_s=model.load_left_s,
             threads=model.threads,
+            can_grow=model.can_grow,
         )
 
     def cannot_take(self, settings: ChatSettings) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ Pure: independent of widgets, services and disks.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -12,15 +13,17 @@ from itertools import pairwise, takewhile
 
 from app.chat.attachments.prompt import compose_prompt
 from app.chat.compaction import TOKENS_AFTER, estimated_tokens, message_tokens, replaced_messages, sent_branch
-from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree, call_text
+from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree, Scalar, call_text
 from app.chat.turns import made_calls, media_files_of, turns_of
 from app.protocol.chat import MediaPart, ToolCall
 from app.protocol.chat import Message as ChatMessage
+from app.protocol.codec import decode, encode
 from app.tools.tool import ToolProgress
-from quantizer.system.errors import UserError
+from quantizer.system.errors import ErrorInfo, UserError
 
 # The id of a question that could not be stored, and was not sent.
 UNSAVED_ID = 0
+_FAILURE = "failure"  # key of a message's stats
 _NO_PARTS: Mapping[str, MediaPart] = {}
 _ANSWERING = frozenset({"assistant", "summary"})
 _TAIL_CHARACTERS = 4000  # of the output of a running call
@@ -61,7 +64,8 @@ class LiveCall:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscriptEntry:
     """A shown message: its version (from 1 on), whether it is running, and the error that ended it in this session.
-    `beside` is another version to compare it with; an answer that `has_figures` shows them.
+    `beside` is another version to compare it with; an answer that `has_figures` shows them, and
+    one that `names_model` has another than the answer before it.
 
     A message of role "tool" answers `call`, which has `live` while it runs. An entry that `is_joined` is followed by
     another call of the same answer. A summary replaces `n_summarised` messages; a running one is written in parts, of
@@ -75,6 +79,7 @@ class TranscriptEntry:
     error: UserError | None = None
     beside: TranscriptEntry | None = None
     has_figures: bool = False
+    names_model: bool = True
     call: ToolCall | None = None
     live: LiveCall | None = None
     is_joined: bool = False
@@ -167,9 +172,12 @@ class Conversation:
         branch = tree.path(self.leaf_id)
         calls: dict[str, ToolCall] = {}
         entries: list[TranscriptEntry] = []
+        model_before = ""
         for index, message in enumerate(branch):
             calls |= {call.call_id: call for call in message.calls}
             entry = self._entry(message, tree.siblings(message.id))
+            entry = replace(entry, names_model=message.model != model_before)
+            model_before = message.model or model_before
             if message.result is not None:
                 entry = replace(entry, call=calls.get(message.result.call_id))
             if message.role == "tool" and index + 1 < len(branch):  # shown right above another call
@@ -313,13 +321,17 @@ class Conversation:
                 size = ContextSize(size.n_tokens + n_tokens, is_estimated=size.is_estimated or n_tokens > 0)
         return size
 
+    def is_counted(self, leaf_id: int | None) -> bool:
+        """Return whether an engine counted a prompt of the branch up to a message, with all that is sent before it."""
+        return any(isinstance(message.stats.get("n_prompt_tokens"), int) for message in self._tree.path(leaf_id))
+
     def _entry(self, message: Message, versions: tuple[int, ...]) -> TranscriptEntry:
         return TranscriptEntry(
             message=message,
             version=versions.index(message.id) + 1,
             n_versions=len(versions),
             is_running=message.id == self.running_id,
-            error=self.errors.get(message.id),
+            error=self.errors.get(message.id) or stored_failure(message),
             has_figures=self.shows_figures,
             live=self.live.get(message.id),
             part=self.part,
@@ -339,11 +351,29 @@ class Conversation:
             return tuple(entries)
         beside = replace(self._entry(said, tree.siblings(said.id)), has_figures=True)
         index = ids.index(last.id)
-        return (*entries[:index], replace(entries[index], beside=beside, has_figures=True), *entries[index + 1 :])
+        shown = replace(entries[index], beside=beside, has_figures=True, names_model=True)
+        return (*entries[:index], shown, *entries[index + 1 :])
 
     @property
     def _tree(self) -> MessageTree:
         return MessageTree(self.messages.values())
+
+
+def failure_stats(error: UserError) -> dict[str, Scalar]:
+    """Return `error` as a figure of the answer that it ended, so that it is known when the chat is opened again."""
+    return {_FAILURE: json.dumps(encode(ErrorInfo.of(error)))}
+
+
+def stored_failure(message: Message) -> UserError | None:
+    """Return the error that ended an unfinished answer, None where a person or the end of the process did. What an
+    imported chat says there may be anything."""
+    text = message.stats.get(_FAILURE)
+    if message.state is not MessageState.PARTIAL or not isinstance(text, str):
+        return None
+    try:
+        return decode(ErrorInfo, json.loads(text)).error()
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
 
 
 def empty_answer_text(entry: TranscriptEntry) -> str:

@@ -6,6 +6,7 @@ The generators of this room (`exchange`, `stream`, `rounds`, `summaries`) take i
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from types import MappingProxyType
 from typing import Literal
 
 from app.chat.backend import ChatBackend, ChatConnection, ConnectionState
-from app.chat.compaction import AutoCompaction
+from app.chat.branches import ContextSize
+from app.chat.compaction import AutoCompaction, estimated_tokens
 from app.chat.conversation import MessageContent, Scalar
 from app.chat.events import Failed
 from app.chat.repository import OpenedChat
@@ -21,6 +23,7 @@ from app.chat.sampling_options import template_of
 from app.common.terminal import printable
 from app.protocol.chat import Completed, PromptProgress, Tool
 from app.protocol.chat import Message as ChatMessage
+from app.protocol.codec import encode
 from app.protocol.errors import NoTemplateError
 from app.protocol.status import ThreadUse
 from app.tools.approval import ApprovalQuestion, Decision
@@ -234,9 +237,18 @@ class ChatState:
         self._refusals.update(new)
         return new
 
+    def context_size(self, leaf_id: int | None) -> ContextSize:
+        """Return the context used up to a message, with the tools that are offered: as the last answer counted it, or
+        an estimate."""
+        size = self.conversation.context_size(leaf_id)
+        if self.offered and not self.conversation.is_counted(leaf_id):
+            n_tools = estimated_tokens(json.dumps([encode(tool) for tool in self.offered]))
+            return ContextSize(size.n_tokens + n_tools, is_estimated=True)
+        return size
+
     def measure_branch(self) -> None:
         """Update the size of the context after another branch is shown."""
-        size = self.conversation.context_size(self.conversation.leaf_id)
+        size = self.context_size(self.conversation.leaf_id)
         self.figures = replace(self.figures, n_context_tokens=size.n_tokens, is_context_estimated=size.is_estimated)
 
     def fail(self, message_id: int, error: UserError) -> Failed:

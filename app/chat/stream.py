@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
 from app.chat.backend import ChatBackend, ChatConnection
+from app.chat.branches import failure_stats
 from app.chat.conversation import MessageState, Scalar
 from app.chat.events import Events, Failed, Finished, Note, Reading, Repeating, Written
 from app.chat.repetition import RepetitionDetector
@@ -70,11 +71,12 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
     conversation, timer = chat.conversation, AnswerTimer(chat.clock, writer.message.stats)
     repetition, thought_repetition = RepetitionDetector(), RepetitionDetector()
     ending: Finished | Failed | None = None
+    stats: dict[str, Scalar] = {}  # of an answer that does not end well
     chat.other_model = target.model if target.is_other else ""
     chat.activity = "answering"
     writer.update(replace(writer.message, state=MessageState.PARTIAL, stats=timer.stats, calls=()))
     conversation.begin(writer.message)
-    n_before = conversation.context_size(writer.message.id).n_tokens
+    n_before = chat.context_size(writer.message.id).n_tokens
     chat.figures = timer.figures(chat.answering_model, n_before)
     begun_s = chat.clock()
     chat.running = running = RunningAnswer(begun_s=begun_s, heard_s=begun_s)
@@ -84,6 +86,7 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         for sentence in chat.new_refusals():
             yield Note(sentence)
         await chat.offer_tools()
+        n_before = chat.context_size(writer.message.id).n_tokens
         turns = await chat.turns(writer.message.id if target.continued else target.parent_id)
         is_new = turns[-1].role != "assistant"
         chunks = stream_answer(
@@ -99,14 +102,17 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
             async for chunk in chunks:
                 if isinstance(chunk, PromptProgress):
                     chat.running = running = running.after(chunk, chat.clock())
+                    stats |= _counted(chunk)
+                    n_before = chunk.n_tokens or n_before
+                    chat.figures = timer.figures(chat.answering_model, n_before)
                     yield Reading(writer.message, chunk)
                     continue
                 chat.running = running = running.after(None, chat.clock())
                 message = replace(writer.message, model=chat.answering_model) if is_new else writer.message
                 if isinstance(chunk, Completed):
                     chat.figures = AnswerFigures.of_cost(chat.answering_model, chunk)
-                    stats = {**timer.stats, **asdict(chunk)}
-                    writer.update(replace(message, state=MessageState.FINISHED, stats=stats))
+                    whole = {**timer.stats, **asdict(chunk)}
+                    writer.update(replace(message, state=MessageState.FINISHED, stats=whole))
                     ending = Finished(writer.message, chunk)
                     break
                 timer.observe(chunk.n_tokens, chunk.n_thought_tokens)
@@ -123,16 +129,23 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
                     yield Repeating(message)
     except UserError as error:
         ending = chat.fail(writer.message.id, error)
+        stats |= failure_stats(error)
         if not chat.model_beside_connection or isinstance(error, ServiceError):
             await chat.connection.report_failure(error)
     finally:
         chat.activity = chat.other_model = chat.thinking_id = ""
         chat.running = None
         if writer.message.state is MessageState.PARTIAL:
-            writer.update(replace(writer.message, stats=timer.final_stats))
+            writer.update(replace(writer.message, stats={**stats, **timer.final_stats}))
         conversation.end(writer.message)
+        chat.measure_branch()
     if ending is not None:
         yield ending
+
+
+def _counted(progress: PromptProgress) -> dict[str, Scalar]:
+    """Return what the engine counted before an answer that may be stopped, as figures of it."""
+    return {"n_prompt_tokens": progress.n_tokens, "n_output_tokens": 0} if progress.n_tokens else {}
 
 
 def _taken_options(chat: ChatState) -> Mapping[str, Scalar]:

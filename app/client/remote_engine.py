@@ -44,7 +44,8 @@ from quantizer.system.errors import EngineError, UserError
 _NEEDS_KEY = "Give its key with --api-key, or in LOCALLLM_API_KEY."
 _REMEDIES = {401: _NEEDS_KEY, 403: _NEEDS_KEY, 429: "Try again later."}
 _LEAST_SPAN_S = 0.05  # pieces that come in one burst of the network say nothing about the engine's speed
-_REPORTING = ("llamacpp", "localllm")  # owners of models whose servers tell the progress of a prompt, if asked
+# Owners of models whose servers tell the progress of a prompt, if asked, and end a thought.
+_LLAMACPP = ("llamacpp", "localllm")
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # vLLM's; OpenRouter's; LM Studio's
 
 
@@ -68,14 +69,14 @@ class RemoteEngine(HttpConnection):
         options = client_options(httpx.AsyncHTTPTransport, base_url) if transport is None else {}
         super().__init__(base_url, api_key, transport, timeout=httpx.Timeout(None, connect=10.0), **options)
         self._clock = clock
-        self._reports_progress = False  # of prompts; others may refuse to be asked
+        self._is_llamacpp = False  # or localllm: what others do not know, they may refuse
 
     async def status(self) -> ServiceStatus:
         """Return the engine's models, each as ready: such an engine reports no progress."""
         listed = await self.call("GET", "/v1/models")
         with self._parsing():
             models = tuple(_model(item) for item in listed["data"] if isinstance(item["id"], str))
-            self._reports_progress = any(item.get("owned_by") in _REPORTING for item in listed["data"])
+            self._is_llamacpp = any(item.get("owned_by") in _LLAMACPP for item in listed["data"])
         if not models:
             raise ServiceError(f"The engine at {self.base_url} has no model.", "Give it one.")
         return ServiceStatus(version="", default_model=models[0].id, models=models)
@@ -127,8 +128,8 @@ class RemoteEngine(HttpConnection):
             raise RequestError(f"The engine at {self.base_url} does not end the thought: {reason}.", "Stop the answer.")
 
     async def _streamed(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AnswerEvent, None]:
-        reply = _Reply(self._clock)
-        asked = {"return_progress": True} if self._reports_progress else {}
+        reply = _Reply(self._clock, ends_thoughts=self._is_llamacpp)
+        asked = {"return_progress": True} if self._is_llamacpp else {}
         async for event in self.events("POST", path, {**asked, **body}):
             with self._parsing():
                 delta = reply.add(event)
@@ -156,9 +157,11 @@ class RemoteEngine(HttpConnection):
 
 
 class _Reply:
-    """One answer while it streams, timed by the clock of this machine."""
+    """One answer while it streams, timed by the clock of this machine. It has an id where the engine `ends_thoughts` by
+    that."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, ends_thoughts: bool = False) -> None:
+        self._ends_thoughts = ends_thoughts
         self.n_pieces = 0
         self._clock = clock
         self._sent_s = clock()
@@ -180,7 +183,8 @@ class _Reply:
             return self._progress(progress_of(event["prompt_progress"]))
         text, reasoning = "", ""
         pieces: list[Mapping[str, Any]] = []
-        self._response_id = str(event.get("id") or self._response_id)
+        if self._ends_thoughts:
+            self._response_id = str(event.get("id") or self._response_id)
         for choice in event.get("choices") or ():
             self._reason = choice.get("finish_reason") or self._reason
             delta = choice.get("delta") or {}

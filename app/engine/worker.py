@@ -148,6 +148,7 @@ class Worker:
             shifts_context=load.config.context_shift,
             threads=loaded.threads,
             prompt_cost=loaded.prompt_cost,
+            **({"busy_clock": time.process_time} if loaded.backend.facts.is_on_host else {}),
         )
         embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
         loaded.owned.callback(embeddings.close)

@@ -46,7 +46,7 @@ from offload.footprint.weights import (
 from offload.speed.cost_model import attention_bytes
 from quantizer.convert.source_model import model_shape
 from quantizer.gguf.header import Header, TensorInfo
-from quantizer.gguf.hyperparameters import hyperparameter
+from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
 from quantizer.gguf.tensor_types import TENSOR_TYPES, FileType
 from quantizer.gguf.validation import tensors_of, validate_gguf
@@ -186,6 +186,21 @@ class PlannedModel:
     @property
     def n_ctx_train(self) -> int:  # 0 where the file has none
         return hyperparameter(self.header, "context_length")
+
+    @property
+    def prompt_growth(self) -> float:
+        """By which share of its operations a token of a prompt takes more for each token before it: two products of a
+        head's keys and values with it, but where a window ends. 0.00033 of SmolLM2 135M, measured 0.00036."""
+        caches = layer_caches_of(self.header)
+        heads = layer_values(self.header, "attention.head_count", len(caches.main_layers))
+        kv_heads = layer_values(self.header, "attention.head_count_kv", len(caches.main_layers))
+        attending = sum(
+            2 * n_heads / (n_kv_heads or n_heads or 1) * (layer.k_elements + (layer.v_elements or layer.k_elements))
+            for layer, n_heads, n_kv_heads in zip(caches.main_layers, heads, kv_heads, strict=True)
+            if not layer.is_windowed
+        )
+        n_operations: float = sum(layer.operations for layer in self._weights.layers)
+        return attending / n_operations if n_operations else 0.0
 
     @property
     def kv_shape(self) -> KvShape:

@@ -50,12 +50,11 @@ class FitLevel(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Speed:
     """Tokens per second of an answer and of a prompt, and the seconds until the first token after 2,048 tokens of
-    prompt. A token of a prompt takes longer by `prefill_growth` of its time for each token before it."""
+    prompt."""
 
     decode_tps: float
     prefill_tps: float
     first_token_s: float
-    prefill_growth: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +165,7 @@ def _speed(
     n_ubatch = profile.run_config.n_ubatch
     token_s = decode_s(decode_work(shares, placement), rates)
     prompt_s = prefill_s(prefill_work(shares, placement), rates, machine.host.name, n_ubatch)
-    # As with an answer: what a processor takes for each token before this one. A GPU attends while it reads.
-    attending_s = sum(share.attention_bytes for share in shares) * rates.attention_seconds_per_byte
-    growth = attending_s / profile.run_config.depth / prompt_s
-    return Speed(1 / token_s, 1 / prompt_s, _PROMPT_TOKENS * prompt_s + token_s, growth)
+    return Speed(1 / token_s, 1 / prompt_s, _PROMPT_TOKENS * prompt_s + token_s)
 
 
 _SMALLER_UBATCHES = (256, 128)

@@ -28,7 +28,7 @@ _PATIENCE_S = 60.0  # for a busy machine: what is there sooner is not waited for
 _KEYS_ARRIVE_S = 5.0
 _GONE_WITHIN_S = 20.0  # a worker keeps what it computed first
 _GONE_WITHIN_RETURNS = 4  # on a busy machine: as long as the app takes to be there again, and to answer
-_WORKING = ("processing the prompt", "answering")
+_WORKING = ("reading", "answering")
 
 # Messages about a killed process; one of them must be on the screen.
 _NOTICES = {

@@ -277,7 +277,7 @@ EDIT = ToolCall("2", "edit_file", '{"path": "total.py", "old_text": "-=", "new_t
 RUN_CHECK = ToolCall("3", "run_command", '{"argv": ["pytest", "-q"]}')
 COMMAND = Preview("command", "run pytest -q", "pytest -q\nfolder: /home/me/sums\nenvironment: yours", ("pytest", "-q"))
 # a server that is not called files: that one asks for a folder, which would be drawn with the name of this run's
-SWITCHED: Step = ("'/tools on project' enter", "3 tools on", "tools project")
+SWITCHED: Step = ("'/tools on project' enter", "3 tools on", "tools: project")
 ARMED: Step = ("tab", "┏━")
 
 
@@ -312,11 +312,11 @@ SCENES = (
     Scene(name="empty", steps=(), client=_slower),
     Scene(
         name="loading",
-        steps=(("f2", "waiting for the answer"),),
+        steps=(("f2", "esc stop"),),
         client=lambda: ScriptedClient(model=replace(LOADING, progress=0.3)),
         first=("", "loading"),
     ),
-    Scene(name="answered", steps=(("f2", "48.0 tok/s"),), client=_replying(ANSWER)),
+    Scene(name="answered", steps=(("f2", "48 tokens a second"),), client=_replying(ANSWER)),
     Scene(
         name="stopped",
         steps=(("f2", "answering"), ("escape", "stopped")),
@@ -340,17 +340,17 @@ SCENES = (
     Scene(name="overflow", steps=(("f4", "No answer"),), client=_replying(ending=ContextOverflowError(2100, 2048))),
     Scene(
         name="thoughts",
-        steps=(("f2", "48.0 tok/s"), ("ctrl+up", "R again", "Thoughts"), ("t", "They want to know")),
+        steps=(("f2", "48 tokens a second"), ("ctrl+up", "R again", "Thoughts"), ("t", "They want to know")),
         client=lambda: ScriptedClient(THOUGHT),
     ),
     Scene(
         name="versions",
-        steps=(("f2", "48.0 tok/s"), ("ctrl+r", "2/2", "48.0 tok/s"), ("ctrl+up", "R again")),
+        steps=(("f2", "48 tokens a second"), ("ctrl+r", "2/2", "48 tokens a second"), ("ctrl+up", "R again")),
         client=lambda: ScriptedClient(*[ScriptedReply(deltas=(ANSWER,))] * 2),
     ),
     Scene(
         name="code",
-        steps=(("f2", "48.0 tok/s"), ("ctrl+up", "R again"), ("c", "2  toml")),
+        steps=(("f2", "48 tokens a second"), ("ctrl+up", "R again"), ("c", "2  toml")),
         client=_replying(TWO_BLOCKS),
     ),
     Scene(
@@ -358,7 +358,7 @@ SCENES = (
         steps=(
             ("@ n o t e s", "notes.md"),
             ("enter", "notes.md"),
-            ("'Read'", "Read", "· 2 tokens, <1 % of", "after sending: ≈15/2048 tokens"),
+            ("'Read'", "Read", "· 2 tokens, <1 % of", "≈0 + 15 of 2k"),
         ),
         furnish=_keep_file,
     ),
@@ -366,7 +366,7 @@ SCENES = (
         name="attachment",
         steps=(
             ("@ n o t e s", "notes.md"),
-            ("enter", "[notes.md · 2 tokens, <1 % of", "after sending"),
+            ("enter", "[notes.md · 2 tokens, <1 % of", " + "),
             ("ctrl+l", "Ctrl+S saves"),
         ),
         furnish=_keep_file,
@@ -390,7 +390,7 @@ SCENES = (
     ),
     Scene(
         name="attached-picture",
-        steps=(("@ p h o", "photo.png"), ("tab", "[photo.png", "3 % of", "after sending"), ("ctrl+l", "▀▀▀")),
+        steps=(("@ p h o", "photo.png"), ("tab", "[photo.png", "3 % of", " + "), ("ctrl+l", "▀▀▀")),
         client=_seeing(),
         furnish=_keep_picture,
     ),
@@ -399,7 +399,7 @@ SCENES = (
         steps=(
             ("@ p h o", "photo.png"),
             ("tab", "[photo.png", "3 % of"),
-            ("'What?' enter", "▀▀▀", "48.0 tok/s"),
+            ("'What?' enter", "▀▀▀", "48 tokens a second"),
         ),
         client=_seeing("The sun over the sea."),
         furnish=_keep_picture,
@@ -435,7 +435,7 @@ SCENES = (
             SWITCHED,
             ("'Repair' enter", "Allow edit"),
             ARMED,
-            ("y", "The sum is right now.", "48.0 tok/s"),
+            ("y", "The sum is right now.", "48 tokens a second"),
             ("ctrl+up ctrl+up", "Output"),
             ("enter", "+        result += number", "Output"),
         ),

@@ -52,7 +52,7 @@ async def test_a_download_is_stopped_resumed_left_running_and_found_finished(set
             app = LocalllmApp(connection, settings=settings)
             async with app.run_test(size=(120, 40), notifications=True) as pilot:
                 user = user_of(pilot)
-                await user.sees("guide · ready")
+                await user.sees("guide  ● ready")
                 yield user
 
     async with open_app() as user:

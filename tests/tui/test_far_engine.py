@@ -31,7 +31,7 @@ def sit_down(engine: FarEngine, tmp_path: Path, user_of):
             app = LocalllmApp(connection, settings=settings)
             async with app.run_test(size=(80, 24), notifications=True) as pilot:
                 user = user_of(pilot)
-                await user.sees("far · ready")
+                await user.sees("far  ● ready")
                 yield user
 
     return opened
@@ -41,7 +41,7 @@ async def test_a_failure_of_the_engine_shows_its_own_message_and_the_next_questi
     async with sit_down() as user:
         engine.failure = (500, "CUDA out of memory")
         await user.asks("Hello?")
-        await user.sees("responds 500: CUDA out of memory", "far · ready")
+        await user.sees("responds 500: CUDA out of memory", "far  ● ready")
         assert "Lost the" not in user.screen_text
         engine.failure = None
         engine.send("All is well.")
@@ -66,7 +66,7 @@ async def test_another_model_of_the_engine_is_chosen_in_the_list(engine, sit_dow
         await user.presses("f6")
         await user.sees("At the connected engine", "farther")
         await user.presses("down", "enter")
-        await user.sees("farther · ready")
+        await user.sees("farther  ● ready")
         engine.send("Yes.")
         engine.end()
         await user.asks("Are you the other one?")

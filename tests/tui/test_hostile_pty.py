@@ -76,14 +76,14 @@ def chat_with_a_hostile_engine(folder, texts):
         hostile_engine(texts) as url,
         PseudoTerminal.app(environment, folder / "here", "--connect", url, size=SIZE) as terminal,
     ):
-        terminal.sees("· ready")
-        goes_to(terminal, "go\r", "h119", "first token")
+        terminal.sees("● ready")
+        goes_to(terminal, "go\r", "h119", "first word")
         goes_to(terminal, F5, "h119", "chats")
-        since = goes_to(terminal, ESC, "h119", "first token")
+        since = goes_to(terminal, ESC, "h119", "first word")
         unseen = [head for head in heads() if head not in letters(terminal.written[since:])]
         goes_to(terminal, "/log\r", "h119")
         goes_to(terminal, F5, "chats")
-        goes_to(terminal, ESC, "first token")
+        goes_to(terminal, ESC, "first word")
         goes_to(terminal, REFUSED + "\r", "No answer", "h011")
         goes_to(terminal, "@h0", "h01")
         goes_to(terminal, F5, "h119")
@@ -97,7 +97,7 @@ def look_at_hostile_models(folder, texts):
     environment = {**at_home(folder, texts), "LOCALLLM_ENGINE": "fake"}
     keep_models(folder, texts)
     with PseudoTerminal.app(environment, folder / "here", size=SIZE) as terminal:
-        terminal.sees("· ready")
+        terminal.sees("● ready")
         goes_to(terminal, F6, "Recommended for this machine", "h100")
         goes_to(terminal, DOWN, "Enter")
         goes_to(terminal, "c", "Esc closes")

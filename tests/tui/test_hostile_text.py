@@ -210,7 +210,7 @@ class Place:
 FEATURES = (
     Place("welcome", seen=("Recommended here", "h119")),
     Place("notices", "escape", seen=("ready", "h119")),
-    Place("streamed answer", question="go", seen=("tok/s", "h119"), is_whole=True),
+    Place("streamed answer", question="go", seen=("a second", "h119"), is_whole=True),
     Place("error", question="again", seen=("The answer is incomplete", "h119"), is_whole=True),
     Place("tools switched", question=f"/tools on {SERVER}", seen=("121 tools on",)),
     Place("tool asks", question="use it", seen=("Allow", "h000")),

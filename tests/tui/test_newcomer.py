@@ -57,7 +57,7 @@ async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(t
             await user.sees(" · chat ")
             await presses("down")
             await presses("enter")
-            await user.sees("Downloading", "guide · ready")  # the guide is available meanwhile
+            await user.sees("Downloading", "guide  ● ready")  # the guide is available meanwhile
             (job,) = await service.jobs()
             states = [each.state async for each in service.watch_job(job.id)]
             assert states[-1] == "done"
@@ -66,7 +66,7 @@ async def test_a_newcomer_talks_with_a_downloaded_model_after_at_most_six_keys(t
             await user.no_longer_sees("guide · ")
             await user.sees("ready")
             await presses("f2")
-            await user.sees("tok/s", "first token")
+            await user.sees("a second", "first word")
             (fetched,) = settings.models_dir.glob("*/*/*.gguf")
             here = {model.loaded_as: model for model in (await service.library.models()).models if model.loaded_as}
             assert here[connection.state.model].path == str(fetched)

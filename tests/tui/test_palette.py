@@ -50,7 +50,7 @@ async def test_screens_and_words_of_other_programs_are_found(open_app, typed, se
 async def test_a_local_model_is_found_and_chosen(open_app):
     client = client_with_models()
     async with open_app(client) as user:
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
         await _searches(user, "qwen3")
         await user.sees("Chat with qwen3-0.6b-Q8_0")
         await user.presses("enter")

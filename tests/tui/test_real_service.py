@@ -72,7 +72,7 @@ async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(se
     connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
         user = user_of(pilot)
-        await user.sees("ready", "context 0/")
+        await user.sees("ready", " of ")
         worker = _worker()
         worker.suspend()
         await user.asks("Hello there")
@@ -81,7 +81,7 @@ async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(se
         await user.sees("stopped", "ready")
         worker.resume()
         await user.presses("ctrl+r")
-        await user.sees("tok/s", "first token", "ready")
+        await user.sees("a second", "first word", "ready")
 
         worker.suspend()
         await user.asks("/new")
@@ -91,7 +91,7 @@ async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(se
         await user.sees("No answer", "Ctrl+R retries.", "ready")
         await user.presses("ctrl+r")
         await user.no_longer_sees("No answer")
-        await user.sees("tok/s", "ready")
+        await user.sees("a second", "ready")
         assert worker != _worker()
     assert set(_descendants()) <= before
 
@@ -110,7 +110,7 @@ async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_a
         await user.presses("escape", "escape")  # the notification, then the screen
         await user.sees("ready")
         await user.asks("Hello there")
-        await user.sees("tok/s", "ready")
+        await user.sees("a second", "ready")
 
 
 @pytest.mark.slow
@@ -136,7 +136,7 @@ async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, t
         async with app.run_test(size=(80, 24)) as pilot:
             user = user_of(pilot)
             await user.asks("Hello there")
-            await user.sees("tok/s", "ready")
+            await user.sees("a second", "ready")
             await user.until(lambda: title() != "Hello there", "the chat got no title")
 
 
@@ -151,9 +151,9 @@ async def test_missing_model_is_reported_and_another_can_be_chosen(settings, tmp
         await user.presses("f6")
         await user.sees("guide", "enter chat")
         await user.presses("enter")
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
         await user.presses("f2")
-        await user.sees("tok/s", "first token")
+        await user.sees("a second", "first word")
 
 
 async def test_a_job_of_the_service_is_followed_to_its_end_and_announced(settings, user_of):

@@ -88,7 +88,7 @@ def takes_back(terminal, text):
 def test_a_model_repairs_a_program_with_approval_and_each_step_is_taken_back(terminal, project):
     program, notes = project / "total.py", project / "NOTES.md"
     starts(terminal)
-    terminal.sees("scripted · ready")
+    terminal.sees("scripted  ● ready")
     terminal.asks("/tools on files commands")
     terminal.sees("They have no folder yet")
     terminal.asks("/tools folder .")
@@ -105,7 +105,7 @@ def test_a_model_repairs_a_program_with_approval_and_each_step_is_taken_back(ter
     assert "yes, " in terminal.screen
     assert has(program, REPAIRED)
     assert has(notes, NOTE)
-    terminal.sees("scripted · ready")
+    terminal.sees("scripted  ● ready")
 
     terminal.presses("C-u")
     takes_back(terminal, "Took back: run ")

@@ -107,9 +107,9 @@ def after_a_fault(place, environment, tmp_path, *, leaves=False):
     (tmp_path / "data_dir" / "welcome-seen").touch()
     program = [sys.executable, str(Path(__file__).parent / "crashing_app.py"), place]
     with PseudoTerminal.app(environment, tmp_path, program=program) as terminal:
-        terminal.sees("· ready")
+        terminal.sees("● ready")
         terminal.types(f"{SECRET}\r")
-        terminal.sees("first token")
+        terminal.sees("first word")
         terminal.types(F1)
         if leaves:
             terminal.sees("It has failed")

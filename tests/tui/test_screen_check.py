@@ -62,7 +62,7 @@ def test_a_locale_without_utf_8_gets_the_screen_on_a_terminal_that_shows_it_and_
 ):
     with PseudoTerminal.app(in_latin_1, tmp_path, is_told_of_its_end=is_told) as terminal:
         answers(terminal, 2)
-        terminal.sees("Ask something.", "╭", "· ready")
+        terminal.sees("Ask something.", "╭", "● ready")
         assert ends(terminal)
 
 

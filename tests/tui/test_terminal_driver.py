@@ -46,7 +46,7 @@ def test_the_app_leaves_with_its_service_when_the_terminal_vanishes(environment,
     with PseudoTerminal.app(environment, tmp_path, is_told_of_its_end=is_told) as terminal:
         terminal.sees("Recommended here")
         terminal.types("\x1b")
-        terminal.sees("· ready")
+        terminal.sees("● ready")
         assert all_leave(terminal)
 
 
@@ -100,7 +100,7 @@ def test_a_paste_with_an_escape_character_is_text_and_sends_nothing(environment,
     with PseudoTerminal.app({**environment, "LOCALLLM_KEEP_ALIVE": "60"}, tmp_path) as terminal:
         terminal.sees("Recommended here")
         terminal.types("\x1b")
-        terminal.sees("· ready")
+        terminal.sees("● ready")
         n_before = len(terminal.written)
         terminal.types(f"{START}a \x1b[31mred\x1b word\r\x11and \x1bOP its end{END}")
         terminal.sees("a red word", "its end", since=n_before)
@@ -128,7 +128,7 @@ def editor_at_work(environment, folder):
     with PseudoTerminal.app({**environment, **editor}, folder) as terminal:
         terminal.sees("Recommended here")
         terminal.types("\x1b")
-        terminal.sees("· ready")
+        terminal.sees("● ready")
         terminal.types("salt\x1be")
         terminal.sees("An editor has the terminal.")
         yield terminal
@@ -148,6 +148,6 @@ def test_the_draft_is_edited_in_the_users_editor_which_has_the_terminal_meanwhil
     with editor_at_work(environment, tmp_path) as terminal:
         n_before = len(terminal.written)
         terminal.types("pepper\n")
-        terminal.sees("salt and pepper", "· ready", since=n_before)
+        terminal.sees("salt and pepper", "● ready", since=n_before)
         terminal.types("\r")
         terminal.sees("first token", since=n_before)

@@ -65,7 +65,7 @@ def escapes_from(terminal, mark, to=""):
 def is_welcomed(terminal):
     terminal.sees("Recommended here", "needs no hub")
     escapes_from(terminal, "Recommended here")
-    terminal.sees("guide · ready")
+    terminal.sees("guide  ● ready")
 
 
 def goes_up(terminal, n_messages):
@@ -79,7 +79,7 @@ def goes_up(terminal, n_messages):
 def talks_with_the_guide(terminal):
     terminal.asks(QUESTION)
     terminal.sees(ANSWER)
-    terminal.until(lambda: re.search(r"guide · ready · \S+ tok/s", terminal.screen), "the answer never ended")
+    terminal.until(lambda: re.search(r"guide  ● ready · \S+ tok/s", terminal.screen), "the answer never ended")
 
 
 def words_below(terminal, question):
@@ -108,7 +108,7 @@ def stops_an_answer(terminal):
     terminal.presses("Escape")
     terminal.sees("stopped")
     engine.resume()
-    terminal.sees("guide · ready")
+    terminal.sees("guide  ● ready")
     kept = words_below(terminal, LONG_QUESTION)
     assert kept[: len(words) - 1] == words[:-1]  # the last word may have grown
     assert kept[-1] == "stopped"
@@ -122,7 +122,7 @@ def asks_it_in_other_words(terminal):
     terminal.presses("C-u")
     terminal.sees("Ask something")
     terminal.asks(OTHER_QUESTION)
-    terminal.sees("‹ 2/2 ›", OTHER_ANSWER, "guide · ready")
+    terminal.sees("‹ 2/2 ›", OTHER_ANSWER, "guide  ● ready")
 
 
 def steps_through_the_versions(terminal, n_messages_below=1):
@@ -167,7 +167,7 @@ def talks_with_the_quantized_guide(terminal):
     terminal.presses("F6")
     terminal.sees("guide:q4_K_M")
     terminal.presses("Down", "Enter")
-    terminal.sees("guide:q4_K_M · ready")
+    terminal.sees("guide:q4_K_M  ● ready")
     terminal.asks("What is a GGUF file?")
     terminal.sees("GGUF is the file format of llama.cpp", "tok/s")
 
@@ -184,7 +184,7 @@ def leaves(terminal):
 
 
 def finds_it_all_there(terminal):
-    terminal.sees("guide:q4_K_M · ready", OTHER_ANSWER, "‹ 2/2 ›")
+    terminal.sees("guide:q4_K_M  ● ready", OTHER_ANSWER, "‹ 2/2 ›")
     assert "Recommended here" not in terminal.screen
     steps_through_the_versions(terminal, n_messages_below=3)
     searches_the_chats(terminal)

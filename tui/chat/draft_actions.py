@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,12 +13,12 @@ from textual.timer import Timer
 
 from app.chat.attachments.prompt import part_of, split_text
 from app.chat.backend import ConnectionState
-from app.chat.conversation import Attachment
+from app.chat.conversation import Attachment, MessageContent
 from app.common.terminal import printable_line
 from app.protocol.library import LocalModel
 from quantizer.system.errors import UserError
 from tui.chat.actions import ChatView
-from tui.chat.composer.context_forecast import DraftCounter
+from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
 from tui.chat.composer.shell_command import shell_command
 from tui.commands import slash_line
 from tui.connection import localllm_service
@@ -32,7 +32,10 @@ _MAX_NAMED = 3
 class DraftActions:
     """The methods that commands call, and what is said about a draft while it is typed."""
 
-    def __init__(self, view: ChatView) -> None:
+    def __init__(self, view: ChatView, on_forecast: Callable[[], None]) -> None:
+        self.forecast: ContextForecast | None = None  # of the present draft
+        self._foreseen: tuple[MessageContent, ContextForecast | None] = (MessageContent(), None)  # the last one
+        self._on_forecast = on_forecast
         self._view = view
         self._screen = view.screen
         self._draft_counter = DraftCounter(lambda files: view.chat.stored.media_parts(files))
@@ -112,7 +115,7 @@ class DraftActions:
         is_slash = draft.content == "/" or slash_line(draft.content) is not None  # maybe unfinished
         if draft.is_empty or is_slash or shell_command(draft.content):
             self._screen.workers.cancel_group(self._screen, "forecast")
-            self._view.prompt.show_forecast()
+            self._foresee(None)
         else:
             forecast = partial(self._view.run, self._forecast, "forecast", exclusive=True)
             self._forecast_timer = self._screen.set_timer(_PAUSE_S, forecast)
@@ -124,13 +127,35 @@ class DraftActions:
         with suppress(UserError):  # the question reports it
             draft, client = await self._view.composer.expected_draft(), await self._view.connection.client()
             forecast = await self._draft_counter.forecast(draft, self._n_tokens_before(), client, state)
-            self._view.prompt.show_forecast(forecast.text, is_warning=forecast.is_too_long)
+            self._foreseen = draft, forecast
+            self._foresee(forecast)
+
+    def refusal(self, question: MessageContent) -> str:
+        """Return why a question cannot be sent, with the ways out; empty where it can, or where room may be made for
+        it: by a longer context, or by a summary of what was said before."""
+        draft, forecast = self._foreseen  # which the composer has no longer
+        state = self._view.connection.state
+        if draft.content != question.content or len(draft.attachments) != len(question.attachments):
+            return ""
+        if forecast is None or not forecast.is_too_long or state.can_grow:
+            return ""
+        n_draft = forecast.n_tokens - self._n_tokens_before()
+        if n_draft <= forecast.n_ctx:
+            return ""
+        has_text = any(each.content for each in question.attachments)
+        way = f"{self._key_of('part')} or /part takes a part of it" if has_text else "shorten it"
+        return f"Too long: about {n_draft:,} tokens, and the context has {forecast.n_ctx:,}; {way}."
+
+    def _foresee(self, forecast: ContextForecast | None) -> None:
+        if forecast != self.forecast:
+            self.forecast = forecast
+            self._on_forecast()
 
     def _n_tokens_before(self) -> int:
         """Return the tokens in the context before the draft, as far as known."""
         conversation = self._view.session.conversation
         edited = conversation.messages.get(self._view.edited_id) if self._view.edited_id is not None else None
-        return conversation.context_size(edited.parent_id if edited else conversation.leaf_id).n_tokens
+        return self._view.chat.context_size(edited.parent_id if edited else conversation.leaf_id).n_tokens
 
     def attached(self, attachment: Attachment) -> None:
         self._view.run(partial(self._measure, attachment), "measure")

@@ -1,4 +1,4 @@
-"""The small widgets of the chat screen: notices, errors, the greeting of an empty chat, the status line."""
+"""The small widgets of the chat screen: notices, errors, the greeting of an empty chat."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from textual.widgets import Static
 
 from app.chat.rounds import RoundLimitError
 from app.common.terminal import counted, printable, printable_line
-from app.protocol.errors import ContextOverflowError, UnfitError
+from app.protocol.errors import ContextOverflowError, ServiceError, UnfitError
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 from tui.chat.commands import EXAMPLES
-from tui.chat.format import Status
 from tui.commands import FEATURES
 
 _KEYS: dict[type[UserError], str] = {
-    ContextOverflowError: "Ctrl+N starts a new chat.",
+    ContextOverflowError: "/compact shortens the chat; of an attached text, edit the question and Alt+P or /part"
+    " takes a part; Ctrl+N starts a new chat.",
     ModelFileError: "F6 lists local models; Ctrl+R retries.",
     RoundLimitError: "Ctrl+G lets it go on; /tools rounds NUMBER changes how often it may call tools.",
     UnfitError: "F6 lists other models; Ctrl+R retries.",
@@ -45,10 +45,12 @@ class DeletionNotice(Notice):
 
 
 class ErrorPanel(Static):
-    """Cause, remedy and the key to continue, one per line."""
+    """Cause, remedy and the key to continue, one per line. After an answer, a lost service `is_reopened` by the app."""
 
-    def __init__(self, error: UserError, *, has_text: bool = False) -> None:
+    def __init__(self, error: UserError, *, has_text: bool = False, is_reopened: bool = False) -> None:
         lines = (error.cause, error.remedy, _KEYS.get(type(error), "Ctrl+R retries."))
+        if is_reopened and type(error) is ServiceError:
+            lines = (error.cause, "The connection is opened again by itself.", "Ctrl+R asks again.")
         super().__init__("\n".join(printable(line) for line in lines if line), markup=False)
         title = "The answer is incomplete" if has_text else "No answer"
         self.border_title = "The model waits for you" if isinstance(error, RoundLimitError) else title
@@ -131,20 +133,3 @@ class OtherQuestions(Static):
 
     async def on_click(self) -> None:
         await self.run_action("screen.command('answer-approval')")
-
-
-class StatusLine(Static):
-    """The line at the bottom: as much of a Status as fits. Its size is fixed, so that a change redraws one row and lays
-    out nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(markup=False)
-        self._status: Status | None = None
-
-    def show(self, status: Status) -> None:
-        self._status = status
-        self.update(printable(status.text(self.content_size.width or None)), layout=False)
-
-    def on_resize(self) -> None:
-        if self._status is not None:
-            self.show(self._status)

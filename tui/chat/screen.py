@@ -35,9 +35,10 @@ from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.composer.shell_command import SIGN
 from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
-from tui.chat.notices import NewTextLine, OtherQuestions, StatusLine, WaitingQuestions
+from tui.chat.notices import NewTextLine, OtherQuestions, WaitingQuestions
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.shell_actions import ShellActions
+from tui.chat.state_line import StateLine, chat_facts
 from tui.chat.tools.calls import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
 from tui.chat.transcript.find import FindBar
@@ -86,7 +87,7 @@ class ChatScreen(CommandScreen):
         self._shown_notices: set[str] = set()
         self._view = ChatView(self)
         self._messages = MessageActions(self._view)
-        self._draft = DraftActions(self._view)
+        self._draft = DraftActions(self._view, self._show_status)
         self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._show_status)
         options = SettingsActions(self._view, self._settings_editor, self._show_status)
         stored = OpenChatActions(self, lambda: self.sidebar.read_soon())
@@ -130,7 +131,7 @@ class ChatScreen(CommandScreen):
         yield NotificationLine()
         yield ActivityLine(self._activity, self._session.clock)
         yield Composer(AttachmentReader(self._session.keep_files), self._slash_words, self._arguments_of)
-        yield StatusLine()
+        yield StateLine()
         yield KeyBar()
 
     def key_hints(self) -> Iterator[KeyHint]:
@@ -198,6 +199,10 @@ class ChatScreen(CommandScreen):
         text = event.question.content
         line = slash_line(text)
         if line is None:
+            if refusal := self._draft.refusal(event.question):  # else the engine refuses it, and the prompt is empty
+                self.composer.put(event.question.content, event.question.attachments)
+                self.warn(refusal)
+                return
             self.ask(event.question)
         elif command := self.command_of_word(line[0]):
             await self.run_command(command.id, line[1])
@@ -311,10 +316,11 @@ class ChatScreen(CommandScreen):
     def _show_status(self) -> None:
         for activity_line in self.query(ActivityLine):
             activity_line.look()
-        for line in self.query(StatusLine):  # none is left while the app closes
-            line.show(self._session.status)
+        chat, forecast = self._session.chat, self._draft.forecast
+        for line in self.query(StateLine):  # none is left while the app closes
+            line.show(chat_facts(self._connection.state, chat.figures, chat.conversation.settings, forecast))
         for header in self.query(ScreenHeader):
-            header.show_model(self._connection.state, self._session.status.activity)
+            header.show_model(self._connection.state, self._session.activity)
         for bar in self.query(KeyBar):
             bar.show()
 
@@ -415,7 +421,9 @@ class ChatScreen(CommandScreen):
     async def end_thought(self) -> None:
         with self.inform_on_error():
             if not await self._session.chat.end_thought():
-                self.inform("No thought is running.")
+                is_thinking = self._session.activity == "answering" and not self._session.conversation.last_answer
+                no_way = "This engine cannot end a thought: Esc stops the answer."
+                self.inform(no_way if is_thinking else "No thought is running.")
 
     def ask(self, question: MessageContent) -> None:
         """Send `question`. While an answer is running it waits; an edited one goes back into the composer."""

@@ -5,20 +5,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from app.chat.branches import Conversation
 from app.chat.compaction import AutoCompaction
 from app.chat.repository import ChatRepository, OpenedChat
-from app.chat.sampling_options import think_of
 from app.chat.session import Draw, OpenChat
 from app.chat.state import Clock
-from app.chat.tool_switches import tools_in_short
 from app.library.local.resolve import GUIDE
 from app.protocol.errors import ServiceError
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
-from tui.chat.format import Status, status_of
 from tui.connection import ServiceConnection
 from tui.design.words import model_label
 
@@ -27,8 +23,8 @@ _IN_USE = ("loading", "ready", "unloaded")  # phases of a connection to a model 
 
 
 class ChatSession:
-    """Shows one chat at a time. Calls `on_change` when `status`, the shown chat's queue or `asking` changes, and the
-    callbacks of `watch` when `activities` do. `tools` runs what answers of all chats call."""
+    """Shows one chat at a time. Calls `on_change` when the shown chat's `activity` or queue or `asking` changes, and
+    the callbacks of `watch` when `activities` do. `tools` runs what answers of all chats call."""
 
     def __init__(
         self,
@@ -61,17 +57,17 @@ class ChatSession:
         return self.chat.conversation
 
     @property
-    def status(self) -> Status:
-        settings = self.conversation.settings
-        status = status_of(
-            self.connection.state,
-            self.chat.figures,
-            is_running=bool(self.chat.activity),
-            is_compacting=self.chat.activity == "summarising",
-            think=think_of(settings.options),
-            tools=tools_in_short(settings.tools),
-        )
-        return replace(status, activity="asking") if self.chat.approvals.questions else status
+    def activity(self) -> str:
+        """The phase of the connection, or what the shown chat is at: "reading", "answering", "asking" or
+        "summarising"."""
+        chat, phase = self.chat, self.connection.state.phase
+        if chat.approvals.questions:
+            return "asking"
+        if not chat.activity or phase != "ready":
+            return phase
+        if chat.activity == "summarising":
+            return "summarising"
+        return "reading" if chat.figures.time_to_first_token_s is None else "answering"
 
     @property
     def activities(self) -> Mapping[int, str]:

@@ -170,6 +170,12 @@ class NotificationCenter:
         finally:
             self._end(notification)
 
+    def withdraw(self, text: str) -> None:
+        """Stop to show a text that is true no longer."""
+        for notification in self._board.latest:
+            if notification.text == printable(text):
+                self._end(notification)
+
     def dismiss(self) -> None:
         self._board.dismiss()
         self.draw()

@@ -191,7 +191,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
                 native.projector, prepared.key, cache_dir, saves=prepared.config.saves_prefixes
             ),
             owned=owned.pop_all(),
-            prompt_cost=PromptCost(1 / speed.prefill_tps, speed.prefill_growth) if speed is not None else None,
+            prompt_cost=PromptCost(None if speed is None else 1 / speed.prefill_tps, planner.model.prompt_growth),
         )
         loaded = replace(loaded, threads=_thread_control(prepared.config, native, step_cost, draft_sources, meter))
         if prepared.config.lora or draft_sources:  # these take time of each step, so no speed is the model's own

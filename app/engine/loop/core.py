@@ -41,7 +41,8 @@ Event = Output | Finished | Failed
 
 class Engine:
     """Loop over the requests of one backend. `emit` receives every event of every request, in order; each submitted
-    request ends with exactly one Finished or Failed."""
+    request ends with exactly one Finished or Failed. `busy_clock` tells how long processors computed so far, None where
+    they do not."""
 
     def __init__(
         self,
@@ -54,11 +55,13 @@ class Engine:
         shifts_context: bool = False,
         threads: ThreadControl | None = None,
         prompt_cost: PromptCost | None = None,
+        busy_clock: Callable[[], float | None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
         self._emit = emit
         self._clock = clock
+        self._busy_clock = busy_clock
         self._media = media
         self._facts = backend.facts
         n_scored = max(1, _MAX_SCORED_BYTES // (4 * self._facts.n_vocab))
@@ -227,13 +230,14 @@ class Engine:
                     at_s=self._clock(),
                     expected=self._prompt_cost,
                     n_beside=max(0, n_cells - sequence.n_computed),
+                    busy_s=self._busy_clock(),
                 )
 
     def _observe_pace(self, sequence: Sequence) -> None:
         pace = sequence.pace
         if pace is None:
             return
-        pace.observe(sequence.n_computed, self._clock())
+        pace.observe(sequence.n_computed, self._clock(), self._busy_clock())
         if sequence.n_pending == 0:
             sequence.pace = None
             if pace.n_observed >= _LEARNED_TOKENS and len(self._slots.running) == 1:

@@ -89,11 +89,21 @@ async def test_thoughts_in_tags_come_apart_from_the_answer_too() -> None:
     assert ("".join(each.reasoning for each in deltas), "".join(each.text for each in deltas)) == ("hm", "So.<")
 
 
-async def test_the_thought_of_a_named_answer_is_ended_as_llama_server_does() -> None:
-    event = {"id": "chatcmpl-1", **_delta(reasoning_content="Hm.")}
-    async with _streaming(event, _delta(content="Yes.")) as engine:
+@pytest.mark.parametrize(("owner", "response_id"), [("llamacpp", "chatcmpl-1"), ("vllm", "")])
+async def test_an_answer_has_an_id_where_its_thought_can_be_ended_by_it(owner: str, response_id: str) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            return httpx.Response(200, json={"data": [{"id": "m", "owned_by": owner}]})
+        events = ({"id": "chatcmpl-1", **_delta(reasoning_content="Hm.")}, _delta(content="Yes."))
+        return httpx.Response(200, text="".join(f"data: {json.dumps(event)}\n\n" for event in events))
+
+    async with _engine(answer) as engine:
+        await engine.load("m")
         deltas = [event async for event in engine.chat(HELLO, "m") if isinstance(event, AnswerDelta)]
-    assert [delta.response_id for delta in deltas] == ["chatcmpl-1", "chatcmpl-1"]
+    assert [delta.response_id for delta in deltas] == [response_id, response_id]
+
+
+async def test_the_thought_of_a_named_answer_is_ended_as_llama_server_does() -> None:
     sent: list[tuple[str, object]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -207,8 +217,8 @@ async def test_calls_come_in_pieces_and_count_as_parts_of_the_answer() -> None:
         *deltas, completed = [event async for event in engine.chat(HELLO)]
     assert deltas == [
         AnswerDelta("So.", 1),
-        AnswerDelta(n_tokens=2, calls=(ToolCallDelta(0, "c1", "read"),), response_id="r"),
-        AnswerDelta(n_tokens=3, calls=(ToolCallDelta(0, arguments="{}"),), response_id="r"),
+        AnswerDelta(n_tokens=2, calls=(ToolCallDelta(0, "c1", "read"),)),
+        AnswerDelta(n_tokens=3, calls=(ToolCallDelta(0, arguments="{}"),)),
     ]
     assert completed.finish_reason == "tool_calls"
 

@@ -54,6 +54,19 @@ def test_a_machine_that_becomes_busy_counts_more_than_its_past() -> None:
     assert 0.02 * 1700 < in_between < 0.05 * 1700
 
 
+@pytest.mark.parametrize("expected", [None, 0.0002, 0.0006])
+def test_the_growth_is_seen_through_other_programs_that_come_and_go(expected: float | None) -> None:
+    pace, dice = PromptPace(6000, 0, 0.0, PromptCost(None, expected), busy_s=0.0), random.Random(3)
+    now_s = busy_s = 0.0
+    while pace.n_read < 640:
+        used_s = 64 * 0.01 * (1 + 0.0003 * (pace.n_read + 32))
+        busy_s += used_s
+        now_s += used_s * dice.uniform(1.0, 3.0)
+        pace.observe(pace.n_read + 64, now_s, busy_s)
+    assert pace.cost.growth == pytest.approx(0.0003, rel=0.05)
+    assert pace.left_s(now_s) == pytest.approx(2.0 * _left_s(pace, 0.01, 0.0003), rel=0.25)
+
+
 def test_a_prompt_that_lost_its_place_in_the_cache_begins_anew() -> None:
     pace = PromptPace(1000, 0, 0.0)
     pace.observe(500, 10.0)

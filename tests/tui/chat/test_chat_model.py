@@ -53,7 +53,7 @@ async def test_a_chat_goes_on_with_its_model_after_a_restart(open_app, tmp_path)
     _keep_chat(tmp_path, "llama")
     client = ManyModels()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
-        await user.sees("To llama", "llama · ready")
+        await user.sees("To llama", "llama  ● ready")
         await user.asks("And now?")
         await user.sees("Hello.")
     assert client.asked == ["llama"]
@@ -65,11 +65,11 @@ async def test_opening_a_chat_goes_on_with_its_model(open_app, tmp_path):
     _keep_chat(tmp_path, "guide")
     client = ManyModels()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
-        await user.sees("To guide", "guide · ready")
+        await user.sees("To guide", "guide  ● ready")
         await user.app.open_chat(first_id)
-        await user.sees("To llama", "llama · ready")
+        await user.sees("To llama", "llama  ● ready")
         await user.presses("ctrl+n")
-        await user.sees("llama · ready")
+        await user.sees("llama  ● ready")
 
 
 async def test_a_chat_whose_model_is_gone_says_so_and_goes_on_with_the_default(open_app, tmp_path):
@@ -78,7 +78,7 @@ async def test_a_chat_whose_model_is_gone_says_so_and_goes_on_with_the_default(o
     client.missing = frozenset({"lost"})
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.sees("This chat was held with lost, which is not available", "guide answers from now on")
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
         await user.asks("And now?")
         await user.sees("Hello.")
     assert client.asked == ["guide"]
@@ -90,10 +90,10 @@ async def test_opening_a_chat_whose_model_is_gone_leaves_new_chats_the_model_tha
     client = ManyModels()
     client.missing = frozenset({"lost"})
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
-        await user.sees("To llama", "llama · ready")
+        await user.sees("To llama", "llama  ● ready")
         await user.app.open_chat(lost_id)
         await user.sees("This chat was held with lost, which is not available", "llama answers from now on")
-        await user.sees("llama · ready")
+        await user.sees("llama  ● ready")
         await user.presses("ctrl+n")
         await user.asks("And now?")
         await user.sees("Hello.")
@@ -109,7 +109,7 @@ async def test_at_the_start_the_model_of_the_latest_chat_that_is_here_takes_the_
     client.library.here = client_with_models().library.here
     client.missing = frozenset({"lost"})
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
-        await user.sees("This chat was held with lost", "qwen3-0.6b-Q8_0 · ready")
+        await user.sees("This chat was held with lost", "qwen3-0.6b-Q8_0  ● ready")
 
 
 async def test_a_model_from_the_command_line_precedes_that_of_the_chat(tmp_path):
@@ -122,7 +122,7 @@ async def test_a_model_from_the_command_line_precedes_that_of_the_chat(tmp_path)
         controller = SettingsController(Settings(data_dir=tmp_path, cache_dir=tmp_path), {"model": "guide"}, {})
         app = LocalllmApp(connection, repository, settings=controller.settings, settings_controller=controller)
         async with app.run_test(size=(80, 24)) as pilot:
-            await User(pilot).sees("To llama", "guide · ready")
+            await User(pilot).sees("To llama", "guide  ● ready")
     assert client.loads == ["guide"]
 
 
@@ -133,13 +133,13 @@ async def test_a_hidden_chat_is_answered_by_its_own_model(open_app, tmp_path, n_
     slow = ScriptedReply(deltas=("Half.", "Whole."), pause_after=n_deltas)
     client = ManyModels(slow, ScriptedReply(deltas=("Again.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
         await user.asks("one")
         await user.sees("Half.")
         await user.asks("two")
         await user.sees("waiting: two")
         await user.app.open_chat(llama_id)
-        await user.sees("To llama", "llama · ready")
+        await user.sees("To llama", "llama  ● ready")
         client.resume()
         await user.sees("“To guide” has its answer")
     assert client.asked == ["guide", "guide"]

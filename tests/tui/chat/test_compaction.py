@@ -48,7 +48,7 @@ async def test_a_chat_that_fills_the_context_is_compacted_before_the_next_questi
         await _fills(user, "First question", "Second question")
         await user.asks("Third question " + "word " * 80)
         await user.sees("2 earlier messages are summarised; they stay in the chat", "soup with leeks", "Fresh.")
-        await user.sees("Compacted 2 messages: 1,550 → ", "context 320/2048")
+        await user.sees("Compacted 2 messages: 1,550 → ", "320 of 2k")
         assert [message.role for message in _branch(user)] == ["user", "assistant"] * 2 + [
             "summary",
             "user",
@@ -152,7 +152,7 @@ async def test_a_summary_that_fails_changes_nothing(open_app, tmp_path, reply, s
         await user.asks("/compact")
         await user.sees(said)
         await user.until(lambda: len(_branch(user)) == 4, "the summary stayed")
-        await user.sees("context 1550/2048")
+        await user.sees("1.6k of 2k")
     with ChatStore(tmp_path) as store:
         assert len(store.messages.of(1)) == 4
         assert store.chats.get(1).leaf_id == 4
@@ -186,7 +186,7 @@ async def test_escape_removes_the_summary_and_puts_the_question_back(open_app, t
         await _fills(user, "First question", "Second question")
         await user.asks(question)
         await user.sees("Summarising 2 earlier messages: Esc stops it", "The cook", "waiting: Third question")
-        await user.sees("summarising the chat")
+        await user.sees("◐ summarising")
         with ChatStore(tmp_path) as store:  # of a process that is killed now nothing is left of the summary
             assert [message.role for message in store.messages.of(1)] == ["user", "assistant"] * 2
             assert store.chats.get(1).leaf_id == store.messages.of(1)[-1].id
@@ -242,7 +242,7 @@ async def test_a_deleted_summary_gives_the_whole_context_back(open_app):
         await user.sees("Text  E edit")
         await user.presses("delete")
         await user.no_longer_sees("are summarised")
-        await user.sees("context 1550/2048")
+        await user.sees("1.6k of 2k")
         await user.presses("alt+u")
         await user.sees("2 earlier messages are summarised")
 

@@ -35,13 +35,13 @@ def _row(user, text: str) -> int:
 async def test_an_answer_names_its_model_and_shows_its_figures_on_request(open_app):
     async with open_app(_client(FIRST)) as user:
         await user.asks("hello")
-        await user.sees("The guide's answer.", "guide · ready")
+        await user.sees("The guide's answer.", "guide  ● ready")
         line = user.screen_text.splitlines()[_row(user, "The guide's answer.") + 2]
-        assert line.strip() == "guide"
+        assert line.strip() == "guide · 48 tokens a second · first word after 0.2 s · 12 tokens"
         await user.asks("/figures")
-        await user.sees("guide · 48.0 tok/s · first token 0.25 s · 40 tokens in · 12 tokens out")
+        await user.sees("guide · 48 tokens a second · first word after 0.2 s · 12 tokens · 40 read")
         await user.asks("/figures")
-        await user.no_longer_sees("40 tokens in")
+        await user.no_longer_sees("40 read")
 
 
 async def test_a_stopped_answer_names_its_model(open_app):
@@ -60,9 +60,11 @@ async def test_two_models_answer_one_question_side_by_side_or_one_below_the_othe
         open_app(client, size=size, repository=repository) as user,
     ):
         await user.asks("hello")
-        await user.sees("The guide's answer.", "guide · ready")
+        await user.sees("The guide's answer.", "guide  ● ready")
         await user.asks("/compare QWEN")
-        await user.sees("The guide's answer.", "Another answer.", "guide · 48.0 tok/s", f"{QWEN} · 99.0 tok/s")
+        await user.sees(
+            "The guide's answer.", "Another answer.", "guide · 48 tokens a second", f"{QWEN} · 99 tokens a second"
+        )
         assert (_row(user, "The guide's answer.") == _row(user, "Another answer.")) is is_beside
         await user.sees("2/2")
         await user.asks("/compare")
@@ -83,7 +85,7 @@ async def test_the_next_question_goes_to_the_model_of_the_chat(open_app):
     client = _client(FIRST, SECOND, FIRST)
     async with open_app(client) as user:
         await user.asks("hello")
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
         await user.asks("/compare qwen")
         await user.sees("Another answer.")
         await user.asks("on")
@@ -95,9 +97,9 @@ async def test_a_comparison_that_fails_shows_the_error_beside_the_first_answer(o
     client = _client(FIRST, ScriptedReply(deltas=("Half",), ending=EngineError("It died.")))
     async with open_app(client, size=(80, 34)) as user:
         await user.asks("hello")
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
         await user.asks("/compare qwen")
-        await user.sees("The guide's answer.", "It died.", "incomplete", "guide · ready")
+        await user.sees("The guide's answer.", "It died.", "incomplete", "guide  ● ready")
 
 
 async def test_after_a_comparison_that_failed_or_was_stopped_the_chat_goes_on_with_the_answer_before(
@@ -116,16 +118,16 @@ async def test_after_a_comparison_that_failed_or_was_stopped_the_chat_goes_on_wi
         open_app(client, size=(120, 40), repository=repository) as user,
     ):
         await user.asks("hello")
-        await user.sees("The guide's answer.", "guide · ready")
+        await user.sees("The guide's answer.", "guide  ● ready")
         await user.asks("/compare qwen")
-        await user.sees(f"{QWEN} gave no answer. It died. Ask again.", "The guide's answer.", "guide · ready")
+        await user.sees(f"{QWEN} gave no answer. It died. Ask again.", "The guide's answer.", "guide  ● ready")
         assert "2/2 ›" not in user.screen_text
         await user.asks("/compare qwen")
-        await user.sees("Half", "incomplete", "‹ 1/2 ›", "guide · ready")
+        await user.sees("Half", "incomplete", "‹ 1/2 ›", "guide  ● ready")
         await user.asks("/compare qwen")
         await user.sees("Quarter")
         await user.presses("escape")
-        await user.sees("‹ 1/3 ›", "stopped", "guide · ready")
+        await user.sees("‹ 1/3 ›", "stopped", "guide  ● ready")
         await user.asks("and now?")
         await user.sees("Another answer.")
     assert [message.content for message in client.requests[-1]] == ["hello", "The guide's answer.", "and now?"]
@@ -147,9 +149,9 @@ async def test_the_names_stand_on_top_and_a_key_goes_on_with_one_of_the_answers(
         open_app(client, size=(120, 40), repository=repository, settings={"sidebar": "off"}) as user,
     ):
         await user.asks("hello")
-        await user.sees("The guide's answer.", "guide · ready")
+        await user.sees("The guide's answer.", "guide  ● ready")
         await user.asks("/compare QWEN")
-        await user.sees("1  guide", f"2  {QWEN}  ▶ the chat goes on here", "2 continue with this one", "guide · ready")
+        await user.sees("1  guide", f"2  {QWEN}  ▶ the chat goes on here", "2 continue with this one", "guide  ● ready")
         assert _row(user, "1  guide") == _row(user, f"2  {QWEN}") < _row(user, "Another answer.")
         await user.presses("ctrl+up", key)
         await user.no_longer_sees("continue with this one")
@@ -163,9 +165,9 @@ async def test_a_click_goes_on_with_an_answer(open_app):
     client = _client(FIRST, SECOND)
     async with open_app(client, size=(120, 40)) as user:
         await user.asks("hello")
-        await user.sees("The guide's answer.", "guide · ready")
+        await user.sees("The guide's answer.", "guide  ● ready")
         await user.asks("/compare QWEN")
-        await user.sees("1 continue with this one", "guide · ready")
+        await user.sees("1 continue with this one", "guide  ● ready")
         row = _row(user, "1 continue with this one")
         column = user.screen_text.splitlines()[row].index("1 continue")
         await user.pilot.click(offset=(column + 4, row))
@@ -179,7 +181,7 @@ async def test_comparing_says_what_it_needs(open_app):
         await user.asks("/compare qwen")
         await user.sees("There is no answer to compare.")
         await user.asks("hello")
-        await user.sees("guide · ready", "The guide's answer.")
+        await user.sees("guide  ● ready", "The guide's answer.")
         await user.asks("/compare")
         await user.sees("There is one answer only")
         await user.asks("/compare nosuch")
@@ -192,13 +194,13 @@ async def test_a_model_to_chat_or_compare_with_is_completed_with_its_size_and_se
     client = _client(FIRST, SECOND)
     async with open_app(client) as user:
         await user.asks("hello")
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
         await user.types(f"/{word} ")
         await user.sees("qwen3-0.6b-Q8_0       639 MB Q8_0", "llama-3.3-70b")
         await user.types("0.6")
         await user.no_longer_sees("llama-3.3-70b")
         await user.presses("enter")
-        await user.sees(*(["Another answer."] if word == "compare" else [f"{QWEN} · ready"]))
+        await user.sees(*(["Another answer."] if word == "compare" else [f"{QWEN}  ● ready"]))
 
 
 async def test_answers_that_call_tools_are_compared_by_what_they_say_in_the_end(open_app):
@@ -207,9 +209,11 @@ async def test_answers_that_call_tools_are_compared_by_what_they_say_in_the_end(
         await user.asks("/tools on fake")
         await user.sees("tools on")
         await user.asks("hello")
-        await user.sees("The guide's answer.", "guide · ready")
+        await user.sees("The guide's answer.", "guide  ● ready")
         await user.asks("/compare QWEN")
-        await user.sees("The guide's answer.", "Another answer.", "guide · 48.0 tok/s", f"{QWEN} · 99.0 tok/s")
+        await user.sees(
+            "The guide's answer.", "Another answer.", "guide · 48 tokens a second", f"{QWEN} · 99 tokens a second"
+        )
         assert _row(user, "The guide's answer.") == _row(user, "Another answer.")
         assert _row(user, "✓") < _row(user, "Another answer.")
         assert "wrote nothing" not in user.screen_text

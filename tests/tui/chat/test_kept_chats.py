@@ -30,7 +30,7 @@ def _shown(data_dir: Path) -> list[tuple[str, str]]:
 async def test_a_chat_can_be_continued_after_quitting(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.asks("Who are you?")
-        await user.sees("Hello.", "48.0 tok/s")
+        await user.sees("Hello.", "48 tokens a second")
     later = ScriptedClient(ScriptedReply(deltas=("Still me.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(later, repository=repository) as user:
         await user.sees("Who are you?", "Hello.")
@@ -128,7 +128,7 @@ async def test_page_keys_pressed_before_the_messages_above_are_mounted_scroll_as
         transcript = user.app.screen.query_one(Transcript)
         for _ in range(3):
             transcript.scroll_pages(-1)
-        await user.sees("user 38.")
+        await user.sees("assistant 38.")
 
 
 async def test_a_chat_is_opened_at_any_of_its_messages(open_app, tmp_path):
@@ -208,18 +208,18 @@ async def test_another_chat_is_opened_and_continued(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("Of soup.",)), ScriptedReply(deltas=("Of bread.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("About soup?")
-        await user.sees("Of soup.", "48.0 tok/s")
+        await user.sees("Of soup.", "48 tokens a second")
         await user.presses("ctrl+n")
         await user.no_longer_sees("Of soup.")
         await user.asks("About bread?")
-        await user.sees("Of bread.", "48.0 tok/s")
+        await user.sees("Of bread.", "48 tokens a second")
         with ChatStore(tmp_path) as store:
             soup = next(chat for chat in store.chats.page() if "soup" in chat.title)
         await user.app.open_chat(soup.id)
         await user.sees("Of soup.")
         assert "Of bread." not in user.screen_text
         await user.asks("More?")
-        await user.sees("More?", "48.0 tok/s")
+        await user.sees("More?", "48 tokens a second")
     assert [message.content for message in client.requests[-1]] == ["About soup?", "Of soup.", "More?"]
 
 

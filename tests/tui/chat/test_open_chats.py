@@ -132,7 +132,7 @@ async def test_a_chat_shows_its_answer_grow_when_it_is_opened_again(open_app, tm
         await user.sees("first", "Half", "answering")
         assert "The second answer." not in user.screen_text
         client.resume()
-        await user.sees("Half whole.", "ready", "48.0 tok/s")
+        await user.sees("Half whole.", "ready", "48 tokens a second")
     assert _contents(tmp_path, "other") == ["other", "The second answer."]
 
 

@@ -50,10 +50,10 @@ async def test_a_new_chat_with_its_settings_and_tools(tmp_path):
     async with _app(
         tmp_path, client, is_new=True, chat=chat, tools=RequestedTools(("fake",)), shows_stats=True
     ) as user:
-        await user.sees("tools fake", "ready", "Ask something")
+        await user.sees("tools: fake", "ready", "Ask something")
         assert "About bread" not in user.screen_text
         await user.asks("hello")
-        await user.sees("Hello.", "48.0 tok/s · first token 0.25 s")
+        await user.sees("Hello.", "48 tokens a second · first word after 0.2 s")
     assert [message.content for message in client.requests[0]] == ["Be brief.", "hello"]
     assert client.options[0].temperature == 0.5
 

@@ -52,7 +52,7 @@ async def test_options_of_a_chat_are_sent_with_its_questions_and_saved_with_it(o
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.sees("Hello.")
         await user.asks("again")
-        await user.sees("again", "48.0 tok/s")
+        await user.sees("again", "48 tokens a second")
     assert client.options[1] == client.options[0]
 
 

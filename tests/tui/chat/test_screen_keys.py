@@ -50,7 +50,7 @@ async def test_a_misspelled_command_is_answered_with_the_likely_one(open_app):
 async def test_slash_model_changes_the_model_by_a_part_of_its_name(open_app):
     client = client_with_models()
     async with open_app(client) as user:
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
         await user.asks("/model qwen3")
         await user.until(lambda: client.loads[-1:] == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"], "not loaded")
         await user.asks("/model nosuch")

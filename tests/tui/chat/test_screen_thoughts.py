@@ -92,7 +92,7 @@ async def test_a_key_ends_a_running_thought_and_the_answer_begins(open_app, tmp_
     client = ScriptedClient(reply)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("Cats?")
-        await user.sees("▸ thinking for 0.0 s, 1 token · Ctrl+B: answer now")
+        await user.sees("▸ thinking for 0.0 s, 1 token", "ctrl+b answer now · esc stop")
         await user.presses("ctrl+b")
         await user.sees("▸ thought ended after 37 tokens", "Done.", "ready")
         assert client.ended_thoughts == ["answer-1"]
@@ -118,18 +118,18 @@ async def test_how_much_to_think_is_kept_with_the_chat_and_shown(open_app, tmp_p
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
         await user.asks("/think low")
-        await user.sees("Thinking: low.", "· think low")
+        await user.sees("Thinking: low.", "think low")
         await user.asks("Cats?")
         await user.sees("Hello.", "ready")
         await user.asks("/think 500")
-        await user.sees("at most 500 tokens", "· think 500")
+        await user.sees("at most 500 tokens", "think 500")
         await user.asks("And dogs?")
         await user.sees("And dogs?", "ready")
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
-        await user.sees("Hello.", "· think 500")
+        await user.sees("Hello.", "think 500")
         await user.asks("/think auto")
         await user.sees("Thinking: auto")
-        await user.no_longer_sees("· think 500")
+        await user.no_longer_sees("think 500")
         await user.asks("/think hard")
         await user.sees("think is hard.")
     assert [options.think for options in client.options] == ["low", "500"]

@@ -163,7 +163,7 @@ async def test_it_shows_what_answers_what_asks_and_what_was_not_seen(window, sto
         client.resume()
         await user.until(lambda: "● now" in _column(user), "no sign of the answer")
         await user.asks("/tools on fake")
-        await user.sees("tools fake")
+        await user.sees("tools: fake")
         await user.asks("asking one")
         await user.sees("! now")
         await user.presses("ctrl+o", "down", "enter")

@@ -31,7 +31,7 @@ async def test_selected_text_stands_out_from_its_ground_and_from_other_text(open
     async with open_app(client, size=(60, 40)) as user:
         user.app.theme = theme
         await user.asks("go")
-        await user.sees("said", "ready · 48.0 tok/s")
+        await user.sees("said", "48 tokens a second")
         rows = [n for n, line in enumerate(user.screen_text.splitlines()) if "Head" in line or "said" in line]
         plain = words(user.app, *rows)
         await user.pilot.mouse_down(offset=(0, rows[0]))

@@ -80,7 +80,7 @@ async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arriv
     async with arrival(client) as user:
         await user.sees("Qwen3 4B Instruct")
         await user.presses("down", "enter")
-        await user.sees("Downloading Qwen3 4B Instruct", "guide · ready")
+        await user.sees("Downloading Qwen3 4B Instruct", "guide  ● ready")
         job = (await client.jobs())[0]
         client.change(replace(job, state="failed"))
         await user.presses("f2")
@@ -106,7 +106,7 @@ async def test_escape_talks_with_the_guide_and_fetches_nothing(arrival):
     async with arrival(client) as user:
         await user.sees("Qwen3 4B Instruct")
         await user.presses("escape")
-        await user.sees("Type a question", "guide · ready")
+        await user.sees("Type a question", "guide  ● ready")
     assert client.started == []
 
 
@@ -115,7 +115,7 @@ async def test_enter_alone_fetches_nothing_for_it_may_be_meant_for_the_prompt(ar
     async with arrival(client) as user:
         await user.sees("Qwen3 4B Instruct")
         await user.presses("enter")
-        await user.sees("Type a question", "guide · ready")
+        await user.sees("Type a question", "guide  ● ready")
     assert client.started == []
 
 
@@ -165,7 +165,7 @@ async def test_a_machine_that_cannot_be_scanned_still_shows_the_welcome(arrival)
     async with arrival(client) as user:
         await user.sees("The build is broken. Build it anew.", "SmolLM2 135M")
         await user.presses("enter")
-        await user.sees("guide · ready")
+        await user.sees("guide  ● ready")
 
 
 def test_the_welcome_is_for_those_who_have_nothing_and_did_not_see_it(settings, tmp_path):

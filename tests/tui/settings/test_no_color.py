@@ -37,8 +37,8 @@ def test_a_terminal_with_no_color_gets_attributes_and_no_colour(tmp_path):
         hostile_engine(BENIGN) as url,
         PseudoTerminal.app(environment, tmp_path / "home" / "here", "--connect", url, size=(80, 24)) as terminal,
     ):
-        terminal.sees("· ready")
-        goes_to(terminal, "go\r", "first token")
+        terminal.sees("● ready")
+        goes_to(terminal, "go\r", "first word")
         goes_to(terminal, F5, "Search every chat")
         goes_to(terminal, F8, "running…")
         written = terminal.written.encode()

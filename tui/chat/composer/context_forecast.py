@@ -46,12 +46,6 @@ class ContextForecast:
         """Whether the question does not fit, an answer not included."""
         return 0 < self.n_ctx < self.n_tokens
 
-    @property
-    def text(self) -> str:
-        limit = f"/{self.n_ctx}" if self.n_ctx else ""
-        more = f", {self.n_uncounted} not counted" if self.n_uncounted else ""
-        return f"{'too long' if self.is_too_long else 'after sending'}: ≈{self.n_tokens}{limit} tokens{more}"
-
 
 class DraftCounter:
     """Counts the tokens of drafts; `parts` returns their pictures and sounds. Remembers the latest counts."""

@@ -99,11 +99,6 @@ class PromptInput(TextArea):
         """Whether nobody else wrote the text: it is one line, which the user sees, or nothing was pasted."""
         return "\n" not in self.text.strip() or not self._has_paste
 
-    def show_forecast(self, text: str = "", *, is_warning: bool = False) -> None:
-        """Show at the lower border what sending the text means for the context."""
-        self.border_subtitle = text
-        self.set_class(is_warning, "-warning")
-
     @property
     def before_cursor(self) -> str:
         """The text of the row up to the cursor."""

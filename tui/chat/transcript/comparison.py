@@ -10,7 +10,9 @@ from textual.widgets import Static
 
 from app.chat.branches import TranscriptEntry
 from app.common.terminal import printable_line
-from tui.chat.format import shortened_model
+from tui.design.words import model_label
+
+_MODEL_CELLS = 24
 
 
 class ComparisonColumn(Vertical):
@@ -30,7 +32,7 @@ class ComparisonColumn(Vertical):
         yield self._choice
 
     def show(self, entry: TranscriptEntry, *, is_shown: bool) -> None:
-        name = shortened_model(printable_line(entry.message.model)) or "this answer"
+        name = model_label(printable_line(entry.message.model), _MODEL_CELLS) or "this answer"
         state = "  writing" if entry.is_running else "  ▶ the chat goes on here" if is_shown else ""
         number, words = (f"{self._number}  ", "$text-muted"), (state, "$text-muted")
         self._head.update(Content.assemble(number, (name, "bold $text-accent"), words))

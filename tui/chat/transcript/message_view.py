@@ -45,7 +45,6 @@ _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
     "tool": (("expand-call", "[b]O[/b]utput"), _DELETE, ("copy-message", "[b]Y[/b] copy the output")),
     "summary": (("thoughts", "[b]T[/b]ext"), _EDIT, _DELETE, _COPY),
 }
-_END_HINT = " · Ctrl+B: answer now"
 _GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
 _CODE = ("copy-code", "[b]C[/b]ode")
 _KEEP = (("keep-1", "[b]1[/b] keep the first"), ("keep-2", "[b]2[/b] the second"))
@@ -102,7 +101,7 @@ class MessageView(Vertical, can_focus=True):
                     yield ComparisonColumn(entry, number, AnswerView(entry), is_shown=entry is self.entry)
         yield MessageBar()
         if failed := _failed(self.entry):
-            yield ErrorPanel(failed[1], has_text=_has_answer(failed[0]))
+            yield ErrorPanel(failed[1], has_text=_has_answer(failed[0]), is_reopened=True)
 
     def on_mount(self) -> None:
         self._show_bar()
@@ -192,7 +191,7 @@ class MessageView(Vertical, can_focus=True):
             call.show(entry)
         failed = _failed(entry)
         if failed and not had_error:
-            await self.mount(ErrorPanel(failed[1], has_text=_has_answer(failed[0])))
+            await self.mount(ErrorPanel(failed[1], has_text=_has_answer(failed[0]), is_reopened=True))
         elif not failed and had_error:
             await self.query(ErrorPanel).remove()
         self._show_bar()
@@ -340,8 +339,7 @@ class ReasoningView(Vertical):
     def _line(self) -> str:
         entry = self._entry
         words = format_reasoning(entry.message, is_running=entry.is_running)
-        hint = _END_HINT if entry.is_running and not entry.message.content else ""
-        return f"{SIGNS[self._is_open]} {words}{hint}"
+        return f"{SIGNS[self._is_open]} {words}"
 
     def _show_text(self) -> None:
         text = printable(self._entry.message.reasoning) if self._is_open else ""

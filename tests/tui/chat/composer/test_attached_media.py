@@ -35,7 +35,7 @@ async def test_a_picture_is_counted_shown_and_sent(open_app, tmp_path):
     client = ScriptedClient(model=SEEING)
     async with open_app(client) as user:
         await attaches(user, "photo.png")
-        await user.sees("[photo.png · 64 × 48", "64 tokens, 3 % of the context ×]", "after sending: ≈")
+        await user.sees("[photo.png · 64 × 48", "64 tokens, 3 % of the context ×]", " + ")
         await user.presses("ctrl+l")
         await user.sees("▀▀▀", "Ctrl+R removes it")
         await user.presses("escape")
@@ -85,7 +85,7 @@ async def test_a_model_that_does_not_see_says_so_and_one_key_switches_to_one_tha
         client.model = replace(SEEING, hears=True, id="smolvlm")
         await user.presses("alt+m")
         await user.no_longer_sees("does not")
-        await user.sees("smolvlm · ready", "64 tokens")
+        await user.sees("smolvlm  ● ready", "64 tokens")
     assert client.loads[-1] == "/m/smol.gguf"
 
 
@@ -132,11 +132,11 @@ async def test_of_a_text_that_does_not_fit_a_part_is_chosen(open_app, tmp_path):
     client = ScriptedClient()
     async with open_app(client) as user:
         await attaches(user, "book.md")
-        await user.sees("book.md does not fit: Alt+P offers its parts.", "177 %", "too long: ≈")
+        await user.sees("book.md does not fit: Alt+P offers its parts.", "177 %", "too long")
         await user.presses("alt+p")
         await user.sees("Parts of book.md", "1  part 1 of 4: # Chapter 1", "4  part 4 of 4: # Chapter 4")
         await user.presses("3")
-        await user.sees("[book.md · part 3 of 4 · 905 tokens, 44 % of the context ×]", "after sending: ≈")
+        await user.sees("[book.md · part 3 of 4 · 905 tokens, 44 % of the context ×]", " + ")
         await user.types("which?")
         await user.presses("enter")
         await user.sees("Hello.")

@@ -43,9 +43,9 @@ async def test_draft_attachments_and_chat_are_added_up_and_an_attachment_is_coun
     client, counter = CountingClient(), DraftCounter(no_parts)
     first = await counter.forecast(MessageContent(content="Sum it", attachments=(BOOK,)), 20, client, STATE)
     assert first == ContextForecast(20 + 50 + 5 + 8, 100)  # with its name and its fences, and the template
-    assert (first.text, first.is_too_long) == ("after sending: ≈83/100 tokens", False)
+    assert not first.is_too_long
     longer = await counter.forecast(MessageContent(content="word " * 20, attachments=(BOOK,)), 20, client, STATE)
-    assert (longer.text, longer.is_too_long) == ("too long: ≈101/100 tokens", True)
+    assert (longer.n_tokens, longer.is_too_long) == (101, True)
     assert client.counted.count(BOOK.content) == 1
     await counter.forecast(
         MessageContent(content="Sum it", attachments=(BOOK,)), 20, client, replace(STATE, model="other")
@@ -56,36 +56,36 @@ async def test_draft_attachments_and_chat_are_added_up_and_an_attachment_is_coun
 async def test_an_engine_that_counts_nothing_is_estimated_and_its_limit_may_be_unknown():
     state = ConnectionState(phase="ready", model="far")
     forecast = await DraftCounter(no_parts).forecast(MessageContent(content="x" * 400), 0, MuteClient(), state)
-    assert (forecast.text, forecast.is_too_long) == ("after sending: ≈108 tokens", False)
+    assert (forecast.n_tokens, forecast.is_too_long) == (108, False)
 
 
 async def test_the_context_after_sending_is_said_before_it(open_app, tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("word " * 30)
     monkeypatch.chdir(tmp_path)
     async with open_app(ScriptedClient()) as user:
-        await user.sees("· ready")
+        await user.sees("● ready")
         await user.types("one two three")
-        await user.sees("after sending: ≈11/2048 tokens")
+        await user.sees("≈0 + 11 of 2k")
         await user.pastes("word\n" * 20)
-        await user.sees("after sending: ≈35/2048 tokens")
+        await user.sees("≈0 + 35 of 2k")
         await user.presses("enter")
-        await user.sees("Hello.", "context 52/2048")
-        await user.no_longer_sees("after sending")
+        await user.sees("Hello.", "52 of 2k")
+        await user.no_longer_sees(" + ")
         await user.types("and @notes.txt")
-        await user.sees("after sending: ≈95/2048 tokens")  # 52 before, 30 in the file
+        await user.sees("≈52 + 43 of 2k")  # 52 before, 30 in the file
         await user.presses("ctrl+u")
-        await user.no_longer_sees("after sending")
+        await user.no_longer_sees(" + ")
         await user.types("/")
         await asyncio.sleep(0.5)  # longer than the pause after which a question is counted
-        assert "after sending" not in user.screen_text
+        assert " + " not in user.screen_text
         await user.types("system Be brief")
         await user.presses("enter")
         await user.sees("System prompt")
-        assert "after sending" not in user.screen_text
+        assert " + " not in user.screen_text
 
 
 async def test_a_draft_that_does_not_fit_is_said_to_be_too_long(open_app):
     async with open_app(ScriptedClient(), (60, 18)) as user:
-        await user.sees("· ready")
+        await user.sees("● ready")
         await user.pastes("word " * 3000)
-        await user.sees("too long: ≈3012/2048 tokens")
+        await user.sees("≈0 + 3.0k of 2k · too long")

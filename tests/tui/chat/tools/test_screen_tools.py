@@ -23,7 +23,7 @@ async def test_tools_are_switched_by_words_and_kept_with_the_chat(open_app, tmp_
     ):
         await user.sees("ready")
         await user.asks("/tools on read_file, fake/write_file")
-        await user.sees("2 tools on, 200 tokens of every prompt", "· tools fake")
+        await user.sees("2 tools on, 200 tokens of every prompt", "tools: fake")
         await user.asks("/tools folder project")
         await user.sees("Tools read and write in:", "/project")
         await user.asks("/tools rounds 7")
@@ -41,7 +41,7 @@ async def test_tools_are_switched_by_words_and_kept_with_the_chat(open_app, tmp_
         SqliteChatRepository(tmp_path) as repository,
         open_app(ScriptedClient(), (100, 40), repository, tools=backend()) as user,
     ):
-        await user.sees("Hello.", "· tools fake")
+        await user.sees("Hello.", "tools: fake")
         await user.asks("/tools")
         await user.sees("☑ read_file", "☐ write_file", "folder   /", "at most 7")
 
@@ -67,7 +67,7 @@ async def test_the_list_switches_by_space_and_takes_folders(open_app, tmp_path, 
         await user.presses("backspace", "backspace", "9", "enter")
         await user.sees("at most 9 an answer")
         await user.presses("escape")
-        await user.sees("· tools fake")
+        await user.sees("tools: fake")
 
 
 async def test_the_last_step_is_taken_back_and_done_again(open_app, tmp_path):

@@ -29,7 +29,7 @@ async def test_new_lines_are_counted_and_the_end_is_one_key_or_click_away(open_a
         await _reads_above(user)
         assert "new line" not in user.screen_text
         client.resume()
-        await user.sees("↓ 4 new lines")
+        await user.sees("↓ 6 new lines")  # with the line about the answer
         await (user.pilot.click("NewTextLine") if leave == "click" else user.presses(leave, leave))
         await user.sees("new three")
         await user.no_longer_sees("↓")
