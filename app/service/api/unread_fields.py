@@ -87,7 +87,7 @@ HARMLESS: Final = (
             *("strict", "json_schema.name", "json_schema.description", "format.name", "format.description"),
             *("tools.type", "tools.eager_input_streaming", "tools.defer_loading", "tools.title"),
             *("tools.output_schema", "tools.async", "tools.annotations", "tools.outputSchema", "tools.items"),
-            *("tools.enum", "llm.prediction.toolNaming"),
+            *("tools.enum", "llm.prediction.toolNaming", "toolCallRequest.type"),
         ),
     ),
     Harmless(
@@ -135,6 +135,10 @@ HARMLESS: Final = (
             "speculativeDecoding.minContinueDraftingProbability",
         ),
         is_told=True,
+    ),
+    Harmless(
+        "names of LM Studio's settings, and what it keeps of a session; nothing is kept here",
+        ("layers.layerName", "query.domain", ".ignoreServerSessionConfig"),
     ),
     Harmless(
         "how LM Studio prepares pictures for its engines",
@@ -186,6 +190,7 @@ REFUSED: Final[Mapping[str, str]] = {
     ".chat_template": "Use /apply-template's answer as the prompt of /v1/completions.",
     ".documents": "Send them as messages.",
     # of LM Studio's SDK
+    ".fuzzyPresetIdentifier": "Send the instructions and settings of the preset.",
     "llm.prediction.contextPrefill": "Send it as a message.",
     "llm.prediction.toolCallStopStrings": "Use stopStrings.",
     "llama.ropeFrequencyBase": "Convert the model with another rope, or leave it out.",

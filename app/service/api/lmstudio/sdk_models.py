@@ -190,7 +190,8 @@ async def _load(
     """Load `model` with the options of `stack` and send the progress; return False where the client cancels. Raises
     RequestError where that would end running answers."""
     was_held = model.keep_alive.is_holding
-    change, context.record.ignored = change_of_loading(stack.fields_of())
+    change, ignored = change_of_loading(stack.fields_of())
+    context.record.ignored = (*context.record.ignored, *ignored)
     await begin_loading(context.state.models, model, change)
     if ttl_ms is not None:
         model.keep_alive.set_idle_limit(ttl_ms / 1000)

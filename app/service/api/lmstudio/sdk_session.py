@@ -221,7 +221,7 @@ class _Session:
         async with self._reporting("rpcError", callId=frame.callId):
             endpoint = self._endpoint(frame.endpoint)
             async with self._recorded() as context:
-                result = await endpoint.answer(context, _parsed(endpoint.parameter, frame.parameter))
+                result = await endpoint.answer(context, _parameter(context, endpoint, frame.parameter))
             # Without a result the field is absent: for the JavaScript SDK null is one, and a wrong one.
             given = {} if result is None else {"result": result}
             await self._socket.send({"type": "rpcResult", "callId": frame.callId, **given})
@@ -231,7 +231,7 @@ class _Session:
             async with self._reporting("channelError", channelId=frame.channelId):
                 endpoint = self._endpoint(frame.endpoint)
                 async with self._recorded() as context:
-                    await endpoint.stream(context, _parsed(endpoint.parameter, frame.creationParameter), channel)
+                    await endpoint.stream(context, _parameter(context, endpoint, frame.creationParameter), channel)
                 await self._socket.send({"type": "channelClose", "channelId": frame.channelId})
         finally:
             del self._channels[frame.channelId]
@@ -292,6 +292,14 @@ class _Session:
 
     async def _warn(self, text: str) -> None:
         await self._socket.send({"type": "communicationWarning", "warning": text})
+
+
+def _parameter(context: Context, endpoint: Endpoint, value: object) -> Any:
+    """Return the body of a call; its record learns which fields have no effect. Raises RequestError for an invalid one,
+    and for a field that would change the answer and is not supported."""
+    body = _parsed(endpoint.parameter, value)
+    context.record.ignored = body.ignored_fields(value) if isinstance(value, dict) else ()
+    return body
 
 
 def _parsed(kind: type[Any], value: object) -> Any:

@@ -52,7 +52,6 @@ _TEMPLATE, _SYSTEM_PROMPT = "llm.prediction.promptTemplate", "llm.prediction.sys
 
 class _ConfiguredBody(SpecifierBody):
     predictionConfigStack: ConfigStack = ConfigStack()  # noqa: N815
-    fuzzyPresetIdentifier: StrictStr | None = None  # noqa: N815
 
 
 class _PredictBody(_ConfiguredBody):
@@ -204,7 +203,7 @@ async def _rendered(model: ServedModel, template: PromptTemplate, history: ChatH
 async def _begun(context: Context, body: _ConfiguredBody) -> tuple[ServedModel, dict[str, Any]]:
     fields = body.predictionConfigStack.fields_of()
     _, ignored = prediction_fields(fields)
-    context.record.ignored = (*ignored, "fuzzyPresetIdentifier") if body.fuzzyPresetIdentifier else ignored
+    context.record.ignored = (*context.record.ignored, *ignored)
     return await model_for(context, body.wanted), fields
 
 

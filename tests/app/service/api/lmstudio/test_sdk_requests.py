@@ -120,3 +120,17 @@ def test_options_of_loading_become_the_engines() -> None:
 def test_a_context_of_another_size_or_kind_is_refused(n_ctx: object) -> None:
     with pytest.raises(RequestError, match="contextLength"):
         change_of_loading({"llm.load.contextLength": n_ctx})
+
+
+@pytest.mark.parametrize("key", ["llm.prediction.toolCallStopStrings", "llm.prediction.contextPrefill"])
+def test_a_setting_that_would_change_the_answer_is_refused(key: str) -> None:
+    assert prediction_fields({key: []}) == ({}, ())
+    with pytest.raises(RequestError, match=key):
+        prediction_fields({key: ["x"]})
+
+
+def test_a_setting_of_loading_that_would_change_answers_is_refused() -> None:
+    key = "llm.load.llama.ropeFrequencyBase"
+    assert change_of_loading({key: {"checked": False, "value": 5}}) == (None, ())
+    with pytest.raises(RequestError, match=key):
+        change_of_loading({key: {"checked": True, "value": 5}})
