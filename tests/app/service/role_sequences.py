@@ -26,7 +26,7 @@ from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.requests import ResponsesBody
 from app.service.generation.chat import ChatTurn, prompt_of
-from app.service.generation.prompt import template_message
+from app.service.generation.prompt import template_message, with_results_in_calls
 from app.service.generation.thinking import DEFAULT_THINKING
 from app.service.models.model_file import ModelFile
 from app.service.models.served_model import ServedModel
@@ -61,6 +61,9 @@ HARD = (
 )
 
 
+_NO_CALL = "call_of_none"
+
+
 def conversation(letters: str) -> list[Message]:
     """Return the messages of `letters`, with ids of OpenAI's form."""
     messages: list[Message] = []
@@ -68,9 +71,7 @@ def conversation(letters: str) -> list[Message]:
     for place, letter in enumerate(letters):
         text = f"Text{place}of{letter}." if letter in _ROLES else ""
         if letter == "T":
-            messages.append(
-                Message("tool", text, call_id=unanswered.pop(0) if unanswered else "call_of_none", name=TOOL)
-            )
+            messages.append(Message("tool", text, call_id=unanswered.pop(0) if unanswered else _NO_CALL, name=TOOL))
             continue
         calls = [
             ToolCall(f"call_{place}_{number:016x}", TOOL, json.dumps({"city": f"Place{place}no{number}."}))
@@ -128,9 +129,13 @@ def as_said(messages: Sequence[Message], dialect: str) -> list[Message]:
 
 
 def by_itself(template: str, messages: Sequence[Message], *, has_tools: bool) -> str:
-    """Return what Jinja makes of `messages` as they are, "" where the template refuses them."""
+    """Return what Jinja makes of `messages` as they are, "" where the template refuses them. It is told to think where
+    the model's makers serve it so; results are where it reads them."""
     variables = {"add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>"}
+    variables |= DEFAULT_THINKING.for_template(template)
     sent = [template_message(message) for message in messages]
+    if "tool_responses" in template and "tool_call_id" not in template:
+        sent = list(with_results_in_calls(sent))
     try:
         return render(template, {**variables, "tools": TOOLS if has_tools else None, "messages": sent})
     except Exception:  # whatever its expressions raise
@@ -251,9 +256,15 @@ def published_templates() -> dict[str, str]:
 
 async def fault_of(model: ServedModel, letters: str, dialect: str, *, has_tools: bool) -> str:
     """Return what is wrong with the prompt of `letters`: it is "refused", has "lost" a text, or is "changed" though
-    the template prints the messages as they are too; "" where nothing is."""
+    the template prints the messages as they are too; "" where nothing is. A result without its call is refused in
+    Anthropic's dialect, as that API does, and "taken" where it is not."""
     messages, template = conversation(letters), model.file.chat_template
-    turn = DIALECTS[dialect](messages, has_tools=has_tools)
+    try:
+        turn = DIALECTS[dialect](messages, has_tools=has_tools)
+    except RequestError:
+        return "" if dialect == "Anthropic" and _has_orphan(messages) else "refused"
+    if dialect == "Anthropic" and _has_orphan(messages):
+        return "taken"
     try:
         prompt = (await prompt_of(model, turn)).prompt
     except RequestError:
@@ -267,6 +278,10 @@ async def fault_of(model: ServedModel, letters: str, dialect: str, *, has_tools:
     plain = by_itself(template, said, has_tools=has_tools)
     is_whole = says_all(plain, said) and (TOOL in plain or not has_tools)
     return "changed" if is_whole and prompt != plain else ""
+
+
+def _has_orphan(messages: Sequence[Message]) -> bool:
+    return any(message.call_id == _NO_CALL for message in messages)
 
 
 class TemplateRow(TypedDict):
