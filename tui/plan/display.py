@@ -91,7 +91,7 @@ def aside(report: PlanReport) -> str:
         if report.decode_tps is not None:
             parts.append(f"predicted {format_speed(report.decode_tps)}")
     elif report.prefill_tps is not None:
-        parts.append(f"reads about {speed_words(report.prefill_tps)}")
+        parts.append(f"reads about {speed_words(float(f'{report.prefill_tps:.2g}'))}")
     if report.first_token_s is not None:
         parts.append(f"a prompt of 2,048 tokens is read in {_seconds(report.first_token_s)}")
     if measured.decode_tps is None and report.decode_tps is not None:
@@ -126,7 +126,7 @@ def _compared(report: PlanReport, tps: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
+    return "less than 0.1 s" if seconds < 0.05 else f"{seconds:.1f} s" if seconds < 10 else duration(seconds)
 
 
 def machine_text(request: PlanRequest) -> str:
@@ -280,18 +280,19 @@ def answers_lines(report: PlanReport, n_columns: int, n_rows: int) -> list[str]:
         why = ["No curve over layers: the memory bandwidth of the GPU is not known."]
     rates = [run.tps for run in report.measured if run.kind == "decode"]
     across, down = n_columns - _LABEL_COLUMNS - 1, n_rows - 3
-    if not rates:
-        return ["Not measured yet: the first answers of this model show here how fast they were.", *why]
-    legend = f"{_MEASURED} {counted(len(rates), 'answer')} measured here"
+    yet = "Not measured yet: the first answers of this model show here how fast they were."
+    if not rates and report.decode_tps is None:
+        return [yet, *why]
+    legend = f"{_MEASURED} {counted(len(rates), 'answer')} measured here" if rates else "not measured yet"
     if report.decode_tps is not None:
         legend += f"  {_PREDICTED} predicted: {format_speed(report.decode_tps)}"
     if across < _LEAST_COLUMNS or down < _LEAST_ROWS:
-        return [legend]
+        return [legend] if rates else [yet]
     most = max([*rates, report.decode_tps or 0.0]) * _ROOM_ABOVE
     canvas = BrailleCanvas(across, down)
     if report.decode_tps is not None:
         canvas.level(report.decode_tps / most, _PREDICTED)
-    points = [((index + 0.5) / len(rates), tps / most) for index, tps in enumerate(rates)]
+    points = [((index + 0.5) / max(len(rates), 1), tps / most) for index, tps in enumerate(rates)]
     canvas.polyline(points)
     for x, y in points:
         canvas.mark(x, y, _MEASURED)
