@@ -24,6 +24,7 @@ from app.protocol.chat import Tool, ToolCall
 from app.protocol.job import Job
 from app.protocol.library import HubModel, HubRepository, MachineProblem, MachineReport, Quant
 from app.protocol.plan import PlanChange, PlanRemedy
+from app.protocol.status import AnswerRecord
 from app.settings.settings import Settings
 from app.tools.tool import Preview, ToolOutput, ToolProgress
 from quantizer.system.errors import EngineError, ErrorInfo
@@ -124,6 +125,19 @@ def describe_jobs(texts: Sequence[str], client: ScriptedClient) -> None:
         )
         client.change(replace(job, state=state, error=failure))
         client.logs[job.id] = "\n".join(texts)
+    client.answers = tuple(
+        AnswerRecord(
+            model=text,
+            at_s=1.0,
+            n_prompt_tokens=1,
+            n_cached_tokens=0,
+            n_output_tokens=1,
+            first_token_s=1.0,
+            prefill_tps=None,
+            decode_tps=None,
+        )
+        for text in texts
+    )
 
 
 def describe_plan(texts: Sequence[str], client: ScriptedClient) -> None:
@@ -232,7 +246,7 @@ FEATURES = (
     Place("hub", "escape slash r e p o enter", seen=("1 downloads",)),
     Place("plan", "f7", seen=("What would help", "h061")),
     Place("jobs", "f8 down", seen=("h119",), is_whole=True),
-    Place("metrics", "f9", seen=("h000",)),
+    Place("metrics", "f9", seen=("h000", "h019", "Benchmarks")),
     Place("log", "escape", question="/log", seen=("h119",), is_whole=True),
 )
 

@@ -71,6 +71,9 @@ def sign_of(report: PlanReport) -> tuple[str, str]:
 def headline(report: PlanReport) -> str:
     """Return what matters about a plan in one or two sentences: what was measured here, else what is predicted."""
     where, measured = _where(report), measured_speed(report)
+    if report.verdict == "wont_run":
+        tps = report.best_tps or report.decode_tps
+        return f"{where}." + ("" if tps is None else f" With enough memory: about {speed_words(tps)}.")
     if measured.decode_tps is not None:
         reads = "" if measured.prefill_tps is None else f"reads {format_speed(measured.prefill_tps)}, "
         said = f"{where}: {reads}writes {speed_words(measured.decode_tps)} · measured here"
@@ -90,9 +93,9 @@ def aside(report: PlanReport) -> str:
         parts.append(f"median of {counted(measured.n_answers, 'answer')}")
         if report.decode_tps is not None:
             parts.append(f"predicted {format_speed(report.decode_tps)}")
-    elif report.prefill_tps is not None:
+    elif report.prefill_tps is not None and report.verdict != "wont_run":
         parts.append(f"reads about {speed_words(float(f'{report.prefill_tps:.2g}'))}")
-    if report.first_token_s is not None:
+    if report.first_token_s is not None and report.verdict != "wont_run":
         parts.append(f"a prompt of 2,048 tokens is read in {_seconds(report.first_token_s)}")
     if measured.decode_tps is None and report.decode_tps is not None:
         parts.append("predicted, until an answer here measures it")

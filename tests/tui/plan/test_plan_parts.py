@@ -142,7 +142,8 @@ def test_an_overfull_device_shows_by_how_much() -> None:
     text = "\n".join(line.plain for line in memory_lines(found, 76))
     assert "43 of 43" in text
     assert " over" in text
-    assert headline(found).startswith("Does not fit")
+    assert headline(found).startswith("Does not fit. With enough memory: about ")
+    assert "fall to" not in headline(found)
     assert describe_load(request, found).startswith("! CUDA0 would hold ")
 
 
