@@ -41,6 +41,11 @@ class Activity:
         facts = " · ".join(filter(None, (*self.facts, self.warning)))
         return f"{begin} {facts}" if self.bar and facts else " · ".join(filter(None, (begin, facts)))
 
+    @property
+    def words(self) -> str:
+        """All of it without signs, as a screen reader reads it."""
+        return " · ".join(filter(None, (self.word, *self.facts, self.warning)))
+
 
 def spinner(now_s: float) -> str:
     """Return the moving sign at a moment."""

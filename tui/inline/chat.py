@@ -12,7 +12,7 @@ from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
-from app.chat.activity import activity_of, spinner
+from app.chat.activity import activity_of
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.chat.events import ChatEvent
 from app.chat.steps import undone_text
@@ -439,5 +439,5 @@ class InlineChat:
             if not (self._scrollback.has_begun or self._scrollback.is_asking):
                 now_s = self._session.clock()
                 if (activity := activity_of(self._session.chat, now_s)) is not None:
-                    self._scrollback.busy.put(activity.line(spinner(now_s)))
+                    self._scrollback.busy.put(activity.words)
             await asyncio.sleep(_EVERY_S)

@@ -19,7 +19,7 @@ from types import ModuleType
 import click
 
 from app.chat.conversation import Message
-from app.cli.output.answer import AnswerPrinter, dimmed
+from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
 from app.cli.prompts import multiline
 from app.common.terminal import printable, printable_paste
 from tui.chat.composer.attachments import complete_path
@@ -156,7 +156,11 @@ def _line_editor() -> ModuleType | None:
 
 
 class Scrollback(AnswerPrinter):
-    """Prints the chat, and what its commands show of it."""
+    """Prints the chat, and what its commands show of it. Nothing is drawn twice: this is the chat for screen readers
+    and slow connections too."""
+
+    def __init__(self) -> None:
+        super().__init__(BusyLine(is_overwritten=False))
 
     def recall(self, branch: Sequence[Message]) -> None:
         question_indexes = [index for index, message in enumerate(branch) if message.role == "user"]

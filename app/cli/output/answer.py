@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,18 +29,29 @@ from app.tools.display import result_text
 
 _ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
 _REPEATING = "The answer repeats itself: Ctrl-C stops it."
+_LINE_EVERY_S = 10.0
 _ECHO = 2  # cells that the terminal writes for Ctrl-C, after the line
 
 
 class BusyLine:
-    """A line on stderr that is overwritten, where stderr is a terminal; at most one row, which can be erased."""
+    """What is going on, on stderr where that is a terminal: a line of at most one row that is overwritten and erased.
+    For a reader of lines, as a screen reader or a terminal that cannot go back (TERM=dumb) is, nothing is overwritten:
+    a whole line comes every ten seconds. `clock` counts seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_overwritten: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._is_overwritten = is_overwritten and os.environ.get("TERM") != "dumb"
+        self._clock = clock
         self._n_cells = 0
+        self._next_s = 0.0
 
     def put(self, text: str) -> None:
         if not self._is_terminal:
+            return
+        if not self._is_overwritten:
+            if self._clock() >= self._next_s:
+                self._next_s = self._clock() + _LINE_EVERY_S
+                click.echo(printable_line(text), err=True)
             return
         n_most = _row() - _ECHO
         line = printable_line(text)
@@ -68,9 +80,9 @@ class AnswerPrinter:
     true once the present answer has text, and again false after a call of a tool. While it `is_asking` nothing else
     should be printed. An answer that `is_silent` is not printed."""
 
-    def __init__(self) -> None:
+    def __init__(self, busy: BusyLine | None = None) -> None:
         self.is_asking = self.is_silent = self.collapses_reasoning = False
-        self.busy = BusyLine()
+        self.busy = busy or BusyLine()
         self._approver = TerminalApprover(self.interrupt)
         self.begin()
 

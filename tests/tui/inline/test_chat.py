@@ -89,7 +89,7 @@ async def test_without_keeping_nothing_reaches_the_disk_and_the_conversation_goe
 async def test_the_cost_of_an_answer_is_printed_if_requested(opened, capsys):
     async with opened(ScriptedClient(), shows_stats=True) as chat:
         await chat.submit("hi")
-    assert "48 tokens a second" in capsys.readouterr().err
+    assert "decode 48.0 tok/s" in capsys.readouterr().err
 
 
 async def test_nothing_a_model_writes_is_obeyed_by_the_terminal(opened, capsys):
@@ -483,7 +483,7 @@ async def test_another_model_answers_the_last_question_and_the_figures_of_both_a
     out, err = capsys.readouterr()
     assert out == "Hello.\nHello.\n"
     assert "/compare MODEL answers the last question" in err
-    assert err.count("48 tokens a second · first word after 0.2 s · 40 tokens in · 12 tokens out") == 2
+    assert err.count("48 tokens a second · first word after 0.2 s · 12 tokens · 40 read") == 2
     question, first, second = _stored(tmp_path)
     assert first.parent_id == second.parent_id == question.id
 
@@ -494,7 +494,7 @@ async def test_figures_are_printed_from_now_on_when_asked_for(opened, capsys):
         await chat.submit("one")
     err = capsys.readouterr().err
     assert "Figures are now shown." in err
-    assert "48 tokens a second" in err
+    assert "decode 48.0 tok/s" in err
 
 
 async def test_an_answer_without_text_says_so(opened, capsys):

@@ -8,7 +8,7 @@ import pytest
 from app.chat.conversation import Message
 from app.chat.events import Repeating, Written
 from app.chat.state import ApprovalQueue
-from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, stats_line
+from app.cli.output.answer import AnswerPrinter, BusyLine, LoadingLine, as_json, stats_line
 from tests.app.client.scripted_client import COMPLETED, LOADING, READY
 
 MESSAGE = Message(id=1, parent_id=None, role="assistant", content="")
@@ -70,3 +70,17 @@ async def test_that_an_answer_repeats_itself_is_for_the_person_at_a_terminal(
     told = capsys.readouterr()
     assert told.out == "again and again"
     assert told.err == ("\nThe answer repeats itself: Ctrl-C stops it.\n" if is_terminal else "")
+
+
+@pytest.mark.parametrize(("is_overwritten", "term"), [(False, "xterm"), (True, "dumb")])
+def test_progress_for_a_reader_of_lines_is_a_whole_line_every_ten_seconds(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_overwritten: bool, term: str
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    now_s = iter([0.0, 0.0, 4.0, 9.9, 10.0, 10.0, 12.0])
+    line = BusyLine(is_overwritten=is_overwritten, clock=lambda: next(now_s))
+    for text in ("reading 1 of 9", "reading 3 of 9", "reading 6 of 9", "reading 8 of 9"):
+        line.put(text)
+    line.clear()
+    assert capsys.readouterr().err == "reading 1 of 9\nreading 8 of 9\n"
