@@ -112,7 +112,7 @@ def page_ups_at_a_terminal(n_messages: int) -> list[float]:
         write_chat(Path(folder) / "data", n_messages)
         command = [sys.executable, "-m", "tui", "--connect", engine.url, "-m", "paced"]
         with Terminal.running(command, Path(folder)) as terminal:
-            terminal.when("· ready")
+            terminal.when("ready")
             time.sleep(_AT_REST_S)
             return [1000 * _until_drawn_s(terminal) for _ in range(20)]
 

@@ -42,7 +42,7 @@ def first_paint_s(url: str, folder: Path) -> float:
     command = [sys.executable, "-m", "tui", "--connect", url, "-m", "paced"]
     with Terminal.running(command, folder) as terminal:
         painted_s = terminal.when(_PROMPT) - terminal.begun_s
-        terminal.when("· ready")
+        terminal.when("ready")
     return painted_s
 
 
@@ -51,7 +51,7 @@ def stream(url: str, engine: PacedEngine, folder: Path) -> dict[str, float]:
     late_file = folder / "late"
     with Terminal.running([sys.executable, __file__, "--app", url, str(late_file)], folder) as terminal:
         process = psutil.Process(terminal.process.pid)
-        terminal.when("· ready")
+        terminal.when("ready")
         terminal.write(b"Tell me everything.\r")
         begun_s = eventually(lambda: engine.begun_s, "the question")
         cpu_before_s = sum(process.cpu_times()[:2])

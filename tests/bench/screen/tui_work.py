@@ -101,7 +101,7 @@ async def until(pilot: Pilot[None], holds: Callable[[], bool], keys: tuple[str, 
 async def chat(app: LocalllmApp, pilot: Pilot[None], clock: Clock) -> None:
     """Load, send a long prompt, look around while the answer comes, stop it."""
     with clock.during("load"):
-        await until(pilot, lambda: "· ready" in text_of(app))
+        await until(pilot, lambda: "ready" in text_of(app))
     await pilot.press("f1", "escape")
     app.post_message(Paste(_PROMPT))
     await until(pilot, lambda: "pasted 1" in text_of(app))
