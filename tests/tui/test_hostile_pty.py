@@ -77,13 +77,13 @@ def chat_with_a_hostile_engine(folder, texts):
         PseudoTerminal.app(environment, folder / "here", "--connect", url, size=SIZE) as terminal,
     ):
         terminal.sees("● ready")
-        goes_to(terminal, "go\r", "h119", "first word")
+        goes_to(terminal, "go\r", "h119", " token")
         goes_to(terminal, F5, "h119", "chats")
-        since = goes_to(terminal, ESC, "h119", "first word")
+        since = goes_to(terminal, ESC, "h119", " token")
         unseen = [head for head in heads() if head not in letters(terminal.written[since:])]
         goes_to(terminal, "/log\r", "h119")
         goes_to(terminal, F5, "chats")
-        goes_to(terminal, ESC, "first word")
+        goes_to(terminal, ESC, " token")
         goes_to(terminal, REFUSED + "\r", "No answer", "h011")
         goes_to(terminal, "@h0", "h01")
         goes_to(terminal, F5, "h119")

@@ -126,12 +126,12 @@ async def test_a_deletion_is_undone_with_alt_u(open_app, tmp_path):
             await user.sees(question, "Hello.", "ready")
         await user.presses("ctrl+up", "ctrl+up", "delete")
         await user.sees("Deleted 2 messages: Undo, Alt+U or /undo")
-        await user.no_longer_sees("second")
+        await user.no_longer_sees("▌ second")
         with ChatStore(tmp_path) as store:
             chat = store.chats.latest()
             assert [message.content for message in store.messages.of(chat.id)] == ["first", "Hello."]
         await user.presses("alt+u")
-        await user.sees("second")
+        await user.sees("▌ second")
         await user.no_longer_sees("Deleted")
         with ChatStore(tmp_path) as store:
             transcript = store.transcripts.read(chat.id)

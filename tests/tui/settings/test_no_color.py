@@ -38,8 +38,8 @@ def test_a_terminal_with_no_color_gets_attributes_and_no_colour(tmp_path):
         PseudoTerminal.app(environment, tmp_path / "home" / "here", "--connect", url, size=(80, 24)) as terminal,
     ):
         terminal.sees("● ready")
-        goes_to(terminal, "go\r", "first word")
-        goes_to(terminal, F5, "Search every chat")
+        goes_to(terminal, "go\r", " token")
+        goes_to(terminal, F5, "1970")
         goes_to(terminal, F8, "running…")
         written = terminal.written.encode()
     assert colors_written(written) == set()
