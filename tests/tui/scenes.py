@@ -377,7 +377,7 @@ SCENES = (
             ("@ p h o", "photo.png"),
             ("tab", "[photo.png", "3 % of"),
             ("@ p a p", "paper.pdf"),
-            ("tab", "[photo.png · 64 tokens, 3 % ×]", "[paper.pdf · 15 tokens, <1 %", "≈92/2048"),
+            ("tab", "[photo.png · 64 tokens, 3 % ×]", "[paper.pdf · 15 tokens, <1 %", "92 of 2k"),
         ),
         client=_seeing(),
         furnish=_keep_picture,

@@ -108,7 +108,7 @@ def test_a_paste_with_an_escape_character_is_text_and_sends_nothing(environment,
         terminal.sees("!", since=n_before)
         assert terminal.process.poll() is None  # Ctrl+Q was in the paste
         assert "Keys and commands" not in terminal.written
-        assert "first token" not in terminal.written
+        assert "tokens a second" not in terminal.written
 
 
 _EDITOR = """
@@ -150,4 +150,4 @@ def test_the_draft_is_edited_in_the_users_editor_which_has_the_terminal_meanwhil
         terminal.types("pepper\n")
         terminal.sees("salt and pepper", "● ready", since=n_before)
         terminal.types("\r")
-        terminal.sees("first token", since=n_before)
+        terminal.sees("tokens a second", since=n_before)

@@ -40,7 +40,7 @@ def test_a_terminal_with_no_color_gets_attributes_and_no_colour(tmp_path):
         terminal.sees("● ready")
         goes_to(terminal, "go\r", " token")
         goes_to(terminal, F5, "1970")
-        goes_to(terminal, F8, "running…")
+        goes_to(terminal, F8, "Jobs")
         written = terminal.written.encode()
     assert colors_written(written) == set()
     attributes = {number for each in _SGR.finditer(written) for number in each[1].split(b";")}

@@ -30,7 +30,7 @@ def _row_of(user, text):
 @SIZES
 async def test_a_long_notification_takes_one_row_above_the_prompt_and_covers_no_other(open_app, size):
     async with open_app(ScriptedClient(), size=size) as user:
-        await user.sees("guide")
+        await user.sees("Ask something")
         user.app.screen.warn(LONG)
         await user.sees("! The m")
         row, prompt = _row_of(user, "! The m"), _row_of(user, "╭")
