@@ -194,7 +194,8 @@ class Conversation:
 
     def merge(self, messages: Iterable[Message]) -> None:
         """Add or replace messages that another window stored; the shown branch stays."""
-        self.messages = dict(sorted([*self.messages.items(), *((message.id, message) for message in messages)]))
+        known = self.messages | {message.id: message for message in messages}
+        self.messages = {message_id: known[message_id] for message_id in sorted(known)}
 
     def newest_leaf(self, without_id: int | None = None) -> int | None:
         """Return the end of the branch with the newest message, leaving out the message `without_id` and what follows
@@ -287,8 +288,8 @@ class Conversation:
 
     def turns(self, leaf_id: int | None, parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:
         """Return the turns up to a message, as sent to the model: the last summary, what it keeps and what follows it;
-        of questions without an answer, only the last one. `parts` are the pictures and sounds of `media_files` by their
-        SHA-256."""
+        of questions whose answer never ended, only the last one. `parts` are the pictures and sounds of `media_files`
+        by their SHA-256."""
         return self.turns_of(self._tree.path(leaf_id), parts)
 
     def turns_of(self, path: Sequence[Message], parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:

@@ -24,15 +24,15 @@ _PARAGRAPH_BREAK = "\n\n"
 
 
 def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: str = "") -> list[ChatMessage]:
-    """Return the turns of a branch: the last summary, what it keeps and what follows; of questions without an answer,
-    only the last one. An answer goes with its calls, and each call with its result. `parts` are the pictures and sounds
-    of `media_files_of` by their SHA-256."""
+    """Return the turns of a branch: the last summary, what it keeps and what follows; of questions whose answer never
+    ended, only the last one. An answer goes with its calls, and each call with its result. `parts` are the pictures and
+    sounds of `media_files_of` by their SHA-256."""
     turns = [ChatMessage("system", system)] if system else []
     last_question = next((message.id for message in reversed(path) if message.role == "user"), 0)
     for is_asking, messages in _groups(path):
         if is_asking:
             text = _PARAGRAPH_BREAK.join(map(_sent_text, messages))
-            media = tuple(parts[file.sha256] for file in media_of(messages[-1].attachments))
+            media = tuple(parts[file.sha256] for message in messages for file in media_of(message.attachments))
             turns.append(ChatMessage("user", text, media))
         else:
             turns += _answered(messages, sends_reasoning=messages[0].id > last_question)
@@ -41,7 +41,8 @@ def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: st
 
 def media_files_of(path: Sequence[Message]) -> tuple[MediaFile, ...]:
     """Return the pictures and sounds of `turns_of`."""
-    return tuple(file for is_asking, group in _groups(path) if is_asking for file in media_of(group[-1].attachments))
+    asked = (message for is_asking, group in _groups(path) if is_asking for message in group)
+    return tuple(file for message in asked for file in media_of(message.attachments))
 
 
 def made_calls(answer: Message) -> tuple[ToolCall, ...]:
@@ -51,9 +52,13 @@ def made_calls(answer: Message) -> tuple[ToolCall, ...]:
 
 
 def _groups(path: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
-    """Yield, and whether the user says it, what follows each other: the summary and the last of the questions, or the
-    answers with the results of their calls."""
+    """Yield, and whether the user says it, what follows each other: the summary and the questions, or the answers with
+    the results of their calls. A question that was asked again before its answer ended is left out; one that the model
+    answered with nothing is not."""
     sent = sent_branch(path).path
+    answered = {
+        message.parent_id for message in sent if message.role == "assistant" and message.state is MessageState.FINISHED
+    }
     said = [
         message
         for message in sent
@@ -63,7 +68,8 @@ def _groups(path: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
         whole = list(group)
         if is_asking:
             questions = [message for message in whole if message.role == "user"]
-            whole = [*(message for message in whole if message.role == "summary"), *questions[-1:]]
+            asked = [message for message in questions[:-1] if message.id in answered] + questions[-1:]
+            whole = [*(message for message in whole if message.role == "summary"), *asked]
         yield is_asking, whole
 
 

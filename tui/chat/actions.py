@@ -306,9 +306,11 @@ class SettingsActions:
             return
         with self._screen.warn_on_error():
             await self._view.transcript.add_notice(await self._editor.change_options(text))
+        self._show_status()
 
     async def _set_options(self, texts: Mapping[str, str], preset: str) -> None:
         await self._view.transcript.add_notice(await self._editor.set_options(texts, preset))
+        self._show_status()
 
     async def set_thinking(self, text: str) -> None:
         await self._view.is_open.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from textual import constants
 from textual.content import Content
 from textual.timer import Timer
 from textual.widgets import Static
@@ -54,16 +55,16 @@ class ActivityLine(Static):
     def _content(self, activity: Activity, keys: Sequence[tuple[str, str]]) -> Content:
         if not activity.is_moving:
             sign = Content.styled("! ", "$text-warning")
-        elif self.app.animation_level == "none":
+        elif constants.TEXTUAL_ANIMATIONS == "none":  # what the person chose: the app itself animates nothing else
             sign = Content.styled("● ", "$text-accent")
         else:
             sign = Content.styled(f"{spinner(self._clock())} ", "$text-accent")
         bar = Content.styled(f" {activity.bar}" if activity.bar else "", "$text-accent")
         parts = [Content.assemble(sign, (activity.word, "$foreground"), bar)]
         parts += [Content.styled(fact, "$text-muted") for fact in activity.facts]
-        if activity.warning:
-            parts.append(Content.styled(activity.warning, "$text-warning"))
         parts += [Content.assemble((key, "$text-accent"), (f" {word}", "$text-muted")) for key, word in keys]
+        if activity.warning:  # last: the end is cut where there is little room
+            parts.append(Content.styled(activity.warning, "$text-warning"))
         if activity.bar and len(parts) > 1:  # a bar and its figures belong together
             parts[:2] = [Content.assemble(parts[0], " ", parts[1])]
         return Content.styled(" · ", "$faint").join(parts)

@@ -88,7 +88,8 @@ class NewTextLine(Static):
 
     def show(self, n_lines: int | None) -> None:
         words = "new text" if n_lines is None else counted(n_lines, "new line")
-        self.update(f"↓ {words} · Ctrl+End", layout=False)
+        text = f"↓ {words} · Ctrl+End"
+        self.update(text, layout=len(text) != len(str(self.content)))  # it is as wide as its text
         self.display = n_lines != 0
 
     async def on_click(self) -> None:

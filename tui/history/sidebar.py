@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 LEAST_COLUMNS: dict[str, float] = {"auto": 110, "on": 80, "off": math.inf}
 _READ_AFTER_S = 0.3
 _TURN_S = 0.3  # of the sign of an answer that is running
-_NO_CHATS = " Every chat you start is listed here."
-_NO_MATCH = " No chat matches."
+_NO_CHATS = "Every chat you start is listed here."
+_NO_MATCH = "No chat matches."
 
 
 class ChatSidebar(Vertical):

@@ -215,3 +215,12 @@ def test_versions_of_an_answer_that_called_tools_are_found_without_being_named()
     assert chat.compare_last(), "it ends the comparison"
     assert _beside(chat) == []
     assert not _chat(*CALLING[:4]).compare_last()
+
+
+def test_messages_of_another_window_replace_those_that_are_known() -> None:
+    chat = _chat(*FORK)
+    more = _message(4, "assistant", "B, and more")
+    chat.merge([_message(6, "user", "c", parent_id=4), more])
+    assert list(chat.messages) == [1, 2, 3, 4, 5, 6]
+    assert chat.messages[4] == more
+    assert chat.leaf_id == 5

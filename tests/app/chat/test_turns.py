@@ -86,3 +86,15 @@ def test_a_result_of_no_call_is_text():
         ("tool", NOT_RUN),
         ("assistant", "B"),
     ]
+
+
+def test_a_question_that_was_answered_with_nothing_stays_in_sight_of_the_model() -> None:
+    """The person still sees it, with what was pasted into it."""
+    turns = _turns(
+        _message(1, "user", "A long paste."),
+        _message(2, "assistant", ""),
+        _message(3, "user", "Stopped before a word."),
+        _message(4, "assistant", "", state=MessageState.PARTIAL),
+        _message(5, "user", "What did I paste?"),
+    )
+    assert turns == [Turn("user", "A long paste.\n\nWhat did I paste?")]

@@ -7,7 +7,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from app.common.terminal import printable_line
+from app.common.terminal import counted, printable_line
 from app.tools.display import plain_lines
 from tui.chat.tools.calls import SIGNS, FoldLine, StyledLines
 
@@ -57,7 +57,7 @@ class ShellView(Vertical):
         lines = plain_lines(self._output.rstrip("\n")) if self._output.strip() else ()
         shown = lines[-_N_OPEN_LINES if self._is_open else -_N_TAIL_LINES :]
         n_hidden = len(lines) - len(shown)
-        more = f" · {n_hidden:,} more lines" if n_hidden else ""
+        more = f" · {counted(n_hidden, 'more line')}" if n_hidden else ""
         command = self._command if self._is_open or cell_len(self._command) <= _COMMAND_CELLS else self._short
         self._line.update(f"{SIGNS[self._is_open]} $ {command} · {self._state}{more}", layout=False)
         self._lines.show(shown)
