@@ -30,7 +30,7 @@ from tui.settings.controller import SettingsController
 
 __all__ = ["SCENES", "Scene"]
 
-MOMENT_MS = 1_790_000_000_000
+MOMENT_MS = 1_000_000_000_000  # long ago: relative times of today would be others tomorrow
 ANSWER = """I am **localllm**. I can:
 
 - answer questions,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from textual.pilot import Pilot
@@ -23,8 +25,9 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def _one_folder_and_time_zone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _one_folder_disk_and_time_zone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**11, used=69 * 10**9, free=31 * 10**9))
     if hasattr(time, "tzset"):
         monkeypatch.setenv("TZ", "UTC")
         time.tzset()
