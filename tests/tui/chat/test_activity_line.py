@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from textual import constants
+
 from app.chat.activity import SPINNER
 from app.protocol.chat import PromptProgress
 from tests.app.client.scripted_client import LOADING, PLAN, READY, ScriptedClient, ScriptedReply
@@ -27,7 +29,6 @@ async def test_a_prompt_that_is_read_shows_its_tokens_the_time_left_and_the_way_
 async def test_the_sign_moves_though_nothing_is_heard_of_the_engine(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("a", "b"), pause_after=0))
     async with open_app(client, clock=time.monotonic) as user:
-        user.app.animation_level = "full"
         await user.asks("Cats?")
         for sign in SPINNER[:4]:
             await user.sees(f"{sign} reading")
@@ -39,10 +40,10 @@ async def test_the_sign_moves_though_nothing_is_heard_of_the_engine(open_app):
         assert not line.display
 
 
-async def test_without_animations_the_sign_stands_still_and_the_words_go_on(open_app):
+async def test_without_animations_the_sign_stands_still_and_the_words_go_on(open_app, monkeypatch):
+    monkeypatch.setattr(constants, "TEXTUAL_ANIMATIONS", "none")
     client = ScriptedClient(ScriptedReply(progress=(READ,), deltas=("Done.",), pause_after=1))
     async with open_app(client) as user:
-        user.app.animation_level = "none"
         await user.asks("Read it.")
         await user.sees("● reading ▰▰▰")
         client.resume()
