@@ -14,7 +14,7 @@ NO_THOUGHT = "does not think before it answers"
 
 async def test_what_a_model_is_not_made_for_is_said_when_it_is_switched_on(open_app):
     client = ScriptedClient(model=replace(READY, takes_tools=False, thinks=False))
-    async with open_app(client) as user:
+    async with open_app(client, size=(200, 30)) as user:
         await user.sees("ready")
         await user.asks("/think high")
         await user.sees(NO_THOUGHT)
@@ -55,7 +55,7 @@ class TwoModels(ScriptedClient):
 async def test_a_model_that_takes_no_tools_says_so_when_it_comes_in_place_of_one_that_does(open_app):
     client = TwoModels(model=replace(READY, takes_tools=True))
     client.library.here = client_with_models().library.here
-    async with open_app(client) as user:
+    async with open_app(client, size=(200, 30)) as user:
         await user.sees("ready")
         await user.asks("/tools on files")
         await user.sees("tools on")

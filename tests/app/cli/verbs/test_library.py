@@ -266,7 +266,7 @@ def test_a_model_is_shown_as_one_object_with_documented_keys(localllm: Run) -> N
     output = localllm("show", "guide", "--json").json
     assert output["architecture"] == "llama"
     assert output["kv_bytes_per_token"] > 0
-    keys = ["path", "files", "sha256", "template_base", "tuned", "source", "rows"]
+    keys = ["path", "files", "sha256", "template_base", "tuned", "source", "sampling", "rows"]
     assert list(output)[-len(keys) :] == keys
 
 
