@@ -466,7 +466,12 @@ SCENES = (
     Scene(name="plan", steps=(("f7", "What would help"),), client=_planning),
     Scene(
         name="plan-overfull",
-        steps=(("f7", "What would help"), ("a right l", "L again to confirm")),
+        steps=(
+            ("f7", "What would help"),
+            ("a right", "Does not fit"),
+            ("", "guide on this machine"),  # not planning any more
+            ("l", "L again to confirm"),
+        ),
         client=_planning,
     ),
     Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),
