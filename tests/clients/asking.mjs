@@ -5,7 +5,7 @@ export const MODEL = "guide";
 export const QUESTION = "How do I quantize a model?";
 export const ANSWER = "localllm quantize";
 export const CALL = '<say><tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call></say>';
-export const SCHEMA = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+export const SCHEMA = { type: "object", properties: { city: { type: "string", maxLength: 20 } }, required: ["city"] };
 export const ENDLESS = `<say>${"word ".repeat(2000)}</say>`;
 export const say = (text) => `<say>${text}</say>`;
 

@@ -34,7 +34,7 @@ QUESTION = "How do I quantize a model?"
 ANSWER = "localllm quantize"  # is part of every good answer to it
 CITY = "Åre"
 CALL = f'<say><tool_call>\n{{"name": "get_weather", "arguments": {{"city": "{CITY}"}}}}\n</tool_call></say>'
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"]}
 SAID = "It snows."
 ENDLESS = f"<say>{'word ' * 2000}</say>"
 

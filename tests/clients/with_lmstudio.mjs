@@ -15,7 +15,7 @@ let text = "";
 for await (const { content } of model.respond(QUESTION, { temperature: 0 })) text += content;
 assert.equal(text, whole.content);
 assert((await model.complete("def f(a):\n", { maxTokens: 8 })).content);
-const structured = z.object({ city: z.string() });
+const structured = z.object({ city: z.string().max(20) });
 const { parsed } = await model.respond("Name a city.", { structured, temperature: 0, maxTokens: 200 });
 assert.deepEqual(Object.keys(parsed), ["city"]);
 assert.equal(await model.countTokens("hello"), (await model.tokenize("hello")).length);

@@ -241,7 +241,7 @@ FEATURES = (
     Place("question to edit", "ctrl+up ctrl+up e", seen=("Editing the question",)),
     Place("models", "escape f6", seen=("h000", "h119"), is_whole=True),
     Place("card", "c", seen=("Esc closes",), is_whole=True),
-    Place("types", "escape q", seen=("Enter starts", "h119"), is_whole=True),
+    Place("types", "escape q", seen=("quantizes in the background", "h119"), is_whole=True),
     Place("removal", "escape d", seen=("This frees",)),
     Place("hub", "escape slash r e p o enter", seen=("1 downloads",)),
     Place("plan", "f7", seen=("What would help", "h061")),

@@ -109,7 +109,7 @@ def after_a_fault(place, environment, tmp_path, *, leaves=False):
     with PseudoTerminal.app(environment, tmp_path, program=program) as terminal:
         terminal.sees("● ready")
         terminal.types(f"{SECRET}\r")
-        terminal.sees(" token")
+        terminal.sees("a second")
         terminal.types(F1)
         if leaves:
             terminal.sees("It has failed")

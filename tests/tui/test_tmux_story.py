@@ -79,7 +79,7 @@ def goes_up(terminal, n_messages):
 def talks_with_the_guide(terminal):
     terminal.asks(QUESTION)
     terminal.sees(ANSWER)
-    terminal.until(lambda: re.search(r"guide  ● ready · \S+ tok/s", terminal.screen), "the answer never ended")
+    terminal.until(lambda: re.search(r"tokens? a second", terminal.screen), "the answer never ended")
 
 
 def words_below(terminal, question):
@@ -154,7 +154,7 @@ def quantizes_the_guide(terminal):
     terminal.presses("F6")
     terminal.sees("● guide", "built in")
     terminal.presses("q")
-    terminal.sees("Choose a type or a size", "Enter starts")
+    terminal.sees("quantizes in the background")
     terminal.presses("Down")
     terminal.sees("the usual balance")
     terminal.presses("Enter")
@@ -169,7 +169,7 @@ def talks_with_the_quantized_guide(terminal):
     terminal.presses("Down", "Enter")
     terminal.sees("guide:q4_K_M  ● ready")
     terminal.asks("What is a GGUF file?")
-    terminal.sees("GGUF is the file format of llama.cpp", "tok/s")
+    terminal.sees("GGUF is the file format of llama.cpp", "a second")
 
 
 def plans(terminal):

@@ -32,7 +32,7 @@ def own(start_service: Callable[..., RunningService]) -> RunningService:
     ("path", "body", "is_error"),
     [
         ("/v1/completions", {"prompt": ENDLESS}, lambda last: last["error"]["code"] == "engine_error"),
-        ("/v1/messages", {"messages": MESSAGES}, lambda last: last["error"]["type"] == "api_error"),
+        ("/v1/messages", {"messages": MESSAGES, "max_tokens": 400}, lambda last: last["error"]["type"] == "api_error"),
         ("/v1/responses", {"input": ENDLESS}, lambda last: last["type"] == "response.failed"),
         ("/api/chat", {"messages": MESSAGES}, lambda last: isinstance(last["error"], str)),
         ("/completion", {"prompt": ENDLESS}, lambda last: last["error"]["code"] == 500),
