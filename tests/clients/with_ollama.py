@@ -28,7 +28,7 @@ assert long.total_duration
 assert guide.ps().models[0].size > 0
 guide.generate(MODEL, keep_alive=0)  # what `ollama stop` does
 assert guide.chat(MODEL, messages, options=greedy).load_duration
-assert guide.chat(MODEL, messages, options=greedy).load_duration == 0, "it stays loaded"
+assert guide.chat(MODEL, messages, options=greedy).load_duration < 10**9, "it stays loaded"
 assert guide.chat("gpt-4o", messages, options=greedy).model == MODEL
 
 asked = [{"role": "user", "content": CALL}]

@@ -72,7 +72,7 @@ class AppAtTerminal:
         self.data_dir = folder / "data"
         self.glances: list[Glance] = []
         self._folder = folder
-        self._settings = {"LOCALLLM_CONFIG": str(folder / "config.toml"), **settings}
+        self._settings = {"LOCALLLM_CONFIG": str(folder / "config.toml"), "LOCALLLM_SIDEBAR": "off", **settings}
         self._n_asked = 1000  # no number is the beginning of another, which a search would find too
         self.data_dir.mkdir(parents=True, exist_ok=True)
         (self.data_dir / "welcome-seen").touch()

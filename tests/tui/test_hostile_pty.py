@@ -99,7 +99,7 @@ def look_at_hostile_models(folder, texts):
     with PseudoTerminal.app(environment, folder / "here", size=SIZE) as terminal:
         terminal.sees("● ready")
         goes_to(terminal, F6, "Recommended for this machine", "h100")
-        goes_to(terminal, DOWN, "Enter")
+        goes_to(terminal, DOWN, "h10")
         goes_to(terminal, "c", "Esc closes")
         goes_to(terminal, ESC, "Recommended")
         goes_to(terminal, "q", "quantizes in the background")

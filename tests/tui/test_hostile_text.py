@@ -242,7 +242,7 @@ FEATURES = (
     Place("models", "escape f6", seen=("h000", "h119"), is_whole=True),
     Place("card", "c", seen=("Esc closes",), is_whole=True),
     Place("types", "escape q", seen=("quantizes in the background", "h119"), is_whole=True),
-    Place("removal", "escape d", seen=("This frees",)),
+    Place("removal", "escape delete", seen=("This frees",)),
     Place("hub", "escape slash r e p o enter", seen=("1 downloads",)),
     Place("plan", "f7", seen=("What would help", "h061")),
     Place("jobs", "f8 down", seen=("h119",), is_whole=True),

@@ -42,6 +42,7 @@ def terminal(tmp_path):
         "LOCALLLM_CONFIG": str(tmp_path / "config.toml"),
         "LOCALLLM_DATA_DIR": str(tmp_path / "data"),
         "LOCALLLM_PORT": "0",
+        "LOCALLLM_SIDEBAR": "off",
     }
     with Tmux.shell(environment, home) as terminal:
         yield terminal
