@@ -102,7 +102,7 @@ def look_at_hostile_models(folder, texts):
         goes_to(terminal, DOWN, "h10")
         goes_to(terminal, "c", "Esc closes")
         goes_to(terminal, ESC, "Recommended")
-        goes_to(terminal, "q", "quantizes in the background")
+        goes_to(terminal, "q", "Q4_K_M")
         goes_to(terminal, f"{DOWN}\r", "started")
         since = goes_to(terminal, F8, "Quantize")
         terminal.until(lambda: ENDED & set(letters(terminal.written[since:]).split()), "the job never ended")

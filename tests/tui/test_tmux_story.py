@@ -85,7 +85,8 @@ def talks_with_the_guide(terminal):
 
 def words_below(terminal, question):
     """Return the words of an answer and how it ended, without the name of its model."""
-    words = terminal.screen.rpartition(f"▌ {question}")[2].partition("╭")[0].split()
+    rows = terminal.screen.rpartition(f"▌ {question}")[2].partition("╭")[0].splitlines()
+    words = " ".join(row for row in rows if "esc stop" not in row).split()  # without the line of what goes on
     return [word for word in words if word not in {"guide", "·"}]
 
 
@@ -112,7 +113,7 @@ def stops_an_answer(terminal):
     terminal.sees("guide  ● ready")
     kept = words_below(terminal, LONG_QUESTION)
     assert kept[: len(words) - 1] == words[:-1]  # the last word may have grown
-    assert kept[-1] == "stopped"
+    assert "stopped" in kept
     assert len(kept) > 1
 
 
