@@ -143,8 +143,8 @@ class KilledApp:
             time.sleep(0.01)
 
     def _unreported(self, victim: str, before: Glance, doing: str) -> list[str]:
-        """Return a fault if the kill was not reported, where it cost an answer: the notice of a loss goes when the service
-        is back, which may be before anybody sees it."""
+        """Return a fault if the kill was not reported, where it cost an answer: the notice of a loss goes when the
+        service is back, which may be before anybody sees it."""
         is_reported = any(
             words in glance.screen for words in _NOTICES.get(victim, ("",)) for glance in self.app.glances
         )

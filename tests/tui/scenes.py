@@ -464,16 +464,6 @@ SCENES = (
     Scene(name="quantize", steps=(MODELS, ("down q", "recommended")), client=client_with_models),
     Scene(name="removal", steps=(MODELS, ("down delete", "This frees")), client=client_with_models),
     Scene(name="plan", steps=(("f7", "What would help"),), client=_planning),
-    Scene(
-        name="plan-overfull",
-        steps=(
-            ("f7", "What would help"),
-            ("a right", "Does not fit"),
-            ("", "guide on this machine"),  # not planning any more
-            ("l", "L again to confirm"),
-        ),
-        client=_planning,
-    ),
     Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),
     Scene(name="jobs-note", steps=(("f8", "Fetching"), ("r", "is running.")), client=_working),
     Scene(name="leaving", steps=(("f8", "Fetching"), ("ctrl+q", "Running or queued jobs: 1.")), client=_working),
