@@ -187,6 +187,7 @@ def _said(rows: list[str]) -> str:
     """The letters of the lowest row of an answer that has enough of them."""
     if any(_GREETING in row for row in rows):
         return ""
+    rows = [row for row in rows if "tokens a second" not in row]  # the figures below an answer are none of it
     end = next((n for n, row in enumerate(rows) if row.startswith("╭")), len(rows))
     begin = max((n for n, row in enumerate(rows[:end]) if _QUESTION.match(row)), default=-1)
     answers = [
