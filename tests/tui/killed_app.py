@@ -143,13 +143,12 @@ class KilledApp:
             time.sleep(0.01)
 
     def _unreported(self, victim: str, before: Glance, doing: str) -> list[str]:
-        """Return a fault if the kill was not reported, where it cost an answer: the notice of a loss goes when the
-        service is back, which may be before anybody sees it."""
+        """Return a fault if the kill was not reported; for a worker, only if it was working and was not stopped."""
         is_reported = any(
             words in glance.screen for words in _NOTICES.get(victim, ("",)) for glance in self.app.glances
         )
-        is_noticed = before.status in _WORKING and doing != "stops"
-        if is_reported or not is_noticed or _stored(self.app.data_dir).is_answered:
+        is_noticed = victim == "service" or (before.status in _WORKING and doing != "stops")
+        if is_reported or not is_noticed or (victim == "worker" and _stored(self.app.data_dir).is_answered):
             return []
         return [f"the kill of the {victim} was not reported:\n{self.app.look().screen}"]
 

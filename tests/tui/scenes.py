@@ -55,7 +55,8 @@ Step = tuple[str, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """A way to a screen. The app is made in a folder that `furnish` may fill; `steps` are gone one by one."""
+    """A way to a screen. The app is made in a folder that `furnish` may fill; `steps` are gone one by one, and what
+    stays on the screen for a while only is `gone` at the end."""
 
     name: str
     steps: tuple[Step, ...]
@@ -65,6 +66,7 @@ class Scene:
     environment: tuple[tuple[str, str], ...] = ()
     tools: Callable[[], ToolBackend | None] = lambda: None
     first: Step = ("", "ready")
+    gone: tuple[str, ...] = ()
 
     def app(self, theme: str) -> LocalllmApp:
         """Return the app as it is before the first step. Folders are relative: no picture shows this machine's."""
@@ -464,6 +466,12 @@ SCENES = (
     Scene(name="quantize", steps=(MODELS, ("down q", "recommended")), client=client_with_models),
     Scene(name="removal", steps=(MODELS, ("down delete", "This frees")), client=client_with_models),
     Scene(name="plan", steps=(("f7", "What would help"),), client=_planning),
+    Scene(
+        name="plan-overfull",
+        steps=(("f7", "What would help"), ("a right", "Does not fit"), ("l", "L again to confirm")),
+        client=_planning,
+        gone=("(+93%)", "planning…"),  # the former plan's advice, until this one's is there
+    ),
     Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),
     Scene(name="jobs-note", steps=(("f8", "Fetching"), ("r", "is running.")), client=_working),
     Scene(name="leaving", steps=(("f8", "Fetching"), ("ctrl+q", "Running or queued jobs: 1.")), client=_working),

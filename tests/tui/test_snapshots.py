@@ -27,7 +27,6 @@ pytestmark = pytest.mark.skipif(
 @pytest.fixture(autouse=True)
 def _one_folder_disk_and_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("tui.plan.screen._WORKING_EVERY_S", 3600.0)  # its sign moves or not, as the machine is busy
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(total=10**11, used=69 * 10**9, free=31 * 10**9))
     if hasattr(time, "tzset"):
         monkeypatch.setenv("TZ", "UTC")
@@ -62,5 +61,7 @@ def _walk(scene: Scene, user_of: type) -> Callable[[Pilot[None]], Awaitable[None
             for pasted, pressed in re.findall("'([^']+)'|([^']+)", keys):
                 await (user.pastes(pasted) if pasted else user.presses(*pressed.split()))
             await user.sees(*texts)
+        for text in scene.gone:
+            await user.no_longer_sees(text)
 
     return act
