@@ -30,9 +30,9 @@ class SearchBox(Input):
         Binding("down", "leave", "To the list", id="search-list", tooltip="Go to the search results"),
     )
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down", "leave", "List", show=False, id="to-list", tooltip="Go to the list"),
+        Binding("down", "leave", "List", id="to-list", tooltip="Go to the list"),
         Binding("enter", "leave(True)", "List", show=False, id="enter-list", tooltip="Go to the list"),
-        Binding("escape", "clear_or_leave", "Clear", show=False, id="clear-search", tooltip="Clear the text"),
+        Binding("escape", "clear_or_leave", "Clear", id="clear-search", tooltip="Clear the text"),
     ]
 
     @dataclass
