@@ -15,7 +15,7 @@ from textual.actions import SkipAction
 from textual.binding import Binding, BindingType
 from textual.constants import DEFAULT_THEME
 from textual.content import Content
-from textual.events import DescendantFocus, Event, Key, Paste, Resize
+from textual.events import DescendantFocus, Event, InputEvent, Key, Paste, Resize
 from textual.geometry import Size
 from textual.widgets import Input, TextArea
 from textual.widgets.text_area import Selection
@@ -206,6 +206,8 @@ class LocalllmApp(BaseApp):
             event.text = printable_paste(event.text)
         if isinstance(event, Resize):
             self._fit(event)
+        if isinstance(event, InputEvent | Paste) and (self._exit or not self.screen_stack):
+            return  # pressed while the app ends: nothing is there to take it
         if isinstance(event, Key | Paste) and not event.is_forwarded:
             await self._keys.add(event)
         else:

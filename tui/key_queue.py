@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from textual.app import App
+from textual.app import App, ScreenStackError
 from textual.dom import DOMNode
 from textual.events import Key, Paste
 from textual.widget import Widget
@@ -52,7 +52,7 @@ class KeyQueue:
     async def _settle(self, receiver: Widget | None) -> None:
         """Return once the key has been handled and the focus stays where it is, or after `_LONGEST_WAIT_S`."""
         last, n_same = None, 0
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, ScreenStackError):  # without a screen, the app is ending
             async with asyncio.timeout(_LONGEST_WAIT_S):
                 # Once for the key: from the receiver up to the app, as it bubbles, which runs the action of a binding.
                 # Once more for the message that the action sent (Enter in a field: Submitted), and `Widget.focus`.

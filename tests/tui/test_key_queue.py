@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+from textual.events import Key
 from textual.widgets import Input
 
 from app.chat.repository import SqliteChatRepository
+from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.model_scenes import client_with_models
 
 # The keys that open a screen, what it shows then, and the keys that lead into a field.
@@ -97,3 +101,15 @@ async def test_keys_behind_one_whose_work_takes_long_are_kept_in_order(open_app)
         await user.sends_at_once(*"one", "f6", "slash", *"two", "escape", "escape", *" three")
         await user.until(lambda: user.app.current_mode == "chat", "not back")
         await user.until(lambda: user.app.screen.prompt.text == "one three", "letters were lost")
+
+
+@pytest.mark.parametrize("key", ["a", "end", "f6", "enter"])
+async def test_keys_pressed_while_the_app_ends_go_nowhere(open_app, key):
+    """A key may be on its way when the last screen is gone: with it, any further one."""
+    async with open_app(ScriptedClient()) as user:
+        await user.sees("ready")
+        user.app.exit()
+        while not user.app._closed:
+            user.pilot.app.post_message(Key(key, key if len(key) == 1 else None))
+            await asyncio.sleep(0)
+    assert user.app.failure is None
