@@ -439,7 +439,7 @@ SCENES = (
             ARMED,
             ("y", "The sum is right now.", "48 tokens a second"),
             ("ctrl+up ctrl+up", "Output"),
-            ("enter", "+        result += number", "Output"),
+            ("enter", "+        result += number"),
         ),
         client=_calling(READ, EDIT),
         tools=_tools,

@@ -54,7 +54,7 @@ class SteadyScrollBar(ScrollBar):
 
 class SteadyScroll(VerticalScroll):
     """A scrolling container that keeps the topmost visible child on its row while others are mounted, removed or
-    resized, unless it follows the end. Textual's anchor does the same for the end."""
+    resized, unless it follows the end. Textual's anchor does the same for the end. What fits is at the bottom."""
 
     NEVER_HELD = ""  # the id of a child below which others are mounted
     _held: Widget | None = None
@@ -81,20 +81,15 @@ class SteadyScroll(VerticalScroll):
         """Keep `child` on a row of the view, counted from 0."""
         self._held, self._held_row = child, row
 
-    def reveal(self, widget: Widget) -> None:
-        if self.max_scroll_y:
-            widget.scroll_visible(animate=False)
-        else:
-            self.anchor()  # if all fits, Textual aligns it to the bottom only while anchored
-
     def arrange(self, size: Size, optimal: bool = False) -> DockArrangeResult:
         """Arrange the children and scroll so that the held one does not move: before drawing, like Textual's compositor
-        does for an anchor."""
+        does for an anchor, which it too puts at a row below 0 if all fits."""
         arranged = super().arrange(size, optimal)
-        if self._held is not None and not self.is_following:
+        if not self.is_following:
+            end = arranged.total_region.bottom - size.height
             y = next((placed.region.y for placed in arranged.placements if placed.widget is self._held), None)
-            if y is not None:
-                place = max(0, min(y - self._held_row, arranged.total_region.bottom - size.height))
+            place = end if end < 0 else None if y is None else max(0, min(y - self._held_row, end))
+            if place is not None:
                 self.set_reactive(Widget.scroll_y, place)
                 self.set_reactive(Widget.scroll_target_y, place)
                 self.vertical_scrollbar.position = place
@@ -376,7 +371,7 @@ class Transcript(SteadyScroll):
     @on(MessageView.KeysShown)
     def _keys_shown(self, event: MessageView.KeysShown) -> None:
         event.stop()
-        self.call_after_refresh(self.reveal, event.bar)
+        self.call_after_refresh(event.bar.scroll_visible, animate=False)
 
     @property
     def entries(self) -> tuple[TranscriptEntry, ...]:
@@ -421,7 +416,7 @@ class Transcript(SteadyScroll):
     def _show_match(self, view: MessageView, text: str, number: int) -> None:
         self.screen.clear_selection()
         if not view.is_attached or (found := view.find(text, number)) is None:
-            self.reveal(view)
+            view.scroll_visible(animate=False)
             return  # folded, or with marks between its letters
         widget, selection, row = found
         self.screen.selections = {widget: selection}
@@ -488,7 +483,7 @@ class Transcript(SteadyScroll):
         if has_focus:
             self.screen.set_focus(view, scroll_visible=must_scroll)  # at once: the next key may be queued already
         elif must_scroll:
-            self.reveal(view)
+            view.scroll_visible(animate=False)
 
     async def _move_to(self, window: MessageWindow) -> None:
         kept = self._window.common(window)

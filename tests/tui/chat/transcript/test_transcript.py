@@ -52,6 +52,21 @@ class _Rows(App[None]):
             yield Static("\n".join(map(str, range(2000))))
 
 
+async def test_what_fits_stays_at_the_bottom_when_the_end_is_no_longer_followed():
+    class _Row(App[None]):
+        def compose(self):
+            with SteadyScroll():
+                yield Static("one row")
+
+    async with _Row().run_test(size=(40, 20)) as pilot:
+        scroll, row = pilot.app.query_one(SteadyScroll), pilot.app.query_one(Static)
+        for act in (scroll.follow, scroll.release_anchor, lambda: scroll.hold(row, 0)):
+            act()
+            scroll.refresh(layout=True)
+            await pilot.pause()
+            assert row.region.bottom == scroll.region.bottom
+
+
 async def test_the_scroll_bar_is_drawn_again_only_when_its_thumb_moves():
     async with _Rows().run_test(size=(40, 20)) as pilot:
         scroll = pilot.app.query_one(SteadyScroll)
