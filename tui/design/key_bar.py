@@ -78,17 +78,20 @@ class KeyBar(Widget):
             self.refresh()
 
     def render(self) -> Content:
-        """Return the keys that fit. The last one, help, stays."""
+        return Content(" " * _GAP).join(map(self._part, self._fitting()))
+
+    def _fitting(self) -> list[KeyHint]:
+        """Return the keys that there is room for. The last one, help, stays."""
         n_left = self.content_size.width
         *others, last = self._hints or (KeyHint("", ""),)
         n_left -= _cells(last)
-        parts = []
+        fitting = []
         for hint in others:
             n_left -= _cells(hint) + _GAP
             if n_left < 0:
                 break
-            parts.append(self._part(hint))
-        return Content(" " * _GAP).join([*parts, self._part(last)])
+            fitting.append(hint)
+        return [*fitting, last]
 
     def _part(self, hint: KeyHint) -> Content:
         key, word = (
@@ -99,7 +102,7 @@ class KeyBar(Widget):
     async def on_click(self, event: Click) -> None:
         event.stop()
         begin = self.styles.padding.left
-        for hint in self._hints:
+        for hint in self._fitting():
             if begin <= event.x < begin + _cells(hint):
                 await self._press(hint)
                 return

@@ -75,3 +75,11 @@ async def test_first_row_is_written_again_for_another_width(open_app: InlineSess
         await user.sees("F6 Models")
         await user.pilot.resize_terminal(18, 20)
         await user.sees("localllm · Jobs")
+
+
+async def test_click_on_help_behind_keys_that_do_not_fit_opens_the_help(open_app: InlineSession) -> None:
+    async with open_app(ScriptedClient(), size=(44, 20)) as user:
+        await user.sees("enter send", "f1 help")
+        assert "f6 models" not in user.screen_text
+        await user.pilot.click(offset=(rows(user.screen_text)[-1].index("help"), 19))
+        await user.sees("Keys and commands")
