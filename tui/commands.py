@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from tui.design.key_names import format_keys
+
 if TYPE_CHECKING:
     from textual.binding import BindingType
 
@@ -79,6 +81,10 @@ class Command:
     def bound_keys(self, custom: Mapping[str, str]) -> str:
         """Return the keys in effect, comma-separated: those of the `custom` keys by command id, else its own."""
         return custom.get(self.id, self.keys) if self.keys else ""
+
+    def key_name(self, custom: Mapping[str, str]) -> str:
+        """Return the first of the keys in effect as people write it: "Ctrl+N"."""
+        return format_keys(self.bound_keys(custom).partition(",")[0])
 
     def run(self, target: object, argument: str = "") -> Awaitable[None] | None:
         arguments = (*self.values, argument) if self.argument else self.values

@@ -329,7 +329,7 @@ class PaletteScreen(ModalScreen[None]):
                     )
 
     def _keys(self, command: Command) -> str:
-        return format_keys(command.bound_keys(self._app.app_context.settings_controller.keys).partition(",")[0])
+        return command.key_name(self._app.app_context.settings_controller.keys)
 
     async def _model_entries(self) -> list[PaletteEntry]:
         models: tuple[LocalModel, ...] = ()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from app.chat.backend import ConnectionState
 from app.chat.state import ChatState, RunningAnswer
-from app.common.terminal import format_bytes, printable_line
+from app.common.terminal import format_bytes, printable_line, speed_words
 from app.protocol.chat import PromptProgress
 from app.protocol.status import ThreadUse
 
@@ -17,7 +17,6 @@ BAR_CELLS = 10
 FULL, EMPTY = "▰", "▱"
 _SILENT_S = 5.0  # without a token before that is worth a word
 _FELT_S = 2.0  # a wait that is no moment any more
-_MIN_RATE_TPS = 10.0  # from here on a whole number says it
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +52,15 @@ def spinner(now_s: float) -> str:
 
 
 def bar_of(share: float) -> str:
-    """Return a bar, empty only for nothing and full only for all of it."""
-    share = min(max(share, 0.0), 1.0)
-    n_full = int(share * BAR_CELLS)
-    n_full = max(n_full, 1) if share > 0 else 0
+    """Return a bar of which this share is full."""
+    n_full = full_cells(share)
     return FULL * n_full + EMPTY * (BAR_CELLS - n_full)
+
+
+def full_cells(share: float) -> int:
+    """Return how many cells of a bar are full: none only for nothing, all only for all of it."""
+    n_full = int(min(share, 1.0) * BAR_CELLS)
+    return max(n_full, 1) if share > 0 else 0
 
 
 def activity_of(chat: ChatState, now_s: float) -> Activity | None:
@@ -99,7 +102,7 @@ def _answering(chat: ChatState, running: RunningAnswer, now_s: float) -> Activit
     if running.is_writing:
         rate = chat.figures.tokens_per_s
         word = "summarising" if is_summary else "thinking" if chat.thinking_id else "writing"
-        speed = _speed(rate) if rate and not is_summary else ""
+        speed = speed_words(rate) if rate and not is_summary else ""
         machine = chat.connection.state.threads or running.machine
         return Activity(word, None, tuple(filter(None, (silence or speed,))), warning=_busy(machine))
     if progress is not None and progress.n_ahead:
@@ -157,8 +160,3 @@ def _duration(seconds: float) -> str:
         return f"{minutes} min {rest} s" if rest else f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
-
-
-def _speed(tokens_per_s: float) -> str:
-    shown = f"{tokens_per_s:.0f}" if tokens_per_s >= _MIN_RATE_TPS else f"{tokens_per_s:.1f}".removesuffix(".0")
-    return f"{shown} token{'' if shown == '1' else 's'} a second"

@@ -19,6 +19,7 @@ _DROPPED = {
 
 # Colours and the like (CSI), and titles and links (OSC).
 _SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
+_WHOLE_TPS = 10.0  # from here on a whole number says it
 
 
 def printable(text: str) -> str:
@@ -44,6 +45,12 @@ def format_bytes(n_bytes: int) -> str:
 def counted(n: int, noun: str, plural: str = "") -> str:
     """Return a number with its noun: "1 line", "1,200 lines", "2 entries"."""
     return f"{n:,} {noun if n == 1 else plural or f'{noun}s'}"
+
+
+def speed_words(tps: float) -> str:
+    """Return a speed as people read it: "12 tokens a second", "0.7 tokens a second"."""
+    shown = f"{tps:,.0f}" if tps >= _WHOLE_TPS else f"{tps:.1f}".removesuffix(".0")
+    return f"{shown} token{'' if shown == '1' else 's'} a second"
 
 
 def format_count(n: int) -> str:

@@ -157,6 +157,11 @@ class Plan:
     extras: tuple[ExtraPlan, ...] = ()
 
     @property
+    def is_unfit(self) -> bool:
+        """Whether some of the model is read over a slower way at every token, or cannot be loaded."""
+        return self.verdict in ("partial", "wont_run")
+
+    @property
     def n_on_gpus(self) -> int:
         return sum(device.layers for device in self.devices if device.is_gpu)
 

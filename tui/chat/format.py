@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from app.protocol.sampling import ModelSampling
 
 
-_UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
 _SEPARATOR = " · "
 _ENDINGS = {
     Ending.COMPLETE: "",
@@ -110,7 +109,7 @@ def _number(value: Scalar | None) -> float:
 
 def advice(plan: Plan | None) -> str:
     """Return the cost of an unfavourable placement and the first remedy; empty if the model fits."""
-    if plan is None or plan.verdict not in _UNFIT or not plan.warning:
+    if plan is None or not plan.is_unfit or not plan.warning:
         return ""
     helps = f" Suggestion: {plan.first_remedy}." if plan.first_remedy else ""
     return f"{plan.warning}{helps} F7 shows the plan and applies it."

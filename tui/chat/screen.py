@@ -48,7 +48,6 @@ from tui.commands import APP_COMMANDS, HOME, slash_line, unknown_command
 from tui.context import AppContext
 from tui.design.header import ScreenHeader
 from tui.design.key_bar import KeyBar, KeyHint
-from tui.design.key_names import format_keys
 from tui.history.open_chat import OpenChatActions
 from tui.history.sidebar import ChatSidebar
 from tui.widgets.help import HelpSections, help_rows
@@ -149,7 +148,7 @@ class ChatScreen(CommandScreen):
             if command is None:
                 yield KeyHint(PALETTE_KEY if name == "palette" else name, word)
             else:
-                key = format_keys(command.bound_keys(custom).partition(",")[0]).lower()
+                key = command.key_name(custom).lower()
                 yield KeyHint(key, word, f"command('{name}')", self)
         yield KeyHint("f1", "help", "command('help')", self)
 
@@ -310,7 +309,7 @@ class ChatScreen(CommandScreen):
         for name, word in (("end-thought", "answer now"), ("stop", "stop")):
             command = self.TABLE.find(name)
             if command is not None and (name == "stop" or chat.thinking_id):
-                found.append((format_keys(command.bound_keys(custom).partition(",")[0]).lower(), word))
+                found.append((command.key_name(custom).lower(), word))
         return activity, found
 
     def _show_status(self) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from textual.content import Content
 from textual.widgets import Static
 
-from app.chat.activity import BAR_CELLS, EMPTY, FULL
+from app.chat.activity import BAR_CELLS, EMPTY, FULL, full_cells
 from app.chat.backend import ConnectionState
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import template_of, think_of, valid_options
@@ -21,7 +21,6 @@ from tui.design.words import short_count
 
 _TIGHT = 0.8  # of the context
 _GAP = "     "
-_UNFIT = ("partial", "wont_run")  # verdicts of a plan: some of the model is read over a slower way at every token
 _OWN_CHIPS = ("temperature", "think", "template")
 _CHIP_CHARACTERS = 24
 
@@ -64,7 +63,7 @@ class ChatFacts:
             color, word = "$text-error", " · too long"
         elif whole >= _TIGHT:
             color, word = "$text-warning", " · full" if whole == 1 else " · nearly full"
-        n_used, n_whole = _cells(share), max(_cells(whole), _cells(share))
+        n_used, n_whole = full_cells(share), max(full_cells(whole), full_cells(share))
         figures = f" {about}{short_count(self.n_tokens)}{added} of {short_count(self.n_ctx)}{more}{word}"
         return Content.assemble(
             (FULL * n_used, "$text-accent" if color == "$text-muted" else color),
@@ -72,12 +71,6 @@ class ChatFacts:
             (EMPTY * (BAR_CELLS - n_whole), "$faint"),
             (figures, color),
         )
-
-
-def _cells(share: float) -> int:
-    """Return the cells of a share: none only for nothing, all only for all of it."""
-    n_full = int(min(share, 1.0) * BAR_CELLS)
-    return max(n_full, 1) if share > 0 else 0
 
 
 def chat_facts(
@@ -123,7 +116,7 @@ def _chips(connection: ConnectionState, settings: ChatSettings) -> tuple[str, ..
 
 def _placed(plan: Plan | None) -> str:
     """Return which part of a model is not where it should be, empty where all is well."""
-    if plan is None or plan.verdict not in _UNFIT:
+    if plan is None or not plan.is_unfit:
         return ""
     part = f"GPU {plan.n_on_gpus} of {plan.n_layers}" if plan.n_on_gpus and plan.n_layers else "too large"
     return f"{part}: F7 helps"

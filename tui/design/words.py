@@ -7,12 +7,13 @@ from pathlib import PurePath
 
 from rich.cells import cell_len, set_cell_size
 
-from app.common.terminal import counted as counted  # one of the words for figures, which the app below needs too
+# Words for figures that the app below needs too.
+from app.common.terminal import counted as counted
+from app.common.terminal import speed_words as speed_words
 from app.library.local.model_files import id_of
 
 _MODEL_END_CELLS = 10
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
-_WORDED_TPS = 10.0  # from here on a whole number says it
 
 
 def relative_time(then: datetime, now: datetime) -> str:
@@ -62,12 +63,6 @@ def short_count(n: int) -> str:
         return str(n)
     thousands = n / 1024 if n % 1024 == 0 else n / 1000
     return f"{thousands:.0f}k" if thousands >= 10 or thousands == int(thousands) else f"{thousands:.1f}k"
-
-
-def speed_words(tps: float) -> str:
-    """Return a speed as people read it: "12 tokens a second", "0.7 tokens a second"."""
-    shown = f"{tps:,.0f}" if tps >= _WORDED_TPS else f"{tps:.1f}".removesuffix(".0")
-    return f"{shown} token{'' if shown == '1' else 's'} a second"
 
 
 def model_label(model: str, n_cells: int) -> str:

@@ -43,7 +43,6 @@ _LEAST_TITLE_CELLS = 34  # below this the model gives way, then the number of me
 _MATCH = "bold $text-accent"
 _MOST_AT_ONCE = 1000
 _ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, without a visible pause
-SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +176,11 @@ class ChatFilters(Container):
         return self.query_one(f"#{name}", Select).selection
 
 
-class ChatRowVisual(Visual):
-    """One row, drawn only in view: Textual asks every row for its height and would draw all of them for it."""
+class LinesVisual(Visual):
+    """Lines as wide as the list, drawn only in view."""
 
-    def __init__(self, chat_list: ChatList, row: HistoryRow) -> None:
-        self._list = chat_list
-        self.row = row
+    def lines(self, width: int) -> Sequence[Content]:
+        raise NotImplementedError
 
     def render_strips(
         self,
@@ -191,17 +189,27 @@ class ChatRowVisual(Visual):
         style: Style,
         options: RenderOptions,
     ) -> list[Strip]:
-        lines = self._list.draw_row(self.row, width)
-        return [strip for line in lines for strip in line.render_strips(width, 1, style, options)]
+        return [strip for line in self.lines(width) for strip in line.render_strips(width, 1, style, options)]
 
     def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:  # noqa: ARG002
         return container_width
+
+
+class ChatRowVisual(LinesVisual):
+    """One row. Textual asks every row for its height and would draw all of them for it."""
+
+    def __init__(self, chat_list: ChatList, row: HistoryRow) -> None:
+        self._list = chat_list
+        self.row = row
+
+    def lines(self, width: int) -> Sequence[Content]:
+        return self._list.draw_row(self.row, width)
 
     def get_height(self, rules: RulesMap, width: int) -> int:  # noqa: ARG002
         return 1 if self.row.found_in_message is None else 2
 
 
-class HeadingVisual(Visual):
+class HeadingVisual(LinesVisual):
     """The heading of a group of chats, below an empty row unless it `is_first`."""
 
     def __init__(self, text: str, *, is_first: bool) -> None:
@@ -209,17 +217,8 @@ class HeadingVisual(Visual):
         if not is_first:
             self._lines.insert(0, Content(""))
 
-    def render_strips(
-        self,
-        width: int,
-        height: int | None,  # noqa: ARG002
-        style: Style,
-        options: RenderOptions,
-    ) -> list[Strip]:
-        return [strip for line in self._lines for strip in line.render_strips(width, 1, style, options)]
-
-    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:  # noqa: ARG002
-        return container_width
+    def lines(self, width: int) -> Sequence[Content]:  # noqa: ARG002
+        return self._lines
 
     def get_height(self, rules: RulesMap, width: int) -> int:  # noqa: ARG002
         return len(self._lines)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
+from app.chat.activity import SPINNER
 from tui.chat.session import ChatSession
 from tui.design.words import relative_time
-from tui.history.chat_list import SPINNER, ChatList, HistoryRow, in_columns, marked_snippet, title_of
+from tui.history.chat_list import ChatList, HistoryRow, in_columns, marked_snippet, title_of
 from tui.history.sidebar import ChatSidebar
 from tui.widgets.screens import CommandScreen
 

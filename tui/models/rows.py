@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from app.common.terminal import format_bytes, printable_line
 from offload.format import format_speed, format_speed_range
+from tui.design.words import duration
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 
 _FIT_WORDS = {"fits": "fits", "tight": "fits tightly", "partial": "fits partly", "wont_run": "won't run"}
-_MINUTE_S, _HOUR_S = 60, 3600
 
 
 def format_size(n_bytes: int) -> str:
@@ -59,7 +59,7 @@ def format_progress(job: Job) -> str:
     parts = (
         "" if job.fraction is None else f"{job.fraction:.0%}",
         f"{format_bytes(round(job.bytes_per_s))}/s" if job.bytes_per_s else "",
-        "" if job.remaining_s is None else f"{_duration(job.remaining_s)} left",
+        "" if job.remaining_s is None else f"{duration(job.remaining_s)} left",
     )
     return ", ".join(filter(None, parts)) or "in progress"
 
@@ -70,12 +70,6 @@ def format_removal(removal: RemovalResult) -> str:
     frees = f"This frees {freed}." if freed else "This frees nothing: other files share its data."
     files = "\n".join(f"  {printable_line(path)}" for path in removal.paths)
     return f"{printable_line(removal.id)} and its files are deleted. {frees}\n{files}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < _MINUTE_S:
-        return f"{max(1, round(seconds))} s"
-    return f"{round(seconds / _MINUTE_S)} min" if seconds < _HOUR_S else f"{seconds / _HOUR_S:.1f} h"
 
 
 RowKind: TypeAlias = Literal["local", "external", "engine", "remote", "file", "folder"]

@@ -27,7 +27,6 @@ from tui.commands import HOME, CommandTable, list_command
 from tui.context import AppContext, BaseApp
 from tui.design.header import ScreenHeader
 from tui.design.key_bar import KeyHint
-from tui.design.key_names import format_keys
 from tui.design.search_box import SearchBox
 from tui.models.dialogs import ModelInfoScreen, QuantizeScreen
 from tui.models.lists import ModelLists
@@ -271,7 +270,7 @@ class ModelsScreen(FeatureScreen):
                 yield KeyHint("enter", word, "command('choose')", self, not row.damaged and not row.job_id)
             for name in ("cancel", *_HINTED) if row is not None and row.job_id else _HINTED:
                 if command := self.TABLE.find(name):
-                    key = format_keys(command.bound_keys(custom).partition(",")[0])
+                    key = command.key_name(custom)
                     key = key.lower() if len(key) > 1 or command.keys.islower() else key
                     yield KeyHint(key, command.title.lower(), f"command('{name}')", self, self.applies(name))
         yield KeyHint("f1", "help", "command('help')", self)

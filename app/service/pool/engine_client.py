@@ -78,7 +78,7 @@ class EngineStatus:
     @property
     def warnings(self) -> tuple[str, ...]:
         """The planner's advice for a model that is partly or wholly misplaced: the cost, and what helps most."""
-        if self.plan is None or self.plan.verdict not in ("partial", "wont_run"):
+        if self.plan is None or not self.plan.is_unfit:
             return ()
         helps = tuple(f"What would help: {remedy.what}." for remedy in self.plan.remedies[:1])
         return (*self.plan.warnings[:1], *helps)

@@ -84,3 +84,18 @@ def test_progress_for_a_reader_of_lines_is_a_whole_line_every_ten_seconds(
         line.put(text)
     line.clear()
     assert capsys.readouterr().err == "reading 1 of 9\nreading 8 of 9\n"
+
+
+def test_line_that_is_overwritten_has_its_row_to_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two cells are left for what the terminal writes for Ctrl-C."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    line = BusyLine()
+    line.put("reading 2,100 of 6,000 tokens")
+    line.clear()
+    shown = capsys.readouterr().err
+    assert shown.endswith(f"\r{' ' * 19}\r")
+    assert max(map(len, shown.split("\r"))) < 20
