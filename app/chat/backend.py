@@ -52,10 +52,10 @@ class ConnectionState:
     """The phase of the connection. `progress` runs from 0 to 1 while loading; `error` is set in the phase "failed". A
     model that was "unloaded" after idle time is loaded again for the next answer. `plan` is the plan the model was
     loaded with, None until known. What the model can do is None where the engine does not say it: it `sees` pictures,
-    `hears` sounds, its chat template `takes_tools`, and it `thinks` where it is told to. `sampling` is what an answer
-    is sampled with that the chat does not set. `load_bytes` are loaded (0: unknown), which takes about `load_left_s`
-    more. `threads` compute, fewer beside other programs. A context that `can_grow` becomes longer
-    where a question needs it."""
+    `hears` sounds, its chat template `takes_tools`, and it `thinks` where it is told to, or by default. `sampling` is
+    what an answer is sampled with that the chat does not set. `load_bytes` are loaded (0: unknown), which takes about
+    `load_left_s` more. `threads` compute, fewer beside other programs. A context that `can_grow` becomes longer where a
+    question needs it."""
 
     phase: Literal["idle", "starting", "loading", "ready", "unloaded", "failed"] = "idle"
     model: str
@@ -68,6 +68,7 @@ class ConnectionState:
     hears: bool | None = None
     takes_tools: bool | None = None
     thinks: bool | None = None
+    thinks_by_default: bool | None = None
     sampling: ModelSampling | None = None
     load_bytes: int = 0
     load_left_s: float | None = None
@@ -89,6 +90,7 @@ class ConnectionState:
             hears=model.hears,
             takes_tools=model.takes_tools,
             thinks=model.thinks,
+            thinks_by_default=model.thinks_by_default,
             sampling=model.sampling,
             load_bytes=sum(device.weights_bytes for device in model.plan.devices) if model.plan else 0,
             load_left_s=model.load_left_s,

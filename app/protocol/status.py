@@ -101,10 +101,10 @@ class ModelStatus:
     engine cannot report them, `plan` until loading has one. `n_bytes` is the memory of its worker, 0 where unknown.
     `shares_with` are other names of its file that use the same engine: its figures are theirs too. `settings` are what
     a loaded model runs with, empty for any other. It `sees` pictures and `hears` sounds, its chat template
-    `takes_tools`, and it `thinks` where it is told to; None is unknown. The context of one that `can_grow` becomes
-    longer than `n_ctx` where a prompt needs it, if there is memory. `threads` compute now, fewer than it was loaded
-    with where the machine is busy; None where their number is fixed. `sampling` is what a request is sampled with that
-    does not say it; None is unknown.
+    `takes_tools`, and it `thinks` where it is told to, or by default; None is unknown. The context of one that
+    `can_grow` becomes longer than `n_ctx` where a prompt needs it, if there is memory. `threads` compute now, fewer
+    than it was loaded with where the machine is busy; None where their number is fixed. `sampling` is what a request is
+    sampled with that does not say it; None is unknown.
     """
 
     id: str
@@ -126,6 +126,7 @@ class ModelStatus:
     hears: bool | None = None
     takes_tools: bool | None = None
     thinks: bool | None = None
+    thinks_by_default: bool | None = None
     can_grow: bool = False
     threads: ThreadUse | None = None
     sampling: ModelSampling | None = None

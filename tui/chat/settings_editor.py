@@ -33,6 +33,12 @@ _NOT_A_FILE = ("{", "::=", "\n")  # of a schema, or of a grammar
 _NO_TOOLS = "It has no place for tools: the model is offered none."
 _CLEAR = "clear"
 _AUTO = "auto"
+# What a model does that is not told, by its `thinks_by_default`.
+_UNTOLD = {
+    True: "Thinking: auto. This model thinks before it answers.",
+    False: "Thinking: auto. This model answers at once; /think high makes it think first.",
+    None: "Thinking: auto, as the model is used to.",
+}
 
 
 class SettingsEditor:
@@ -94,7 +100,7 @@ class SettingsEditor:
             self.settings = replace(self.settings, options=options)
         level = think_of(self.settings.options)
         if not level:
-            return "Thinking: auto, as the model is used to."
+            return _UNTOLD[self._session.connection.state.thinks_by_default]
         if level.isdecimal():
             return self._said(f"Thinking: at most {level} tokens before the answer.")
         return self._said("Thinking: off." if level == "off" else f"Thinking: {level}.")

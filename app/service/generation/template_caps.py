@@ -90,6 +90,11 @@ class TemplateProbe:
         )
         return found
 
+    async def thinks_by_default(self, file: ModelFile, renderer: TemplateRenderer) -> bool:
+        """Return whether a model of the template of `file` thinks where a request does not say it."""
+        measure = _Renderings(file, renderer).thinks_by_default
+        return bool(await self._once(("thinks", file.chat_template), measure))
+
     async def takes_only_parts(self, file: ModelFile, renderer: TemplateRenderer) -> bool:
         """Return whether the template of `file` prints content in parts, and none that is a text.
 
@@ -165,9 +170,6 @@ class _Renderings:
         has_calls = await self.shows(_ONE_CALL, _TOOLS)
         by_effort = [Thinking(effort=effort).for_template(self._file.chat_template) for effort in ("low", "high")]
         low, high = [await self.text([_user()], **variables) for variables in by_effort]
-        switched = [Thinking(is_on=is_on).for_template(self._file.chat_template) for is_on in (None, True, False)]
-        usual, on, off = [await self.text([_user()], **variables) for variables in switched]
-        is_open = reasoning_tags_of(self._file.chat_template, usual).is_open
         return {
             "supports_string_content": has_string,
             "supports_typed_content": has_typed,
@@ -177,5 +179,10 @@ class _Renderings:
             "supports_parallel_tool_calls": has_calls and await self.shows(_TWO_CALLS, _TOOLS),
             "supports_preserve_reasoning": any([await self.shows(messages, _TOOLS) for messages in _REASONED]),
             "supports_reasoning_effort": low != high,
-            "thinks_by_default": is_open or (usual == on != off),
+            "thinks_by_default": await self.thinks_by_default(),
         }
+
+    async def thinks_by_default(self) -> bool:
+        switched = [Thinking(is_on=is_on).for_template(self._file.chat_template) for is_on in (None, True, False)]
+        usual, on, off = [await self.text([_user()], **variables) for variables in switched]
+        return reasoning_tags_of(self._file.chat_template, usual).is_open or usual == on != off

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from tests.app.client.scripted_client import READY, ScriptedClient
 from tests.tui.model_scenes import client_with_models
 
@@ -40,6 +42,18 @@ async def test_a_model_that_takes_them_gets_them_without_a_word(open_app):
     (sent,) = client.options
     assert sent.think == "high"
     assert sent.tools
+
+
+@pytest.mark.parametrize(
+    ("thinks_by_default", "said"),
+    [(True, "This model thinks before it answers."), (False, "This model answers at once"), (None, "as the model is")],
+)
+async def test_the_chat_says_whether_a_model_thinks_that_is_not_told(open_app, thinks_by_default, said):
+    client = ScriptedClient(model=replace(READY, thinks=True, thinks_by_default=thinks_by_default))
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/think auto")
+        await user.sees("Thinking: auto", said)
 
 
 class TwoModels(ScriptedClient):

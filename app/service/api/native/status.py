@@ -220,6 +220,8 @@ async def check_schema(request: Request, body: SchemaBody) -> JsonResponse[Schem
 async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
     """Return the status of a model; the figures of an engine appear under each name that uses it."""
     metrics = await model.engine.metrics() if model.is_loaded else None
+    thinks = model.thinks and model.status.state == "ready"
+    thinks_by_default = await model.template_probe.thinks_by_default(model.file, model.renderer) if thinks else None
     engine, pid = model.status, model.engine.worker_pid if model.is_loaded else None
     shared = [other.ref.id for other in models.sharing(model) if other.is_loaded] if model.is_loaded else []
     return ModelStatus(
@@ -241,6 +243,7 @@ async def _status_of(models: ModelManager, model: ServedModel) -> ModelStatus:
         hears=model.senses.hears,
         takes_tools=model.takes_tools,
         thinks=model.thinks,
+        thinks_by_default=thinks_by_default,
         can_grow=model.can_grow,
         sampling=model.file.sampling,
         occupancy=metrics.occupancy if metrics else None,

@@ -34,3 +34,22 @@ async def test_the_status_says_what_the_template_of_a_model_can_take(
     async with serving(tmp_path, tiny_llama(tmp_path / "m.gguf", edit)) as service:
         (status,) = (await service.http.get("/api/localllm/status")).json()["models"]
     assert (status["takes_tools"], status["thinks"]) == (takes_tools, thinks)
+
+
+@pytest.mark.parametrize(
+    ("template", "thinks_by_default"),
+    [
+        (PLAIN, None),
+        (QWEN, False),
+        (PLAIN + "<think>\n{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}", True),
+    ],
+)
+async def test_the_status_of_a_loaded_model_says_whether_it_thinks_by_default(
+    tmp_path: Path, template: str, thinks_by_default: bool | None
+) -> None:
+    model = tiny_llama(tmp_path / "m.gguf", lambda writer: writer.add_chat_template(template))
+    async with serving(tmp_path, model) as service:
+        answer = await service.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 1})
+        assert answer.status_code == 200
+        (status,) = (await service.http.get("/api/localllm/status")).json()["models"]
+    assert status["thinks_by_default"] is thinks_by_default
