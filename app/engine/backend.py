@@ -50,11 +50,22 @@ class DecodeStatus(Enum):
     INTERRUPTED = 2
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a sampler chooses from: `tokens`, the likeliest first, and the probability of each."""
+
+    tokens: NDArray[np.int32]
+    probabilities: NDArray[np.float64]
+
+
 class Sampler(Protocol):
     """Token choice for one sequence, with the history that penalties and grammar need."""
 
     def sample(self, row: int) -> int:
         """Choose, record and return a token from the logits of `row`, an index into the last batch."""
+
+    def choice(self, row: int) -> Choice:
+        """Return what `sample` would choose from, and record nothing."""
 
     def accept(self, token: int) -> None:
         """Record `token` as if it had been chosen. Raises RequestError if a grammar does not allow it."""

@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus, State, holds_window
+from app.engine.backend import Choice, Chunk, DecodeStatus, State, holds_window
 from app.engine.embedding import EmbedderFacts, Pooling, Vector
 from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.loop.sampling import check_biases
@@ -383,14 +383,24 @@ class FakeSampler:
         self.bound: list[str] = []  # grammars in turn
 
     def sample(self, row: int) -> int:
+        token = self._next(row)
+        self._n_said += bool(self._scripted)
+        return token
+
+    def choice(self, row: int) -> Choice:
+        """Return the next token, and where it is not greedy another that is half as likely."""
+        token = self._next(row)
+        if not self._salt:
+            return Choice(np.array([token], np.int32), np.ones(1))
+        return Choice(np.array([token, (token + 1) % END], np.int32), np.array([2 / 3, 1 / 3]))
+
+    def _next(self, row: int) -> int:
         if not self._scripted:
             return self._backend.choose(row, self._salt, self._ignore_eos)
         if self._forced:
             self._n_said = _n_said_after(self._scripted, self._n_said, self._forced)
             self._forced = []
-        token = self._scripted[min(self._n_said, len(self._scripted) - 1)]
-        self._n_said += 1
-        return token
+        return self._scripted[min(self._n_said, len(self._scripted) - 1)]
 
     def accept(self, token: int) -> None:
         self._forced.append(token)

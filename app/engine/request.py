@@ -155,6 +155,7 @@ class Request:
     n_keep: int = 0  # tokens that a shift keeps at the begin, of the others it drops the oldest; -1: the prompt
     # What is output
     n_logprobs: int | None = None  # log probabilities of tokens, and of as many alternatives of each; None: none
+    logprobs_after_samplers: bool = False  # those of the answer are of the choice that the samplers leave
     returns_tokens: bool = False  # ids of tokens
     echo: bool = False  # the prompt first, with log probabilities if there are any
     visible_tags: tuple[str, ...] = ()  # special tokens with one of these texts are output
@@ -208,8 +209,8 @@ class Request:
 class TokenLogprob:
     """An output token: its bytes, its log probability (natural), and the most likely tokens at its position, by id.
     `piece` is empty for a special token; `top` and an echoed prompt contain the text of special tokens. `offset` is
-    where its text begins, in characters of the answer. Probabilities are the model's own, before samplers; the first
-    token of a prompt has none."""
+    where its text begins, in characters of the answer. Probabilities are the model's own, before samplers, unless the
+    request wants those after them; then `top` has no token without a chance. The first token of a prompt has none."""
 
     piece: bytes
     logprob: float | None

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.backend import Choice
 from app.engine.grammar.gbnf import check_grammar
 from app.engine.llama.native import lib, native_log, tokenize
 from app.engine.llama.samplers import Candidates, LlamaSampler, allowed_by
@@ -145,6 +146,12 @@ class GrammarSampler:
         grammar.accept(token)
         self._free.accept(token)
         return token
+
+    def choice(self, row: int) -> Choice:
+        """Return what may be chosen for `row`: of the tokens that the grammar allows, what the chain leaves."""
+        if (grammar := self._grammar) is None:
+            return self._free.choice(row)
+        return self._candidates.choice(self._free.chain, row, grammar.allowed(), grammar.is_text)
 
     def sample_other(self, row: int, refused: Collection[int]) -> int:
         chain, every = self._free.chain, self._candidates.all

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from app.engine.backend import Choice
 from app.engine.llama.native import NativeSampler, lib
 from app.engine.loop.sampling import Stage, n_history_tokens, stages
 from app.engine.media.chunks import is_placeholder
@@ -50,6 +51,9 @@ class LlamaSampler:
         n = self._n_likeliest
         token = None if n is None else self._candidates.choose_likeliest(self.chain, row, n)
         return self._candidates.choose(self.chain, row) if token is None else token
+
+    def choice(self, row: int) -> Choice:
+        return self._candidates.choice(self.chain, row)
 
     def accept(self, token: int) -> None:
         lib.llama_sampler_accept(self.chain, token)
@@ -136,6 +140,37 @@ class Candidates:
                 return token
             tokens = tokens[tokens != token]
         return None
+
+    def choice(
+        self,
+        chain: NativeSampler,
+        row: int,
+        tokens: NDArray[np.int32] | None = None,
+        is_fit: Callable[[int], bool] | None = None,
+    ) -> Choice:
+        """Return what `chain` leaves of `tokens`, or of all, and of that what is fit. A chain without a draw at its end
+        leaves its choice. The chain stays as it is: what draws within it (XTC) draws the same once more."""
+        tokens = self.all if tokens is None else tokens
+        data = np.zeros(len(tokens), _CANDIDATE)
+        data["id"], data["logit"] = tokens, self._logits(row)[tokens]
+        array = _token_array(data)
+        with ExitStack() as owned:
+            copy = lib.llama_sampler_clone(chain)
+            owned.callback(lib.llama_sampler_free, copy)
+            chosen, _ = _selected(copy, array)
+            last = lib.llama_sampler_chain_get(copy, lib.llama_sampler_chain_n(copy) - 1)
+            is_greedy = lib.llama_sampler_name(last) == b"greedy"
+        if is_greedy:
+            return Choice(np.array([chosen], np.int32), np.ones(1))
+        # llama.cpp moves the pointer, and not each of its samplers fills in the probabilities.
+        address = ctypes.addressof(array.data.contents)
+        left = np.frombuffer((ctypes.c_char * (array.size * _CANDIDATE.itemsize)).from_address(address), _CANDIDATE)
+        left = left[np.isfinite(left["logit"])]
+        left = left[np.argsort(-left["logit"], kind="stable")]
+        if is_fit is not None:
+            left = left[np.array([is_fit(int(token)) for token in left["id"]], bool)]
+        weights = np.exp(left["logit"].astype(np.float64) - left["logit"][:1])
+        return Choice(left["id"].copy(), weights / weights.sum())
 
     def _choose_from(
         self, chain: NativeSampler, logits: NDArray[np.float32], tokens: NDArray[np.signedinteger]

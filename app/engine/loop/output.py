@@ -11,12 +11,13 @@ import re
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.common.answer_text import partial_match_length
-from app.engine.backend import Backend
+from app.engine.backend import Backend, Choice
 from app.engine.request import Request, TokenLogprob
 
 
@@ -124,7 +125,10 @@ class Indentation:
 LOWEST_LOGPROB = -9999.0  # instead of -infinity, as in OpenAI's API; JSON has no infinity
 
 
-def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tuple[tuple[int, bytes, float], ...]]:
+TokenScore: TypeAlias = tuple[float, tuple[tuple[int, bytes, float], ...]]  # of a token, and of the likeliest
+
+
+def score(backend: Backend, row: int, token: int, n_top: int) -> TokenScore:
     """Return the log probability of `token` in `row`, and the `n_top` likeliest tokens: id, text, log probability."""
     logits = backend.logits(row)
     highest = logits.max()
@@ -135,6 +139,15 @@ def score(backend: Backend, row: int, token: int, n_top: int) -> tuple[float, tu
 
     rivals = ((other, backend.label(other), logprob(other)) for other in most_likely(logits, n_top))
     return logprob(token), tuple(rivals)
+
+
+def score_choice(backend: Backend, choice: Choice, token: int, n_top: int) -> TokenScore:
+    """Return the same as `score` of what the samplers left: no token without a chance is among the likeliest."""
+    logprobs = np.log(np.maximum(choice.probabilities, np.finfo(np.float64).tiny))
+    found = logprobs[choice.tokens == token]
+    rivals = zip(choice.tokens[:n_top].tolist(), logprobs[:n_top].tolist(), strict=True)
+    top = tuple((other, backend.label(other), logprob) for other, logprob in rivals)
+    return float(found[0]) if len(found) else LOWEST_LOGPROB, top
 
 
 def most_likely(logits: NDArray[np.float32], n_tokens: int) -> list[int]:

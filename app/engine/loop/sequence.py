@@ -11,8 +11,10 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import numpy as np
+
 from app.common.prompt_pace import PromptPace
-from app.engine.backend import Backend, Chunk, Sampler
+from app.engine.backend import Backend, Choice, Chunk, Sampler
 from app.engine.cache.prefix_tree import n_common
 from app.engine.loop.call_stages import AnswerVocabulary, CallStages
 from app.engine.loop.output import AnswerOutput
@@ -45,6 +47,12 @@ class TokenChooser:
         if self.thought is not None and self.thought.forced:
             return self.thought.forced
         return () if self.calls is None else self.calls.forced
+
+    def choice(self, row: int) -> Choice:
+        """Return what `next` chooses from: one token where it is forced."""
+        if forced := self.forced:
+            return Choice(np.array([forced[0]], np.int32), np.ones(1))
+        return self.sampler.choice(row)
 
     def next(self, row: int) -> int:
         """Return the token after `row`: the next one that is forced, else a sample. Raises as `Sampler` does."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence as Many
 from math import ceil
 from typing import NamedTuple
 
-from app.engine.backend import Backend, Chunk, DecodeStatus
+from app.engine.backend import Backend, Choice, Chunk, DecodeStatus
 from app.engine.loop.counters import Counters
-from app.engine.loop.output import score
+from app.engine.loop.output import score, score_choice
 from app.engine.loop.sequence import Sequence
 from app.engine.request import FinishReason, TokenLogprob
 
@@ -52,7 +52,8 @@ class Verifier:
         allows no token."""
         if (reason := _limit_reason(sequence)) is not None:  # max_tokens is 0
             return StepOutput(0, "", reason)
-        token = sequence.chooser.next(row)
+        choices: list[Choice] = []  # where probabilities after the samplers are wanted
+        token = self._next(sequence, row, choices)
         self._on_sample(sequence, token)
         if n_more_steps:
             sampled = self._generate(sequence, token, n_more_steps)
@@ -61,14 +62,15 @@ class Verifier:
             for drafted in sequence.draft.tokens[:n_draft]:
                 if token != drafted or self._backend.is_eog(token):
                     break
-                token = sequence.chooser.next(row + len(sampled))
+                token = self._next(sequence, row + len(sampled), choices)
                 sampled.append(token)
         text = ""
         for n_accepted, token in enumerate(sampled):
             offset = sequence.output.text.n_decoded
             reason, more = self._append(sequence, token)
             if sequence.output.logprobs is not None:
-                self._note_logprob(sequence, row + n_accepted, token, offset)
+                choice = choices[n_accepted] if choices else None
+                self._note_logprob(sequence, row + n_accepted, token, offset, choice)
             text += more
             if reason is not None:
                 break
@@ -81,6 +83,12 @@ class Verifier:
         times.last_output_s = now_s
         sequence.n_passes += n_steps
         return StepOutput(n_accepted, text, reason, n_steps)
+
+    def _next(self, sequence: Sequence, row: int, choices: list[Choice]) -> int:
+        """Return the next token of `sequence`; add what it was chosen from to `choices` where that is wanted."""
+        if sequence.output.logprobs is not None and sequence.request.logprobs_after_samplers:
+            choices.append(sequence.chooser.choice(row))
+        return sequence.chooser.next(row)
 
     def _generate(self, sequence: Sequence, token: int, n_steps: int) -> list[int]:
         """Return `token`, sampled for `sequence`, and up to `n_steps` that follow; all but the last are computed. Stops
@@ -116,13 +124,17 @@ class Verifier:
         reason = FinishReason.LENGTH if is_late else _limit_reason(sequence)
         return reason, text + text_out.finish() if reason else text
 
-    def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int) -> None:
+    def _note_logprob(self, sequence: Sequence, row: int, token: int, offset: int, choice: Choice | None) -> None:
         """Record the log probability of `token`, whose text begins at character `offset`. An end token is recorded only
         where it is the whole answer, as in llama-server's, and with `echo`: who scores a text expects one after it."""
         output, is_eog = sequence.output, self._backend.is_eog(token)
         if output.logprobs is None or (is_eog and output.echo is None and sequence.n_output):
             return
-        logprob, alternatives = score(self._backend, row, token, sequence.request.n_logprobs or 0)
+        n_top = sequence.request.n_logprobs or 0
+        if choice is None:
+            logprob, alternatives = score(self._backend, row, token, n_top)
+        else:
+            logprob, alternatives = score_choice(self._backend, choice, token, n_top)
         piece = self._backend.label(token) if is_eog else sequence.chooser.piece(token)
         output.logprobs.add(TokenLogprob(piece, logprob, alternatives, offset, token), output.text.end)
 

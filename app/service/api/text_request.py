@@ -156,9 +156,6 @@ class GenerationBody(AnswerFormBody, SamplingBody):
 
     def request(self, prompt: str | tuple[int, ...] = "", *, add_special: bool = True) -> Request:
         """Return the engine's request for `prompt`. Raises RequestError for values out of range or unsupported."""
-        if self.post_sampling_probs and self._n_logprobs() is not None:
-            cause = "post_sampling_probs is true, but probabilities are the model's own, before samplers."
-            raise RequestError(cause, "Leave it out, and use the log probabilities.")
         limit, limit_ms = self._limit(), self.t_max_predict_ms  # of the latter 0 and -1 mean none
         return self.new_request(
             prompt,
@@ -167,6 +164,7 @@ class GenerationBody(AnswerFormBody, SamplingBody):
             ignore_eos=bool(self.ignore_eos),
             add_special=add_special,
             n_logprobs=self._n_logprobs(),
+            logprobs_after_samplers=bool(self.post_sampling_probs),
             lora=None if self.lora is None else tuple(item.as_pair() for item in self.lora),
             context_shift=self.context_shift,
             n_keep=self.n_keep or 0,

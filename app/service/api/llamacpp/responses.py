@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Literal, NotRequired, TypeAlias
@@ -38,7 +39,7 @@ class GenerationSettings(SamplingOptions):
     ignore_eos: bool
     repeat_last_n: int  # llama-server's name of `penalty_last_n`
     samplers: tuple[str, ...]  # in the order of this engine
-    post_sampling_probs: bool = False
+    post_sampling_probs: bool
 
 
 class RivalProbability(TypedDict):
@@ -56,13 +57,31 @@ class TokenProbability(RivalProbability):
     top_logprobs: list[RivalProbability]
 
 
+class SampledRival(TypedDict):
+    """A token with its chance after the samplers."""
+
+    id: NonNegativeInt
+    token: str
+    bytes: list[Byte]
+    prob: float
+
+
+class SampledProbability(SampledRival):
+    """A token with the most likely ones that the samplers left at its place, best first."""
+
+    top_probs: list[SampledRival]
+
+
+Probabilities: TypeAlias = list[TokenProbability] | list[SampledProbability]
+
+
 class CompletionChunk(TypedDict):
     index: NonNegativeInt
     content: str
     tokens: list[int]
     stop: Literal[False]
     tokens_predicted: NonNegativeInt
-    completion_probabilities: NotRequired[list[TokenProbability]]
+    completion_probabilities: NotRequired[Probabilities]
     prompt_progress: NotRequired[PromptProgressObject]
 
 
@@ -84,7 +103,7 @@ class Completion(WithWarnings):
     stop_type: StopType
     stopping_word: str
     timings: Timings
-    completion_probabilities: NotRequired[list[TokenProbability]]
+    completion_probabilities: NotRequired[Probabilities]
 
 
 SelectedFields: TypeAlias = dict[str, Any]  # the fields of a Completion that `response_fields` names
@@ -113,8 +132,9 @@ class LlamaCppFormatter:
             "stop": False,
             "tokens_predicted": delta.n_tokens,
         }
-        if self.requests[delta.index].n_logprobs is not None:
-            chunk["completion_probabilities"] = token_probabilities(delta.logprobs)
+        request = self.requests[delta.index]
+        if request.n_logprobs is not None:
+            chunk["completion_probabilities"] = probabilities_of(request, delta.logprobs)
         return chunk
 
     def progress_chunk(self, progress: PromptProgress) -> CompletionChunk:
@@ -129,8 +149,9 @@ class LlamaCppFormatter:
         completion = self._completion(answer, prompt, {} if self.selected else warnings)
         completion["content"] = answer.text
         completion["tokens"] = answer.tokens
-        if self.requests[answer.index].n_logprobs is not None:
-            completion["completion_probabilities"] = token_probabilities(answer.logprobs)
+        request = self.requests[answer.index]
+        if request.n_logprobs is not None:
+            completion["completion_probabilities"] = probabilities_of(request, answer.logprobs)
         return self._selected(completion)
 
     def _selected(self, completion: Completion) -> Completion | SelectedFields:
@@ -183,21 +204,35 @@ def generation_settings(request: Request) -> GenerationSettings:
         ignore_eos=request.ignore_eos,
         repeat_last_n=request.sampling.penalty_last_n,
         samplers=SAMPLERS[:-1],  # infill is that of a request to fill in, which does not use it
+        post_sampling_probs=request.logprobs_after_samplers,
     )
 
 
-def token_probabilities(entries: Sequence[TokenLogprob]) -> list[TokenProbability]:
-    return [
-        {
-            **_probability(entry.token, entry.piece, 0.0 if entry.logprob is None else entry.logprob),
-            "top_logprobs": [_probability(*rival) for rival in entry.top],
-        }
-        for entry in entries
-    ]
+def probabilities_of(request: Request, entries: Sequence[TokenLogprob]) -> Probabilities:
+    """Return the log probabilities of `entries`, or where `request` wants those after samplers their chances, as
+    `completion_token_output::to_json` of llama-server does."""
+    if request.logprobs_after_samplers:
+        return [_sampled(entry) for entry in entries]
+    return [_scored(entry) for entry in entries]
 
 
-def _probability(token: int, piece: bytes, logprob: float) -> RivalProbability:
+def _scored(entry: TokenLogprob) -> TokenProbability:
+    own = _rival(entry.token, entry.piece, 0.0 if entry.logprob is None else entry.logprob)
+    return {**own, "top_logprobs": [_rival(*rival) for rival in entry.top]}
+
+
+def _rival(token: int, piece: bytes, logprob: float) -> RivalProbability:
     return {"id": token, "token": piece.decode("utf-8", "replace"), "bytes": list(piece), "logprob": logprob}
+
+
+def _sampled(entry: TokenLogprob) -> SampledProbability:
+    own = _sampled_rival(entry.token, entry.piece, 0.0 if entry.logprob is None else entry.logprob)
+    return {**own, "top_probs": [_sampled_rival(*rival) for rival in entry.top]}
+
+
+def _sampled_rival(token: int, piece: bytes, logprob: float) -> SampledRival:
+    text = piece.decode("utf-8", "replace")
+    return {"id": token, "token": text, "bytes": list(piece), "prob": math.exp(logprob)}
 
 
 def _value_at(data: Any, path: str) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from app.engine.backend import Sampler
+from app.engine.backend import Choice, Sampler
 from app.engine.llama import LlamaBackend, LlamaModel, grammar_samplers, model
 from app.engine.loop.core import Engine
 from app.engine.messages import EngineConfig, Failed, Finished, Output, Truncation
@@ -61,6 +61,9 @@ class RecordingSampler:
         self._chosen.append(self._sampler.sample(row))
         return self._chosen[-1]
 
+    def choice(self, row: int) -> Choice:
+        return self._sampler.choice(row)
+
     def accept(self, token: int) -> None:
         self._sampler.accept(token)
         self._chosen.append(token)
@@ -79,6 +82,7 @@ def answer(backend: Recording, case: dict[str, Any]) -> dict[str, Any]:
             max_tokens=case.get("max_tokens", 24),
             ignore_eos=not sampling.grammar,
             n_logprobs=case.get("n_logprobs"),
+            logprobs_after_samplers=case.get("after_samplers", False),
             echo=case.get("echo", False),
             reasoning=decode(ReasoningBudget, case["reasoning"]) if "reasoning" in case else None,
         )

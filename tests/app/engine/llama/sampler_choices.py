@@ -1,12 +1,15 @@
-"""Compares the choices of chains that are given few candidates with those that are given all; run as a child.
+"""Compares the choices of chains that are given few candidates with those that are given all, and what a chain is said
+to choose from with what it chooses; run as a child.
 
-Usage: python sampler_choices.py MODEL.gguf; prints JSON {case: [choices, of which equal]}.
+Usage: python sampler_choices.py MODEL.gguf; prints JSON {"equal": {case: [choices, of which equal]}, "drawn": {case:
+[chances of the tokens, shares of the draws, draws of other tokens]}}.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 from app.engine.backend import Chunk
@@ -24,6 +27,17 @@ CASES = {
     "usual": SamplingParams(temperature=0.8, top_k=8, top_p=0.95, min_p=0.05, seed=1),
     "hot": SamplingParams(temperature=3.0, top_k=12, top_p=1.0, min_p=0.0, seed=2),
     "biased": SamplingParams(temperature=1.0, top_k=8, seed=3, logit_bias=((70, -4.0), (71, -4.0))),
+}
+N_DRAWS = 4000
+DRAWN = {
+    **CASES,
+    "every token": SamplingParams(temperature=0.5, top_k=0, top_p=1.0, min_p=0.0, seed=4),
+    "penalized": SamplingParams(temperature=0.6, top_k=6, seed=5, repeat_penalty=1.5, frequency_penalty=0.5),
+    "typical": SamplingParams(temperature=0.9, top_k=20, typical_p=0.6, top_n_sigma=2.0, seed=6),
+    "dynamic": SamplingParams(temperature=1.0, dynatemp_range=0.5, top_k=5, seed=7),
+    "without the likeliest": SamplingParams(
+        temperature=1.0, top_k=9, min_p=0.0, top_p=1.0, xtc_probability=1.0, xtc_threshold=0.01, seed=8
+    ),
 }
 
 
@@ -46,7 +60,17 @@ def main() -> None:
         found[name] = [N_STEPS, n_equal]
         few.close()
         all_.close()
-    print(json.dumps(found))
+    backend.truncate(0, 0)
+    backend.decode([Chunk(0, 0, [65, 70, 65], 1)])
+    drawn = {}
+    for name, params in DRAWN.items():
+        sampler = LlamaSampler(candidates, backend._chains.build(params, (), [65, 70, 65]))
+        choice = sampler.choice(2)
+        counts = Counter(sampler.choose(2) for _ in range(N_DRAWS))
+        shares = [counts.pop(token, 0) / N_DRAWS for token in choice.tokens.tolist()]
+        drawn[name] = [choice.probabilities.tolist(), shares, counts.total()]
+        sampler.close()
+    print(json.dumps({"equal": found, "drawn": drawn}))
     backend.close()
     model.close()
 

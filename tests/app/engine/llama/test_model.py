@@ -84,6 +84,11 @@ CASES: dict[str, dict[str, Any]] = {
     "any object": {"sampling": {"grammar": schema_grammar({"type": "object"})}, "max_tokens": 1},
     "default again": {"sampling": {"seed": 11}},
     "logprobs": {"sampling": {"temperature": 0.0, "repeat_penalty": 1.5}, "n_logprobs": 20},
+    "after samplers": {"sampling": {"seed": 5, "top_k": 4, "min_p": 0.0}, "n_logprobs": 20, "after_samplers": True},
+    "after samplers, greedy": {"sampling": {"temperature": 0.0}, "n_logprobs": 20, "after_samplers": True},
+    "after samplers, grammar": {
+        "sampling": {"seed": 3, "grammar": ONE_OF_TWO}, "n_logprobs": 20, "after_samplers": True,
+    },
     "echo": {"sampling": {"temperature": 0.0}, "prompt": ECHOED, "echo": True, "n_logprobs": 3, "max_tokens": 1},
     "forced by a bias": {"sampling": {"seed": 1, "logit_bias": [[40, 1000.0]]}, "max_tokens": 5},
     "insisting": {"sampling": INSISTS, "max_tokens": 6},
@@ -158,6 +163,18 @@ def test_log_probabilities_are_the_models_own_for_every_token(answers: dict[str,
         assert top == sorted(top, reverse=True)
         assert logprob <= top[0]
         assert 0 < sum(map(math.exp, top)) < 1
+
+
+def test_log_probabilities_after_the_samplers_are_those_of_what_is_left(answers: dict[str, Any]) -> None:
+    sampled = answers["after samplers"]
+    assert len(sampled["logprobs"]) == len(sampled["tokens"])
+    for _, logprob, top in sampled["logprobs"]:
+        assert (len(top), logprob in top, top == sorted(top, reverse=True)) == (4, True, True)
+        assert sum(map(math.exp, top)) == pytest.approx(1)
+    assert {(logprob, *top) for _, logprob, top in answers["after samplers, greedy"]["logprobs"]} == {(0, 0)}
+    first = answers["after samplers, grammar"]["logprobs"][0]
+    assert 2 <= len(first[2]) <= 3  # of the two letters and the end that the grammar allows
+    assert sum(map(math.exp, first[2])) == pytest.approx(1)
 
 
 def test_a_large_bias_forces_its_token_and_a_ban_excludes_it(answers: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,8 +107,24 @@ def test_where_logits_are_not_numbers_none_are_found(n: int) -> None:
     assert not len(likeliest(np.full(1000, np.nan, np.float32), n))
 
 
-def test_chains_choose_the_same_of_few_candidates_as_of_all() -> None:
+@pytest.fixture(scope="module")
+def choices() -> dict[str, dict[str, list[Any]]]:
     run = subprocess.run([sys.executable, str(CHOICES), str(GUIDE)], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
-    choices = json.loads(run.stdout)
-    assert {name: n_equal for name, (_, n_equal) in choices.items()} == {name: n for name, (n, _) in choices.items()}
+    found: dict[str, dict[str, list[Any]]] = json.loads(run.stdout)
+    return found
+
+
+def test_chains_choose_the_same_of_few_candidates_as_of_all(choices: dict[str, dict[str, list[Any]]]) -> None:
+    assert {name: n_equal for name, (_, n_equal) in choices["equal"].items()} == {
+        name: n for name, (n, _) in choices["equal"].items()
+    }
+
+
+def test_tokens_are_drawn_as_often_as_their_chances_say(choices: dict[str, dict[str, list[Any]]]) -> None:
+    for name, (chances, shares, n_others) in choices["drawn"].items():
+        assert n_others == 0, name
+        assert sum(chances) == pytest.approx(1), name
+        assert chances == sorted(chances, reverse=True), name
+        assert shares == pytest.approx(chances, abs=0.04), name  # five standard deviations of 4,000 draws
+    assert choices["drawn"]["greedy"][0] == [1]

@@ -89,7 +89,10 @@ def test_every_step_counts_for_what_a_step_costs() -> None:
     assert fast.engine.counters.busy_s == pytest.approx(60 * FAST_S)
 
 
-@pytest.mark.parametrize("changes", [{"stop": ("mno",)}, {"stop": ("z a",)}, {"n_logprobs": 2}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"stop": ("mno",)}, {"stop": ("z a",)}, {"n_logprobs": 2}, {"n_logprobs": 2, "logprobs_after_samplers": True}],
+)
 def test_an_answer_ends_where_it_would_token_by_token(changes: dict[str, object]) -> None:
     fast, slow = answered(FAST_S, **changes), answered(SLOW_S, **changes)
     assert "".join(fast.outputs()) == "".join(slow.outputs())
