@@ -113,14 +113,17 @@ def _claude_code(target: Target) -> Start:
 
 
 def codex_settings(target: Target) -> dict[str, str | int]:
-    """Return Codex's settings for a service, by their dotted names."""
+    """Return Codex's settings for a service, by their dotted names, without a key. Where its provider has a key too, it
+    reads what the models can do from /v1/models (0.169 and later; earlier versions ignore both settings and guess)."""
     provider = "model_providers.localllm"
     return {
         "model": target.model,
         "model_provider": "localllm",
         "model_context_window": target.n_ctx,
+        "features.api_key_model_discovery": True,
         f"{provider}.name": "localllm",
         f"{provider}.base_url": f"{target.url}/v1",
+        f"{provider}.model_catalog_url": f"{target.url}/v1/models",
         f"{provider}.wire_api": "responses",
     }
 
@@ -224,7 +227,7 @@ def _json(value: object) -> str:
 
 def _toml(value: str | int) -> str:
     """Return a value as `codex -c` reads it: bare where that is a text too, for a shim of Windows breaks quotes."""
-    is_bare = isinstance(value, int) or (_WORD.fullmatch(value) and value not in _OTHER_CONSTANTS)
+    is_bare = isinstance(value, str) and _WORD.fullmatch(value) and value not in _OTHER_CONSTANTS
     return str(value) if is_bare else json.dumps(value)
 
 
@@ -246,8 +249,8 @@ AGENTS: tuple[Agent, ...] = (
         package="npm:@openai/codex",
         api="/v1/responses",
         start=_codex,
-        need=ContextNeed(8_500, 32_768),
-        tested="0.169.0",
+        need=ContextNeed(4_800, 32_768),  # 8,500 where it asks for no catalogue, with instructions of its own
+        tested="0.171.0",
         editor="codex",
     ),
     Agent(

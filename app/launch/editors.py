@@ -69,7 +69,8 @@ def _claude_code(target: Target) -> str:
 def _codex(target: Target) -> str:
     lines = ["# in ~/.codex/config.toml"]
     table = ""
-    for name, value in codex_settings(target).items():
+    settings = {**codex_settings(target), "model_providers.localllm.experimental_bearer_token": _ANY_KEY}
+    for name, value in settings.items():
         of_table, _, key = name.rpartition(".")
         if of_table != table:
             lines += ["", f"[{of_table}]"]

@@ -1,7 +1,9 @@
 """Runs the clients that people use against a real service: `uv run python tests/clients/run.py [--only NAME,NAME]`.
 
 Each is installed in the version of the table, in a folder of its own, and given a home of its own; one that cannot be
-installed is named and left out. Exits with 1 where one fails. Needs uv, npm and node; see README.md.
+installed is named and left out. What each asked is counted by method, path and status (`--requests` prints it). Exits
+with 1 where one fails, or where the services refused a request that should have worked. Needs uv, npm and node; see
+README.md.
 """
 
 from __future__ import annotations
@@ -9,24 +11,29 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from quantizer.system.process import python_command
 
-__all__ = ["CLIENTS", "Client", "install", "is_in_reach", "run", "services"]
+__all__ = ["CLIENTS", "Client", "Ran", "install", "is_in_reach", "run", "services"]
 
 _HERE = Path(__file__).parent
 _TIMEOUT_S = 300
 _INSTALL_TIMEOUT_S = 120
 _OTHERS_SETTINGS = ("OPENAI_", "ANTHROPIC_", "CLAUDE")  # of whoever runs this
+_LOGGED = re.compile(r"^\S+Z (?P<method>[A-Z]+) (?P<path>\S+) (?P<status>\d{3}) ")
+_WENT_AWAY = 499  # the client cancelled
+_LAST_LINES_S = 0.2  # a request is logged once its answer was sent, which a client may not wait for
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class Client:
     agent: str = ""
     also: tuple[str, ...] = ()  # packages that this one needs and does not name, or that the script adds
     is_small: bool = False  # installed and run within seconds
+    refused: tuple[str, ...] = ()  # requests that its script wants refused: method, path and status
 
     @property
     def is_node(self) -> bool:
@@ -70,7 +78,14 @@ CLIENTS = (
     Client("ai-sdk", "ai@7.0.173", "with_ai_sdk.mjs", also=("@ai-sdk/openai@4.0.118", "zod@4.6.7"), is_small=True),
     Client("continue", "@continuedev/openai-adapters@1.37.0", "with_continue.mjs", is_small=True),
     Client("claude-code", "@anthropic-ai/claude-code@2.1.197", "with_claude_code.py", "claude", "claude"),
-    Client("codex", "@openai/codex@0.169.0", "with_codex.py", "codex", "codex"),
+    Client(
+        "codex",
+        "@openai/codex@0.171.0",
+        "with_codex.py",
+        "codex",
+        "codex",
+        refused=("POST /v1/responses 400",),  # a picture that the model cannot see
+    ),
     Client("opencode", "opencode-ai@1.18.33", "with_opencode.py", "opencode", "opencode"),
     Client("qwen-code", "@qwen-code/qwen-code@0.24.4", "with_qwen_code.py", "qwen", "qwen"),
     Client("continue-cli", "@continuedev/cli@1.5.47", "", "cn", "cn"),
@@ -96,14 +111,27 @@ CLIENTS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a client's scripts said where one failed, "" where all was well, and how often each request came: method,
+    path and status."""
+
+    fault: str
+    requests: Mapping[str, int]
+
+
 @contextmanager
 def served(home: Path, **settings: str) -> Iterator[str]:
-    """Run a service with the guide, and yield where it is."""
+    """Run a service with the guide, and yield where it is. Its requests are logged in <home>/<engine>.log."""
     own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
     folders = {f"LOCALLLM_{name}_DIR": str(home / name.lower()) for name in ("DATA", "CACHE")}
     environment = {**os.environ, "LOCALLLM_CONFIG": str(home / "config.toml"), "LOCALLLM_PORT": "0", **folders, **own}
     command = python_command("app.cli.main", "serve", "--owned")
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+    pipe = subprocess.PIPE
+    with (
+        (home / f"{settings['engine']}.log").open("wb") as log,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, env=environment) as process,
+    ):
         assert process.stdout is not None
         yield json.loads(process.stdout.readline())["url"]
         assert process.stdin is not None
@@ -114,11 +142,12 @@ def served(home: Path, **settings: str) -> Iterator[str]:
 def services(home: Path) -> Iterator[dict[str, str]]:
     """Run a service with the guide and one with the fake engine; yield where they are, as variables of a client."""
     with (
-        served(home, engine="llama", model="guide", idle_tune="false") as guide,
-        served(home, engine="fake", model="guide", ctx="262144") as fake,
+        served(home, engine="llama", model="guide", idle_tune="false", access_log="true") as guide,
+        served(home, engine="fake", model="guide", ctx="262144", access_log="true") as fake,
     ):
         # a command attaches only to a service of its own data folder
-        yield {"LOCALLLM_GUIDE_URL": guide, "LOCALLLM_FAKE_URL": fake, "SERVICE_DATA_DIR": str(home / "data")}
+        folders = {"SERVICE_DATA_DIR": str(home / "data"), "SERVICE_LOGS_DIR": str(home)}
+        yield {"LOCALLLM_GUIDE_URL": guide, "LOCALLLM_FAKE_URL": fake, **folders}
 
 
 def is_in_reach(client: Client) -> bool:
@@ -156,11 +185,22 @@ def install(client: Client, folder: Path) -> str:
     return reason
 
 
-def run(client: Client, folder: Path, urls: dict[str, str]) -> str:
-    """Run the scripts of `client`; return what the first that failed said, "" where all was well."""
+def run(client: Client, folder: Path, urls: dict[str, str]) -> Ran:
+    """Run the scripts of `client`, as far as all is well, and return what came of it and what was asked meanwhile."""
+    logs = sorted(Path(urls["SERVICE_LOGS_DIR"]).glob("*.log"))
+    begin = [log.stat().st_size for log in logs]
     own = [_command(client, folder)] if client.script else []
     launched = [[*_python("with_launch.py"), client.agent, _command_path(client, folder)]] if client.agent else []
-    return next(filter(None, (_run(command, client, folder, urls) for command in (*own, *launched))), "")
+    fault = next(filter(None, (_run(command, client, folder, urls) for command in (*own, *launched))), "")
+    time.sleep(_LAST_LINES_S)
+    lines = b"".join(log.read_bytes()[size:] for log, size in zip(logs, begin, strict=True)).decode().splitlines()
+    logged = [found for found in map(_LOGGED.match, lines) if found]
+    requests = Counter(" ".join(found.groups()) for found in logged)
+    is_refused = {" ".join(found.groups()): 400 <= int(found["status"]) != _WENT_AWAY for found in logged}
+    refused = [request for request in requests if is_refused[request] and request not in client.refused]
+    unasked = [request for request in client.refused if request not in requests]
+    faults = [fault, *(f"refused: {each}\n" for each in refused), *(f"not refused: {each}\n" for each in unasked)]
+    return Ran("".join(faults), requests)
 
 
 def _run(command: Sequence[str], client: Client, folder: Path, urls: dict[str, str]) -> str:
@@ -201,6 +241,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--keep", type=Path, help="a folder for what is installed")
+    parser.add_argument("--requests", action="store_true", help="print what each asked")
     options = parser.parse_args()
     only = options.only.split(",") if options.only else [client.name for client in CLIENTS]
     n_failed = 0
@@ -214,10 +255,13 @@ def main() -> int:
                 print(f"left  {name:36} not installed: {reason}", flush=True)
                 continue
             begun_s = time.monotonic()
-            fault = run(client, folder, urls)
-            n_failed += bool(fault)
-            print(f"{'FAIL' if fault else 'ok':4}  {name:36} {time.monotonic() - begun_s:5.1f} s", flush=True)
-            print(fault, end="", flush=True)
+            ran = run(client, folder, urls)
+            n_failed += bool(ran.fault)
+            took = f"{time.monotonic() - begun_s:5.1f} s, {sum(ran.requests.values()):3} requests"
+            print(f"{'FAIL' if ran.fault else 'ok':4}  {name:36} {took}", flush=True)
+            for request, n_times in sorted(ran.requests.items()) if options.requests else ():
+                print(f"      {n_times:4} {request}", flush=True)
+            print(ran.fault, end="", flush=True)
     return min(n_failed, 1)
 
 

@@ -25,4 +25,4 @@ def test_a_client_gets_every_answer_that_it_asks_for(client: Client, urls: dict[
     if reason := install(client, folder):
         assert not is_in_reach(client), f"{client.package} is not installed: {reason}"
         pytest.skip(f"{client.package} is not installed: {reason}")
-    assert run(client, folder, urls) == ""
+    assert run(client, folder, urls).fault == ""

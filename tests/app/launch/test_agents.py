@@ -83,8 +83,10 @@ def test_codex_reads_every_model_as_a_text(model: str) -> None:
         "model": model,
         "model_provider": "localllm",
         "model_context_window": 32_768,
+        "features.api_key_model_discovery": True,
         "model_providers.localllm.name": "localllm",
         "model_providers.localllm.base_url": f"{URL}/v1",
+        "model_providers.localllm.model_catalog_url": f"{URL}/v1/models",
         "model_providers.localllm.wire_api": "responses",
         "model_providers.localllm.env_key": "LOCALLLM_RUN_KEY",
     }

@@ -22,7 +22,12 @@ def test_every_editor_is_pointed_at_the_service(editor: str) -> None:
 
 
 def test_lines_in_a_known_form_are_in_that_form() -> None:
-    assert tomllib.loads(editor_settings("codex", URL, "coder"))["model_provider"] == "localllm"
+    codex = tomllib.loads(editor_settings("codex", URL, "coder"))
+    assert codex["model_provider"] == "localllm"
+    assert codex["features"] == {"api_key_model_discovery": True}
+    provider = codex["model_providers"]["localllm"]
+    assert provider["model_catalog_url"] == f"{URL}/v1/models"
+    assert provider["experimental_bearer_token"], "it reads no catalogue without a key"
     _, line = editor_settings("zed", URL, "coder").splitlines()
     assert json.loads(f"{{{line}}}")["language_models"]["ollama"]["api_url"] == URL
 

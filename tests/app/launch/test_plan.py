@@ -70,7 +70,7 @@ def test_a_context_for_the_first_prompt_but_not_for_a_session_is_a_warning() -> 
 
 
 def test_a_context_of_the_users_choice_names_the_option() -> None:
-    facts = replace(GOOD, n_ctx=8192, context_reason="it was loaded with --ctx 8192")
+    facts = replace(GOOD, n_ctx=4096, context_reason="it was loaded with --ctx 4096")
     (refusal,) = _plan("codex", facts).of("refusal")
     assert "--ctx 32768" in refusal.remedy
 
@@ -81,8 +81,8 @@ def test_the_first_prompt_is_estimated_with_the_models_tokenizer_until_it_was_me
     estimated = first_prompt(agent, replace(GOOD, token_ratio=1.13))
     assert estimated is not None
     assert (estimated.n_tokens, estimated.source) == (
-        9600,
-        "8,500 counted with Qwen's tokenizer; this model's makes 1.13 of each",
+        5400,
+        "4,800 counted with Qwen's tokenizer; this model's makes 1.13 of each",
     )
     measured = first_prompt(agent, replace(GOOD, token_ratio=1.13, n_first_measured=9731))
     assert measured is not None

@@ -317,7 +317,7 @@ ROWS: tuple[Row, ...] = (
     Row(
         name="Codex reads its catalogue from the list of models",
         ask=Ask("GET /v1/models?client_version=0.171.0"),
-        source="Codex 0.171 with a provider whose key comes from a command; the catalogue in its program",
+        source="Codex 0.171 with model_catalog_url; the catalogue in its program",
         scripted=True,
         holds={
             "models.0.slug": "tiny",

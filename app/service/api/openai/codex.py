@@ -1,8 +1,8 @@
 """The models as Codex reads them from /v1/models: without this it guesses the context and the abilities of each.
 
-Codex (0.171) asks with its `client_version`, where its provider has a command for the key. It refuses a model without
-instructions; its own for unknown models are 17 kB, which a model on this machine reads for a while. Source: its
-requests, and the catalogue in its program.
+Codex (0.171) asks with its `client_version`, where its provider has a key and a `model_catalog_url` with the feature
+`api_key_model_discovery`, or a command for the key. It refuses a model without instructions; its own for unknown models
+are 17 kB, which a model on this machine reads for a while. Source: its requests, and the catalogue in its program.
 """
 
 from __future__ import annotations
