@@ -72,6 +72,7 @@ class AppState:
     `identity` proves whose the service is; `runs` are responses in the background; `document` returns the OpenAPI
     document, which is made at the first call.
     `metered_keys` are the temporary API keys that are open.
+    `open_threads` are the messages of Anthropic's threads that a request is going on from.
     `instances` are the names that LM Studio's clients gave to loaded models, with the ids of those. In prompts that
     clients write themselves `media_marker` stands for a picture or sound. `media_fetcher` fetches these from the web,
     if the settings allow that.
@@ -88,6 +89,7 @@ class AppState:
     document: Callable[[], dict[str, Any]]
     metered_keys: MeteredKeys = field(default_factory=MeteredKeys)
     refused: RefusedContent = field(default_factory=RefusedContent)
+    open_threads: set[str] = field(default_factory=set)
     instances: dict[str, str] = field(default_factory=dict)
     media_marker: str = field(default_factory=lambda: f"<__media_{token_urlsafe(24)}__>")
     media_fetcher: MediaFetcher | None = None

@@ -189,6 +189,25 @@ ROWS: tuple[Row, ...] = (
         holds={"error.details.error_code": "thread_fingerprint_mismatch"},
     ),
     Row(
+        name="a thread goes on once from each answer",
+        first=[_ask(_user("hello"), thread=_CREATE, max_tokens=4), _ask(_user("And?"), thread=_GO_ON, max_tokens=4)],
+        ask=_ask(_user("And?"), thread=_GO_ON),
+        source=f"{_TYPES}/thread_already_continued_error_details.py",
+        status=400,
+        holds={
+            "error.type": "invalid_request_error",
+            "error.details.error_code": "thread_already_continued",
+        },
+    ),
+    Row(
+        name="a thread that has gone on is counted from its latest answer",
+        first=[_ask(_user("hello"), thread=_CREATE, max_tokens=4), _ask(_user("And?"), thread=_GO_ON, max_tokens=4)],
+        ask=Ask("POST /v1/messages/count_tokens", {"model": MODEL, "messages": [_user("And?")], "thread": _GO_ON}),
+        source=f"{_TYPES}/thread_already_continued_error_details.py",
+        status=400,
+        holds={"error.details.error_code": "thread_already_continued"},
+    ),
+    Row(
         name="a compaction is one block",
         ask=_ask(_user("<say>A summary.</say>"), compaction={"type": "summarize"}, tools=[_WEATHER]),
         source=f"{_TYPES}/beta/beta_compaction_config_param.py",

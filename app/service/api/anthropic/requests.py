@@ -227,6 +227,11 @@ class ThreadBody(Body):
     type: Literal["create", "continue"]
     previous_message_id: StrictStr = ""
 
+    @property
+    def continued(self) -> str:
+        """The id of the answer that the thread goes on from, "" for a new one."""
+        return self.previous_message_id if self.type == "continue" else ""
+
 
 class CompactionBody(Body):
     type: Literal["summarize"] = "summarize"

@@ -19,13 +19,14 @@ from app.service.api.anthropic.responses import (
     MessageStreamEvents,
     blocks,
 )
-from app.service.api.anthropic.threads import keep, whole_conversation
+from app.service.api.anthropic.threads import continuing, keep, whole_conversation
 from app.service.api.app_state import RefusedContent, app_state, model_of, planner_warnings, turn_of
 from app.service.api.text_request import with_model_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
 from app.service.generation.compaction import NothingToSummarizeError, compaction_turn, summary_of
 from app.service.generation.generation import Answer
 from app.service.generation.media import PromptMedia
+from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError, anthropic_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
@@ -55,6 +56,7 @@ def remembering_refused(body: MessagesBody, turn: ChatTurn, refused: RefusedCont
 async def messages(request: Request, body: MessagesBody) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
     """The next message of a conversation."""
     state = app_state(request)
+    record_of(request.scope).until_end.enter_context(continuing(state.open_threads, body))
     body = await whole_conversation(state.responses, body)
     model = await model_of(request, body.model or "")
     asked = with_model_defaults(body, model.file)

@@ -1,12 +1,14 @@
 """Threads of /v1/messages: a client sends the newest message, and names the answer before it.
 
-They are stored with the responses of OpenAI's dialect, within the same limits of size and age. Source: Anthropic's SDK
-for Python, 2.14 (`message-threads-2026-08-12`).
+They are stored with the responses of OpenAI's dialect, within the same limits of size and age. An answer can be gone on
+from once: of one that has been nothing stays but that. Source: Anthropic's SDK for Python, 2.14
+(`message-threads-2026-08-12`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from app.common.event_log import log_event
@@ -19,6 +21,7 @@ AnyBody = TypeVar("AnyBody", bound=CountTokensBody)
 
 _REPLAY = 'Send all messages with thread {"type": "create"}.'
 _FIXED = ("system", "tools")  # for all of a thread; the store has `system` as the instructions
+_CONTINUED = "is_continued"  # of an answer after which the thread has gone on
 
 
 def _refused(status: int, code: str, cause: str, remedy: str, **details: object) -> RefusedError:
@@ -40,6 +43,9 @@ async def whole_conversation(store: ResponseStore, body: AnyBody) -> AnyBody:
     items = await store.items(Kind.THREAD, name)
     if record is None or items is None:
         raise _refused(404, "thread_not_found", f"Thread with the message {name[:80]!r} not found.", _REPLAY)
+    if record.object.get(_CONTINUED):
+        cause = f"The thread has already gone on from the message {name[:80]!r}."
+        raise _refused(400, "thread_already_continued", cause, f"Continue from its latest message. {_REPLAY}")
     fixed = {"system": record.object["instructions"], "tools": record.object["tools"]}
     changed = [field for field in _FIXED if field in body.raw and body.raw[field] != fixed[field]]
     if changed:
@@ -49,14 +55,33 @@ async def whole_conversation(store: ResponseStore, body: AnyBody) -> AnyBody:
     return type(body).model_validate({**body.raw, **fixed, "messages": [*earlier, *body.raw["messages"]]})
 
 
+@contextmanager
+def continuing(open_threads: set[str], body: MessagesBody) -> Iterator[None]:
+    """Hold the message that `body` goes on from in `open_threads`. Raises RefusedError where another request does."""
+    name = body.thread.continued if body.thread is not None else ""
+    if not name:
+        yield
+        return
+    if name in open_threads:
+        cause = f"Another request is going on from the message {name[:80]!r}."
+        raise _refused(400, "thread_continue_in_flight", cause, f"Wait for its answer. {_REPLAY}")
+    open_threads.add(name)
+    try:
+        yield
+    finally:
+        open_threads.discard(name)
+
+
 async def keep(store: ResponseStore, body: MessagesBody, name: str, content: Sequence[Any]) -> None:
-    """Store the thread of `body` up to its answer, the message `name` with `content`. One that cannot be stored is not
-    found by the next request, and its client sends everything again."""
+    """Store the thread of `body` up to its answer, the message `name` with `content`, in place of the message that it
+    went on from. One that cannot be stored is not found by the next request, and its client sends everything again."""
     if body.thread is None:
         return
     value = {"id": name, "instructions": body.raw.get("system"), "tools": body.raw.get("tools")}
     items = [{"id": "", **message} for message in body.raw["messages"]]
     try:
         await store.add(Kind.THREAD, value, items, [{"id": "", "role": "assistant", "content": list(content)}])
+        if body.thread.continued:
+            await store.add(Kind.THREAD, {"id": body.thread.continued, _CONTINUED: True}, [])
     except StorageError as error:
         log_event("service", f"A thread is not stored: {error}")

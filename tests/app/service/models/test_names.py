@@ -94,6 +94,9 @@ async def test_a_name_of_no_local_model_means_the_default_whatever_others_asked(
     async with calling(models) as http:
         for name in used:
             assert (await http.post("/v1/completions", json={"model": name, **WORDS})).status_code == 200
+        if used:  # as the app does for the model that its user picks
+            picked = await http.post("/api/localllm/load", json={"model": used[-1]})
+            assert picked.is_success, picked.text
         for name in ("gpt-4o", "default", "claude-sonnet-4-5", ""):
             answer = await http.post("/v1/completions", json={"model": name, **WORDS})
             assert (answer.status_code, answer.json()["model"]) == (200, default)
