@@ -177,7 +177,31 @@ def _file(word: str, platform: str) -> Path | None:
 
 _MENTION = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
 _AFTER_A_WORD = ".,;:!?)]}'\""
-_LOOKS_LIKE_A_FILE = re.compile(r"[/\\]|\w\.\w{1,8}$")
+_LOOKS_LIKE_A_FILE = re.compile(r"[/\\]|\w\.\w{1,4}$")
+_LONG_ENDING = re.compile(  # which tells a file from `@pytest.fixture`
+    r"\w\.(cmake|conll|dockerfile|geojson|gradle|graphql|ipynb|json5|jsonl|markdown|ndjson|parquet|patch|plist|proto|"
+    r"properties|safetensors|scala|sqlite|svelte|swift|xhtml)$",
+    re.IGNORECASE,
+)
+_BARE_WORD = re.compile(r"[^\W\d][\w-]{0,63}$")
+# What languages and their usual libraries write behind an at sign: nobody means a file by it. From the documentation of
+# Python, Java, Kotlin, Swift, CSS and JSDoc; names that a file may well have, such as test, are left out.
+_CODE_WORD = re.compile(
+    r"(?:abstractmethod|autowired|cached_property|classmethod|contextmanager|dataclass|deprecated|"
+    r"discardableresult|fixture|font-face|functionalinterface|import|inject|injectable|jit|keyframes|"
+    r"lru_cache|mainactor|media|mixin|nonnull|notnull|nullable|objc|observable|overload|override|param|"
+    r"property|readonly|returns|safevarargs|setter|singledispatch|staticmethod|supports|suppresswarnings|"
+    r"throws|total_ordering|transactional|typedef|viewbuilder|wraps)$",
+    re.IGNORECASE,
+)
+_FENCED = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`", re.DOTALL)
+_CALLED = re.compile(r"@[\w.]+\(")
+_DECORATED = re.compile(  # a line of its own above a definition, or above another such line
+    r"^[ \t]*@[\w.]+(?:\([^\n]*\))?[ \t]*\n"
+    r"(?=\s*(?:@|(?:async|class|const|data|def|enum|export|final|fn|fun|func|function|"
+    r"interface|let|object|open|override|private|protected|pub|public|static|struct|val|var|void)\b))",
+    re.MULTILINE,
+)
 _HELD_BACK = "Enter again sends it as text."  # short: a notice is one line
 
 
@@ -191,26 +215,29 @@ class Mentioned:
 
 class MentionReader:
     """Reads the files, relative to `folder`, that questions mention. Holds a question with a fault back once: sent
-    again unchanged, it goes without that file."""
+    again unchanged, it goes without that file. A bare word that went so, such as @somebody, is no fault any more."""
 
     def __init__(self, folder: Path, reader: AttachmentReader) -> None:
         self._folder = folder
         self._reader = reader
         self._held_back = ""
+        self._words: set[str] = set()  # which the person sent as text
 
     async def find(self, question: str, attached: Collection[str] = (), *, is_typed: bool = True) -> Mentioned:
-        """Read the files that a question mentions, except those `attached` already. A name that looks like a file and
-        is none is a fault; a word such as @somebody is just a word. In a text that was possibly pasted, not `is_typed`,
+        """Read the files that a question mentions, except those `attached` already. A name of no file is a fault,
+        except in code and for what languages write so (@property). In a text that was possibly pasted, not `is_typed`,
         a missing file is a word too, and a file outside the folder is a fault."""
         if not has_mention(question):
             return Mentioned()
         attachments: dict[str, Attachment] = {}
         faults: dict[str, str] = {}
         resolve = partial(_resolved, self._folder)
+        in_prose = {name for names in _candidates(_without_code(question)) for name in names}
         for mention in await asyncio.to_thread(lambda: [*map(resolve, _candidates(question))]):
             if mention.name in attachments or any(name in attached for name in mention.names):
                 continue
-            if fault := mention.fault(is_typed=is_typed):
+            is_word = mention.path is None and (mention.name in self._words or mention.name not in in_prose)
+            if fault := "" if is_word else mention.fault(is_typed=is_typed):
                 faults[mention.name] = fault
             elif mention.path is not None and not mention.is_folder:
                 try:
@@ -229,6 +256,8 @@ class MentionReader:
         self._held_back = question if must_hold_back else ""
         if must_hold_back:
             raise UsageError(" ".join(found.faults), _HELD_BACK)
+        if found.faults:
+            self._words |= {name for name in names_in(question) if _BARE_WORD.match(name)}
         return found.attachments
 
 
@@ -271,10 +300,28 @@ class _Mention:
     def fault(self, *, is_typed: bool) -> str:
         """Return why nothing can be read; empty for a word that is no file."""
         if self.path is None or self.is_folder:
-            if not (is_typed and _LOOKS_LIKE_A_FILE.search(self.name)):
+            if not (is_typed and _may_be_a_file(self.name, is_folder=self.is_folder)):
                 return ""
             return f"{self.name} is a folder: mention one of its files." if self.path else f"No such file: {self.name}."
         return f"{self.name} is outside this folder." if self.is_outside and not is_typed else ""
+
+
+def _may_be_a_file(name: str, *, is_folder: bool) -> bool:
+    """Return whether somebody who types `name` behind an at sign may mean a file by it."""
+    if "@" in name:  # @somebody@a.server, @@twice
+        return False
+    if _LOOKS_LIKE_A_FILE.search(name) or _LONG_ENDING.search(name):
+        return True
+    return not is_folder and _BARE_WORD.match(name) is not None and not _CODE_WORD.match(name)
+
+
+def _without_code(question: str) -> str:
+    """Return the question without code in backticks, decorators above what they decorate, and calls such as
+    `@app.route("/")`."""
+    text = question
+    for code in (_FENCED, _DECORATED, _CALLED):
+        text = code.sub(" ", text)
+    return text
 
 
 def _candidates(question: str) -> Iterator[tuple[str, ...]]:

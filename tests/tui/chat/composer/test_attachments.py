@@ -126,18 +126,53 @@ async def test_a_file_elsewhere_is_attached_unless_the_text_may_be_pasted(
     assert "~/outside.txt is outside this folder" in possibly_pasted.faults[0]
 
 
-async def test_a_missing_file_is_a_fault_and_a_word_is_not(folder: Path) -> None:
-    question = "@notes.text, @src/nothing, @nul\0x.txt, @src/ and @somebody or @~nobody-here/x.txt see @notes.txt"
+async def test_a_missing_file_is_a_fault(folder: Path) -> None:
+    question = "@notes.text, @src/nothing, @nul\0x.txt, @src/ and @wrongfile or @~nobody-here/x.txt see @notes.txt"
     mentioned = await read_mentions(question, folder)
     assert mentioned.faults == (
         "No such file: notes.text.",
         "No such file: src/nothing.",
         "No such file: nul\0x.txt.",
         "src/ is a folder: mention one of its files.",
+        "No such file: wrongfile.",
         "No such file: ~nobody-here/x.txt.",
     )
     assert names_of(mentioned) == ["notes.txt"]
     assert await read_mentions("@app.route('/')\n@nothing.txt", folder, is_typed=False) == Mentioned()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "What does @property do?",
+        "Why is @pytest.fixture slow, and @functools.cache not?",
+        "When does @Override help, and @media in a stylesheet?",
+        "Explain `@wrongfile` to me",
+        "Explain\n```python\n@wrongfile.py\ndef f(): ...\n```",
+        "@app.get\nasync def index():\n    ...\nWhat is wrong?",
+        "@wrapped\n@twice\nclass Thing: ...",
+        "@app.get('/') is what?",
+        "Mail me@example.com or @somebody@mastodon.social @5pm, 3 @ 4",
+        "@src is a folder here",
+    ],
+)
+async def test_code_addresses_and_times_are_no_missing_files(folder: Path, question: str) -> None:
+    assert await read_mentions(question, folder) == Mentioned()
+
+
+@pytest.mark.parametrize("name", ["wrongfile", "Makefile", "LICENSE", "train.ipynb", "weights.safetensors", "a.b.rs"])
+async def test_a_name_that_may_be_a_file_is_a_fault_where_there_is_none(folder: Path, name: str) -> None:
+    assert (await read_mentions(f"Sum up @{name}.", folder)).faults == (f"No such file: {name}.",)
+
+
+async def test_a_word_that_was_sent_as_text_is_a_word_from_then_on(folder: Path) -> None:
+    reader = reader_of(folder)
+    with pytest.raises(UsageError, match=r"No such file: somebody\."):
+        await reader.read("Write to @somebody")
+    assert await reader.read("Write to @somebody") == ()
+    assert await reader.read("And to @somebody again") == ()
+    with pytest.raises(UsageError, match=r"No such file: someone\."):
+        await reader.read("And to @someone")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="pipes with a name are files elsewhere")
