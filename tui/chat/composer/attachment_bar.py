@@ -104,9 +104,16 @@ class _PendingChip(Static):
     """A file that is being read."""
 
     def __init__(self, name: str) -> None:
-        text = f"[{printable_line(name)}{_SEPARATOR}reading…]"
-        super().__init__(text, markup=False)
+        super().__init__(markup=False)
         self.file_name = name
+        self.leave_room(0)
+
+    def leave_room(self, n_most: int) -> None:
+        name, behind = f"[{printable_line(self.file_name)}", f"{_SEPARATOR}reading…]"
+        room = n_most - cell_len(behind)
+        if n_most and room < cell_len(name):
+            name = f"{set_cell_size(name, max(1, room - 1))}…"
+        self.update(text := f"{name}{behind}")
         self.n_cells = cell_len(text)
         self.styles.width = self.n_cells
 
@@ -250,6 +257,8 @@ class AttachmentBar(Container):
         for chip in chips:
             if isinstance(chip, AttachmentChip):
                 chip.leave_room(n_columns, is_alone=len(self.attachments) == 1)
+            else:
+                chip.leave_room(n_columns)
         n_shown = n_fitting([chip.n_cells for chip in chips], n_columns)
         for number, chip in enumerate(chips):
             chip.display = number < n_shown

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
 from textual.events import Key, Paste
-from textual.geometry import Offset, Region
+from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import reactive
 from textual.selection import Selection
@@ -49,6 +50,7 @@ _GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
 _CODE = ("copy-code", "[b]C[/b]ode")
 _KEEP = (("keep-1", "[b]1[/b] keep the first"), ("keep-2", "[b]2[/b] the second"))
 _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
+_BETWEEN_LABELS = "  "
 
 
 class MessageView(Vertical, can_focus=True):
@@ -90,7 +92,10 @@ class MessageView(Vertical, can_focus=True):
             attachments = self.entry.message.attachments
             if pictures := pictures_of(attachments):
                 yield PictureRow(pictures)
-            yield QuestionView(self.entry.message.content, attachments)
+            if attachments:
+                yield AttachmentLabels(attachments, is_alone=not self.entry.message.content)
+            if self.entry.message.content or not attachments:
+                yield QuestionView(self.entry.message.content)
         elif self.entry.message.role == "tool":
             yield ToolCallView(self.entry)
         elif self.entry.beside is None:
@@ -347,13 +352,38 @@ class ReasoningView(Vertical):
 
 
 class QuestionView(Static):
-    """The text of a question as typed, below the names of its attachments and how much each one is."""
+    """The text of a question as typed."""
 
-    def __init__(self, text: str, attachments: tuple[Attachment, ...] = ()) -> None:
-        labels = "  ".join(f"[{printable_line(attachment.label)}]" for attachment in attachments)
-        shown = "\n".join(filter(None, (labels, printable(text))))
-        super().__init__(shown, markup=False)
+    def __init__(self, text: str) -> None:
+        super().__init__(shown := printable(text), markup=False)
         self.rows = shown.split("\n")
+
+
+class AttachmentLabels(Widget):
+    """The names of a question's attachments, and how much each one is: side by side where there is room, each whole."""
+
+    def __init__(self, attachments: tuple[Attachment, ...], *, is_alone: bool) -> None:
+        super().__init__(classes="-alone" if is_alone else None)
+        self._labels = [printable_line(attachment.label) for attachment in attachments]
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        return len(label_rows(self._labels, width))
+
+    def render(self) -> Content:
+        return Content("\n".join(label_rows(self._labels, self.content_size.width)))
+
+
+def label_rows(labels: Sequence[str], n_cells: int) -> list[str]:
+    """Return labels in brackets as rows of `n_cells`; one that is longer is cut, never broken."""
+    rows: list[str] = []
+    for label in labels:
+        room = max(1, n_cells - len("[]"))
+        shown = f"[{label if cell_len(label) <= room else f'{set_cell_size(label, room - 1)}…'}]"
+        if rows and cell_len(rows[-1]) + len(_BETWEEN_LABELS) + cell_len(shown) <= n_cells:
+            rows[-1] += f"{_BETWEEN_LABELS}{shown}"
+        else:
+            rows.append(shown)
+    return rows
 
 
 class PictureRow(Horizontal):

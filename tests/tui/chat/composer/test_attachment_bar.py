@@ -9,6 +9,7 @@ import pytest
 from app.chat.conversation import Attachment
 from tests.app.client.scripted_client import ScriptedClient
 from tui.chat.composer.attachment_bar import MAX_EDITED_CHARACTERS, n_fitting
+from tui.chat.transcript.message_view import label_rows
 
 LINES = "\n".join(f"line {number}" for number in range(13))
 
@@ -166,3 +167,24 @@ async def test_a_name_longer_than_the_row_keeps_its_cross(open_app, tmp_path, mo
 )
 def test_chips_fill_three_rows(widths, n_columns, n_shown):
     assert n_fitting(widths, n_columns) == n_shown
+
+
+@pytest.mark.parametrize("n_columns", [24, 40, 60, 80, 120])
+async def test_labels_of_a_question_are_whole_at_any_width(open_app, n_columns: int):
+    async with open_app(ScriptedClient(), (n_columns, 30)) as user:
+        names = [f"the notes of day {number}.txt" for number in range(1, 6)]
+        user.app.screen.composer.add([Attachment(name, "word " * 300) for name in names])
+        await user.asks("Why are they so?")
+        await user.sees("Hello.")
+        await user.presses("ctrl+home")
+        rows = [row.strip().lstrip("▌").strip() for row in user.screen_text.splitlines()]
+        labels = [row for row in rows if "[the notes" in row]
+        assert len(labels) in (2, 3, 5)  # some stand side by side
+        assert all(row.startswith("[") and row.endswith("]") for row in labels)
+        assert "".join(labels).count("[") == "".join(labels).count("]") == 5
+        assert not any("characters]" in row and "[" not in row for row in rows)
+
+
+def test_a_label_longer_than_the_row_is_cut_and_stays_one_row():
+    labels = ["a.txt, 3 characters", "日本語の長い名前.txt, 12 characters", "b, 1 page"]
+    assert label_rows(labels, 20) == ["[a.txt, 3 characte…]", "[日本語の長い名前.…]", "[b, 1 page]"]
