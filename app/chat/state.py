@@ -188,6 +188,9 @@ class ChatState:
         self.running: RunningAnswer | None = None
         self.thinking_id = ""
         self.offered: Sequence[Tool] = ()
+        self._n_tool_tokens = 0  # of the tools that the next request offers, as far as known
+        self._tool_counts: dict[str, int] = {}  # what an engine counted, by the tools as JSON
+        self._n_counted_overhead: int | None = None  # in the last count of the branch; None: as it is set now
         self.approvals = ApprovalQueue(on_approvals)
         self.may_compact = True
         self._refusals: set[str] = set()  # what was said already
@@ -224,6 +227,33 @@ class ChatState:
             self.offered = ()
         else:
             self.offered = tuple(tool.definition for tool in await self.tools.offered(settings.tools))
+        self.expect_tools(self.offered)
+
+    def expect_tools(self, tools: Sequence[Tool], n_tokens: int | None = None) -> None:
+        """Note which tools the next request offers, and how many tokens an engine counts for them, if it does."""
+        text = json.dumps([encode(tool) for tool in tools]) if tools else ""
+        if n_tokens is not None:
+            self._tool_counts[text] = n_tokens
+        self._n_tool_tokens = self._tool_counts.get(text, estimated_tokens(text))
+
+    @property
+    def _n_offered_tokens(self) -> int:
+        return 0 if template_of(self.conversation.settings.options) else self._n_tool_tokens
+
+    @property
+    def _n_overhead(self) -> int:
+        """The tokens of each prompt beside its messages: those of the system prompt and of the tools."""
+        return estimated_tokens(self.conversation.settings.system) + self._n_offered_tokens
+
+    def begin_change(self) -> None:
+        """Note what the branch was counted with, before system prompt, tools or template change; then
+        `measure_branch`."""
+        if self._n_counted_overhead is None:
+            self._n_counted_overhead = self._n_overhead
+
+    def note_count(self) -> None:
+        """Note that an engine counted a prompt with what is set now."""
+        self._n_counted_overhead = self._n_overhead
 
     @property
     def known_model(self) -> ConnectionState | None:
@@ -238,13 +268,13 @@ class ChatState:
         return new
 
     def context_size(self, leaf_id: int | None) -> ContextSize:
-        """Return the context used up to a message, with the tools that are offered: as the last answer counted it, or
-        an estimate."""
+        """Return the context used up to a message, with the system prompt and the tools that the next request has: as
+        the last answer counted it and as they were changed since then, or an estimate."""
         size = self.conversation.context_size(leaf_id)
-        if self.offered and not self.conversation.is_counted(leaf_id):
-            n_tools = estimated_tokens(json.dumps([encode(tool) for tool in self.offered]))
-            return ContextSize(size.n_tokens + n_tools, is_estimated=True)
-        return size
+        n_more = self._n_offered_tokens
+        if self.conversation.is_counted(leaf_id):
+            n_more = 0 if self._n_counted_overhead is None else self._n_overhead - self._n_counted_overhead
+        return ContextSize(max(0, size.n_tokens + n_more), is_estimated=True) if n_more else size
 
     def measure_branch(self) -> None:
         """Update the size of the context after another branch is shown."""

@@ -102,7 +102,7 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
             async for chunk in chunks:
                 if isinstance(chunk, PromptProgress):
                     chat.running = running = running.after(chunk, chat.clock())
-                    stats |= _counted(chunk)
+                    stats |= _counted(chat, chunk)
                     n_before = chunk.n_tokens or n_before
                     chat.figures = timer.figures(chat.answering_model, n_before)
                     yield Reading(writer.message, chunk)
@@ -110,6 +110,7 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
                 chat.running = running = running.after(None, chat.clock())
                 message = replace(writer.message, model=chat.answering_model) if is_new else writer.message
                 if isinstance(chunk, Completed):
+                    chat.note_count()
                     chat.figures = AnswerFigures.of_cost(chat.answering_model, chunk)
                     whole = {**timer.stats, **asdict(chunk)}
                     writer.update(replace(message, state=MessageState.FINISHED, stats=whole))
@@ -143,9 +144,12 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         yield ending
 
 
-def _counted(progress: PromptProgress) -> dict[str, Scalar]:
+def _counted(chat: ChatState, progress: PromptProgress) -> dict[str, Scalar]:
     """Return what the engine counted before an answer that may be stopped, as figures of it."""
-    return {"n_prompt_tokens": progress.n_tokens, "n_output_tokens": 0} if progress.n_tokens else {}
+    if not progress.n_tokens:
+        return {}
+    chat.note_count()
+    return {"n_prompt_tokens": progress.n_tokens, "n_output_tokens": 0}
 
 
 def _taken_options(chat: ChatState) -> Mapping[str, Scalar]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -55,16 +56,17 @@ class ToolsEditor:
         return await self._tools.servers(start=start)
 
     async def n_tokens(self, servers: Sequence[ServerStatus]) -> int | None:
-        """Return how many tokens of each prompt the tools that are on take; None where the engine does not say it."""
+        """Return how many tokens of each prompt the tools that are on take, and note it with the chat; None where the
+        engine does not say it."""
         definitions = [tool.definition for tool in enabled_tools(self.settings, servers)]
-        connection = self._session.connection
-        if not definitions or connection.state.phase != "ready":
-            return None if definitions else 0
-        try:
-            client = await connection.client()
-            return await client.count_tool_tokens(definitions, connection.state.model)
-        except UserError:  # another engine may not count them
-            return None
+        connection, chat = self._session.connection, self._session.chat
+        n_tokens = None if definitions else 0
+        if definitions and connection.state.phase == "ready":
+            with suppress(UserError):  # another engine may not count them
+                client = await connection.client()
+                n_tokens = await client.count_tool_tokens(definitions, connection.state.model)
+        chat.expect_tools(definitions, n_tokens)
+        return n_tokens
 
     async def run(self, text: str) -> str:
         """Do what follows /tools, without a text list the tools. Raises UserError."""
@@ -87,15 +89,18 @@ class ToolsEditor:
 
     async def switch(self, name: str, *, is_switched_on: bool) -> str:
         """Switch a server or a tool. Raises UsageError for an unknown name."""
-        known = await self._tools.servers()
+        chat, known = self._session.chat, await self._tools.servers()
+        await self.n_tokens(known)  # of the tools that the chat was counted with
+        chat.begin_change()
         self._change(lambda settings: switched(settings, known, name, is_switched_on=is_switched_on))
         servers = await self.servers()
         problems = [printable_line(each.problem) for each in servers if each.problem and is_on(self.settings, each)]
         note = summary(self.settings, servers, await self.n_tokens(servers))
+        chat.measure_branch()
         if any(each.partition("/")[0] == _FILES for each in self.settings.enabled) and not self.settings.folders:
             here = printable_line(str(self._folder))
             problems.append(f"They have no folder yet: /tools folder . names {here}.")
-        return " ".join([note, *problems, *self._session.chat.new_refusals()])
+        return " ".join([note, *problems, *chat.new_refusals()])
 
     async def add_folder(self, path: str) -> str:
         """Let tools read and write below a folder. Raises UsageError for a path that is none."""

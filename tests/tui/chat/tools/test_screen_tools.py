@@ -32,8 +32,10 @@ async def test_tools_are_switched_by_words_and_kept_with_the_chat(open_app, tmp_
         await user.sees("1 tool on, 100 tokens")
         await user.asks("/tools fly")
         await user.sees("/tools fly is not known.")
+        await user.presses("ctrl+u")
         await user.asks("/tools on nothing")
         await user.sees("There are no tools called nothing.", "Servers of tools: fake.")
+        await user.presses("ctrl+u")
         await user.asks("Hello?")
         await user.sees("Hello.", "ready")
     assert [tool.name for tool in client.options[0].tools] == ["read_file"]
@@ -44,6 +46,48 @@ async def test_tools_are_switched_by_words_and_kept_with_the_chat(open_app, tmp_
         await user.sees("Hello.", "tools: fake")
         await user.asks("/tools")
         await user.sees("☑ read_file", "☐ write_file", "folder   /", "at most 7")
+
+
+async def test_tools_and_a_system_prompt_count_in_the_context_as_soon_as_they_are_set(open_app):
+    async with open_app(ScriptedClient(said("Hello."), said("Again.")), (100, 40), tools=backend()) as user:
+        await user.sees("ready", "0 of 2k")
+        await user.asks("/tools on fake")
+        await user.sees("≈300 of 2k")
+        await user.asks("/tools off write_file")
+        await user.sees("≈200 of 2k")
+        await user.asks("Hello?")
+        await user.sees("Hello.", " 52 of 2k")  # as the engine counted it, with the two
+        await user.asks("/tools on write_file")
+        await user.sees("≈152 of 2k")
+        await user.asks("/tools off all")
+        await user.sees("≈0 of 2k")  # the scripted engine counts other tokens for an answer than for its tools
+        await user.asks("/tools on read_file run_command")
+        await user.sees(" 52 of 2k")  # which is what was counted
+        await user.asks(f"/system {'Be brief. ' * 40}")
+        await user.until(lambda: "≈152" in user.screen_text, "the system prompt is not counted")
+        await user.asks("/system clear")
+        await user.sees(" 52 of 2k")
+
+
+async def test_tools_of_a_chat_that_is_reopened_were_counted_with_its_answers(open_app, tmp_path):
+    async with (
+        SqliteChatRepository(tmp_path) as repository,
+        open_app(ScriptedClient(), (100, 40), repository, tools=backend()) as user,
+    ):
+        await user.sees("ready")
+        await user.asks("/tools on read_file")
+        await user.sees("≈100 of 2k")
+        await user.asks("Hello?")
+        await user.sees("Hello.", " 52 of 2k")
+    async with (
+        SqliteChatRepository(tmp_path) as repository,
+        open_app(ScriptedClient(), (100, 40), repository, tools=backend()) as user,
+    ):
+        await user.sees("Hello.", " 52 of 2k", "ready")
+        await user.asks("/tools on write_file")
+        await user.until(lambda: "≈1" in user.screen_text, "the second tool is not counted")
+        await user.asks("/tools off write_file")
+        await user.sees(" 52 of 2k")
 
 
 async def test_the_list_switches_by_space_and_takes_folders(open_app, tmp_path, monkeypatch):
