@@ -295,11 +295,7 @@ class LocalllmApp(BaseApp):
         if not name:
             await self.go_to("models")
             return
-        try:
-            model = find_model(name, await local_models(self.app_context.connection))
-        except UserError as error:
-            self.notify(printable(str(error)), severity="error", markup=False)
-            return
+        model = find_model(name, await local_models(self.app_context.connection))
         await self.app_context.connection.use_model(model.path)
         await self.go_to(HOME)
 
@@ -312,23 +308,18 @@ class LocalllmApp(BaseApp):
 
     def show_help(self, topic: str = "") -> None:
         if topic:
-            try:
-                self.push_screen(GuidePage(read_topic(topic)))
-            except UserError as error:
-                self.notify(printable(str(error)), severity="error", markup=False)
+            self.push_screen(GuidePage(read_topic(topic)))
         elif isinstance(screen := self.screen, CommandScreen):
             self.push_screen(HelpScreen(screen.help_sections()))
 
+    def change_theme(self, name: str = "") -> None:
+        """Use the theme called `name`; without one, let the person choose. Raises UsageError for an unknown one."""
+        self._use_theme(find_theme(name, self.available_themes) if name else None)
+
     @work
-    async def change_theme(self, name: str = "") -> None:
-        """Use the theme called `name`; without one, let the person choose."""
-        try:
-            chosen = find_theme(name, self.available_themes) if name else None
-        except UserError as error:
-            self.notify(printable(str(error)), severity="error", markup=False)
-            return
+    async def _use_theme(self, chosen: str | None) -> None:
         hint = "Saved to the settings file. NO_COLOR in the environment turns colours off."
-        if not name:
+        if chosen is None:
             chosen = await self.push_screen_wait(ChoiceDialog("Theme", hint, theme_choices(self.available_themes)))
         if chosen is None:
             return

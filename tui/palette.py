@@ -58,7 +58,7 @@ class PaletteEntry:
 
     title: str
     note: str
-    run: Callable[[], Awaitable[None] | None]
+    run: Callable[[], Awaitable[object] | None]
     words: str = ""
     rank: float = 1.0
     group: str = ""
@@ -341,7 +341,7 @@ class PaletteScreen(ModalScreen[None]):
             PaletteEntry(
                 printable_line(f"Chat with {model.id}"),
                 printable_line(f"{format_size(model.n_bytes)} {model.file_type} · {model.where}"),
-                partial(self._app.choose_model, model.path),
+                partial(self._below.run_command, "model", model.path),
                 printable_line(model.id),
                 group="Models",
                 id=f"model:{model.path}",

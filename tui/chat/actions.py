@@ -16,9 +16,10 @@ from app.chat.conversation import MessageContent
 from app.chat.session import OpenChat, joined
 from app.chat.steps import undone_text
 from app.common.terminal import printable_line
-from quantizer.system.errors import StorageError
+from quantizer.system.errors import StorageError, UsageError
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.composer.templates import VARIABLE
 from tui.chat.notices import OtherQuestions
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.tools.calls import ApprovalPanel
@@ -257,7 +258,7 @@ class MessageActions:
         elif block := blocks.get(wanted):
             self.copy(block.text)
         else:
-            self._screen.inform(f"There are {len(blocks)} code blocks.")
+            raise UsageError(f"There is no code block {wanted}.", f"There are {len(blocks)} code blocks.")
 
     async def go_to_start(self) -> None:
         await self._view.transcript.go_to_start()
@@ -294,6 +295,7 @@ class SettingsActions:
     async def set_system_prompt(self, text: str) -> None:
         await self._view.is_open.wait()
         await self._view.transcript.add_notice(self._editor.set_system_prompt(text))
+        self._show_status()
 
     async def edit_options(self, text: str) -> None:
         """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
@@ -304,8 +306,7 @@ class SettingsActions:
             editor = self._editor
             self._screen.app.push_screen(OptionsScreen(editor.settings.options, editor.sampling, self._set_options))
             return
-        with self._screen.warn_on_error():
-            await self._view.transcript.add_notice(await self._editor.change_options(text))
+        await self._view.transcript.add_notice(await self._editor.change_options(text))
         self._show_status()
 
     async def _set_options(self, texts: Mapping[str, str], preset: str) -> None:
@@ -314,14 +315,17 @@ class SettingsActions:
 
     async def set_thinking(self, text: str) -> None:
         await self._view.is_open.wait()
-        with self._screen.warn_on_error():
-            await self._view.transcript.add_notice(self._editor.set_thinking(text))
+        await self._view.transcript.add_notice(self._editor.set_thinking(text))
         self._show_status()
 
     async def use_preset(self, name: str) -> None:
         await self._view.is_open.wait()
-        with self._screen.warn_on_error():
-            await self._view.transcript.add_notice(await self._editor.use_preset(name))
+        await self._view.transcript.add_notice(await self._editor.use_preset(name))
+        self._show_status()
+        system = self._editor.settings.system
+        if name and VARIABLE.search(system):
+            self._view.prompt.put_template(f"/system {system}")
+            self._screen.inform("Fill in the {{placeholders}} of its system prompt: Enter takes it.")
 
     async def use_template(self, name: str) -> None:
         """Use a prompt template, or ask which; a question that failed without one is answered."""
@@ -333,22 +337,20 @@ class SettingsActions:
             hint = "For a base model, which has no template of its own. It is stored with the chat."
             self._screen.app.push_screen(ChoiceDialog("Prompt template", hint, choices), self._template_chosen)
             return
-        with self._screen.warn_on_error():
-            await self._view.transcript.add_notice(self._editor.use_template(name))
-            if self._view.chat.lacks_template and not self._view.chat.is_answering:
-                await self._screen.run_command("retry")
+        await self._view.transcript.add_notice(self._editor.use_template(name))
+        self._show_status()
+        if self._view.chat.lacks_template and not self._view.chat.is_answering:
+            await self._screen.run_command("retry")
 
     async def _template_chosen(self, name: str | None) -> None:
         if name is not None:
-            await self.use_template(name)
+            await self._screen.run_command("template", name)
 
     async def use_prompt(self, name: str) -> None:
-        with self._screen.warn_on_error():
-            if name:
-                self._view.composer.put(await self._editor.prompt(name), self._view.composer.attachments)
-                self._view.prompt.select_placeholder()
-            else:
-                await self._view.transcript.add_notice(await self._editor.list_prompts())
+        if name:
+            self._view.prompt.put_template(await self._editor.prompt(name))
+        else:
+            await self._view.transcript.add_notice(await self._editor.list_prompts())
 
 
 class ToolActions:
@@ -393,9 +395,10 @@ class ToolActions:
         if not text:
             self._screen.app.push_screen(ToolsScreen(self._tools_editor), lambda _: self._show_status())
             return
-        with self._screen.warn_on_error():
+        try:
             await self._view.transcript.add_notice(await self._tools_editor.run(text))
-        self._show_status()
+        finally:  # of several names those before a wrong one are switched
+            self._show_status()
 
     async def undo_step(self) -> None:
         """Bring deleted messages back; without any, take back the last step of the chat with its files."""

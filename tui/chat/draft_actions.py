@@ -45,7 +45,7 @@ class DraftActions:
 
     def attach_file(self, name: str) -> None:
         if name:
-            self._view.composer.attach(name.strip("'\""))
+            self._view.composer.attach(name.strip("'\""), f"/attach {name}")
         else:
             self._view.prompt.put("/attach ")
 

@@ -24,7 +24,7 @@ from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
 from app.common.help_topics import TOPICS
 from app.common.terminal import printable_line
-from quantizer.system.errors import StorageError, UserError
+from quantizer.system.errors import StorageError, UsageError, UserError
 from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActions
 from tui.chat.activity_line import ActivityLine
 from tui.chat.commands import CHAT_COMMANDS, KEY_HINTS, MESSAGE_COMMANDS, PALETTE_KEY
@@ -87,8 +87,8 @@ class ChatScreen(CommandScreen):
         self._view = ChatView(self)
         self._messages = MessageActions(self._view)
         self._draft = DraftActions(self._view, self._show_status)
-        self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._show_status)
-        options = SettingsActions(self._view, self._settings_editor, self._show_status)
+        self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._settings_changed)
+        options = SettingsActions(self._view, self._settings_editor, self._settings_changed)
         stored = OpenChatActions(self, lambda: self.sidebar.read_soon())
         self._shell = ShellActions(self._view, Path.cwd())
         self.command_targets = (self._messages, self._draft, self._tools, options, stored, self)
@@ -204,10 +204,16 @@ class ChatScreen(CommandScreen):
                 return
             self.ask(event.question)
         elif command := self.command_of_word(line[0]):
-            await self.run_command(command.id, line[1])
+            if not await self.run_command(command.id, line[1]):
+                self._give_back(text)
         else:
-            self.prompt.put(text)
+            self._give_back(text)
             self.inform(unknown_command(line[0], self.all_commands(), "F1 lists the commands."))
+
+    def _give_back(self, line: str) -> None:
+        """Put a command that was refused back, to be mended; what was typed meanwhile stays, and Up has the command."""
+        if not self.prompt.text:
+            self.prompt.put(line)
 
     @on(TextArea.Changed)
     @on(AttachmentBar.Changed)
@@ -238,6 +244,8 @@ class ChatScreen(CommandScreen):
     @on(Composer.Refused)
     def _refused(self, event: Composer.Refused) -> None:
         self.inform(str(event.error))
+        if event.command:
+            self._give_back(event.command)
 
     @on(Composer.TakenBack)
     def _taken_back(self) -> None:
@@ -322,6 +330,11 @@ class ChatScreen(CommandScreen):
             header.show_model(self._connection.state, self._session.activity)
         for bar in self.query(KeyBar):
             bar.show()
+
+    def _settings_changed(self) -> None:
+        """Show the settings, and what they take of the context, to which the draft is added anew."""
+        self._show_status()
+        self._draft.forecast_later()
 
     def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
         for sidebar in self.query(ChatSidebar):
@@ -476,19 +489,19 @@ class ChatScreen(CommandScreen):
         from tui.models.typed import resolve_model
 
         chat = self._session.chat
-        if self.is_answering or not chat.conversation.last_answer:
-            self.inform("There is no answer to compare." if not self.is_answering else "An answer is running.")
-            return
-        with self.warn_on_error():
-            model = await resolve_model(self._connection, name)
-            if chat is self._session.chat:
-                self._view.answer(lambda chat: chat.compare(model))
+        if self.is_answering:
+            raise UsageError("An answer is running.", "Esc stops it.")
+        if not chat.conversation.last_answer:
+            raise UsageError("There is no answer to compare.", "Ask something first.")
+        model = await resolve_model(self._connection, name)
+        if chat is self._session.chat:
+            self._view.answer(lambda chat: chat.compare(model))
 
     async def compact(self, focus: str = "") -> None:
         """Summarise the older messages of the chat; `focus` is what to keep in mind above all."""
         await self._view.is_open.wait()
-        if self._view.refuses_while_answering():
-            return
+        if self.is_answering:
+            raise UsageError("An answer is running.", "Esc stops it.")
         if not self._session.conversation.branch:
             self.inform("There is nothing to compact yet.")
         else:
@@ -525,8 +538,12 @@ class ChatScreen(CommandScreen):
     async def _edit_in_editor(self, text: str) -> None:
         from tui.chat.composer.external_programs import edit_text_outside
 
-        with self.warn_on_error():
+        try:
             self.prompt.put(await edit_text_outside(self.app, text or self.prompt.text))
+        except UserError as error:
+            self.warn(str(error))
+            if text:
+                self._give_back(f"/editor {text}")
 
     # Events of the store, the service and the model
 

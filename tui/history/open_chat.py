@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from app.chat.conversation import Chat
 from app.chat.repository import SqliteChatRepository
 from app.common.terminal import printable_line
+from quantizer.system.errors import UsageError
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
@@ -23,33 +24,29 @@ class OpenChatActions:
 
     async def rename_open_chat(self, title: str) -> None:
         """Give the open chat a title; without one, let the person edit it."""
-        with self._screen.warn_on_error():
-            if found := await self._found():
-                chat, stored = found
-                if title:
-                    await stored.set_title(chat.id, title)
-                    self._screen.inform(f"The chat is called “{printable_line(title.strip())}”.")
-                else:
-                    stored.rename(chat)
+        chat, stored = await self._found()
+        if title:
+            await stored.set_title(chat.id, title)
+            self._screen.inform(f"The chat is called “{printable_line(title.strip())}”.")
+        else:
+            stored.rename(chat)
 
     async def export_open_chat(self, line: str) -> None:
         """Write the open chat to the file `line`; without one, ask which."""
-        with self._screen.warn_on_error():
-            if found := await self._found():
-                chat, stored = found
-                if line:
-                    await stored.export(chat.id, line.strip("'\""))
-                else:
-                    stored.ask_export(chat)
+        chat, stored = await self._found()
+        if line:
+            await stored.export(chat.id, line.strip("'\""))
+        else:
+            stored.ask_export(chat)
 
-    async def _found(self) -> tuple[Chat, StoredChats] | None:
+    async def _found(self) -> tuple[Chat, StoredChats]:
+        """Raises UserError for a chat that is not stored, or cannot be read."""
         from tui.history.stored_chats import StoredChats  # not before the first frame
 
         context = self._screen.app_context
         repository, chat_id = context.repository, context.session.chat.stored.id
         if not isinstance(repository, SqliteChatRepository) or chat_id is None:
-            self._screen.inform("This chat is not stored yet: its first question does that.")
-            return None
+            raise UsageError("This chat is not stored yet.", "Its first question does that.")
         chat = await repository.thread.do(lambda store: store.chats.get(chat_id))
         return chat, StoredChats(self._screen, repository.thread, self._changed)
 

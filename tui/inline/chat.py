@@ -26,6 +26,7 @@ from quantizer.system.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.composer.attachments import AttachmentReader, MentionReader, names_in, pasted_paths
 from tui.chat.composer.external_programs import edit_text
+from tui.chat.composer.templates import Templates
 from tui.chat.format import figures_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
@@ -100,6 +101,7 @@ class InlineChat:
     ) -> None:
         self.edited: Message | None = None
         self.held_back = ""
+        self._templates = Templates()
         self.dropped: tuple[Attachment, ...] = ()
         self.is_quitting = False
         self._session = session
@@ -162,6 +164,10 @@ class InlineChat:
     async def submit(self, text: str) -> None:
         """Run a command, attach the file whose full path is all of `text`, or ask a question."""
         self.held_back = ""
+        if unfilled := self._templates.unfilled(text):
+            self._scrollback.print_line(str(unfilled))
+            self.held_back = text
+            return
         paths = await asyncio.to_thread(pasted_paths, text)
         for path in paths:
             with self._print_errors():
@@ -301,6 +307,7 @@ class InlineChat:
         with self._print_errors():
             if name:
                 self.held_back = await self._settings_editor.prompt(name)
+                self._templates.add(self.held_back)
                 self._scrollback.print_line("Edit the prompt; Enter sends it, Ctrl+C cancels.")
             else:
                 self._scrollback.print_line(await self._settings_editor.list_prompts())

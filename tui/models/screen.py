@@ -347,11 +347,6 @@ class ModelsScreen(FeatureScreen):
     def rescan(self) -> None:
         self._begin(partial(self._lists.refresh, is_fresh=True), "refresh")
 
-    async def run_command(self, command_id: str, argument: str = "") -> None:
-        """Run the command with this id; show a UserError like a note."""
-        with self.inform_on_error():
-            await super().run_command(command_id, argument)
-
     async def choose(self) -> None:
         row = self.row
         if row is None:

@@ -13,8 +13,8 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
 
-from app.common.terminal import printable
-from quantizer.system.errors import UserError
+from app.common.terminal import printable, printable_line
+from quantizer.system.errors import UsageError, UserError
 from tui.commands import APP_COMMANDS, HOME, Command, CommandTable
 from tui.connection import localllm_service
 from tui.context import AppContext, BaseApp
@@ -70,16 +70,24 @@ class CommandScreen(Screen[None]):
         """Run the command of a click after the click: it may remove what was clicked."""
         self.call_later(self.run_command, command_id)
 
-    async def run_command(self, command_id: str, argument: str = "") -> None:
-        """Run the command with this id; KeyError if there is none."""
-        if own := self.TABLE.find(command_id):
-            outcome = own.run(next(each for each in self.command_targets if hasattr(each, own.method)), argument)
-        elif app_command := APP_COMMANDS.find(command_id):
-            outcome = app_command.run(self.app, argument)
-        else:
+    async def run_command(self, command_id: str, argument: str = "") -> bool:
+        """Run the command with this id, KeyError if there is none. Return False for one that refused, after its
+        UserError was shown."""
+        target: object = self.app
+        if command := self.TABLE.find(command_id):
+            target = next(each for each in self.command_targets if hasattr(each, command.method))
+        elif (command := APP_COMMANDS.find(command_id)) is None:
             raise KeyError(command_id)
-        if isawaitable(outcome):
-            await outcome
+        try:
+            if argument and not command.argument:
+                raise UsageError(f"Nothing may follow /{command.slash}.", f"Remove “{printable_line(argument)}”.")
+            outcome = command.run(target, argument)
+            if isawaitable(outcome):
+                await outcome
+        except UserError as error:
+            self.warn(str(error))
+            return False
+        return True
 
     def command_of_word(self, word: str) -> Command | None:
         return self.TABLE.of_word(word) or APP_COMMANDS.of_word(word)

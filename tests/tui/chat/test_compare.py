@@ -180,6 +180,7 @@ async def test_comparing_says_what_it_needs(open_app):
     async with open_app(client) as user:
         await user.asks("/compare qwen")
         await user.sees("There is no answer to compare.")
+        await user.presses("ctrl+u")
         await user.asks("hello")
         await user.sees("guide  ● ready", "The guide's answer.")
         await user.asks("/compare")

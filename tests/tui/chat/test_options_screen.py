@@ -76,6 +76,7 @@ async def test_an_option_is_set_in_the_line_itself(open_app):
         await user.sees("temperature 0.5, top_k 40")
         await user.asks("/options warmth=1")
         await user.sees("warmth=1 is not an option.")
+        await user.presses("ctrl+u")
         await user.asks("/options temperature=")
         await user.sees("top_k 40")
         await user.asks("hello")
@@ -107,6 +108,7 @@ async def test_a_missing_preset_is_reported(open_app):
         await user.sees("ready")
         await user.asks("/preset nowhere")
         await user.sees("There is no preset nowhere.")
+        await user.presses("ctrl+u")
         await user.asks("/preset")
         await user.sees("/preset NAME, one of:", "precise: temperature 0.2", "/options saves another.")
 

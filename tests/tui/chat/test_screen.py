@@ -14,6 +14,7 @@ from quantizer.system.errors import EngineError, ErrorInfo
 from tests.app.client.scripted_client import COMPLETED, LOADING, READY, ScriptedClient, ScriptedReply
 from tui.app import LocalllmApp
 from tui.chat.commands import EXAMPLES
+from tui.chat.composer.prompt_input import PromptInput
 from tui.connection import ServiceConnection
 
 
@@ -303,6 +304,41 @@ async def test_unknown_command_is_refused_and_stays_in_the_prompt(open_app):
         await user.asks("/nosuch thing")
         await user.sees("Unknown command /nosuch", "/nosuch thing")
     assert client.requests == []
+
+
+REFUSED = {
+    "/tools on nosuch": "nosuch",
+    "/tools upon files": "/tools upon files is not known.",
+    "/tools folder /no/such/folder": "There is no folder /no/such/folder.",
+    "/model nosuch": "local model",
+    "/compare nosuch": "There is no answer to compare.",
+    "/preset nosuch": "There is no preset nosuch.",
+    "/prompt nosuch": "There is no prompt nosuch.",
+    "/template nosuch": "template is nosuch.",
+    "/options temperature=hot": "temperature",
+    "/options nosuch=1": "nosuch",
+    "/think sideways": "sideways",
+    "/theme nosuch": "nosuch",
+    "/help nosuch": "nosuch",
+    "/rename Another title": "This chat is not stored yet.",
+    "/export nosuch.xyz": "This chat is not stored yet.",
+    "/attach nosuch.txt": "nosuch.txt",
+    "/new words to keep": "Nothing may follow /new. Remove “words to keep”.",
+    "/quit now": "Nothing may follow /quit.",
+}
+
+
+@pytest.mark.parametrize("line", REFUSED)
+async def test_a_refused_command_says_why_and_stays_in_the_prompt(open_app, line: str):
+    client = ScriptedClient()
+    async with open_app(client, size=(120, 30)) as user:
+        await user.sees("ready")
+        await user.asks(line)
+        await user.sees(REFUSED[line])
+        await user.until(lambda: user.app.screen.query_one(PromptInput).text == line, "the line is lost")
+        await user.presses("end", "x")
+        assert user.app.screen.query_one(PromptInput).text == f"{line}x"
+    assert not client.requests
 
 
 async def test_quit_during_an_answer_aborts_it_and_closes_the_service(open_app):

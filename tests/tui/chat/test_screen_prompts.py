@@ -88,9 +88,55 @@ async def test_a_prompt_of_the_library_is_put_into_the_composer_with_its_first_p
         assert client.requests == []
         await user.types("it")
         await user.sees("Summarize it in {{n}} lines.")
+
+
+async def test_a_prompt_with_an_unfilled_placeholder_is_sent_only_by_a_second_enter(open_app, tmp_path):
+    _library(tmp_path)
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/prompt summary")
+        await user.sees("Summarize {{text}} in {{n}} lines.")
+        await user.types("it")
+        await user.presses("enter")
+        await user.sees("{{n}} is not filled in. Enter again sends it so.")
+        assert client.requests == []
+        await user.types("3")  # it is selected
+        await user.sees("Summarize it in 3 lines.")
         await user.presses("enter")
         await user.sees("Hello.")
-    assert client.requests[0][-1].content == "Summarize it in {{n}} lines."
+        await user.asks("/prompt summary")
+        await user.sees("Summarize {{text}} in {{n}} lines.")
+        await user.presses("enter")
+        await user.sees("{{text}} is not filled in.")
+        await user.presses("enter")
+        await user.until(lambda: len(client.requests) == 2, "the second Enter did not send")
+        await user.asks("What does {{n}} or {{ user.name }} mean in Jinja?")  # n was the library's
+        await user.sees("{{n}} is not filled in.")
+        await user.presses("enter")
+        await user.until(lambda: len(client.requests) == 3, "the second Enter did not send")
+        await user.asks("What does {{ user.name }} mean in Jinja?")
+        await user.until(lambda: len(client.requests) == 4, "braces of the person's own were held back")
+    assert client.requests[0][-1].content == "Summarize it in 3 lines."
+    assert client.requests[1][-1].content == "Summarize {{text}} in {{n}} lines."
+
+
+async def test_a_preset_whose_system_prompt_has_placeholders_asks_for_them(open_app, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "presets.toml").write_text('[tutor]\nsystem = "Teach {{subject}} to {{whom}}."\n')
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.sees("ready")
+        await user.asks("/preset tutor")
+        await user.sees("/system Teach {{subject}} to {{whom}}.")
+        await user.types("Latin")
+        await user.presses("tab")
+        await user.types("me")
+        await user.presses("enter")
+        await user.sees("System prompt: Teach Latin to me.")
+        await user.asks("Go on")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content == "Teach Latin to me."
 
 
 async def test_prompts_are_listed_and_their_names_completed(open_app, tmp_path):

@@ -186,6 +186,7 @@ async def test_the_open_chat_is_renamed_and_exported_from_the_prompt(window, sto
     async with window() as user:
         await user.asks("/rename Soup")
         await user.sees("This chat is not stored yet")
+        await user.presses("ctrl+u")
         await user.asks("hello")
         await user.sees("Hello.", "ready", "▌hello")
         await user.asks("/rename Soup for two")

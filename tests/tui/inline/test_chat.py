@@ -232,6 +232,19 @@ async def test_a_base_model_says_how_to_talk_with_it_and_then_continues_the_text
     assert client.prompts == ["Once upon"]
 
 
+async def test_a_placeholder_that_is_not_filled_in_is_sent_only_when_entered_again(opened, tmp_path, capsys):
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "review.md").write_text("Review {{file}}.\n")
+    client = ScriptedClient()
+    async with opened(client) as chat:
+        await chat.submit("/prompt review")
+        await chat.submit(chat.begun)
+        assert (client.requests, chat.begun) == ([], "Review {{file}}.")
+        await chat.submit(chat.begun)
+    assert [message.content for message in client.requests[0]] == ["Review {{file}}."]
+    assert "{{file}} is not filled in. Enter again sends it so." in capsys.readouterr().err
+
+
 async def test_a_prompt_of_the_library_begins_the_next_question(opened, tmp_path, capsys):
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "code review.md").write_text("Review {{file}}.\n")

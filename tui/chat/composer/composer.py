@@ -85,9 +85,10 @@ class Composer(Vertical):
 
     @dataclass
     class Refused(Message):
-        """A file cannot be attached."""
+        """A file cannot be attached; `command` is the line that asked for it, if one did."""
 
         error: UserError
+        command: str = ""
 
     def __init__(self, reader: AttachmentReader, words: SlashWords, arguments: Arguments) -> None:
         super().__init__()
@@ -134,8 +135,9 @@ class Composer(Vertical):
             self.query_one(AttachmentBar).add(attachment)
             self.post_message(self.Attached(attachment))
 
-    def attach(self, name: str) -> None:
-        self.run_worker(self._attach_file(name), group=_PASTED)
+    def attach(self, name: str, command: str) -> None:
+        """Attach a file that a `command` names."""
+        self.run_worker(self._attach_file(name, command=command), group=_PASTED)
 
     def open_attachment(self, name: str) -> None:
         attachment = next(each for each in self.attachments if each.name == name)
@@ -242,6 +244,11 @@ class Composer(Vertical):
         event.stop()
         self.post_message(self.Commanded(event.command))
 
+    @on(PromptInput.Unfilled)
+    def _unfilled(self, event: PromptInput.Unfilled) -> None:
+        event.stop()
+        self.post_message(self.Refused(event.error))
+
     @on(PromptInput.Withheld)
     def _withheld(self, event: PromptInput.Withheld) -> None:
         event.stop()
@@ -341,8 +348,9 @@ class Composer(Vertical):
             are_read.append(await self._attach_file(next(n for n in names if n not in taken or n == str(path)), path))
         return all(are_read)
 
-    async def _attach_file(self, name: str, path: Path | None = None) -> bool:
-        return await self._attach_read(name, self._reader.read_file(path or path_of(name, self._folder), name))
+    async def _attach_file(self, name: str, path: Path | None = None, command: str = "") -> bool:
+        reading = self._reader.read_file(path or path_of(name, self._folder), name)
+        return await self._attach_read(name, reading, command)
 
     async def _attach_clipboard(self, tool: ClipboardTool) -> bool:
         """Attach the picture in the clipboard; without one, paste what the app has copied."""
@@ -357,14 +365,14 @@ class Composer(Vertical):
         name = unused_name("picture", self.attachments)
         return await self._attach_read(name, self._reader.read_data(data, name))
 
-    async def _attach_read(self, name: str, reading: Coroutine[Any, Any, Attachment]) -> bool:
+    async def _attach_read(self, name: str, reading: Coroutine[Any, Any, Attachment], command: str = "") -> bool:
         """Attach what is being read, and show that until then; return whether it could be read."""
         bar = self.query_one(AttachmentBar)
         bar.begin(name)
         try:
             attachment = await reading
         except UserError as error:
-            self.post_message(self.Refused(error))
+            self.post_message(self.Refused(error, command))
             return False
         finally:
             bar.end(name)

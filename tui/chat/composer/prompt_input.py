@@ -15,6 +15,7 @@ from textual.widgets.text_area import Selection
 
 from app.common.terminal import printable
 from tui.chat.composer.shell_command import shell_command
+from tui.chat.composer.templates import VARIABLE, Templates, UnfilledError
 
 if TYPE_CHECKING:
     from tui.chat.composer.composer import Composer
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER = "Ask something. Enter sends, @ attaches a file, / lists commands."
 _BURST_S = 0.03  # from the key before: nobody presses Enter so soon, but a paste without its marks has it
-_VARIABLE = re.compile(r"\{\{[^{}\n]*\}\}")
 
 
 class PromptInput(TextArea):
@@ -60,6 +60,12 @@ class PromptInput(TextArea):
         is_pasted: bool
 
     @dataclass
+    class Unfilled(Message):
+        """The user sent a text of the library in which a placeholder is not filled in; it is selected now."""
+
+        error: UnfilledError
+
+    @dataclass
     class Passed(Message):
         """The user pressed Tab where nothing is to be completed."""
 
@@ -70,6 +76,7 @@ class PromptInput(TextArea):
         self._n_back = 0
         self._has_paste = False
         self._commands: set[str] = set()  # lines that the person typed for the shell
+        self._templates = Templates()
         self._last_key_s = 0.0
         self._is_burst = False
 
@@ -115,9 +122,15 @@ class PromptInput(TextArea):
         self._has_paste = True
         self.insert(printable(text))
 
-    def select_placeholder(self) -> bool:
-        """Select the first {{placeholder}}, which typing replaces; return False if there is none."""
-        if found := _VARIABLE.search(self.text):
+    def put_template(self, text: str) -> None:
+        """Put a text of the library, and select its first {{placeholder}}; Enter asks for those that are left."""
+        self.put(text)
+        self._templates.add(self.text)
+        self.select_placeholder()
+
+    def select_placeholder(self, placeholder: str = "") -> bool:
+        """Select the first {{placeholder}}, or this one, which typing replaces; return False if there is none."""
+        if found := re.search(re.escape(placeholder), self.text) if placeholder else VARIABLE.search(self.text):
             row = self.text.count("\n", 0, found.start())
             column = found.start() - (self.text.rfind("\n", 0, found.start()) + 1)
             self.selection = Selection((row, column), (row, column + len(found[0])))
@@ -144,6 +157,10 @@ class PromptInput(TextArea):
             return
         if command := shell_command(self.text):
             self._submit_command(command)
+            return
+        if (unfilled := self._templates.unfilled(self.text)) is not None:
+            self.select_placeholder(unfilled.placeholder)
+            self.post_message(self.Unfilled(unfilled))
             return
         if text := self.text.strip():
             is_typed = self.is_typed

@@ -105,6 +105,7 @@ async def test_a_file_is_attached_by_a_command(open_app):
         await user.sees("[photo.png · 64 × 48")
         await user.asks("/attach none.png")
         await user.sees("none.png cannot be read")
+        await user.presses("ctrl+u")
         await user.asks("/attach")
         assert user.app.screen.query_one("PromptInput").text == "/attach "
 
