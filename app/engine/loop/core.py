@@ -159,7 +159,7 @@ class Engine:
         self._slots.start_waiting()
         self._begin_paces()
         self._shift_full()
-        runnable = self._adapter_scheduler.next(self._slots.running)  # a native batch has one set of adapters
+        runnable = self._adapter_scheduler.next(self._slots.foremost)  # a native batch has one set of adapters
         for sequence in runnable:
             sequence.n_computed = min(sequence.n_computed, self._cache.narrow(sequence.slot_id))
         # Embeddings are a native batch of their own, beside that of the tokens.
@@ -329,7 +329,7 @@ class Engine:
         if not can_reject and any(sequence.may_end_midway for sequence in self._slots.running):
             return 0
         n_free = self._facts.n_cells - self._cache.n_cells_used - sum(batch.values())
-        return max(0, min(n_steps_at_once(self._slots.running, self._step_cost.single_s) - 1, n_free))
+        return max(0, min(n_steps_at_once(self._slots.foremost, self._step_cost.single_s) - 1, n_free))
 
     def _compute(self, batch: Batch, chunks: Many[Chunk], n_more_steps: int) -> None:
         started_s = self._clock()

@@ -320,6 +320,53 @@ def test_a_higher_priority_request_overtakes_the_queue() -> None:
     assert list(record.finished) == ["urgent", "slow", "later"]
 
 
+def test_a_request_of_a_higher_priority_takes_a_slot_and_the_others_pause_until_it_has_ended() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=2, n_ctx=200, n_cells=400), record)
+    batch = [request(name, f"batch {name}", 30, priority=-2, ignore_eos=True) for name in "abc"]
+    for item in batch:
+        engine.submit(item)
+    for _ in range(5):
+        engine.step()
+    before = dict(record.text)
+    chat = request("chat", "hello", 10, ignore_eos=True)
+    engine.submit(chat)
+    n_steps = 0
+    while "chat" not in record.finished:
+        engine.step()
+        n_steps += 1
+    assert n_steps <= 11  # as alone: one for its prompt, one for each further token
+    assert {name: record.text[name] for name in before} == before
+    run(engine)
+    for item in [*batch, chat]:
+        assert record.text[item.request_id] == answer_alone(item)[0]
+    engine.check_integrity()
+
+
+def test_a_higher_priority_takes_the_cells_of_a_lower_one() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=4, n_ctx=100, n_cells=110), record)
+    engine.submit(request("batch", "b" * 60, 30, priority=-2, ignore_eos=True))
+    for _ in range(3):
+        engine.step()
+    engine.submit(request("chat", "c" * 70, 5, ignore_eos=True))
+    run(engine)
+    assert list(record.finished) == ["chat", "batch"]
+    assert record.text["batch"] == answer_alone(request("batch", "b" * 60, 30, ignore_eos=True))[0]
+
+
+def test_nobody_waits_for_a_prefix_that_is_computed_at_a_lower_priority() -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=4, n_batch=16, n_ctx=400, n_cells=1200), record)
+    shared = "s" * 200
+    engine.submit(request("batch", shared + "batch", 5, priority=-2))
+    engine.step()
+    engine.submit(request("other", "o" * 50, 100, ignore_eos=True))
+    engine.submit(request("chat", shared + "chat", 5, ignore_eos=True))
+    run(engine)
+    assert list(record.finished) == ["chat", "other", "batch"]
+
+
 def test_close_ends_every_request() -> None:
     record = Record()
     engine = Engine(FakeBackend(n_sequences=1), record)
