@@ -58,6 +58,7 @@ _VERBS = {
     "eval": _Verb("app.cli.verbs.quantize:evaluate", "Measure perplexity and the loss from quantization."),
     "tune": _Verb("app.cli.verbs.plan:tune", "Measure the fastest settings for a model."),
     "bench": _Verb("app.cli.verbs.bench:bench", "Benchmark a model, alone or against another."),
+    "batch": _Verb("app.cli.verbs.batch:batch", "Answer a file of requests."),
     "plan": _Verb("app.cli.verbs.plan:plan", "Show whether a model fits, how fast it runs, and what would help."),
     "search": _Verb("app.cli.verbs.hub:search", "Search the hub for models that fit this machine."),
     "recommend": _Verb("app.cli.verbs.hub:recommend", "Recommend models for this machine."),

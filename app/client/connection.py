@@ -65,6 +65,16 @@ class HttpConnection(ABC):
         with self._parsing():
             return response.json()
 
+    async def answer(self, path: str, body: object, headers: Mapping[str, str]) -> tuple[int, Any]:
+        """Return the status and the JSON of a POST, a refusal's as well; None for what is not JSON."""
+        with self._reachable():
+            async with self._response("POST", path, body, headers) as response:
+                await response.aread()
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, None
+
     async def events(self, method: str, path: str, body: object = None) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the data of server-sent events until they end. Raises ServiceError without a required `[DONE]`."""
         is_done = False
@@ -85,13 +95,15 @@ class HttpConnection(ABC):
             raise ServiceError("The service ended the answer before it was complete.", _START_AGAIN)
 
     @asynccontextmanager
-    async def _response(self, method: str, path: str, body: object) -> AsyncIterator[httpx.Response]:
+    async def _response(
+        self, method: str, path: str, body: object, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[httpx.Response]:
         """Send a request, and close its response at the end."""
         closed = self._unreachable(RuntimeError("This connection was closed."))
         if self._is_closed:
             raise closed
         try:
-            request = self._http.build_request(method, path, json=encode(body))
+            request = self._http.build_request(method, path, json=encode(body), headers=headers)
         except UnicodeEncodeError as error:  # what a name that is not UTF-8 becomes in Python
             text = repr(error.object[max(0, error.start - 20) : error.end + 20])
             cause = f"The request holds text that is not UTF-8: … {text} …"

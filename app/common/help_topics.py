@@ -25,6 +25,7 @@ TOPICS = {
     "evaluate": "Measure what quantization lost",
     "serve": "Serve editors and programs; API keys; jobs",
     "api": "The API: what clients notice",
+    "batch": "Answer a file of requests",
     "agents": "Coding agents",
     "tune": "Tune and benchmark",
     "settings": "Every setting, and the options of jobs",

@@ -1,4 +1,4 @@
-"""The options of the commands that the service runs as jobs too: pull, quantize, tune, eval, bench.
+"""The options of the commands that the service runs as jobs too: pull, quantize, tune, eval, bench, batch.
 
 A field is an option of the command and an argument of the job of one name. 0 or an empty text leaves the choice to the
 command.
@@ -168,12 +168,31 @@ class BenchOptions(JobOptions):
     threads: int | None = like(_THREADS, None)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchOptions(JobOptions):
+    """What `localllm batch` answers, and where the answers go."""
+
+    kind = "batch"
+    input: str = argument(
+        "FILE", "File with a request on each line, in the form of OpenAI's Batch API.", kind=Kind.PATH
+    )
+    output: str = option(
+        "", "Output file.", kind=Kind.PATH, flags=("--output", "-o"), default_text="<name>-answers.jsonl"
+    )
+    model: str = option(
+        "", "Answer every line with this model, whatever it names.", flags=("--model", "-m"), kind=Kind.MODEL
+    )
+    at_once: int = option(0, "Requests at once.", most=256, default_text="as many as the engine has slots")
+    retry_failed: bool = option(False, "Ask again what failed in an earlier run.")
+
+
 JOBS: Mapping[JobKind, type[JobOptions]] = {
     "pull": PullOptions,
     "quantize": QuantizeOptions,
     "tune": TuneOptions,
     "eval": EvalOptions,
     "bench": BenchOptions,
+    "batch": BatchOptions,
 }
 
 

@@ -13,6 +13,9 @@ from typing import Any, Literal, TypeAlias
 
 from app.protocol.status import ThreadUse
 
+# A request with this header and value yields to every other one: nobody waits for its answer.
+PRIORITY_HEADER, BATCH = "x-localllm-priority", "batch"
+
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 
 

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection, Request
 
 from app.common.service_identity import ServiceIdentity
 from app.library.local.resolve import BUILT_IN
+from app.protocol.chat import BATCH, PRIORITY_HEADER
 from app.protocol.errors import RequestError
 from app.service.api.fields import WithWarnings
 from app.service.api.lmstudio.sdk_requests import UploadedFiles
@@ -24,6 +25,7 @@ from app.service.models.library import LibraryService, PlanService
 from app.service.models.manager import ModelManager
 from app.service.models.model_file import ModelTask, is_placeholder
 from app.service.models.served_model import ServedModel
+from app.service.pool.background import BATCH_PRIORITY
 from app.service.pool.engine_pool import IdleLimit
 from app.service.threads import in_thread
 
@@ -113,6 +115,7 @@ async def model_of(
     if model.ref.place == BUILT_IN and is_placeholder(name):  # a client that nobody set up: its answers are poor
         remedy = "Name a model, or make one the default by the setting `model`."
         record.notices.append(f"{name!r} is no local model: {model.ref.id}, the built-in one, answers. {remedy}")
+    record.priority = BATCH_PRIORITY if request.headers.get(PRIORITY_HEADER) == BATCH else 0
     record.until_end.enter_context(model.keep_alive.in_request())
     return model.for_request(record, idle_limit)
 

@@ -45,7 +45,8 @@ _SWITCHING_PROTOCOLS = 101
 class RequestRecord:
     """The model of a request, and its tokens: those of a prompt with several answers count once for each. `notices` are
     for the client, `fields` are the names in its body, `ignored` those that have no effect. `until_end` holds what
-    lasts until the whole answer was sent. `meter` counts the requests of a temporary key, if it came with one."""
+    lasts until the whole answer was sent. `priority` is that of its prompts. `meter` counts the requests of a temporary
+    key, if it came with one."""
 
     model_id: str = ""
     engine: EngineClient | None = None
@@ -57,6 +58,7 @@ class RequestRecord:
     notices: list[str] = field(default_factory=list)
     fields: frozenset[str] = frozenset()
     ignored: tuple[str, ...] = ()
+    priority: int = 0
     meter: UsageMeter | None = None
 
     def begin(self) -> None:

@@ -15,6 +15,7 @@ from app.library.local.model_files import ModelRef, id_of, model_output_path
 from app.library.local.resolve import GUIDE, available, find_by_name
 from app.options.jobs import (
     JOBS,
+    BatchOptions,
     BenchOptions,
     EvalOptions,
     JobOptions,
@@ -32,7 +33,7 @@ from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.system.errors import UsageError
 
-Resource: TypeAlias = Literal["network", "machine"]
+Resource: TypeAlias = Literal["network", "machine", "engine"]
 
 _NEEDS_ROOT = "A service has no current folder."
 
@@ -53,6 +54,8 @@ def options_of(kind: JobKind, data: Any) -> JobOptions:
 def resources_of(options: JobOptions) -> frozenset[Resource]:
     if isinstance(options, PullOptions):
         return frozenset({"network", "machine"} if options.quantize else {"network"})
+    if isinstance(options, BatchOptions):
+        return frozenset({"engine"})
     return frozenset({"machine"})
 
 
@@ -69,6 +72,8 @@ def title_of(options: JobOptions) -> str:
             return f"Tune {_short(model)}"
         case BenchOptions(model=model):
             return f"Measure how fast {_short(model)} answers"
+        case BatchOptions(input=path):
+            return f"Answer the requests of {PurePath(path).name}"
     raise AssertionError(options.kind)
 
 
@@ -90,8 +95,11 @@ def command_of(options: JobOptions, settings: Settings) -> JobCommand:
             raise RequestError(f"{name} is not valid.", f"It takes up to {MAX_TEXT} characters, without NUL.")
         if row.kind is Kind.MODEL and value.startswith((".", "~")):
             raise RequestError(f"{value} is not an absolute path.", _NEEDS_ROOT)
-        if name == "text" and value and not Path(value).is_absolute():
+        is_path = name == "text" or (isinstance(options, BatchOptions) and row.kind is Kind.PATH)
+        if is_path and value and not Path(value).is_absolute():
             raise RequestError(f"{value} is not an absolute path.", _NEEDS_ROOT)
+    if isinstance(options, BatchOptions) and not options.output.endswith(".jsonl"):  # as with quantize
+        raise RequestError(f"{options.output or 'The output'} is no .jsonl file.", "Give a path that ends in .jsonl.")
     try:
         if isinstance(options, QuantizeOptions):
             return _quantize_command(options, settings)

@@ -31,7 +31,8 @@ _SAVE_INTERVAL_S = 5.0  # for progress, which matters little after a restart
 _ADOPT_INTERVAL_S = 0.5
 
 # Two downloads share a line well; two conversions or measurements take each other's time, and spoil the figures.
-LIMITS: Mapping[Resource, int] = {"network": 2, "machine": 1}
+# A batch has all slots of the engine, so that the next one waits.
+LIMITS: Mapping[Resource, int] = {"network": 2, "machine": 1, "engine": 1}
 
 
 def startable(

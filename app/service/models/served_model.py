@@ -157,8 +157,8 @@ class ServedModel:
         self.engine.reload(change, until_unloaded=until_unloaded)
 
     def prefill_ahead(self, request: Request, prompt_after: PromptAfter) -> None:
-        """Prefill what follows the answer to `request`, if the settings allow that."""
-        if self.can_prefill_ahead:
+        """Prefill what follows the answer to `request`, if the settings allow that; a batch has no next turn."""
+        if self.can_prefill_ahead and self.record.priority == 0:
             self.shared.prefill_ahead.begin(request, prompt_after)
 
     async def ready(self) -> BackendFacts:
@@ -184,6 +184,7 @@ class ServedModel:
 
     async def _events(self, engine: EngineClient, requests: Sequence[Request]) -> AsyncGenerator[AnswerEvent, None]:
         growth, has_begun, overflow = self.shared.growth, False, None
+        requests = [replace(request, priority=min(request.priority, self.record.priority)) for request in requests]
         first = [replace(request, min_room=room_for_answer(request)) for request in requests]
         try:
             async with engine.answer(*(first if growth.is_possible else requests)) as events:

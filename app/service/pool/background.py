@@ -18,6 +18,7 @@ from quantizer.system.errors import EngineError, UserError
 from quantizer.system.process import ChildProcess
 
 BACKGROUND_PRIORITY = -1  # of requests that only fill the cache
+BATCH_PRIORITY = -2  # of those that nobody waits for
 IDLE_S = 5.0  # without work before measuring begins
 PAUSE_S = 0.25  # after an answer: a program that continues by itself asks sooner
 _ANY_TWO_WORDS = ("A", "B")  # every next message begins with the common prefix of two prompts

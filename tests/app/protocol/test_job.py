@@ -16,7 +16,7 @@ numbers = st.none() | st.integers(0, 1 << 40)
 jobs = st.builds(
     Job,
     id=texts,
-    kind=st.sampled_from(["pull", "quantize", "tune", "eval", "bench"]),
+    kind=st.sampled_from(["pull", "quantize", "tune", "eval", "bench", "batch"]),
     title=texts,
     arguments=st.dictionaries(texts, texts | st.booleans(), max_size=3),
     created_s=st.floats(0, 1e10),
