@@ -20,6 +20,7 @@ from app.chat.conversation import MediaFile, Message, MessageContent, MessageSta
 from app.chat.store.attachment_files import encode_media
 from app.protocol.chat import MediaPart
 from app.protocol.errors import ServiceError
+from app.protocol.status import AnswerRecord
 from app.settings.private_files import remove_prefixes
 from quantizer.system.errors import StorageError, UserError
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 SAVE_AFTER_S = 0.4  # plus the disk's delay: under a second in total
 _N_RECENT_QUESTIONS = 200
+_N_RECENT_ANSWERS = 50
 _NO_CONTENTS: Mapping[str, bytes] = {}
 
 
@@ -134,6 +136,9 @@ class ChatRepository(Protocol):
     async def recent_models(self) -> Mapping[str, int]:
         """Return the models of all chats and when each answered last (milliseconds since 1970), the latest first."""
 
+    async def recent_answers(self) -> Sequence[AnswerRecord]:
+        """Return the figures of the latest answers in all chats, the newest first."""
+
 
 class InMemoryChatRepository:
     """A repository without a disk, for chats that leave no trace; `prompt_cache_key` is that of its chats."""
@@ -157,6 +162,9 @@ class InMemoryChatRepository:
 
     async def recent_models(self) -> Mapping[str, int]:
         return {}
+
+    async def recent_answers(self) -> Sequence[AnswerRecord]:
+        return ()
 
 
 class InMemoryChat:
@@ -244,6 +252,9 @@ class SqliteChatRepository:
 
     async def recent_models(self) -> Mapping[str, int]:
         return await self.thread.do(lambda store: store.chats.recent_models())
+
+    async def recent_answers(self) -> Sequence[AnswerRecord]:
+        return await self.thread.do(lambda store: store.messages.recent_answers(_N_RECENT_ANSWERS))
 
     @asynccontextmanager
     async def being_written(self) -> AsyncIterator[None]:

@@ -150,11 +150,11 @@ class AnswerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """The service and its models. `answers` are the newest since it started, also of models that are unloaded, the
-    newest first. `default_model` answers requests that name none. `stays_until` is "jobs-end" where it
-    outlives the user interface that started it until its last job has ended. `n_attending` is the number of other
-    clients for which it outlives that one. `is_unused` says that it only stays for the next command; `settings_digest`
-    differs between services that answer otherwise."""
+    """The service and its models. `answers` are the newest since it started (`answers_since_s` from 1970, 0 is
+    unknown), also of models that are unloaded, the newest first. `default_model` answers requests that name none.
+    `stays_until` is "jobs-end" where it outlives the user interface that started it until its last job has ended.
+    `n_attending` is the number of other clients for which it outlives that one. `is_unused` says that it only stays for
+    the next command; `settings_digest` differs between services that answer otherwise."""
 
     version: str
     default_model: str
@@ -164,6 +164,7 @@ class ServiceStatus:
     is_unused: bool = False
     settings_digest: str = ""
     answers: tuple[AnswerRecord, ...] = ()
+    answers_since_s: float = 0.0
 
     def model(self, model_id: str) -> ModelStatus | None:
         return next((model for model in self.models if model.id == model_id), None)

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from operator import ge
 from statistics import median
 from textwrap import wrap
@@ -28,7 +29,7 @@ from textual.widgets.option_list import Option
 from app.common.terminal import counted, printable, printable_line
 from app.protocol.plan import PlanRequest
 from offload.format import format_memory, format_speed
-from quantizer.system.errors import UserError
+from quantizer.system.errors import StorageError, UserError
 from tui.commands import CommandTable, list_command
 from tui.context import AppContext
 from tui.design.braille import BrailleCanvas, colored
@@ -225,6 +226,24 @@ def answer_rows(
     return lines
 
 
+def with_stored(status: ServiceStatus, stored: Sequence[AnswerRecord]) -> Sequence[AnswerRecord]:
+    """Return the answers of the service with those that chats got before it started, the newest first. Without a
+    start nobody knows which of them are the same."""
+    since_s = status.answers_since_s or min((answer.at_s for answer in status.answers), default=inf)
+    return (*status.answers, *(answer for answer in stored if answer.at_s < since_s))
+
+
+def answers_title(status: ServiceStatus, shown: Sequence[AnswerRecord], now: datetime) -> Content:
+    """Return the title of the answers, and what they are: the service keeps them until it ends."""
+    title = Content.styled("Last answers", "bold $text-accent")
+    if len(shown) == len(status.answers):
+        return title
+    since = datetime.fromtimestamp(status.answers_since_s, now.tzinfo)
+    words = f"{since:%H:%M}" if since.date() == now.date() else relative_time(since, now)
+    counts = f"The service counts since {words}; " if status.answers_since_s else ""
+    return Content.assemble(title, (f"  {counts}older ones are from your chats".lstrip(), "$text-muted not bold"))
+
+
 def _seconds(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds < 10 else duration(seconds)
 
@@ -348,6 +367,7 @@ class MetricsScreen(FeatureScreen):
         self._runs: tuple[Job, ...] = ()
         self._marked: Job | None = None
         self._has_details = False
+        self._stored: Sequence[AnswerRecord] = ()  # of chats, which outlive the service
 
     def body(self) -> Iterable[Widget]:
         with VerticalScroll(can_focus=False):
@@ -371,6 +391,7 @@ class MetricsScreen(FeatureScreen):
 
     def on_screen_resume(self) -> None:
         self._n_polls = 0
+        self._read_stored()
         self._poll()
         self._show_history()
         if self._timer is not None:
@@ -442,6 +463,11 @@ class MetricsScreen(FeatureScreen):
         finally:
             self._is_polling = False
 
+    @work(group="stored", exclusive=True)
+    async def _read_stored(self) -> None:
+        with self.inform_on_error(StorageError):
+            self._stored = await self.app_context.repository.recent_answers()
+
     @work(group="history", exclusive=True)
     async def _show_history(self) -> None:
         history = self._text("history")
@@ -463,7 +489,7 @@ class MetricsScreen(FeatureScreen):
             lines = ["\n".join(model_lines(model, self._log.samples(model.id), room)) for model in status.models]
             blocks += [Content(), Content.styled(printable("\n\n".join(lines)), "$text-muted")]
         self._text("models").update(Content("\n").join(blocks))
-        answers = status.answers
+        answers = with_stored(status, self._stored)
         speeds = [answer.decode_tps for answer in reversed(answers) if answer.decode_tps is not None]
         waits = [answer.first_token_s for answer in reversed(answers)]
         samples = [self._log.samples(model.id) for model in status.models]
@@ -478,6 +504,7 @@ class MetricsScreen(FeatureScreen):
             now = datetime.now(UTC).astimezone()
             n_most = min(max(self.size.height - _OTHER_ROWS, _LEAST_ANSWERS), _N_ANSWERS_SHOWN)
             self._text("answers").update(Content("\n").join(answer_rows(answers, now, room, n_most)))
+            self._text("answers-title").update(answers_title(status, answers, now))
         else:
             self._text("answers").update(Content.styled(_NOT_MEASURED, "$text-muted"))
 

@@ -29,11 +29,13 @@ from app.chat.store.search import ANYTHING, ChatFilter
 from app.common.database import Database
 from app.protocol.chat import ToolCall
 from app.protocol.codec import decode
+from app.protocol.status import AnswerRecord
 from app.tools.tool import ToolResult
 from quantizer.system.errors import UserError
 
 PAGE_SIZE = 50
 PURGE_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be restored
+_LEAST_MEASURED_TOKENS = 8  # fewer say more about one step than about the speed
 _MOST_VARIABLES = 900  # of a statement: SQLite's least limit is 999
 _PLACE = ("pinned", "updated", "id")
 _BEFORE_ALL = (2, 0, 0)  # a position in the order below, before every chat
@@ -218,6 +220,16 @@ class Messages:
             latest_first = [str(row["content"]) for row in connection.execute(statement, (limit,))]
         return list(dict.fromkeys(latest_first))[::-1]
 
+    def recent_answers(self, limit: int) -> list[AnswerRecord]:
+        """Return the figures of the last `limit` answers whose engine counted them, the latest first."""
+        statement = """SELECT messages.model, messages.created_ms, stats FROM messages JOIN chats ON chats.id = chat_id
+            WHERE role = 'assistant' AND state = 'finished' AND deleted_ms IS NULL
+            AND json_extract(stats, '$.time_to_first_token_s') IS NOT NULL ORDER BY messages.id DESC LIMIT ?"""
+        with self._database.reading() as connection:
+            rows = connection.execute(statement, (limit,)).fetchall()
+        found = (_answer_record(str(row["model"]), row["created_ms"] / 1000, json.loads(row["stats"])) for row in rows)
+        return [record for record in found if record is not None]
+
     def add(self, chat_id: int, parent_id: int | None, message: MessageContent) -> Message:
         """Add a message after `parent_id` (None: at the beginning) and show the branch that ends with it. Without a
         time it is of now. When this returns it is on the disk."""
@@ -290,6 +302,26 @@ class Messages:
             for message in removed:
                 insert_message(connection, chat_id, message.parent_id, message, {"id": message.id})
             _show(connection, chat_id, leaf_id)
+
+
+def _answer_record(model: str, at_s: float, stats: Mapping[str, object]) -> AnswerRecord | None:
+    """Return an answer's figures; None for stats of another form, which an imported chat may have."""
+    names = ("n_prompt_tokens", "n_cached_tokens", "n_output_tokens")
+    n_prompt, n_cached, n_output = (value if isinstance(value := stats.get(name), int) else -1 for name in names)
+    first_s, rate = stats.get("time_to_first_token_s"), stats.get("decode_tokens_per_s")
+    if min(n_prompt, n_cached, n_output) < 0 or not isinstance(first_s, int | float):
+        return None
+    is_measured = isinstance(rate, int | float) and rate > 0 and n_output >= _LEAST_MEASURED_TOKENS
+    return AnswerRecord(
+        model=model,
+        at_s=at_s,
+        n_prompt_tokens=n_prompt,
+        n_cached_tokens=n_cached,
+        n_output_tokens=n_output,
+        first_token_s=float(first_s),
+        prefill_tps=None,
+        decode_tps=float(rate) if is_measured and isinstance(rate, int | float) else None,
+    )
 
 
 def insert_message(

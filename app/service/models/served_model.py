@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
@@ -40,9 +41,11 @@ class TemplateRenderer(Protocol):
 
 
 class RecentAnswers:
-    """The figures of the newest answers of a service, for who asks how fast it is. They are not stored."""
+    """The figures of the newest answers of a service, for who asks how fast it is. They are not stored: `since_s`,
+    counted from 1970, is when they begin."""
 
     def __init__(self) -> None:
+        self.since_s = time.time()
         self._records: deque[AnswerRecord] = deque(maxlen=_MAX_RECENT)
 
     @property

@@ -305,6 +305,7 @@ class ScriptedClient(ScriptedJobs):
         self.library = ScriptedLibrary()
         self.notices: tuple[str, ...] = ()
         self.answers: tuple[AnswerRecord, ...] = ()
+        self.answers_since_s = 0.0
         self.plan_answer: Callable[[PlanRequest], PlanReport] = lambda _: PLAN
         self.plan_requests: list[PlanRequest] = []
         self.reloads: list[PlanRequest] = []
@@ -349,6 +350,7 @@ class ScriptedClient(ScriptedJobs):
             models=(self.model,),
             stays_until="jobs-end" if self.is_staying else "",
             answers=self.answers,
+            answers_since_s=self.answers_since_s,
         )
 
     async def load(self, model: str, when_unfit: str = "") -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import time
+from dataclasses import asdict, replace
 from typing import Any
 
+from app.chat.conversation import MessageContent
+from app.chat.repository import SqliteChatRepository
+from app.chat.store.chat_store import ChatStore
 from app.protocol.job import Job
 from app.protocol.plan import MeasuredRun
 from app.protocol.status import AnswerRecord, EngineCounters, LatencySummary, Occupancy
-from tests.app.client.scripted_client import PLAN, READY, ScriptedClient
+from tests.app.client.scripted_client import COMPLETED, PLAN, READY, ScriptedClient
 
 COUNTERS = EngineCounters(
     n_finished=3,
@@ -65,6 +69,26 @@ async def test_the_last_answers_are_listed_with_models_that_are_gone(open_app):
         await user.presses("f9")
         await user.sees("gone-model", "Tokens a second  48", "First word  0.25 s", "Memory")
         assert "Not measured" not in user.screen_text
+
+
+async def test_answers_from_before_the_service_started_are_those_of_the_chats(open_app, tmp_path):
+    began_s = time.time()
+    stats = {**asdict(COMPLETED), "n_prompt_tokens": 77, "n_output_tokens": 88}
+    with ChatStore(tmp_path) as store:
+        chat = store.chats.create(title="old")
+        question = store.messages.add(chat.id, None, MessageContent(role="user", content="Hi"))
+        for model, at_s, kept in (("old-model", began_s - 9000, stats), ("imported", began_s - 8000, {}),
+                                  ("new-model", began_s + 60, stats)):  # fmt: skip
+            said = MessageContent(role="assistant", content="Ho", model=model, created_ms=int(at_s * 1000), stats=kept)
+            store.messages.add(chat.id, question.id, said)
+    client = ScriptedClient(model=WORKING)
+    client.answers_since_s = began_s
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, (120, 40), repository) as user:
+        await user.presses("f9")
+        await user.sees("old-model", "77", "88", "48", "The service counts since", "older ones are from your chats")
+        assert "Not measured" not in user.screen_text
+        assert "imported" not in user.screen_text  # nobody counted it
+        assert "new-model" not in user.screen_text  # the service would have it
 
 
 async def test_b_asks_says_how_long_it_takes_and_has_the_model_measured_as_a_job(open_app):

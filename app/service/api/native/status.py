@@ -132,6 +132,7 @@ async def status(request: Request) -> JsonResponse[ServiceStatus]:
             settings_digest=service_digest(models.settings),
             models=tuple(await asyncio.gather(*(_status_of(models, model) for model in models.opened))),
             answers=models.answers.newest_first,
+            answers_since_s=models.answers.since_s,
         )
     )
 
