@@ -4,7 +4,7 @@ nothing heavy: a thread loads httpx and the launcher after the first frame."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -102,6 +102,13 @@ class ServiceConnection:
             self._reload()
         else:
             self._set_state(self.state)
+
+    def rename_model(self, formers: Collection[str], name: str) -> None:
+        """Note that a model, which is not loaded, has another name than one of the `formers`."""
+        self.default_model = name if self.default_model in formers else self.default_model
+        if self._requested_model in formers or self.state.model in formers:
+            self._requested_model = name
+            self._set_state(replace(self.state, model=name))
 
     def is_using(self, name: str) -> bool:
         """Return whether `name` is the model in use, or the name that it was requested by."""

@@ -136,6 +136,9 @@ class ChatRepository(Protocol):
     async def recent_models(self) -> Mapping[str, int]:
         """Return the models of all chats and when each answered last (milliseconds since 1970), the latest first."""
 
+    async def rename_model(self, formers: Collection[str], name: str) -> None:
+        """Give a model that has one of the `formers` names another one in all chats."""
+
     async def recent_answers(self) -> Sequence[AnswerRecord]:
         """Return the figures of the latest answers in all chats, the newest first."""
 
@@ -162,6 +165,9 @@ class InMemoryChatRepository:
 
     async def recent_models(self) -> Mapping[str, int]:
         return {}
+
+    async def rename_model(self, formers: Collection[str], name: str) -> None:
+        """Do nothing: no chat is kept."""
 
     async def recent_answers(self) -> Sequence[AnswerRecord]:
         return ()
@@ -252,6 +258,9 @@ class SqliteChatRepository:
 
     async def recent_models(self) -> Mapping[str, int]:
         return await self.thread.do(lambda store: store.chats.recent_models())
+
+    async def rename_model(self, formers: Collection[str], name: str) -> None:
+        await self.thread.do(lambda store: store.chats.rename_model(formers, name))
 
     async def recent_answers(self) -> Sequence[AnswerRecord]:
         return await self.thread.do(lambda store: store.messages.recent_answers(_N_RECENT_ANSWERS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
@@ -244,6 +244,18 @@ class ChatState:
     def _n_overhead(self) -> int:
         """The tokens of each prompt beside its messages: those of the system prompt and of the tools."""
         return estimated_tokens(self.conversation.settings.system) + self._n_offered_tokens
+
+    def rename_model(self, formers: Collection[str], name: str) -> bool:
+        """Give a model that has one of the `formers` names another one; return whether the chat has it."""
+        messages = self.conversation.messages
+        its = [message for message in messages.values() if message.model in formers]
+        messages.update({message.id: replace(message, model=name) for message in its})
+        is_its = self.pinned_model in formers or self.model_of_last_answer in formers
+        self.pinned_model = name if self.pinned_model in formers else self.pinned_model
+        self.model_of_last_answer = name if self.model_of_last_answer in formers else self.model_of_last_answer
+        if self.figures.model in formers:
+            self.figures = replace(self.figures, model=name)
+        return bool(its) or is_its
 
     def begin_change(self) -> None:
         """Note what the branch was counted with, before system prompt, tools or template change; then

@@ -4,10 +4,11 @@ which model a chat goes on with. An answer belongs to its `OpenChat`."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from app.chat.branches import Conversation
 from app.chat.compaction import AutoCompaction
+from app.chat.events import Note
 from app.chat.repository import ChatRepository, OpenedChat
 from app.chat.session import Draw, OpenChat
 from app.chat.state import Clock
@@ -173,6 +174,17 @@ class ChatSession:
             return default
         names = {name: model.path for model in models for name in (model.id, model.file_stem, model.path)}
         return next((names[name] for name in recent if name in names and name not in (missing, GUIDE)), default)
+
+    async def rename_model(self, formers: Collection[str], name: str) -> None:
+        """Let all chats follow a model, which is not loaded, to another name than one of the `formers`. Raises
+        StorageError."""
+        await self._repository.rename_model(formers, name)
+        has_it = [chat for chat in self._all() if chat.rename_model(formers, name)]
+        self._remembered_model = name if self._remembered_model in formers else self._remembered_model
+        self._former_model = name if self._former_model in formers else self._former_model
+        self.connection.rename_model(formers, name)
+        if self.chat in has_it and self._view is not None:
+            await self._view(Note(f"Its model is called {name} now."))
 
     # Which chat is shown
 

@@ -119,9 +119,10 @@ class ModelLists:
             free = ""
         return f"{psutil.virtual_memory().total / 2**30:.0f} GB memory{free}"
 
-    async def rename(self, model: str, name: str) -> str:
-        """Give a model of the library another name, and return it. Its data stays where it is: a link gets the new
-        name, then the old one goes. Raises UserError, also for a loaded model, which keeps its name."""
+    async def rename(self, model: str, name: str) -> tuple[str, frozenset[str]]:
+        """Give a model of the library another name, and return it with those that it had. Its data stays where it is:
+        a link gets the new name, then the old one goes. Raises UserError, also for a loaded model, which keeps its
+        name."""
         if not name:
             raise UserError("The name is empty.")
         library = (await localllm_service(self._connection)).library
@@ -131,7 +132,7 @@ class ModelLists:
             raise UserError(f"{listed.id} is loaded.", "Unload it with u, then rename it.")
         new = await library.import_model(model, name)
         await library.remove(model)
-        return new
+        return new, frozenset({model} if listed is None else {model, listed.id})
 
     async def export(self, model: str, folder: str) -> list[Path]:
         """Copy the files of a model to `folder`, and return the copies. Raises UserError."""

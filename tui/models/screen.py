@@ -389,7 +389,11 @@ class ModelsScreen(FeatureScreen):
             return
 
         async def rename(name: str) -> None:
-            new = await self._lists.rename(row.model, name.strip())
+            new, formers = await self._lists.rename(row.model, name.strip())
+            if self.app_context.settings_controller.text("model") in formers:
+                await self.app_context.settings_controller.change("model", new)
+            self._lists.default = new if self._lists.default in formers else self._lists.default
+            await self.app_context.session.rename_model(formers, new)
             self.inform(f"{row.name} is {new} now.")
             self.rescan()
 

@@ -117,6 +117,15 @@ class Chats:
         with self._database.reading() as connection:
             return {str(row["model"]): int(row["used_ms"]) for row in connection.execute(statement)}
 
+    def rename_model(self, formers: Collection[str], name: str) -> None:
+        """Give a model that has one of the `formers` names another one: in each chat, deleted ones too, and in what it
+        answered there."""
+        marks = ", ".join("?" * len(formers))
+        with self._database.writing() as connection:
+            for table in ("chats", "messages"):
+                statement = f"UPDATE {table} SET model = ? WHERE model IN ({marks})"  # noqa: S608  (names of ours)
+                connection.execute(statement, (storable(name), *map(storable, formers)))
+
     def latest(self) -> Chat | None:
         """Return the chat with the latest message, None without any."""
         newest = "deleted_ms IS NULL AND is_archived = 0 ORDER BY updated_ms DESC, id DESC LIMIT 1"

@@ -100,7 +100,8 @@ class ScriptedLibrary:
         """Add another program's model, or one of `files`, to `here`."""
         model = self._named(source)
         self.imported.append(source)
-        self.here.append(replace(model, id=name or model.id, where="library"))
+        path = f"{model.path.rpartition('/')[0]}/{name}.gguf" if name and model.where == "library" else model.path
+        self.here.append(replace(model, id=name or model.id, where="library", path=path))
         return self.here[-1].id
 
     async def removal(self, model: str) -> RemovalResult:

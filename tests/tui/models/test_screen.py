@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from app.chat.conversation import MessageContent
+from app.chat.repository import SqliteChatRepository
+from app.chat.store.chat_store import ChatStore
 from app.protocol.library import LocalModel
 from quantizer.system.errors import UserError
 from tests.app.client.scripted_client import ScriptedClient
@@ -438,6 +441,56 @@ async def test_a_model_is_renamed_and_becomes_the_default(open_app):
         await user.sends_at_once("R", "ctrl+u", *"coder", "enter")
         await user.sees("qwen3-0.6b-Q8_0 is coder now.")
         assert client.library.removed == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"]
+
+
+async def test_chats_and_the_default_follow_a_model_that_is_renamed(open_app, tmp_path):
+    former, path = "qwen3-0.6b-Q8_0", "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
+    with ChatStore(tmp_path / "data") as store:
+        for title, model in (("by its name", former), ("by its path", path), ("of another", "guide")):
+            chat = store.chats.create(title=title)
+            question = store.messages.add(chat.id, None, MessageContent(role="user", content="Hi"))
+            store.messages.add(chat.id, question.id, MessageContent(role="assistant", content="Ho", model=model))
+            store.chats.use_model(chat.id, model)
+    client = client_with_models()
+    async with SqliteChatRepository(tmp_path / "data") as repository, open_app(client, (140, 30), repository) as user:
+        await user.sees("ready")
+        await user.presses("f6")
+        await _chosen(user, former, among="qwen3-0.6b")
+        await user.presses("m")
+        await user.sees(f"{former} is the default model now.")
+        await user.sends_at_once("R", "ctrl+u", *"coder", "enter")
+        await user.sees(f"{former} is coder now.")
+        assert user.app.app_context.settings_controller.text("model") == "coder"
+        await user.presses("f5")
+        await user.sees("by its path", "coder", "guide")
+        assert not [row for row in user.screen_text.splitlines() if "by its" in row and "coder" not in row]
+        await user.presses("/", *"path", "enter", "enter")
+        await user.until(lambda: user.app.current_mode == "chat", "the chat was not opened")
+        await user.until(lambda: user.app.app_context.connection.is_using("coder"), "another model")
+        await user.sees("coder", "Ho")
+        await user.no_longer_sees("qwen3")
+    with ChatStore(tmp_path / "data") as store:
+        assert [store.chats.get(number).model for number in (1, 2, 3)] == ["coder", "coder", "guide"]
+        assert [store.messages.of(number)[1].model for number in (1, 2, 3)] == ["coder", "coder", "guide"]
+
+
+async def test_an_open_chat_follows_its_model_that_is_renamed(open_app, tmp_path):
+    former = "qwen3-0.6b-Q8_0"
+    client = client_with_models()
+    client.model = replace(client.model, id=former)
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, (140, 30), repository) as user:
+        await user.sees("ready")
+        await user.asks("Hello?")
+        await user.sees("Hello.", former)
+        await user.presses("f6")
+        await _chosen(user, former, among="qwen3-0.6b")
+        await user.sends_at_once("R", "ctrl+u", *"coder", "enter")
+        await user.sees(f"{former} is coder now.")
+        await user.presses("escape", "escape")
+        await user.sees("Its model is called coder now.")
+        await user.no_longer_sees(former)
+        await user.asks("And now?")
+        await user.until(lambda: client.loads[-1] == "coder", "the chat asked for the former name")
 
 
 async def test_a_model_becomes_the_default_of_new_chats(open_app):
