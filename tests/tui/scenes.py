@@ -470,7 +470,7 @@ SCENES = (
         name="plan-overfull",
         steps=(("f7", "What would help"), ("a right", "Does not fit"), ("l", "L again to confirm")),
         client=_planning,
-        gone=("(+93%)", "planning…"),  # the former plan's advice, until this one's is there
+        gone=("planning…", "… computing"),  # its own advice is there
     ),
     Scene(name="jobs", steps=(("f8", "Fetching", "1.56 GB of 5.03 GB"),), client=_working),
     Scene(name="jobs-note", steps=(("f8", "Fetching"), ("r", "is running.")), client=_working),

@@ -215,6 +215,7 @@ class PlanScreen(FeatureScreen):
         self._request = PlanRequest()
         self._is_of_chat = True  # the model of the open chat is planned, until another one is asked for
         self._report: PlanReport | None = None
+        self._advised: PlanReport | None = None  # the plan of this request with its advice, which takes longer
         self._planned_s = 0.0
         self._n_fitting: int | None = None  # layers on GPUs in the planner's own plan
         self._is_sure = False  # the effect of loading was shown, and nothing has changed since
@@ -303,15 +304,19 @@ class PlanScreen(FeatureScreen):
 
     async def apply_remedy(self, index: int) -> None:
         """Do a suggestion: change the plan, quantize the model, or copy what has to be done elsewhere."""
-        if self._report is None or index >= len(self._report.remedies):
+        if self._advised is None:
+            if self._report is not None:
+                self.inform("What would help is still being computed.")
             return
-        remedy = self._report.remedies[index]
+        if index >= len(self._advised.remedies):
+            return
+        remedy = self._advised.remedies[index]
         change = remedy.change
         if change.n_ctx or change.kv_type:
             n_ctx, kv_type = change.n_ctx or self._request.n_ctx, change.kv_type or self._request.kv_type
             self._change(replace(self._request, gpu_layers=None, n_ctx=n_ctx, kv_type=kv_type))
         elif change.file_type:
-            self._quantize(remedy_text(remedy), self._report.model, change.file_type)
+            self._quantize(remedy_text(remedy), self._advised.model, change.file_type)
         else:
             self.app.copy_to_clipboard(printable(remedy.what))
             self.inform(f"Copied: {remedy.what}")
@@ -357,6 +362,9 @@ class PlanScreen(FeatureScreen):
     def _change(self, request: PlanRequest) -> None:
         self._is_sure = False
         self._request = request
+        self._advised = None  # what helps another plan may harm this one
+        self._show_warnings("")
+        self._show_remedies_pending()
         if self._report is not None:
             self._show_steppers(self._report)
         self._replan()
@@ -376,7 +384,7 @@ class PlanScreen(FeatureScreen):
             self._planned_s = self.app_context.clock()
         except UserError as error:
             if self._is_whole:
-                self._report = None
+                self._report = self._advised = None
                 self._show_failure(error)
         finally:
             if self._working is not None:
@@ -431,6 +439,7 @@ class PlanScreen(FeatureScreen):
         self._static("headline").update(text)
         self._static("aside").update("M plans another model, R tries again.")
         self._show_warnings("")
+        self._show_remedies(None)
 
     async def _show(self, report: PlanReport) -> None:
         if not self._is_whole:
@@ -463,6 +472,7 @@ class PlanScreen(FeatureScreen):
         if not self._is_sure:
             self._show_warnings("\n".join(f"▲ {warning}" for warning in report.warnings))
         if report.is_full:
+            self._advised = report
             self._show_remedies(report)
 
     def _show_memory(self) -> None:
@@ -474,6 +484,7 @@ class PlanScreen(FeatureScreen):
         has_any = report is not None and bool(report.remedies)
         remedies.display = self._static("remedies-title").display = has_any
         if report is None or not has_any:
+            remedies.clear_options()
             return
         highlighted = remedies.highlighted
         room = max(self.size.width - 2 * _MARGIN_COLUMNS, 1)
@@ -481,9 +492,17 @@ class PlanScreen(FeatureScreen):
         remedies.add_options(Option(remedy_line(report, index, room)) for index in range(len(report.remedies)))
         remedies.highlighted = min(highlighted or 0, len(report.remedies) - 1)
 
+    def _show_remedies_pending(self) -> None:
+        """Show that advice is computed, in as many lines as there were: what is below stays where it is."""
+        remedies = self.query_one("#remedies", OptionList)
+        n_lines = remedies.option_count
+        if n_lines and remedies.display:
+            remedies.clear_options()
+            remedies.add_options(Option(text, disabled=True) for text in ("… computing", *[""] * (n_lines - 1)))
+
     def on_resize(self) -> None:
-        if self._report is not None and self._report.is_full:
-            self._show_remedies(self._report)
+        if self._advised is not None:
+            self._show_remedies(self._advised)
 
     def _show_steppers(self, report: PlanReport) -> None:
         for stepper, state in zip(self.query(Stepper), plan_controls(self._request, report), strict=False):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from app.protocol.plan import MeasuredRun, PlanRequest
+from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.client.scripted_client import READY, ScriptedClient
 from tests.tui.plans import planner_for
@@ -35,6 +37,45 @@ async def test_a_plan_is_there_on_f7_with_devices_and_curve_and_a_way_out_is_tak
         await user.presses("down", "down", "enter")
         await user.sees("q8_0 ▶")
     assert client.plan_requests[-1].kv_type == "q8_0"
+
+
+class SlowPlanner(ScriptedClient):
+    """Once `is_slow`, plans of that kind wait for `go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plan_answer = planner_for()
+        self.is_slow: Callable[[PlanRequest], bool] = lambda _request: False
+        self.go_on = asyncio.Event()
+
+    async def plan(self, request: PlanRequest) -> PlanReport:
+        if self.is_slow(request):
+            await self.go_on.wait()
+        return await super().plan(request)
+
+
+@pytest.mark.parametrize("keys", [("up", "right"), ("m", "x", "enter")], ids=["a value", "the model"])
+@pytest.mark.parametrize("waits_for_all", [True, False], ids=["no plan yet", "no advice yet"])
+async def test_while_a_plan_changes_no_advice_of_the_former_one_is_shown_or_done(
+    open_app, keys: tuple[str, ...], waits_for_all: bool
+):
+    client = SlowPlanner()
+    async with open_app(client) as user:
+        await open_plan(user)
+        await user.sees("2  Keep the cache in q8_0")
+        client.is_slow = lambda request: waits_for_all or request.is_full
+        await user.presses(*keys)
+        await user.sees("What would help", "… computing")
+        await user.until(lambda: "Keep the cache" not in user.screen_text, "the former advice is still there")
+        await user.presses("2")
+        await user.sees("still being computed")
+        client.is_slow = lambda _request: False
+        client.go_on.set()
+        await user.sees("2  Keep the cache in q8_0")
+        await user.presses("2")
+        await user.sees("q8_0 ▶")
+    assert client.plan_requests[-1].kv_type == "q8_0"
+    assert [request.kv_type for request in client.plan_requests].count("q8_0") <= 3
 
 
 async def test_layers_change_with_the_arrows_the_plan_follows_and_up_leads_to_other_controls(open_app):
