@@ -6,8 +6,9 @@ plan is made: `offload` makes it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from app.protocol.library import DeviceKindName, VerdictName
@@ -128,13 +129,43 @@ class PlanRemedy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
     """A measured rate of an answer ("decode") or a prompt ("prefill") behind `depth` tokens, in tokens a second. `at_s`
-    counts from 1970, 0 where unknown; `gpu_layers` is None where unknown."""
+    counts from 1970, 0 where unknown; `gpu_layers` is None where unknown. One that `is_quiet` was slowed by no other
+    program."""
 
     kind: Literal["decode", "prefill"]
     depth: int
     tps: float
     gpu_layers: int | None
     at_s: float
+    is_quiet: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredSpeed:
+    """How fast one model was on this machine, in tokens a second: medians of its answers and prompts while other
+    programs left the machine alone, or of all where they never did. None where nothing was measured."""
+
+    decode_tps: float | None
+    prefill_tps: float | None
+    n_answers: int
+    n_prompts: int
+
+
+def measured_speed(runs: Iterable[MeasuredRun], n_on_gpus: int) -> MeasuredSpeed:
+    """Return the speed that `runs` had with so many layers on GPUs."""
+    decode: list[MeasuredRun] = []
+    prefill: list[MeasuredRun] = []
+    for run in runs:
+        if run.gpu_layers in (None, n_on_gpus):
+            (decode if run.kind == "decode" else prefill).append(run)
+    decode = [run for run in decode if run.is_quiet] or decode
+    prefill = [run for run in prefill if run.is_quiet] or prefill
+    return MeasuredSpeed(
+        decode_tps=median(run.tps for run in decode) if decode else None,
+        prefill_tps=median(run.tps for run in prefill) if prefill else None,
+        n_answers=len(decode),
+        n_prompts=len(prefill),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,8 @@ class DeviceSpeed:
 class Device:
     """One processor with memory. `bytes_per_s` is what it reads there, `link_bytes_per_s` what crosses to it; `speed`
     is what matrix products reached, of a GPU on which they were measured. `link_latency_s`, the time of asking and
-    getting an answer, is known of devices of other machines only."""
+    getting an answer, is known of devices of other machines only. `n_cores` are those of a processor that compute, 0
+    where they are unknown."""
 
     name: str
     kind: DeviceKind
@@ -45,6 +46,7 @@ class Device:
     link_latency_s: float | None = None
     description: str = ""
     speed: DeviceSpeed | None = None
+    n_cores: int = 0
 
     @property
     def is_remote(self) -> bool:

@@ -6,7 +6,7 @@ Independent of devices, and of how tensors are converted.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, repeat
 from pathlib import Path
@@ -43,11 +43,11 @@ from offload.footprint.weights import (
     output_bytes,
     weights_of,
 )
-from offload.speed.cost_model import attention_bytes
+from offload.speed.cost_model import HOST_FACTORS, attention_bytes, prompt_operations
 from quantizer.convert.source_model import model_shape
 from quantizer.gguf.header import Header, TensorInfo
-from quantizer.gguf.hyperparameters import hyperparameter, layer_values
-from quantizer.gguf.layer_caches import KvShape, kv_shape_of, layer_caches_of
+from quantizer.gguf.hyperparameters import hyperparameter
+from quantizer.gguf.layer_caches import KvShape, LayerCaches, kv_shape_of, layer_caches_of
 from quantizer.gguf.tensor_types import TENSOR_TYPES, FileType
 from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.mix.type_rules import MixTensor, assign
@@ -56,13 +56,15 @@ ENGINE_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabula
 _FLOAT_BYTES = 4
 DEFAULT_N_UBATCH = 512  # tokens computed at once
 DEFAULT_DEPTH = 512  # tokens before the one whose speed is predicted
+DEFAULT_N_PROMPT = 2048  # tokens of the prompt whose speed is predicted
 _F16 = KvTypes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
     """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once. `depth`
-    is the number of tokens before the one whose speed is predicted. Only a request for a plan leaves `n_ctx` or
+    is the number of tokens before the one whose speed is predicted, `n_prompt` the length of the prompt whose speed is
+    predicted. Only a request for a plan leaves `n_ctx` or
     `n_cells` open with 0, or has `gpu_layers`: layers by GPU name, the output counted as one; None leaves them to the
     planner."""
 
@@ -72,6 +74,7 @@ class RunConfig:
     n_sequences: int = 1
     n_ubatch: int = DEFAULT_N_UBATCH
     depth: int = DEFAULT_DEPTH
+    n_prompt: int = DEFAULT_N_PROMPT
     is_fused: bool = True
     gpu_layers: Mapping[str, int] | None = None
 
@@ -81,7 +84,8 @@ class ModelProfile:
     """One model under one configuration. `layers` end with the output; layers that only predict count, as in llama.cpp.
     `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
     `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits. GPUs whose
-    cache lies with the processor do not attend: they take at most `unattending_bytes`."""
+    cache lies with the processor do not attend: they take at most `unattending_bytes`. `prompt_operations` are what a
+    processor that has all layers computes for a token in the middle of a prompt, by kind."""
 
     layers: tuple[Layer, ...]
     input_bytes: int
@@ -93,6 +97,7 @@ class ModelProfile:
     has_experts: bool
     is_exact: bool
     run_config: RunConfig
+    prompt_operations: Mapping[str, float] = field(default_factory=dict)
     extras: tuple[AuxiliaryUsage, ...] = ()
 
     @property
@@ -144,6 +149,7 @@ def profile_of(
         for layer, n_kept, n_read, n_attending in zip(weights.layers, kept, read, attending, strict=True)
     ]
     computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=n_ubatch, is_fused=run_config.is_fused)
+    n_prompt = min(run_config.n_prompt, run_config.n_ctx or run_config.n_prompt)
     inputs_bytes = shape.n_embd * n_ubatch * _FLOAT_BYTES
     return ModelProfile(
         layers=(*layers, weights.output),
@@ -156,7 +162,13 @@ def profile_of(
         has_experts=weights.has_experts,
         is_exact=caches.is_complete,
         run_config=run_config,
+        prompt_operations=_prompt_operations(header, weights, caches, n_prompt / 2),
     )
+
+
+def _prompt_operations(header: Header, weights: WeightTable, caches: LayerCaches, depth: float) -> dict[str, float]:
+    n_elements = len(caches.main_layers) * graph_shape_of(header).layer_elements
+    return prompt_operations(header, caches, weights.operations_by_type, n_elements, depth)
 
 
 @dataclass(frozen=True)
@@ -189,18 +201,17 @@ class PlannedModel:
 
     @property
     def prompt_growth(self) -> float:
-        """By which share of its operations a token of a prompt takes more for each token before it: two products of a
-        head's keys and values with it, but where a window ends. 0.00033 of SmolLM2 135M, measured 0.00036."""
+        """By which share of its time a token of a prompt takes longer on a processor for each token before it, behind
+        so many that windows have ended. 0.00028 of SmolLM2 135M, measured 0.00027; of the guide 0.0010 and 0.0010."""
         caches = layer_caches_of(self.header)
-        heads = layer_values(self.header, "attention.head_count", len(caches.main_layers))
-        kv_heads = layer_values(self.header, "attention.head_count_kv", len(caches.main_layers))
-        attending = sum(
-            2 * n_heads / (n_kv_heads or n_heads or 1) * (layer.k_elements + (layer.v_elements or layer.k_elements))
-            for layer, n_heads, n_kv_heads in zip(caches.main_layers, heads, kv_heads, strict=True)
-            if not layer.is_windowed
+        first, middle, last = (
+            sum(
+                count * HOST_FACTORS.get(kind, 1.0)
+                for kind, count in _prompt_operations(self.header, self._weights, caches, depth).items()
+            )
+            for depth in (0, caches.n_window, caches.n_window + 1)
         )
-        n_operations: float = sum(layer.operations for layer in self._weights.layers)
-        return attending / n_operations if n_operations else 0.0
+        return (last - middle) / first if first else 0.0
 
     @property
     def kv_shape(self) -> KvShape:

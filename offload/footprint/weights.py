@@ -9,14 +9,16 @@ compares them): the largest of three moments of a pass. For a local file the eng
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from offload.speed.cost_model import unpacking_bytes
 from quantizer.gguf.gguf_reader import ArrayRef
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 from quantizer.gguf.layer_caches import layer_caches_of
+from quantizer.gguf.tensor_types import TENSOR_TYPES
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 _OPERATIONS_PER_WEIGHT = 2
@@ -81,13 +83,16 @@ class Layer:
 @dataclass(frozen=True, slots=True)
 class WeightTable:
     """All weights of a model. The input stays with the CPU wherever the layers go. Where `is_tied` the output matrix is
-    the embedding: `output` counts it as read, and `tied_bytes` is what a device that has the output holds once more."""
+    the embedding: `output` counts it as read, and `tied_bytes` is what a device that has the output holds once more.
+    `operations_by_type` are those of a token of a prompt, by the type of the weights: without the output, which only
+    the last token of a prompt has."""
 
     input: Layer
     layers: tuple[Layer, ...]
     output: Layer
     tied_bytes: int
     has_experts: bool
+    operations_by_type: Mapping[str, float]
 
 
 def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: bool = False) -> WeightTable:
@@ -116,8 +121,17 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: 
             operations=output.operations + _OPERATIONS_PER_WEIGHT * sum(tensor.n_elements for tensor in embeddings),
             unpacking_bytes=output.unpacking_bytes + sum(unpacking_bytes(tensor) for tensor in embeddings),
         )
+    by_type: dict[str, float] = {}
+    for tensor in chain.from_iterable(layers):
+        if len(tensor.shape) > 1:  # norms and biases are steps between products
+            name, n_active = TENSOR_TYPES[tensor.type_id].name, _n_active(tensor, _bytes_read(tensor, header))
+            by_type[name] = by_type.get(name, 0.0) + _OPERATIONS_PER_WEIGHT * n_active
     groups = tuple(_group(layer, header, has_experts) for layer in layers)
-    return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
+    return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts, by_type)
+
+
+def _n_active(tensor: TensorInfo, n_read: int) -> int:
+    return tensor.n_elements * n_read // tensor.n_bytes
 
 
 def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> Layer:
@@ -126,7 +140,7 @@ def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> 
     for tensor in tensors:
         size, n_read = _padded(tensor.n_bytes), _bytes_read(tensor, header)
         weight_bytes, read = weight_bytes + size, read + n_read
-        n_active += tensor.n_elements * n_read // tensor.n_bytes
+        n_active += _n_active(tensor, n_read)
         unpacked = unpacking_bytes(tensor, n_read / tensor.n_bytes)
         unpacking += unpacked
         if _EXPERTS in tensor.name if has_experts else _FEED_FORWARD.search(tensor.name):
@@ -166,6 +180,11 @@ class GraphShape:
     feed_forward_width: int
     n_masks: int
     has_attention: bool
+
+    @property
+    def layer_elements(self) -> float:
+        """Elements that one token has between the matrix products of a layer."""
+        return 3.5 * self.n_embd + 2 * self.query_width + self.key_value_width + self.feed_forward_width
 
 
 def graph_shape_of(header: Header) -> GraphShape:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from offload.devices.machine import Machine
-from offload.footprint.model import ModelProfile, PlannedModel, RunConfig
+from offload.footprint.model import DEFAULT_N_PROMPT, ModelProfile, PlannedModel, RunConfig
 from offload.placement.search import (
     Placement,
     Share,
@@ -29,7 +29,6 @@ from offload.speed.cost_model import Rates, decode_s, prefill_s
 from quantizer.system.errors import UsageError
 
 _SAME_SPEED = 0.97  # a plan this near to the best is not called partial
-_PROMPT_TOKENS = 2048
 _PLENTY_BYTES = 1 << 60
 
 
@@ -162,10 +161,10 @@ def _whole(shares: tuple[Share, ...], machine: Machine) -> FitLevel:
 def _speed(
     profile: ModelProfile, machine: Machine, rates: Rates, placement: Placement, shares: tuple[Share, ...]
 ) -> Speed:
-    n_ubatch = profile.run_config.n_ubatch
+    n_ubatch, n_prompt = profile.run_config.n_ubatch, DEFAULT_N_PROMPT
     token_s = decode_s(decode_work(shares, placement), rates)
-    prompt_s = prefill_s(prefill_work(shares, placement), rates, machine.host.name, n_ubatch)
-    return Speed(1 / token_s, 1 / prompt_s, _PROMPT_TOKENS * prompt_s + token_s)
+    prompt_s = prefill_s(prefill_work(profile, shares, placement), rates, machine.host.name, n_ubatch)
+    return Speed(1 / token_s, 1 / prompt_s, n_prompt * prompt_s + token_s)
 
 
 _SMALLER_UBATCHES = (256, 128)

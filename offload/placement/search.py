@@ -320,9 +320,18 @@ def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
     return replace(work, attention_bytes=sum(share.attention_bytes for share in shares))
 
 
-def prefill_work(shares: Sequence[Share], placement: Placement) -> Work:
-    """Return the work of one token of a prompt: many tokens together read all experts."""
-    return _work(shares, placement, {share.device.name: share.weight_bytes for share in shares})
+def prefill_work(profile: ModelProfile, shares: Sequence[Share], placement: Placement) -> Work:
+    """Return the work of one token of a prompt: many tokens together read all experts. The processor computes its share
+    of each kind of operations; the output is not in them, for only the last token of a prompt has one."""
+    work = _work(shares, placement, {share.device.name: share.weight_bytes for share in shares})
+    n_all = sum(layer.operations for layer in profile.layers[:-1])
+    n_on_gpus = sum(share.operations for share in shares if share.device.kind is not DeviceKind.CPU)
+    if any(share.n_layers for share in shares if share.device.kind is not DeviceKind.CPU):
+        n_on_gpus -= profile.layers[-1].operations
+    on_host = 1 - n_on_gpus / n_all if n_all else 0.0
+    if on_host <= 0:
+        return work
+    return replace(work, host_operations={kind: on_host * n for kind, n in profile.prompt_operations.items()})
 
 
 def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str, float]) -> Work:

@@ -8,7 +8,7 @@ more than any number of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -19,6 +19,7 @@ from offload.speed.cost_model import Rates, Work, decode_s
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
 _LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
+_LEAST_FACTOR = 0.25  # of what is expected of a kind of operations: no processor computes it four times as fast
 _BEST_UNCERTAINTY = 0.05
 _BUSY_UNCERTAINTY = 0.6  # at most, where no run is certain: how busy it was says little about the machine
 
@@ -43,8 +44,9 @@ class Run:
 def fit_rates(rates: Rates, runs: Sequence[Run], prompts: Sequence[Run] = ()) -> Rates:
     """Return `rates` fitted to the measured answers and, for operations, prompts. Seconds per byte of each device,
     those of attention and the fixed cost are least squares of relative errors, in which each expected rate counts as a
-    weak measurement: what no run touched stays as it was. Where no run is certain, neither is what is predicted. Raises
-    ValueError for a run of no speed."""
+    weak measurement: what no run touched stays as it was. So are a processor's seconds for each kind of operations of a
+    prompt: a type of weights that no prompt had is expected as before. Where no run is certain, neither is what is
+    predicted. Raises ValueError for a run of no speed."""
     if not all(speed > 0 for speed in (run.tokens_per_s for run in (*runs, *prompts))):
         raise ValueError("a run has no speed")
     fitted = _fitted(rates, runs) if runs else rates
@@ -90,20 +92,48 @@ def _uncertainty(fitted: Rates, runs: Sequence[Run]) -> float:
     return max(_BEST_UNCERTAINTY, worst, fitted.uncertainty / math.sqrt(1 + len(certain)))
 
 
-def _with_operations(rates: Rates, prompts: Iterable[Run]) -> Rates:
-    """Return `rates` with the seconds per operation of each device that computed whole prompts alone.
-    Prompts of a busy machine count where there are no others, as weakly as answers do."""
+def _with_operations(rates: Rates, prompts: Sequence[Run]) -> Rates:
+    """Return `rates` with the seconds per operation of each GPU that computed whole prompts alone, and the factors of
+    the kinds that the processor computed where there is no GPU: else its share may have gone there. Prompts of a busy
+    machine count where there are no others, as weakly as answers do."""
+    gpus = rates.link_seconds_per_byte
     measured: dict[str, list[tuple[float, float]]] = {}
     for prompt in prompts:
         busy = [name for name, operations in prompt.work.operations.items() if operations]
-        gpus = rates.link_seconds_per_byte
-        # where others compute too, or a processor's share may go to a GPU, nothing follows for one device
-        name = busy[0] if len(busy) == 1 and (busy[0] in gpus or not gpus) else ""
+        name = busy[0] if len(busy) == 1 and busy[0] in gpus else ""  # where others compute too, nothing follows
         computing_s = 1 / prompt.tokens_per_s - rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch
         if name and computing_s > 0:
             measured.setdefault(name, []).append((prompt.weight, computing_s / prompt.work.operations[name]))
     found = {name: _pulled(rates.seconds_per_operation[name], seconds) for name, seconds in measured.items()}
-    return replace(rates, seconds_per_operation={**rates.seconds_per_operation, **found})
+    factors = {} if gpus else _host_factors(rates, prompts)
+    return replace(
+        rates,
+        seconds_per_operation={**rates.seconds_per_operation, **found},
+        host_factors={**rates.host_factors, **factors},
+    )
+
+
+def _host_factors(rates: Rates, prompts: Sequence[Run]) -> dict[str, float]:
+    """Return the factor of each kind of operations in `prompts` of the processor."""
+    fitted = [prompt for prompt in prompts if prompt.work.host_operations and len(prompt.work.operations) == 1]
+    kinds = sorted({kind for prompt in fitted for kind in prompt.work.host_operations})
+    if not kinds:
+        return {}
+    (host,) = fitted[0].work.operations
+    rows, targets = [], []
+    for prompt in fitted:
+        operation_s, operations = rates.seconds_per_operation[host], prompt.work.host_operations
+        expected_s = [operations.get(kind, 0.0) * rates.host_factor(kind) * operation_s for kind in kinds]
+        computing_s = 1 / prompt.tokens_per_s - rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch
+        # An error is relative to what was expected, so that a type that is many times slower is believed; of a busy
+        # machine to what was measured: it may be the load that is many times slower.
+        scale = prompt.weight / (sum(expected_s) if prompt.is_certain else 1 / prompt.tokens_per_s)
+        rows.append([scale * seconds for seconds in expected_s])
+        targets.append(scale * max(computing_s, 0.0))
+    equations = np.vstack([np.array(rows), _PRIOR_WEIGHT * np.eye(len(kinds))])
+    wanted = np.concatenate([np.array(targets), np.full(len(kinds), _PRIOR_WEIGHT)])
+    found = np.maximum(np.linalg.lstsq(equations, wanted, rcond=None)[0], _LEAST_FACTOR)
+    return {kind: rates.host_factor(kind) * float(factor) for kind, factor in zip(kinds, found, strict=True)}
 
 
 def _pulled(expected: float, measured: Sequence[tuple[float, float]]) -> float:

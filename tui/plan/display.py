@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from app.common.terminal import counted, printable, printable_line
+from app.protocol.plan import measured_speed
 from offload.format import format_bandwidth, format_memory, format_speed
 from tui.design.braille import BrailleCanvas, colored
 from tui.design.words import duration, short_count, speed_words
@@ -41,26 +41,11 @@ _LEAST_COLUMNS, _LEAST_ROWS = 8, 2
 _ROOM_ABOVE = 1.08
 _AXIS_COLUMNS = 26
 _FEWER_LAYERS = 8  # the headline compares with an eighth of the layers less
+_PROMPT_TOKENS = 2048  # of the prompt whose time is told
 _NOTABLE = 0.9  # of the speed: what is slower is worth a sentence
 _DEVICE_COLUMNS, _KIND_COLUMNS = 13, 11
 _KEY_COLUMNS, _GAIN_COLUMNS, _BAR_COLUMNS = 3, 30, 12
 _WIDE_REMEDY_COLUMNS = 96
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredSpeed:
-    """Medians of what was measured here with the layers of a plan, in tokens a second; None where nothing was."""
-
-    decode_tps: float | None
-    prefill_tps: float | None
-    n_answers: int
-
-
-def measured_speed(report: PlanReport) -> MeasuredSpeed:
-    runs = [run for run in report.measured if run.gpu_layers in (None, report.n_on_gpus)]
-    decode = [run.tps for run in runs if run.kind == "decode"]
-    prefill = [run.tps for run in runs if run.kind == "prefill"]
-    return MeasuredSpeed(median(decode) if decode else None, median(prefill) if prefill else None, len(decode))
 
 
 def sign_of(report: PlanReport) -> tuple[str, str]:
@@ -70,7 +55,7 @@ def sign_of(report: PlanReport) -> tuple[str, str]:
 
 def headline(report: PlanReport) -> str:
     """Return what matters about a plan in one or two sentences: what was measured here, else what is predicted."""
-    where, measured = _where(report), measured_speed(report)
+    where, measured = _where(report), measured_speed(report.measured, report.n_on_gpus)
     if report.verdict == "wont_run":
         tps = report.best_tps or report.decode_tps
         return f"{where}." + ("" if tps is None else f" With enough memory: about {speed_words(tps)}.")
@@ -88,15 +73,20 @@ def headline(report: PlanReport) -> str:
 
 def aside(report: PlanReport) -> str:
     """Return what else there is to say about the speed."""
-    measured, parts = measured_speed(report), []
+    measured, parts = measured_speed(report.measured, report.n_on_gpus), []
+    runs = report.verdict != "wont_run"
     if measured.decode_tps is not None:
         parts.append(f"median of {counted(measured.n_answers, 'answer')}")
         if report.decode_tps is not None:
             parts.append(f"predicted {format_speed(report.decode_tps)}")
-    elif report.prefill_tps is not None and report.verdict != "wont_run":
-        parts.append(f"reads about {speed_words(float(f'{report.prefill_tps:.2g}'))}")
-    if report.first_token_s is not None and report.verdict != "wont_run":
-        parts.append(f"a prompt of 2,048 tokens is read in {_seconds(report.first_token_s)}")
+    prompt_s = report.first_token_s
+    if measured.prefill_tps is not None:
+        prompt_s = _PROMPT_TOKENS / measured.prefill_tps
+    elif report.prefill_tps is not None and runs:
+        reads = f"reads about {speed_words(float(f'{report.prefill_tps:.2g}'))}"
+        parts.append(reads if measured.decode_tps is None else f"{reads}, not measured yet")
+    if prompt_s is not None and runs:
+        parts.append(f"a prompt of {_PROMPT_TOKENS:,} tokens is read in {_seconds(prompt_s)}")
     if measured.decode_tps is None and report.decode_tps is not None:
         parts.append("predicted, until an answer here measures it")
     return " · ".join(parts)

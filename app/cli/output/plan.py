@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from app.common.terminal import counted
 from app.engine.speculative.cost_model import DraftGain
 from app.protocol.library import ModelFit
-from offload.footprint.model import DEFAULT_N_UBATCH, KvRow
+from app.protocol.plan import MeasuredRun, measured_speed
+from offload.footprint.model import DEFAULT_N_PROMPT, DEFAULT_N_UBATCH, KvRow
 from offload.format import format_memory, format_speed, format_speed_range
 from offload.placement.assessment import FitLevel
 from offload.placement.search import Share
@@ -26,7 +28,8 @@ _VERDICTS = {
 _N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
 
 
-def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str]:
+def plan_lines(plan: PlacementPlan, runs: Sequence[MeasuredRun] = (), *, with_curve: bool = False) -> Iterator[str]:
+    """Yield the plan; `runs` are those of the model here, which precede what is predicted."""
     found, setting = plan.assessment, plan.run_config
     yield _VERDICTS[found.verdict][1]
     cells = f"{setting.n_cells:,} cells of {setting.kv_types}"
@@ -39,11 +42,19 @@ def plan_lines(plan: PlacementPlan, *, with_curve: bool = False) -> Iterator[str
         tokens = f" {extra.projector.tokens_text}" if extra.projector else ""
         yield f"Beside it: {extra.what}, {format_memory(extra.n_bytes)}.{tokens}"
     if found.speed:
+        measured = measured_speed(runs, found.placement.n_on_gpus if found.placement else 0)
         answers, prompts = format_speed(found.speed.decode_tps), format_speed(found.speed.prefill_tps)
         yield ""
+        if measured.decode_tps is not None:
+            reads = "" if measured.prefill_tps is None else f", prompts {format_speed(measured.prefill_tps)} tok/s"
+            of = f"median of {counted(measured.n_answers, 'answer')}"
+            yield f"Measured here: answers {format_speed(measured.decode_tps)} tok/s{reads} ({of})."
+        first_s, begin = found.speed.first_token_s, "Predicted: answers" if measured.decode_tps else "Answers"
+        if measured.prefill_tps is not None:
+            first_s = DEFAULT_N_PROMPT / measured.prefill_tps
         behind = f"behind {setting.depth:,} tokens"
-        yield f"Answers {answers} tok/s {behind} (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
-        yield f"First token of a 2,048-token prompt after {found.speed.first_token_s:.1f} s."
+        yield f"{begin} {answers} tok/s {behind} (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
+        yield f"First token of a {DEFAULT_N_PROMPT:,}-token prompt after {first_s:.1f} s."
     yield from (f"! {warning}" for warning in plan.warnings)
     if plan.remedies:
         yield ""

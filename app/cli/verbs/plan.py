@@ -77,6 +77,7 @@ def plan(
     fetched, and buffers are estimated.
     """
     from app.cli.output.plan import gains_json, gains_lines, kv_table_json, kv_table_lines, plan_lines
+    from app.engine.load.run_history import runs_of
     from app.engine.speculative.cost_model import StepCost, draft_gains
     from app.library.hub.selection import find_model
     from app.library.local.projectors import general_choice
@@ -113,8 +114,13 @@ def plan(
             control_vector=(),
         )
         ref = resolve(model, settings)
-        found = _plan_with_auxiliary(candidate, ref, settings, wanted(), is_here=not vram and ram is None)
-        data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
+        is_here = not vram and ram is None
+        found = _plan_with_auxiliary(candidate, ref, settings, wanted(), is_here=is_here)
+        runs = runs_of(ref.path, wanted().machine, settings.cache_dir) if is_here else ()
+        data, lines = (
+            encode(describe_plan(found)) | {"measured": encode(runs)},
+            plan_lines(found, runs, with_curve=plot),
+        )
     print_result(data, lines, wants_json=wants_json)
 
 

@@ -170,7 +170,9 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         draft_sources = load_draft_sources(
             native.model, native.backend, header, attempt, place, step_cost, owned, listener.on_notice
         )
-        speed = attempt.plan.assessment.speed
+        speed, growth = attempt.plan.assessment.speed, planner.model.prompt_growth
+        run_config = attempt.plan.run_config
+        middle = min(run_config.n_prompt, run_config.n_ctx) / 2  # of the prompt that the speed is that of
         loaded = LoadedEngine(
             native.backend,
             partial(native.model.embedder, config, attempt.setting, pooling_of(header)),
@@ -191,7 +193,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
                 native.projector, prepared.key, cache_dir, saves=prepared.config.saves_prefixes
             ),
             owned=owned.pop_all(),
-            prompt_cost=PromptCost(None if speed is None else 1 / speed.prefill_tps, planner.model.prompt_growth),
+            prompt_cost=PromptCost(None if speed is None else 1 / speed.prefill_tps / (1 + growth * middle), growth),
         )
         loaded = replace(loaded, threads=_thread_control(prepared.config, native, step_cost, draft_sources, meter))
         if prepared.config.lora or draft_sources:  # these take time of each step, so no speed is the model's own

@@ -147,6 +147,7 @@ def _machine(
         total_bytes=memory.total_bytes,
         free_bytes=memory.free_bytes,
         bytes_per_s=bytes_per_s,
+        n_cores=default_threads(),
     )
     return Machine(host, tuple(with_host_bandwidth(gpu_device(gpu, links, speeds), host) for gpu in gpus))
 

@@ -17,11 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from app.engine.load.machine_file import this_build
+from app.engine.load.machine_file import model_key, this_build
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request
 from app.protocol.codec import decode, encode
-from offload.devices.host import CpuTimes, default_threads, others_share, read_cpu_times
+from app.protocol.plan import MeasuredRun
+from offload.devices.host import CpuTimes, default_threads, is_quiet, others_share, read_cpu_times
 from offload.devices.machine import HOST_NAME, Machine
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.search import Placement, allocate, decode_work, prefill_work
@@ -36,6 +37,7 @@ _DEPTH_STEP = 256
 _MIN_OUTPUT_TOKENS = 24  # the time of a shorter answer depends on its begin and end
 _MIN_PREFILL_TOKENS = 128
 _MAX_PENDING = 64
+_MAX_MEASURED_RUNS = 64  # that a plan shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,24 @@ def _slowing_share(record: RunRecord) -> float | None:
     n_bytes = sum(record.work.read_bytes.values())
     on_host = record.work.read_bytes.get(HOST_NAME, 0.0) + record.work.attention_bytes
     return record.others_share if on_host > _LEAST_HOST_SHARE * n_bytes else 0.0
+
+
+def runs_of(path: Path, machine: Machine, cache_dir: Path) -> tuple[MeasuredRun, ...]:
+    """Return the speeds of the newest answers and prompts of the model at `path` on `machine`, oldest first."""
+    key = model_key(path)
+    runs = [
+        MeasuredRun(
+            kind=record.kind,
+            depth=record.depth,
+            tps=round(record.tokens_per_s, 3),
+            gpu_layers=record.gpu_layers,
+            at_s=record.at_s,
+            is_quiet=is_quiet(_slowing_share(record)),
+        )
+        for record in RunHistory(cache_dir).records(machine_key(machine))
+        if record.model == key
+    ]
+    return tuple(runs[-_MAX_MEASURED_RUNS:])
 
 
 def machine_key(machine: Machine) -> str:
@@ -250,12 +270,13 @@ class RunRecorder:
         )
         records = [decode]
         if sample.prefill_tps is not None:
+            reading = self.model.profile(replace(self.setting, n_prompt=sample.prefill_depth))
             prefill = replace(
                 decode,
                 kind="prefill",
                 depth=sample.prefill_depth,
                 tokens_per_s=sample.prefill_tps,
-                work=prefill_work(shares, self.placement),
+                work=prefill_work(reading, shares, self.placement),
                 n_ubatch=self.setting.n_ubatch,
             )
             records.append(prefill)

@@ -36,7 +36,7 @@ from app.protocol.library import (
     RemovalResult,
     TypeChoice,
 )
-from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest, describe_plan
+from app.protocol.plan import PlanReport, PlanRequest, describe_plan
 from app.service.pool.memory import LoadedModel, private_bytes
 from app.service.threads import in_thread, run_in_thread
 from app.settings.settings import Settings
@@ -218,7 +218,6 @@ class LibraryService:
 
 _MAX_AGE_S = 300.0  # of the survey, and of models that are not on this machine
 _MAX_MODELS = 8
-_MAX_MEASURED_RUNS = 64
 
 
 class MachineCache:
@@ -289,6 +288,7 @@ class PlanService:
         """Return the plan for `request`, with the measured speed of the model on this machine. Raises
         UnknownModelError, HubError or ModelFileError for an unavailable model, UsageError for an invalid request,
         EngineError where the machine cannot be surveyed."""
+        from app.engine.load.run_history import runs_of
         from app.library.machine_fit import planning
         from offload.footprint.kv_cache import KV_TYPES, KvTypes, supports_kv_types
 
@@ -318,7 +318,7 @@ class PlanService:
             request,
             n_ctx_train=known.model.n_ctx_train,
             kv_types=tuple(name for name in KV_TYPES if supports_kv_types(KvTypes(name, name), known.model.kv_shape)),
-            measured=self._measured(known.model, context.machine) if has_records else (),
+            measured=runs_of(known.model.header.path, context.machine, settings.cache_dir) if has_records else (),
         )
 
     @cached_property
@@ -361,26 +361,6 @@ class PlanService:
             return self._machines.machine(loaded, is_fresh=request.is_fresh)
 
         return here() if request.is_here else parse_machine(here, request.vram, request.ram or None)
-
-    def _measured(self, model: PlannedModel, machine: Machine) -> tuple[MeasuredRun, ...]:
-        """Return the speeds of the newest answers and prompts of the model on this machine, oldest first."""
-        from app.engine.load.machine_file import model_key
-        from app.engine.load.run_history import RunHistory, machine_key
-
-        key = model_key(model.header.path)
-        records = RunHistory(self._settings.cache_dir).records(machine_key(machine))
-        runs = [
-            MeasuredRun(
-                kind=record.kind,
-                depth=record.depth,
-                tps=round(record.tokens_per_s, 3),
-                gpu_layers=record.gpu_layers,
-                at_s=record.at_s,
-            )
-            for record in records
-            if record.model == key
-        ]
-        return tuple(runs[-_MAX_MEASURED_RUNS:])
 
 
 def _stamp(ref: ModelRef) -> str:

@@ -62,17 +62,47 @@ def test_few_runs_do_not_make_a_prediction_sure() -> None:
     assert many.uncertainty == 0.05
 
 
-def test_prompts_on_one_device_say_how_fast_it_computes() -> None:
+def prompt(type_name: str) -> Work:
+    """A token of a prompt to a billion weights of one type, on the processor."""
+    kinds = {type_name: 2e9, "attention": 1e8, "elements": 1e8}
+    return Work(read_bytes={"CPU": 1.0 * GB}, operations={"CPU": 2e9}, host_operations=kinds, n_layers=16)
+
+
+@pytest.mark.parametrize("tps", [10.0, 100.0, 400.0])
+def test_prompts_on_the_processor_say_how_fast_it_computes(tps: float) -> None:
     before = expected_rates(Machine(MACHINE.host))
-    work = Work(read_bytes={"CPU": 1.0 * GB}, operations={"CPU": 2e9}, n_layers=16)
-    after = fit_rates(before, [], [Run(work, 100.0, 512)])
-    assert 1 / prefill_s(work, after, "CPU", 512) == pytest.approx(100.0, rel=0.01)
+    after = fit_rates(before, [], [Run(prompt("Q4_0"), tps, 512)])
+    assert 1 / prefill_s(prompt("Q4_0"), after, "CPU", 512) == pytest.approx(tps, rel=0.02)
+
+
+def test_prompts_on_one_gpu_say_how_fast_it_computes() -> None:
+    work = Work(read_bytes={"GPU0": 1.0 * GB}, operations={"GPU0": 2e9, "CPU": 0.0}, n_layers=16)
+    after = fit_rates(expected_rates(MACHINE), [], [Run(work, 5000.0, 512)])
+    assert 1 / prefill_s(work, after, "CPU", 512) == pytest.approx(5000.0, rel=0.01)
+
+
+@pytest.mark.parametrize("slower", [5.8, 3.0, 0.7])
+def test_what_one_type_of_weights_taught_says_nothing_of_another(slower: float) -> None:
+    before = expected_rates(Machine(MACHINE.host))
+    q4_0, q4_1 = (prefill_s(prompt(name), before, "CPU", 512) for name in ("Q4_0", "Q4_1"))
+    after = fit_rates(before, [], [Run(prompt("Q4_1"), 1 / (slower * q4_1), 512)])
+    assert prefill_s(prompt("Q4_1"), after, "CPU", 512) == pytest.approx(slower * q4_1, rel=0.03)
+    assert prefill_s(prompt("Q4_0"), after, "CPU", 512) == pytest.approx(q4_0, rel=0.2)
+    both = fit_rates(before, [], [Run(prompt("Q4_1"), 1 / (slower * q4_1), 512), Run(prompt("Q4_0"), 1 / q4_0, 512)])
+    assert prefill_s(prompt("Q4_1"), both, "CPU", 512) == pytest.approx(slower * q4_1, rel=0.03)
+    assert prefill_s(prompt("Q4_0"), both, "CPU", 512) == pytest.approx(q4_0, rel=0.03)
+
+
+def test_a_record_without_kinds_of_operations_teaches_none_of_them() -> None:
+    before = expected_rates(Machine(MACHINE.host))
+    old = replace(prompt("Q4_1"), host_operations={})
+    assert fit_rates(before, [], [Run(old, 3.0, 512)]) == before
 
 
 @pytest.mark.parametrize("on_gpu", [2e9, 0.0])
 def test_prompts_that_two_devices_may_have_computed_say_it_of_neither(on_gpu: float) -> None:
     before = expected_rates(MACHINE)
-    work = Work(read_bytes={}, operations={"CPU": 2e9, "GPU0": on_gpu})
+    work = replace(prompt("Q4_0"), operations={"CPU": 2e9, "GPU0": on_gpu})
     assert fit_rates(before, [], [Run(work, 100.0, 512)]) == before
 
 
@@ -189,10 +219,8 @@ def test_the_spread_of_quiet_answers_is_the_least_uncertainty() -> None:
 
 
 def test_prompts_of_a_busy_machine_count_as_weakly() -> None:
-    work = Work(read_bytes={HOST_NAME: 1.3e9}, operations={HOST_NAME: 2.5e9}, n_layers=16)
-    before = expected_rates(HOST).seconds_per_operation[HOST_NAME]
-    busy, quiet = (
-        fit_rates(expected_rates(HOST), (), [Run(work, 20.0, 512, weight=weight)]).seconds_per_operation[HOST_NAME]
-        for weight in (0.05, 1.0)
-    )
-    assert before < busy < 1.6 * before < quiet
+    before = expected_rates(HOST)
+    busy, quiet = (fit_rates(before, (), [Run(prompt("Q4_0"), 20.0, 512, weight=weight)]) for weight in (0.05, 1.0))
+    expected_s, busy_s, quiet_s = (prefill_s(prompt("Q4_0"), rates, HOST_NAME, 512) for rates in (before, busy, quiet))
+    assert expected_s < busy_s < 1.6 * expected_s < quiet_s
+    assert quiet_s == pytest.approx(1 / 20.0, rel=0.02)

@@ -135,6 +135,26 @@ def test_on_a_processor_the_headline_says_so() -> None:
     assert headline(found).startswith("On the processor: reads 33, writes 12 tokens a second · measured here.")
 
 
+@pytest.mark.parametrize(
+    ("runs", "said", "beside"),
+    [
+        ((("decode", 12.0, True),), "On the processor: writes 12 tokens", "not measured yet · a prompt of 2,048"),
+        ((("decode", 12.0, True), ("prefill", 64.0, True)), "reads 64, writes 12 tokens", "tokens is read in 32 s"),
+        # what a busy machine did does not count beside what a quiet one did, and else is all there is
+        ((("decode", 4.0, False), ("decode", 12.0, True)), "writes 12 tokens", "median of 1 answer"),
+        ((("decode", 4.0, False), ("decode", 6.0, False)), "writes 5 tokens", "median of 2 answers"),
+    ],
+)
+def test_reading_and_writing_are_those_measured_here_and_what_is_not_measured_says_so(
+    runs: tuple[tuple[Any, float, bool], ...], said: str, beside: str
+) -> None:
+    measured = tuple(replace(run(kind, tps, 0), is_quiet=is_quiet) for kind, tps, is_quiet in runs)
+    found = planner_for("llama-3.1-8b", "Q4_K_M", "processor only, 32 GB", measured=measured)(PlanRequest())
+    assert said in headline(found)
+    assert beside in aside(found)
+    assert "reads about" not in aside(found) or not any(kind == "prefill" for kind, _, _ in runs)
+
+
 def test_an_overfull_device_shows_by_how_much() -> None:
     request = PlanRequest(n_ctx=8192, gpu_layers={"CUDA0": 43})
     found = report(request)

@@ -32,7 +32,7 @@ def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], t
     arguments = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--json")
     output = json_of(plan(environment, str(tiny_model), *arguments))
     keys = ["verdict", "setting", "n_layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
-    assert list(output) == [*keys, "uncertainty", "curve", "warnings", "remedies", "extras"]
+    assert list(output) == [*keys, "uncertainty", "curve", "warnings", "remedies", "extras", "measured"]
     assert output["verdict"] == "fits"
     gpu, host = output["devices"]
     sizes = ["weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "total_bytes", "extras_bytes"]

@@ -108,7 +108,9 @@ def test_measured_speeds_are_in_the_plan(tiny_model: Path, settings: Settings, m
     )
     RunHistory(settings.cache_dir).add([record, replace(record, model="another")])
     plan = PlanService(settings).plan(PlanRequest(model=str(tiny_model)))
-    assert plan.measured == (MeasuredRun(kind="decode", depth=128, tps=12.5, gpu_layers=0, at_s=1000.0),)
+    assert plan.measured == (
+        MeasuredRun(kind="decode", depth=128, tps=12.5, gpu_layers=0, at_s=1000.0, is_quiet=False),
+    )
 
 
 @pytest.mark.parametrize(
