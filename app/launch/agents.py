@@ -145,9 +145,9 @@ def opencode_settings(target: Target, api_key: str) -> dict[str, object]:
     return {"provider": {"localllm": provider}, "model": name, "small_model": name}
 
 
-def _opencode(target: Target) -> Start:
+def _opencode(target: Target, variable: str = "OPENCODE_CONFIG_CONTENT") -> Start:
     settings = opencode_settings(target, f"{{env:{KEY_VARIABLE}}}")
-    return Start(environment={"OPENCODE_CONFIG_CONTENT": json.dumps(settings), KEY_VARIABLE: KEY})
+    return Start(environment={variable: json.dumps(settings), KEY_VARIABLE: KEY})
 
 
 def _qwen_code(target: Target) -> Start:
@@ -240,7 +240,7 @@ AGENTS: tuple[Agent, ...] = (
         api="/v1/messages",
         start=_claude_code,
         need=ContextNeed(35_000, 65_536),
-        tested="2.1.197",
+        tested="2.1.332",
         editor="claude-code",
     ),
     Agent(
@@ -314,6 +314,15 @@ AGENTS: tuple[Agent, ...] = (
         start=_pi,
         need=ContextNeed(1_400, 16_384),
         tested="0.73.1",
+    ),
+    Agent(
+        name="kilo",
+        title="Kilo Code CLI",
+        package="npm:@kilocode/cli",
+        api="/v1/chat/completions",
+        start=lambda target: _opencode(target, "KILO_CONFIG_CONTENT"),  # made from opencode
+        need=ContextNeed(14_000, 32_768),
+        tested="7.7.7",
     ),
     Agent(
         name="zed",

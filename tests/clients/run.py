@@ -77,7 +77,14 @@ CLIENTS = (
     Client("pydantic-ai", "pydantic-ai-slim[openai]==2.68.0", "with_pydantic_ai.py", is_small=True),
     Client("ai-sdk", "ai@7.0.173", "with_ai_sdk.mjs", also=("@ai-sdk/openai@4.0.118", "zod@4.6.7"), is_small=True),
     Client("continue", "@continuedev/openai-adapters@1.37.0", "with_continue.mjs", is_small=True),
-    Client("claude-code", "@anthropic-ai/claude-code@2.1.197", "with_claude_code.py", "claude", "claude"),
+    Client(
+        "claude-code",
+        "@anthropic-ai/claude-code@2.1.332",
+        "with_claude_code.py",
+        "claude",
+        "claude",
+        refused=("POST /v1/messages 400",),  # a picture that the model cannot see
+    ),
     Client(
         "codex",
         "@openai/codex@0.171.0",
@@ -88,6 +95,7 @@ CLIENTS = (
     ),
     Client("opencode", "opencode-ai@1.18.33", "with_opencode.py", "opencode", "opencode"),
     Client("qwen-code", "@qwen-code/qwen-code@0.24.4", "with_qwen_code.py", "qwen", "qwen"),
+    Client("kilo", "@kilocode/cli@7.7.7", "", "kilo", "kilo"),
     Client("continue-cli", "@continuedev/cli@1.5.47", "", "cn", "cn"),
     Client("copilot", "@github/copilot@1.0.102", "", "copilot", "copilot"),
     Client("pi", "@mariozechner/pi-coding-agent@0.73.1", "", "pi", "pi"),

@@ -1,4 +1,4 @@
-"""A coding agent started by `localllm launch`: it reads a file and writes one with its own tools, as the model says.
+"""A coding agent started by `localllm launch`: it reads a note, edits a file and runs its test, as the model says.
 
 Which agent is the first argument, its command the second. The figures that launch reports are printed.
 """
@@ -11,58 +11,85 @@ import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-from asking import FAKE, SAID, call, say
+from asking import FAKE, SAID, say
+from task import FILE, NEW, OLD, RUN_TEST, Tools, is_done, set_up, write_test
 
 TIMEOUT_S = 240
-DONE = "done"
-_EDIT = f"made.txt\n<<<<<<< SEARCH\nnothing\n=======\n{DONE}\n>>>>>>> REPLACE"
+_EDIT = f"{FILE}\n<<<<<<< SEARCH\n{OLD}\n=======\n{NEW}\n>>>>>>> REPLACE"
 _QUIET = ("--no-git", "--yes-always", "--no-analytics", "--no-check-update", "--no-show-model-warnings", "--no-pretty")
+_BY_STDIN = {"opencode", "kilo"}  # which quote an argument with spaces
+_OPENCODE = Tools(read="read", path="filePath", edit="edit", old="oldString", new="newString", shell="bash")
+_DESCRIBED = {"description": "Run the test"}
 
-
-_BY_STDIN = {"opencode"}  # which quotes an argument with spaces
-
-
-def _files(write: str, read: str, path: str) -> Callable[[Path], str]:
-    """Return what makes the model write made.txt and read note.txt with tools whose parameter for a file is `path`."""
-    return lambda folder: say(
-        call(write, **{path: str(folder / "made.txt")}, content=DONE) + call(read, **{path: str(folder / "note.txt")})
-    )
-
-
-def _shell(tool: str, parameter: str) -> Callable[[Path], str]:
-    return lambda _: say(call(tool, **{parameter: f"echo {DONE} > made.txt; cat note.txt"}))
-
-
-# By the name of an agent: what is asked, and its arguments before and after that.
-TASKS: Mapping[str, tuple[Callable[[Path], str], tuple[str, ...], tuple[str, ...]]] = {
-    "claude": (_files("Write", "Read", "file_path"), ("-p",), ("--allowedTools", "Read,Write")),
+# By the name of an agent: its tools, None for aider, which has none; and its arguments before and after the question.
+TASKS: Mapping[str, tuple[Tools | None, tuple[str, ...], tuple[str, ...]]] = {
+    "claude": (
+        Tools(read="Read", path="file_path", edit="Edit", old="old_string", new="new_string", shell="Bash"),
+        ("-p",),
+        ("--allowedTools", "Read,Edit,Bash"),
+    ),
     # its own sandbox needs rights that a container lacks
     "codex": (
-        _shell("exec_command", "cmd"),
+        Tools(shell="exec_command", command="cmd"),
         ("exec", "--skip-git-repo-check", "--sandbox", "danger-full-access"),
         (),
     ),
-    "opencode": (_files("write", "read", "filePath"), ("run",), ()),
-    "aider": (lambda _: say(_EDIT), (*_QUIET, "--edit-format", "diff", "--message"), ("made.txt",)),
-    "qwen": (_files("write_file", "read_file", "file_path"), ("-y", "-p"), ()),
-    "cn": (_files("Write", "Read", "filepath"), ("-p", "--auto"), ()),
-    "copilot": (_shell("bash", "command"), ("--allow-all-tools", "-p"), ()),
-    "pi": (_files("write", "read", "path"), ("-p",), ()),
+    "opencode": (_OPENCODE, ("run",), ()),
+    "kilo": (_OPENCODE, ("run", "--auto"), ()),
+    "aider": (None, (*_QUIET, "--edit-format", "diff", "--auto-test", "--test-cmd", RUN_TEST, "--message"), (FILE,)),
+    "qwen": (
+        Tools(
+            read="read_file",
+            path="file_path",
+            edit="edit",
+            old="old_string",
+            new="new_string",
+            shell="run_shell_command",
+            of_shell={"is_background": False},
+        ),
+        ("-y", "-p"),
+        (),
+    ),
+    "cn": (
+        Tools(
+            read="Read",
+            path="filepath",
+            edit="Edit",
+            edit_path="file_path",
+            old="old_string",
+            new="new_string",
+            shell="Bash",
+        ),
+        ("-p", "--auto"),
+        (),
+    ),
+    "copilot": (
+        Tools(read="view", path="path", edit="edit", old="old_str", new="new_str", shell="bash", of_shell=_DESCRIBED),
+        ("--allow-all-tools", "-p"),
+        (),
+    ),
+    "pi": (
+        Tools(read="read", path="path", edit="edit", edits="edits", old="oldText", new="newText", shell="bash"),
+        ("-p",),
+        (),
+    ),
 }
 
 
 def main(agent: str, command: str) -> None:
-    question, before, after = TASKS[agent]
+    tools, before, after = TASKS[agent]
     with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as place:
         folder = Path(place).resolve()
-        (folder / "note.txt").write_text(f"{say(SAID)}\n", encoding="utf-8")
-        if agent == "aider":
-            (folder / "made.txt").write_text("nothing\n", encoding="utf-8")
+        if tools is not None:
+            asked = set_up(folder, tools)
+        else:
+            (folder / FILE).write_text(f"{OLD}\n", encoding="utf-8")
+            write_test(folder)
+            asked = say(_EDIT)
         commands = _commands(Path(home), agent, command)
-        asked = question(folder)
         arguments = (*before, *(() if agent in _BY_STDIN else (asked,)), *after)
         ran = subprocess.run(
             [sys.executable, "-P", "-m", "app.cli.main", "launch", agent, "--json", "--", *arguments],
@@ -75,14 +102,14 @@ def main(agent: str, command: str) -> None:
         )
         said = ran.stdout + ran.stderr
         assert ran.returncode == 0, said
-        assert (folder / "made.txt").read_text(encoding="utf-8").strip() == DONE, said
-        assert agent == "aider" or SAID in ran.stdout, said
+        assert is_done(folder), said
+        assert SAID in ran.stdout, said
         assert not list(folder.glob("localllm-*")), "the files of the run are gone"
         assert "llm-run-" not in said, "the key of the run is told to nobody"
         told = json.loads(ran.stderr.splitlines()[-1])
         usage = told["usage"]
         assert told["exit_status"] == 0, told
-        assert usage["n_answers"] >= (1 if agent == "aider" else 2), told
+        assert usage["n_answers"] >= (1 if agent == "aider" else 4), told
         assert usage["n_failed"] == 0, told
         assert agent == "aider" or usage["later_cached_share"] > 0.9, told
         print(json.dumps(told))

@@ -101,9 +101,12 @@ def _as_codex_reads_it(flag: str) -> tuple[str, Any]:
         return name, text
 
 
-def test_opencode_has_its_whole_configuration_in_a_variable() -> None:
-    start = _start("opencode")
-    settings = json.loads(start.environment["OPENCODE_CONFIG_CONTENT"])
+@pytest.mark.parametrize(
+    ("agent", "variable"), [("opencode", "OPENCODE_CONFIG_CONTENT"), ("kilo", "KILO_CONFIG_CONTENT")]
+)
+def test_opencode_and_kilo_have_their_whole_configuration_in_a_variable(agent: str, variable: str) -> None:
+    start = _start(agent)
+    settings = json.loads(start.environment[variable])
     provider = settings["provider"]["localllm"]
     assert settings["model"] == settings["small_model"] == f"localllm/{TARGET.model}"
     assert provider["options"] == {"baseURL": f"{URL}/v1", "apiKey": "{env:LOCALLLM_RUN_KEY}"}

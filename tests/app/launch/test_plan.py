@@ -19,7 +19,7 @@ def _plan(name: str, facts: ModelFacts, *arguments: str) -> LaunchPlan:
     return plan_launch(agent, f"/bin/{name}", URL, facts, arguments)
 
 
-@pytest.mark.parametrize("name", ["claude", "codex", "opencode", "aider", "qwen", "cn", "copilot", "pi"])
+@pytest.mark.parametrize("name", ["claude", "codex", "opencode", "aider", "qwen", "cn", "copilot", "pi", "kilo"])
 def test_a_model_with_tools_and_context_passes(name: str) -> None:
     plan = _plan(name, GOOD)
     assert {check.verdict for check in plan.checks} == {"ok"}
