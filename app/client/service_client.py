@@ -146,7 +146,11 @@ class ServiceClient(Connection):
         reported = {"timings_per_token": True, "return_progress": True}
         async for event in self.events("POST", path, {**reported, **body}):
             if "prompt_progress" in event:
-                yield progress_of(event["prompt_progress"])
+                progress = progress_of(event["prompt_progress"])
+                # Every answer has two more, as llama-server's clients expect: what was cached, and that all is read.
+                is_between = progress.elapsed_s > 0 and progress.n_read < progress.n_tokens
+                if is_between or not progress.n_tokens:
+                    yield progress
                 continue
             for choice in event["choices"]:
                 delta = choice.get("delta") or {"content": choice.get("text")}

@@ -231,13 +231,14 @@ class Output:
     """New text of an answer: always whole characters, never part of a stop string. `n_tokens` so far. `logprobs`, if
     requested, are those of the tokens whose text is complete now; `tokens`, if requested, are the ids of all that were
     sampled since the last output, of an end token and a stop string too. An echoed prompt comes first, with 0
-    tokens."""
+    tokens. The first output of an answer has the `usage` of its prompt."""
 
     request_id: str
     text: str
     n_tokens: int
     logprobs: tuple[TokenLogprob, ...] = ()
     tokens: tuple[int, ...] = ()
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -444,7 +444,9 @@ class Engine:
             tokens = tuple(output.unreported)
             output.unreported.clear()
         if step.text or logprobs or tokens:
-            self._emit(Output(sequence.request.request_id, step.text, sequence.n_output, logprobs, tokens))
+            usage = None if output.has_begun else sequence.usage()
+            output.has_begun = True
+            self._emit(Output(sequence.request.request_id, step.text, sequence.n_output, logprobs, tokens, usage))
         if step.reason is not None:
             self._finish(sequence, step.reason)
         return step.n_steps

@@ -31,6 +31,7 @@ class AnswerOutput:
     echo: Echo | None
     unreported: list[int] = field(default_factory=list)
     has_new_line: bool = False
+    has_begun: bool = False  # something of the answer was output
 
     @classmethod
     def of(cls, request: Request, prompt: Sequence[int]) -> AnswerOutput:

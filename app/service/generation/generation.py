@@ -11,8 +11,8 @@ from typing import Protocol, TypeAlias
 
 from app.common.answer_text import NO_REASONING, ReasoningParser, ReasoningTags
 from app.engine.messages import Finished, Output
-from app.engine.request import Request, TokenLogprob
-from app.protocol.chat import AnswerDelta, ToolCall, ToolCallDelta, with_deltas
+from app.engine.request import Request, TokenLogprob, Usage
+from app.protocol.chat import AnswerDelta, PromptProgress, ToolCall, ToolCallDelta, with_deltas
 from app.service.generation.harmony import HarmonyParser
 from app.service.models.served_model import ServedModel
 from app.service.tools.parser import NO_TOOLS, ToolCalling, ToolCallParser
@@ -127,11 +127,21 @@ class Answer:
         self._held_tokens: tuple[int, ...] = ()
         self.n_reasoning_tokens = 0
         self._n_tokens = self._n_counted = 0
+        self._prompt_usage: Usage | None = None
         self._finished: Finished | None = None
 
     @property
     def is_finished(self) -> bool:
         return self._finished is not None
+
+    @property
+    def read_prompt(self) -> PromptProgress | None:
+        """The prompt, which is read where anything of the answer is there; None before."""
+        usage = self._prompt_usage
+        if usage is None:
+            return None
+        n_tokens = usage.n_prompt_tokens
+        return PromptProgress(n_tokens=n_tokens, n_cached=usage.n_cached_tokens, n_read=n_tokens)
 
     @property
     def end(self) -> Finished:
@@ -140,6 +150,7 @@ class Answer:
 
     def add(self, event: Output | Finished) -> Delta | None:
         """Take the engine's next event; return what is new, None if that is nothing."""
+        self._prompt_usage = self._prompt_usage or event.usage
         if isinstance(event, Finished):
             self._finished = event
         else:

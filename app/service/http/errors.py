@@ -41,6 +41,8 @@ class _CommonFields(TypedDict):
     cause: str
     remedy: str
     details: dict[str, int]
+    n_prompt_tokens: NotRequired[int]  # of a prompt that does not fit, and the context: llama-server's
+    n_ctx: NotRequired[int]
 
 
 class OpenAiErrorFields(_CommonFields):
@@ -214,7 +216,7 @@ def _row(error: UserError) -> tuple[type[UserError], int, str]:
 
 def _common(error: UserError, hide_paths: bool) -> _CommonFields:
     info, show = ErrorInfo.of(error), _shown(error, hide_paths)
-    return {
+    common: _CommonFields = {
         "message": message_of(error, hide_paths),
         "type": "invalid_request_error" if status_of(error) < 500 else "server_error",
         "kind": info.kind,
@@ -222,3 +224,6 @@ def _common(error: UserError, hide_paths: bool) -> _CommonFields:
         "remedy": show(info.remedy),
         "details": dict(info.details),
     }
+    if isinstance(error, ContextOverflowError):
+        common["n_prompt_tokens"], common["n_ctx"] = error.n_prompt_tokens, error.n_ctx
+    return common

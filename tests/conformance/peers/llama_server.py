@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from tests.conformance.row import ABSENT, MODEL, Ask, Row
@@ -23,6 +25,43 @@ _METRICS = (
     *("spec_decode_num_accepted_tokens_total", "spec_decode_num_drafts_total", "prompt_tokens_seconds"),
     *("predicted_tokens_seconds", "requests_processing", "requests_deferred", "n_busy_slots_per_decode"),
 )
+
+
+def _embedding_rows() -> Iterator[Row]:
+    forms: dict[str, tuple[Any, int]] = {
+        "token ids": ([12, 34, 56], 1),
+        "texts among token ids": ([12, 34, "string", 56, 78], 1),
+        "texts and token ids": (["string1", [12, 34, 56]], 2),
+        "lists with texts among token ids": ([[12, 34, 56], [12, "string", 34, 56]], 2),
+        "a prompt": ({"prompt_string": "string"}, 1),
+        "parts": ({"content": [{"type": "text", "text": "string"}]}, 1),
+        "all of them": (["string1", {"prompt_string": "a"}, {"content": [{"type": "text", "text": "b"}]}], 3),
+    }
+    source = "tools/server/tests/unit/test_embedding.py, test_embedding_mixed_input"
+    for form, (value, n_vectors) in forms.items():
+        for path, field in (("/embedding", "content"), ("/embeddings", "content")):
+            yield Row(
+                name=f"a vector at {path} of {form}",
+                ask=Ask(f"POST {path}", {"model": MODEL, field: value}),
+                source=source,
+                holds={"*.index": list(range(n_vectors)), "*.embedding.0.0": lambda found: bool(found)},
+            )
+    wrong: dict[str, Any] = {
+        "nothing": [],
+        "an object that is a text": {"content": "string"},
+        "an unknown part": {"content": [{"type": "unknown"}]},
+        "a picture": {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+        "token ids beside lists": [12, [34]],
+    }
+    for form, value in wrong.items():
+        yield Row(
+            name=f"a vector of {form} is an error",
+            ask=Ask("POST /embedding", {"model": MODEL, "content": value}),
+            source="tools/server/tests/unit/test_embedding.py, test_embedding_input_invalid",
+            status=400,
+            holds={"error.message": str},
+        )
+
 
 ROWS: tuple[Row, ...] = (
     Row(
@@ -101,6 +140,166 @@ ROWS: tuple[Row, ...] = (
         holds={"choices.0.logprobs.content.0.prob": 1.0},
         otherwise="OpenAI's routes keep OpenAI's names: `logprob` is then the logarithm of that probability",
         ours={"choices.0.logprobs.content.0.logprob": 0.0},
+    ),
+    *_embedding_rows(),
+    Row(
+        name="the forms of an input at OpenAI's route",
+        ask=Ask("POST /v1/embeddings", {"model": MODEL, "input": [12, 34, "string", 56, 78]}),
+        source="tools/server/tests/unit/test_embedding.py, test_embedding_mixed_input",
+        holds={"data.0.embedding": list},
+        otherwise="OpenAI's route for embeddings takes OpenAI's forms of `input`",
+        our_status=400,
+    ),
+    Row(
+        name="an answer cannot go on and begin",
+        ask=Ask("POST /v1/chat/completions", {**_CHAT, "add_generation_prompt": True, "continue_final_message": True}),
+        source="tools/server/tests/unit/test_chat_completion.py, …_continue_final_message_mutual_exclusion",
+        status=400,
+        holds={"error.message": str},
+    ),
+    *(
+        Row(
+            name=f"progress of a prompt, however short, in {path}",
+            ask=Ask(path, {**body, "stream": True, "return_progress": True}),
+            source="tools/server/tests/unit/test_chat_completion.py, test_return_progress",
+            holds={
+                "*.prompt_progress": lambda found: (
+                    found[0]["processed"] == found[0]["cache"] and found[-1]["processed"] == found[-1]["total"] > 0
+                )
+            },
+        )
+        for path, body in ((_COMPLETION, _ASK), ("POST /v1/chat/completions", _CHAT))
+    ),
+    Row(
+        name="progress of the prompt in a response's events",
+        ask=Ask("POST /v1/responses", {"model": MODEL, "input": "hello", "stream": True, "return_progress": True}),
+        source="tools/server/tests/unit/test_compat_oai_responses.py, test_responses_stream_with_llama_telemetry",
+        holds={"*.prompt_progress": lambda found: len(found) > 0},
+        otherwise="The events of a response are OpenAI's, without `timings` and `prompt_progress`",
+        ours={"*.prompt_progress": lambda found: found == []},
+    ),
+    Row(
+        name="biases are among the settings",
+        ask=Ask(_COMPLETION, {**_ASK, "logit_bias": [[65, False], [66, 2.0]]}),
+        source="tools/server/server-task.cpp, task_params::to_json",
+        holds={"generation_settings.logit_bias": [{"token": 65, "bias": None}, {"token": 66, "bias": 2.0}]},
+    ),
+    Row(
+        name="end tokens that are ignored are among the biases",
+        ask=Ask(_COMPLETION, {**_ASK, "ignore_eos": True}),
+        source="tools/server/tests/unit/test_ignore_eos.py",
+        holds={"generation_settings.logit_bias": lambda found: len(found) > 0},
+        otherwise="`ignore_eos` stands for itself in `generation_settings`, and adds no biases",
+        ours={"generation_settings.logit_bias": [], "generation_settings.ignore_eos": True},
+    ),
+    *(
+        Row(
+            name=f"a part of another file without its text is an error: {part}",
+            ask=Ask("POST /infill", {"model": MODEL, "input_prefix": "a", "input_suffix": "b", "input_extra": [part]}),
+            source="tools/server/tests/unit/test_infill.py, test_invalid_input_extra_req",
+            status=400,
+            holds={"error.message": str},
+        )
+        for part in ({}, {"filename": "ok"}, {"filename": 123, "text": "abc"})
+    ),
+    Row(
+        name="a prompt that is too long",
+        ask=Ask("POST /v1/chat/completions", {**_CHAT, "messages": [{"role": "user", "content": "long " * 9000}]}),
+        source="tools/server/tests/unit/test_chat_completion.py, test_context_size_exceeded",
+        status=400,
+        holds={"error.type": "exceed_context_size_error", "error.n_prompt_tokens": int, "error.n_ctx": int},
+        otherwise="The errors of OpenAI's routes have OpenAI's types and codes",
+        our_status=400,
+        ours={
+            "error.type": "invalid_request_error",
+            "error.code": "context_length_exceeded",
+            "error.n_prompt_tokens": lambda found: found > 4096,
+            "error.n_ctx": 4096,
+        },
+    ),
+    Row(
+        name="when the process started",
+        ask=Ask("GET /metrics"),
+        source="tools/server/tests/unit/test_metrics.py, fetch_metrics",
+        holds={"@Process-Start-Time-Unix": re.compile(r"^\d{10}$")},
+    ),
+    Row(
+        name="metrics without a label",
+        ask=Ask("GET /metrics"),
+        first=(Ask(_COMPLETION, _ASK),),
+        source="tools/server/tests/unit/test_metrics.py, parse_metrics",
+        holds={"": re.compile(r"(?m)^llamacpp:tokens_predicted_total \d")},
+        otherwise="Metrics have the label `model`, since there may be several",
+        ours={"": re.compile(r"(?m)^llamacpp:tokens_predicted_total\{model=")},
+    ),
+    Row(
+        name="the slot of a request",
+        ask=Ask(_COMPLETION, {**_ASK, "id_slot": 1, "stream": False}),
+        source="tools/server/README.md, id_slot",
+        holds={"id_slot": 1},
+        otherwise="`id_slot` chooses nothing: what was computed belongs to the text, and any answer may use it",
+        ours={"id_slot": ABSENT, "warnings": ABSENT, "content": str},
+    ),
+    *(
+        Row(
+            name=f"the state of a slot: {action}",
+            ask=Ask(f"POST /slots/0?action={action}", {"filename": "slot.bin"}),
+            source="tools/server/tests/unit/test_slot_save.py",
+            holds={"id_slot": 0},
+            otherwise="The state of a slot cannot be saved, restored or erased by hand: it is kept by itself",
+            our_status=501,
+        )
+        for action in ("save", "restore", "erase")
+    ),
+    Row(
+        name="the first chunk of a chat",
+        ask=Ask("POST /v1/chat/completions", {**_CHAT, "stream": True}),
+        source="tools/server/tests/unit/test_chat_completion.py, test_chat_completion_stream",
+        holds={"0.choices.0.delta.content": None},
+        otherwise='The first chunk of a chat has the content "", as OpenAI\'s',
+        ours={"0.choices.0.delta.content": ""},
+    ),
+    Row(
+        name="the build in the fingerprint",
+        ask=Ask("POST /v1/chat/completions", _CHAT),
+        source="tools/server/tests/unit/test_chat_completion.py, test_chat_completion",
+        holds={"system_fingerprint": re.compile("^b")},
+        otherwise="`system_fingerprint` has localllm's version",
+        ours={"system_fingerprint": re.compile("^localllm-")},
+    ),
+    Row(
+        name="two answers at the end of a chat",
+        ask=Ask(
+            "POST /v1/chat/completions",
+            {
+                **_CHAT,
+                "messages": [*_CHAT["messages"], *2 * [{"role": "assistant", "content": "test"}]],
+            },
+        ),
+        source="tools/server/tests/unit/test_chat_completion.py, test_invalid_chat_completion_req",
+        status=400,
+        otherwise="two questions become one",
+        ours={"choices.0.message.content": str},
+    ),
+    *(
+        Row(
+            name=f"{ask.to} of the server's own tools, sessions and page",
+            ask=ask,
+            source=f"tools/server/tests/unit/{source}",
+            otherwise=(
+                "A web page of its own, its tools (`/tools`, `/cors-proxy`), streams that are resumed (`/v1/stream`), "
+                "Vertex AI's `/predict` and the routes of a router (`/models/load` …) are left out"
+            ),
+            our_status=status,
+        )
+        for ask, status, source in (
+            (Ask("GET /tools"), 404, "test_mcp_servers.py"),
+            (Ask("POST /tools", {"tool": "read_file", "params": {}}), 404, "test_tools_builtin.py"),
+            (Ask("GET /cors-proxy?url=http%3A%2F%2F127.0.0.1"), 404, "test_proxy.py"),
+            (Ask("GET /v1/stream?conv_id=a&from=0"), 404, "test_stream.py"),
+            (Ask("POST /predict", {"instances": []}), 404, "test_compat_gcp.py"),
+            (Ask("POST /models/load", {"model": MODEL}), 405, "test_router.py"),
+        )
     ),
     Row(
         name="filling in with a model that was not trained for it",

@@ -27,9 +27,16 @@ _NO_LIMIT = -1
 StopType: TypeAlias = Literal["eos", "limit", "word"]
 
 
+class BiasObject(TypedDict):
+    """A bias of a token, by id, or of the tokens of a text; null bans them, as JSON has no infinity."""
+
+    token: int | str
+    bias: float | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings(SamplingOptions):
-    """The options of a request: how tokens were sampled (but for biases), and where the answer was to end."""
+    """The options of a request: how tokens were sampled, and where the answer was to end."""
 
     n_predict: int
     stop: tuple[str, ...]
@@ -40,6 +47,7 @@ class GenerationSettings(SamplingOptions):
     repeat_last_n: int  # llama-server's name of `penalty_last_n`
     samplers: tuple[str, ...]  # in the order of this engine
     post_sampling_probs: bool
+    logit_bias: list[BiasObject]
 
 
 class RivalProbability(TypedDict):
@@ -193,6 +201,7 @@ class LlamaCppFormatter:
 
 def generation_settings(request: Request) -> GenerationSettings:
     options = {item.name: getattr(request.sampling, item.name) for item in fields(SamplingOptions)}
+    biases: tuple[tuple[int | str, float], ...] = (*request.sampling.logit_bias, *request.sampling.text_bias)
     limit = _NO_LIMIT if request.max_tokens is None else request.max_tokens
     return GenerationSettings(
         **options,
@@ -205,6 +214,7 @@ def generation_settings(request: Request) -> GenerationSettings:
         repeat_last_n=request.sampling.penalty_last_n,
         samplers=SAMPLERS[:-1],  # infill is that of a request to fill in, which does not use it
         post_sampling_probs=request.logprobs_after_samplers,
+        logit_bias=[{"token": token, "bias": bias if math.isfinite(bias) else None} for token, bias in biases],
     )
 
 

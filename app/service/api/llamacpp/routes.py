@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import partial
 from typing import Annotated, Literal, NotRequired, TypeAlias, cast
 
 from pydantic import Field, NonNegativeInt, StrictInt, StrictStr
@@ -19,7 +18,7 @@ from app.engine import request as engine_request
 from app.protocol.chat import PromptProgress
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, planner_warnings, prompt_with_media, turn_of
-from app.service.api.embeddings import MAX_INPUTS, InputIds, as_floats, inputs_of
+from app.service.api.embeddings import Inputs, as_floats, inputs_of
 from app.service.api.fields import Body, TtlBody
 from app.service.api.llamacpp.responses import (
     Completion,
@@ -32,8 +31,8 @@ from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.openai.routes import EmbeddingList, EmbeddingsBody, embeddings
 from app.service.api.text_request import MAX_ANSWERS, GenerationBody, PromptField, with_model_defaults, with_token_ids
 from app.service.generation.chat import prompt_of
-from app.service.generation.generation import Answer, Delta, Generation, Prepare
-from app.service.generation.progress import prompt_progress, with_progress
+from app.service.generation.generation import Answer, Generation, Prepare
+from app.service.generation.progress import parts_with_progress
 from app.service.http.errors import llamacpp_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import EventStream, JsonResponse, while_connected
@@ -80,7 +79,7 @@ class PromptBody(LlamaCppTextBody, PromptField):
 class SnippetBody(Body):
     """A part of another file."""
 
-    text: StrictStr = ""
+    text: StrictStr
     filename: StrictStr = ""
 
     def snippet(self) -> Snippet:
@@ -177,9 +176,7 @@ async def _respond(request: Request, body: LlamaCppTextBody, model: ServedModel,
 
     async def chunks() -> AsyncGenerator[CompletionChunk | Completion | SelectedFields, None]:
         generation, formatter = await begin()
-        parts: AsyncGenerator[tuple[Answer, Delta | None] | PromptProgress, None] = generation.parts(model)
-        if body.return_progress:
-            parts = with_progress(parts, partial(prompt_progress, model, generation.requests[0].request_id))
+        parts = parts_with_progress(generation, model) if body.return_progress else generation.parts(model)
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, PromptProgress):
@@ -217,23 +214,20 @@ async def _prompt_text(formatter: LlamaCppFormatter, answer: Answer, model: Serv
         return await engine.detokenize(prompt)
 
 
-Contents = StrictStr | InputIds | Annotated[list[StrictStr | InputIds], Field(min_length=1, max_length=MAX_INPUTS)]
-
-
 class EmbeddingBody(Body):
-    """`content`, or OpenAI's `input`: a text, token ids, or a list of either. `embd_normalize` is the norm by which
-    vectors are divided: 0 the greatest number, 1 the sum, 2 the length, or p."""
+    """`content`, or OpenAI's `input`: a text, token ids, an object, or a list of these. `embd_normalize` is the norm by
+    which vectors are divided: 0 the greatest number, 1 the sum, 2 the length, or p."""
 
-    content: Contents | None = None
-    input: Contents | None = None
+    content: Inputs | None = None
+    input: Inputs | None = None
     model: StrictStr = ""
     embd_normalize: Annotated[StrictInt, Field(ge=-1, le=_MOST_NORM)] = _EUCLIDEAN
 
-    def inputs(self) -> list[str | tuple[int, ...]]:
+    def given(self) -> Inputs:
         value = self.input if self.content is None else self.content
         if value is None:
             raise RequestError("There is no content.", "Send the text as `content`.")
-        return inputs_of(value)
+        return value
 
 
 class EmbeddingsOfEitherBody(EmbeddingBody, TtlBody):
@@ -257,12 +251,13 @@ class LlamaCppEmbedding(TypedDict):
 @router.post("/embedding", refusals=errors(404))
 async def embedding(request: Request, body: EmbeddingBody) -> JsonResponse[list[LlamaCppEmbedding]]:
     """A vector for each text, in llama-server's form."""
-    inputs, norm = body.inputs(), body.embd_normalize
+    given, norm = body.given(), body.embd_normalize
     if norm < 0:
         raise RequestError("embd_normalize is -1, but vectors have the length 1.", "Leave it out, or use 0, 1 or 2.")
     model = await model_of(request, body.model, task="vectors")
 
     async def answer() -> list[LlamaCppEmbedding]:
+        inputs = await inputs_of(given, model)
         vectors = [_normalized(as_floats(vector), norm) for vector in (await model.embed(inputs)).vectors]
         return [{"index": index, "embedding": [vector]} for index, vector in enumerate(vectors)]
 

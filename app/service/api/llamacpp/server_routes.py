@@ -1,8 +1,8 @@
 """Routes of llama-server's dialect for its state and for tokens: /health, /props, /lora-adapters, /tokenize, /slots.
 
 A running answer has the slot of its place in order of arrival: the engine's own slots are those of its cache, which
-outlive answers. Source of a slot's fields: `server_slot::to_json` of llama-server (2026), without prompts, grammars and
-stop strings, which are other users'.
+outlive answers. Source of a slot's fields: `server_slot::to_json` of llama-server (2026), without prompts, grammars,
+biases and stop strings, which are other users'.
 """
 
 from __future__ import annotations
@@ -280,7 +280,8 @@ def _state(slot: int, n_ctx: int, answer: AnswerProgress, request: engine_reques
     is_processing = answer is not _IDLE
     n_processed = min(answer.n_computed_tokens, answer.n_prompt_tokens) - answer.n_cached_tokens
     n_remain = _NONE if request.max_tokens is None else max(0, request.max_tokens - answer.n_output_tokens)
-    shown = replace(request, stop=(), sampling=replace(request.sampling, grammar="", calls=None))
+    sampling = replace(request.sampling, grammar="", calls=None, logit_bias=(), text_bias=())
+    shown = replace(request, stop=(), sampling=sampling)
     next_token: NextToken = {
         "has_next_token": is_processing,
         "has_new_line": answer.has_new_line,

@@ -16,6 +16,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
+import psutil
 from pydantic import Field, StrictStr
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -356,7 +357,8 @@ async def metrics(request: Request) -> PlainTextResponse:
     """The metrics of every engine, by the label `model`: of several names of one file, the one that was used first."""
     found = {model_id: await engine.metrics() for model_id, engine in app_state(request).models.engines.items()}
     text = prometheus_text({model_id: each for model_id, each in found.items() if each})
-    return PlainTextResponse(text, media_type=_MEDIA_TYPE)
+    started = {"Process-Start-Time-Unix": str(int(psutil.Process().create_time()))}  # llama-server's
+    return PlainTextResponse(text, media_type=_MEDIA_TYPE, headers=started)
 
 
 def prometheus_text(by_model: Mapping[str, EngineMetrics]) -> str:

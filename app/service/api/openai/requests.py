@@ -101,7 +101,10 @@ class ChatCompletionBody(OpenAiBody, ChatThinkingBody):
 
     def turn(self, media: PromptMedia = NO_MEDIA) -> ChatTurn:
         """Return the chat turn, with its pictures and sounds in `media`. Raises RequestError for unsupported fields,
-        and for a question with what the model cannot be given."""
+        for those that exclude each other, and for a question with what the model cannot be given."""
+        if self.continue_final_message and self.add_generation_prompt:
+            cause = "continue_final_message and add_generation_prompt exclude each other."
+            raise RequestError(cause, "Send only one of them as true.")
         refuse_unreadable_question([(message.role, message.faults(media)) for message in self.messages])
         return ChatTurn(
             messages=with_verbosity([message.message(media) for message in self.messages], self.verbosity),

@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from functools import partial
 from typing import Annotated, Literal, NotRequired, TypeAlias, TypeVar
 
 from pydantic import Field, NonNegativeInt, StrictStr
@@ -35,8 +34,8 @@ from app.service.api.openai.responses import (
 )
 from app.service.api.text_request import with_model_defaults, with_token_ids
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
-from app.service.generation.generation import Answer, Delta, Generation, Prepare
-from app.service.generation.progress import prompt_progress, with_progress
+from app.service.generation.generation import Answer, Generation, Prepare
+from app.service.generation.progress import parts_with_progress
 from app.service.http.errors import openai_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse, while_connected
@@ -140,9 +139,7 @@ async def _chunks(
     generation, formatter = await begin()
     ended: list[Answer] = []
     is_opened = False
-    parts: AsyncGenerator[tuple[Answer, Delta | None] | PromptProgress, None] = generation.parts(model)
-    if body.return_progress:
-        parts = with_progress(parts, partial(prompt_progress, model, generation.requests[0].request_id))
+    parts = parts_with_progress(generation, model) if body.return_progress else generation.parts(model)
     async with aclosing(parts):
         async for part in parts:
             if not is_opened:
@@ -250,7 +247,7 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
     is_base64 = body.encoding_format == "base64"
 
     async def answer() -> EmbeddingList:
-        embedded = await model.embed(inputs_of(body.input))
+        embedded = await model.embed(await inputs_of(body.input, model))
         n_dimensions = len(embedded.vectors[0]) // FLOAT32.size
         if body.dimensions not in (None, n_dimensions):
             cause = f"This model's embeddings have {n_dimensions} dimensions, not {body.dimensions}."

@@ -41,6 +41,34 @@ async def test_progress_comes_before_the_first_item_only_and_only_as_it_grows() 
     assert seen == [_progress(20), _progress(60), "first", "second"]
 
 
+@pytest.mark.parametrize("n_polled", [0, 60])
+async def test_a_client_hears_what_was_cached_first_and_the_whole_prompt_last(n_polled: int) -> None:
+    has_polled = asyncio.Event()
+
+    async def items() -> AsyncGenerator[str, None]:
+        if n_polled:
+            await has_polled.wait()
+        yield "first"
+        yield "second"
+
+    async def progress() -> PromptProgress | None:
+        has_polled.set()
+        return replace(_progress(n_polled), n_cached=10, elapsed_s=1.0)
+
+    def read_prompt(item: str) -> PromptProgress:
+        assert item == "first"
+        return replace(_progress(100), n_cached=10)
+
+    streamed = with_progress(items(), progress, interval_s=0.001 if n_polled else 60, read_prompt=read_prompt)
+    seen = [item async for item in streamed]
+    counts = [item.n_read if isinstance(item, PromptProgress) else item for item in seen]
+    polled = [count for count in counts[1:-3] if count == n_polled]
+    assert counts == [10, *polled, 100, "first", "second"]
+    begin, *_ = seen
+    assert isinstance(begin, PromptProgress)
+    assert begin.elapsed_s == 0
+
+
 async def test_progress_comes_again_and_again_though_nothing_grows() -> None:
     has_prompt, n_asked = asyncio.Event(), 0
 
