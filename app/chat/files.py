@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from app.chat.conversation import Transcript
+from app.chat.conversation import Message, Transcript
 from app.chat.formats.documents import markdown, page
 from app.chat.formats.json_reader import ContentOf, FormatError, ImportedChat, JsonField, SkippedItem
 from app.chat.formats.localllm import is_localllm, localllm_json, read_localllm
@@ -32,6 +32,7 @@ from quantizer.system.files import PRIVATE_FILE, explained, write_atomically
 MAX_FILE_BYTES = 512 << 20
 _KNOWN = "localllm, ChatGPT (conversations.json), Open WebUI, or Ollama's messages"
 _SPACE = " \t\r\n"
+_AROUND_A_MESSAGE = 100  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,42 @@ def export_of(path: Path) -> Export:
     raise UsageError(f"{path.name} has no known extension.", f"End it with {', '.join(_ENDINGS)}.")
 
 
+class ExportStoppedError(UserError):
+    """The person stopped an export."""
+
+
+class ExportProgress:
+    """How far the export of a chat is, and whether it is to stop: asked and told from another thread."""
+
+    def __init__(self, transcript: Transcript) -> None:
+        self._n_expected = sum(map(_expected_characters, transcript.messages)) or 1
+        self._n_written = 0
+        self.is_stopped = False
+
+    @property
+    def share(self) -> float:
+        """The part that is written, an estimate below 1: formats take different room."""
+        return min(self._n_written / self._n_expected, 0.99)
+
+    def watch(self, pieces: Iterable[str]) -> Iterator[str]:
+        """Yield the pieces of a document. Raises ExportStoppedError before the next one once it is to stop."""
+        for piece in pieces:
+            if self.is_stopped:
+                raise ExportStoppedError("The export was stopped.", "No file was written.")
+            yield piece
+            self._n_written += len(piece)
+
+
+def _expected_characters(message: Message) -> int:
+    """Return about how long a message is in a document, with its media in base64."""
+    n_media = sum(file.n_bytes * 4 // 3 for each in message.attachments for file in each.media)
+    texts = (message.content, message.reasoning, *(each.content for each in message.attachments))
+    return n_media + sum(map(len, texts)) + _AROUND_A_MESSAGE
+
+
 def export_to(path: Path, pieces: Iterable[str]) -> None:
-    """Write `pieces` to `path`, for its owner only. Raises StorageError if it exists already, or the disk fails."""
+    """Write `pieces` to `path`, for its owner only. Raises StorageError if it exists already, or the disk fails, and
+    what iterating over the pieces raises; then there is no file."""
     if os.path.lexists(path):
         raise StorageError(f"{path} exists already.", "Name another file.")
     with explained(f"{path} could not be written", "Name another file."):

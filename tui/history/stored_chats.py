@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Chat
-from app.chat.files import export_of, export_to
+from app.chat.files import ExportProgress, export_of, export_to
 from app.chat.repository import delete_prefixes
 from app.chat.store.chat_store import StoreThread
 from app.common.event_log import log_event
@@ -16,9 +17,10 @@ from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UserError
 from tui.connection import localllm_service
 from tui.context import AppContext
-from tui.widgets.dialogs import InputDialog
+from tui.widgets.dialogs import InputDialog, ProgressDialog
 from tui.widgets.screens import CommandScreen
 
+_QUICK_S = 0.5  # what takes longer shows its progress
 _FORMATS = "The extension selects the format: .md, .json (with every branch) or .html."
 
 
@@ -72,11 +74,37 @@ class StoredChats:
         self._screen.app.push_screen(dialog)
 
     async def export(self, chat_id: int, line: str) -> None:
-        """Raises UserError."""
+        """Write a chat to the file `line`. One that takes longer goes on in the background, below its progress. Raises
+        UserError."""
         path = path_of(line)
         write = export_of(path)
-        await self._thread.do(lambda each: export_to(path, write([each.transcripts.read(chat_id)], each.files.read)))
-        self._screen.inform(f"Exported to {path}.")
+        transcript, content_of = await self._thread.do(lambda each: (each.transcripts.read(chat_id), each.files.read))
+        progress = ExportProgress(transcript)
+        # beside the store's own thread: the chat is saved meanwhile
+        pieces = progress.watch(write([transcript], content_of))
+        writing = asyncio.create_task(asyncio.to_thread(export_to, path, pieces))
+        if (await asyncio.wait({writing}, timeout=_QUICK_S))[0]:
+            writing.result()
+            self._screen.inform(f"Exported to {path}.")
+        else:
+            self._screen.app.run_worker(self._follow(writing, path, progress), group="export")
+
+    async def _follow(self, writing: asyncio.Task[None], path: Path, progress: ExportProgress) -> None:
+        """Show how far an export is until it has ended; Esc, or the end of the app, stops it."""
+
+        def stop() -> None:
+            progress.is_stopped = True
+
+        dialog = ProgressDialog("Export the chat", printable_line(str(path)), lambda: progress.share, stop)
+        await self._screen.app.push_screen(dialog)
+        try:
+            await asyncio.shield(writing)
+            self._screen.inform(f"Exported to {path}.")
+        except UserError as error:
+            self._screen.warn(str(error))
+        finally:
+            stop()
+            dialog.end()
 
 
 async def _delete_prefixes(app_context: AppContext, chat: Chat) -> None:

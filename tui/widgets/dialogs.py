@@ -17,11 +17,13 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from app.chat.activity import BAR_CELLS, EMPTY, FULL, full_cells
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 from tui.key_queue import KEYS_WAIT
 
 _NUMBERS = frozenset("123456789")
+_DRAWN_EVERY_S = 0.2
 
 
 class TableDialog(ModalScreen[None]):
@@ -134,3 +136,46 @@ class InputDialog(_Dialog):
             fault.update(printable(str(error)))
         else:
             self.dismiss()
+
+
+class ProgressDialog(_Dialog, inherit_bindings=False):
+    """Shows how far something is, by the `share` of it that is done, until `end`; Esc calls `stop`. `title` is trusted
+    text."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", "Stop", id="progress-stop", tooltip="Stop what is going on")
+    ]
+
+    def __init__(self, title: str, explanation: str, share: Callable[[], float], stop: Callable[[], None]) -> None:
+        super().__init__(title, "", explanation)
+        self._subtitle = "Esc stops"
+        self._share, self._stop = share, stop
+        self._bar = Static(markup=False)
+        self._has_ended = False
+
+    def fields(self) -> ComposeResult:
+        yield self._bar
+
+    def on_mount(self) -> None:
+        self._draw()
+        self.set_interval(_DRAWN_EVERY_S, self._draw)
+
+    def action_stop(self) -> None:
+        self._subtitle = "stopping …"
+        self.query_one("#ask").border_subtitle = self._subtitle
+        self._stop()
+
+    def end(self) -> None:
+        """Close it, once a dialog that was opened over it is closed."""
+        self._has_ended = True
+        if self.is_attached and self.is_current:
+            self.dismiss()
+
+    def on_screen_resume(self) -> None:
+        if self._has_ended:
+            self.dismiss()
+
+    def _draw(self) -> None:
+        share = self._share()
+        n_full = full_cells(share)
+        self._bar.update(f"{FULL * n_full}{EMPTY * (BAR_CELLS - n_full)} {share:.0%}", layout=False)

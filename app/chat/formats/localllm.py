@@ -49,7 +49,8 @@ def localllm_json(transcripts: Iterable[Transcript], content_of: ContentOf) -> I
     """Yield, in pieces, a JSON list of whole chats, one per line; ASCII, so that it is safe in a terminal."""
     separator = "[\n"
     for transcript in transcripts:
-        yield separator + json.dumps(_exported(transcript, content_of))
+        yield separator
+        yield from _exported(transcript, content_of)
         separator = ",\n"
     yield "[]\n" if separator == "[\n" else "\n]\n"
 
@@ -84,12 +85,16 @@ def read_localllm(chat: JsonField) -> ImportedChat:
     return ImportedChat(transcript, (*media.skipped, *unread), media.contents)
 
 
-def _exported(transcript: Transcript, content_of: ContentOf) -> dict[str, object]:
+def _exported(transcript: Transcript, content_of: ContentOf) -> Iterator[str]:
+    """Yield a chat as one JSON object, a message at a time: its media are not all in memory at once."""
     chat = asdict(transcript.chat)
     if transcript.chat.settings.tools == NO_TOOL_SETTINGS:
         del chat["settings"]["tools"]
-    messages = [_exported_message(message, content_of) for message in transcript.messages]
-    return {"format": _FORMAT, "version": _version(transcript), **chat, "messages": messages}
+    head = json.dumps({"format": _FORMAT, "version": _version(transcript), **chat, "messages": []})
+    yield head.removesuffix("]}")
+    for number, message in enumerate(transcript.messages):
+        yield f"{', ' if number else ''}{json.dumps(_exported_message(message, content_of))}"
+    yield "]}"
 
 
 def _version(transcript: Transcript) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from textual.events import Key
 
 from app.chat.conversation import Chat, Message, Transcript
+from app.chat.files import export_to, read_chats
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from tests.app.client.scripted_client import ScriptedClient
@@ -204,6 +206,66 @@ async def test_the_list_is_narrowed_by_model_and_age(open_app, store):
         await user.no_longer_sees("New")
         await user.presses("tab", "enter", "down", "down", "enter")
         await user.sees("No chat matches.")
+
+
+@pytest.fixture
+def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """A disk that takes five pieces of a document, and the others once this is set."""
+    goes_on = threading.Event()
+
+    def export_slowly(path: Path, pieces: Iterable[str]) -> None:
+        def slow() -> Iterator[str]:
+            for number, piece in enumerate(pieces):
+                yield piece
+                if number == 4:
+                    goes_on.wait(60)
+
+        export_to(path, slow())
+
+    monkeypatch.setattr("tui.history.stored_chats.export_to", export_slowly)
+    monkeypatch.setattr("tui.history.stored_chats._QUICK_S", 0.01)
+    yield goes_on
+    goes_on.set()
+
+
+@pytest.mark.parametrize("ending", ["md", "json", "html"])
+async def test_a_long_export_shows_how_far_it_is_and_leaves_a_whole_file(open_app, store, tmp_path, slow_disk, ending):
+    keep_long_chat(store)
+    path = tmp_path / f"garden.{ending}"
+    async with (
+        SqliteChatRepository(tmp_path / "data") as repository,
+        open_app(ScriptedClient(), repository=repository) as user,
+    ):
+        await user.presses("f5")
+        await user.sees("Garden")
+        await user.sends_at_once("e", "ctrl+u", *str(path), "enter")
+        await user.sees("Export the chat", "▰▱", "%", "Esc stops")
+        assert not path.exists()
+        slow_disk.set()
+        await user.sees("Exported to")
+        await user.no_longer_sees("Esc stops")
+    assert "Turn 203." in path.read_text()
+    if ending == "json":
+        (chat,) = read_chats(path)
+        assert len(chat.transcript.messages) == 203
+
+
+async def test_escape_stops_a_long_export_and_no_file_is_left(open_app, store, tmp_path, slow_disk):
+    keep_long_chat(store)
+    (tmp_path / "out").mkdir()
+    async with (
+        SqliteChatRepository(tmp_path / "data") as repository,
+        open_app(ScriptedClient(), repository=repository) as user,
+    ):
+        await user.sees("ready", "Turn 203.")
+        await user.asks(f"/export {tmp_path / 'out' / 'garden.md'}")
+        await user.sees("Export the chat", "Esc stops")
+        await user.presses("escape")
+        await user.sees("stopping")
+        slow_disk.set()
+        await user.sees("The export was stopped. No file was written.")
+        await user.no_longer_sees("Export the chat")
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 async def test_a_chat_is_exported_as_the_name_ends_and_one_that_cannot_be_leaves_the_line(open_app, store, tmp_path):
