@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 
 from app.chat.backend import ChatConnection
@@ -23,7 +23,7 @@ from app.chat.state import ChatState, Clock
 from app.chat.steps import StepHistory, UndoneStep
 from app.chat.stream import with_cache_key
 from app.chat.summaries import is_near, make_room, make_room_now
-from app.common.terminal import printable_line
+from app.chat.titles import TITLE_REQUEST, TITLE_TOKENS, needs_title, parse_title
 from app.protocol.chat import AnswerDelta, GenerationOptions
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.errors import NoTemplateError
@@ -32,14 +32,11 @@ from quantizer.system.errors import StorageError, UserError
 
 Draw = Callable[[ChatEvent], Awaitable[None]]
 
-_TITLE_REQUEST = "Give this conversation a title of two to six words. Answer with the title alone."
-_TITLE_TOKENS = 32
 _GUIDE = "guide"  # only answers questions about localllm
 _OTHER_WINDOW = (
     "Another window wrote here meanwhile: your question begins a branch, and ‹ › switches between the two. "
     "/newest asks it after the newest message instead."
 )
-_TRIMMED = " \t#*_`\"'“”‘’«»."
 
 
 class OpenChat(ChatState):
@@ -387,13 +384,13 @@ class OpenChat(ChatState):
             return
         with suppress(UserError):  # the next question reports it
             client, model = await self.connection.client(), self.model
-            messages = [*await self.turns(branch[-1].id), ChatMessage("user", _TITLE_REQUEST)]
+            messages = [*await self.turns(branch[-1].id), ChatMessage("user", TITLE_REQUEST)]
             status = (await client.status()).model(model)
             occupancy = status.occupancy if status is not None and status.id != _GUIDE else None
             if occupancy is None or occupancy.n_running or occupancy.n_waiting:
                 return
             # The same tools as for the answer keep the prompt the same, which is cached; a call is no title.
-            options = GenerationOptions(temperature=0.0, max_tokens=_TITLE_TOKENS, tools=tuple(self.offered))
+            options = GenerationOptions(temperature=0.0, max_tokens=TITLE_TOKENS, tools=tuple(self.offered))
             options = with_cache_key(options, self.stored.prompt_cache_key)
             async with aclosing(client.chat(messages, model=model, options=options)) as events:
                 answer = "".join([event.text async for event in events if isinstance(event, AnswerDelta)])
@@ -408,21 +405,3 @@ class OpenChat(ChatState):
 def joined(*drafts: MessageContent) -> MessageContent:
     text = "\n\n".join(filter(None, (draft.content for draft in drafts)))
     return MessageContent(content=text, attachments=tuple(each for draft in drafts for each in draft.attachments))
-
-
-def needs_title(branch: Sequence[Message]) -> bool:
-    """Return whether the chat has exactly one question and its finished answer, with whatever that called."""
-    if not branch or [message.role for message in branch].count("user") != 1 or branch[0].role != "user":
-        return False
-    answer = branch[-1]
-    is_answered = answer.role == "assistant" and not answer.calls
-    return is_answered and answer.state is MessageState.FINISHED and bool(answer.content)
-
-
-def parse_title(answer: str) -> str:
-    """Return the title in a model's response: its first line of words without quotes or markup, shortened."""
-    lines = (printable_line(line).strip(_TRIMMED) for line in answer.splitlines())
-    line = next(filter(None, lines), "")
-    label, colon, rest = line.partition(":")
-    title = rest if colon and label.strip(_TRIMMED).casefold() == "title" else line
-    return provisional_title(title.strip(_TRIMMED))

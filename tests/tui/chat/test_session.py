@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.chat.repository import SqliteChatRepository
-from app.chat.session import parse_title
 from app.chat.store.chat_store import ChatStore
+from app.chat.titles import parse_title
 from app.common.terminal import printable_line
 from app.protocol.status import Occupancy
 from quantizer.system.errors import EngineError
@@ -22,21 +22,69 @@ ANSWER = ScriptedReply(deltas=("They purr.",))
 TITLE = ScriptedReply(deltas=('"Why ', 'cats\x1b[2J purr"\n', "Is that fine?"))
 
 
-@pytest.mark.parametrize(
-    ("answer", "title"),
-    [
-        ("Why cats purr", "Why cats purr"),
-        ('\n  **"Why cats purr."**\n\nShall I go on?', "Why cats purr"),
-        ("Title: Why cats purr", "Why cats purr"),
-        ("**Title:** Why cats purr", "Why cats purr"),
-        ("Cats: why they purr", "Cats: why they purr"),
-        ("…\n", "…"),
-        ("\n\n**\n", ""),
-        ("word " * 30, "word word word word word word word word word word word word…"),
-    ],
-)
-def test_the_title_is_the_first_line_without_marks_around_it(answer, title):
-    assert parse_title(answer) == title
+TITLES = {
+    # as it was asked for
+    "Why cats purr": "Why cats purr",
+    '\n  **"Why cats purr."**\n\nShall I go on?': "Why cats purr",
+    "Cats: why they purr": "Cats: why they purr",
+    "Great Wall of China": "Great Wall of China",
+    "Hello World in Rust": "Hello World in Rust",
+    "OK buttons in Qt": "OK buttons in Qt",
+    "Yes, Minister: a series": "Yes, Minister: a series",
+    "What is a GGUF header?": "What is a GGUF header?",
+    "Title case in English": "Title case in English",
+    "猫はなぜゴロゴロいうのか": "猫はなぜゴロゴロいうのか",
+    # with a label
+    "Title: Why cats purr": "Why cats purr",
+    "**Title:** Why cats purr": "Why cats purr",
+    "# Title: Why cats purr": "Why cats purr",
+    "Conversation title: Why cats purr": "Why cats purr",
+    "Titel: Warum Katzen schnurren": "Warum Katzen schnurren",
+    "标题：猫为什么打呼噜": "猫为什么打呼噜",
+    '{"title": "Why cats purr"}': "Why cats purr",
+    "<title>Why cats purr</title>": "Why cats purr",
+    "Title - Why cats purr": "Why cats purr",
+    # as small models say it
+    "Sure! Here is a title for this conversation: Why cats purr": "Why cats purr",
+    "Sure! Here's a title for the conversation:\n\n**Why cats purr**": "Why cats purr",
+    'Certainly! A suitable title could be: "Why cats purr"': "Why cats purr",
+    'A good title for this conversation would be "Why cats purr" because it is about cats.': "Why cats purr",
+    'I would suggest "Why cats purr" as it is short.': "Why cats purr",
+    "Sure, why cats purr": "why cats purr",
+    "Here are some titles:\n1. Why cats purr\n2. Cats": "Why cats purr",
+    '"Why cats purr" is the title of this conversation.': "Why cats purr",
+    "The title is Why cats purr": "Why cats purr",
+    "Why cats purr (3 words)": "Why cats purr",
+    "The title of the conversation is: Why cats purr": "Why cats purr",
+    # nothing sensible: the question stays
+    "": "",
+    "…\n": "",
+    "\n\n**\n": "",
+    "Title:": "",
+    "Title of the conversation": "",
+    "Untitled conversation": "",
+    "New chat": "",
+    "A title of two to six words.": "",
+    "word " * 30: "",
+    "I'm sorry, but as an AI language model I cannot give a title.": "",
+    "Here is the answer": "",
+    "Cats purr because the muscles of their larynx open and close the space around the vocal cords quickly.": "",
+}
+
+
+@pytest.mark.parametrize("answer", TITLES)
+def test_the_title_is_found_in_what_a_model_says_around_it(answer):
+    assert parse_title(answer) == TITLES[answer]
+
+
+async def test_where_the_answer_holds_no_title_the_question_stays_it(open_app, tmp_path):
+    chatty = ScriptedReply(deltas=("I'm sorry, but I cannot ", "give a title to that."))
+    client = ScriptedClient(ANSWER, chatty, model=IDLE)
+    async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
+        await user.asks("Tell me of cats")
+        await user.until(lambda: len(client.requests) == 2, "no title was asked for")
+        await user.sees("They purr.", "ready")
+    assert _titles(tmp_path) == ["Tell me of cats"]
 
 
 @given(st.text())
