@@ -20,6 +20,9 @@ from app.common.service_identity import STOP_PATH, ServiceIdentity
 from app.service.api import docs
 from app.service.api.anthropic import routes as anthropic
 from app.service.api.app_state import AppState
+from app.service.api.batches import routes as batches
+from app.service.api.batches.batches import Batches, BatchStore
+from app.service.api.batches.files import FileStore
 from app.service.api.llamacpp import routes as llamacpp
 from app.service.api.llamacpp import server_routes as llamacpp_server
 from app.service.api.lmstudio import chat_routes as lmstudio_chat
@@ -64,7 +67,7 @@ if TYPE_CHECKING:  # which imports this module when its model loads already
 
 # Each has a router.
 _ROUTE_MODULES = (
-    *(openai, openai_models, responses, anthropic, ollama, ollama_library),
+    *(openai, openai_models, responses, batches, anthropic, ollama, ollama_library),
     *(lmstudio, lmstudio_chat, lmstudio_models, lmstudio_sdk, llamacpp, llamacpp_server),
     *(native_status, native_library, native_jobs, docs),
 )
@@ -98,6 +101,15 @@ def create_app(
     library_service = LibraryService(models.settings)
     stored, runs = ResponseStore(models.settings.data_dir, StoreLimits.of(models.settings)), Runs()
 
+    folder = models.settings.data_dir / "batches"
+    running = Batches(BatchStore(folder), FileStore(folder / "files"), jobs)
+
+    async def resume() -> None:
+        try:
+            running.resume()
+        except StorageError as error:
+            log_event("service", str(error))
+
     async def prune() -> None:
         try:
             await stored.prune()
@@ -106,12 +118,13 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        beginning = [asyncio.create_task(work) for work in (models.warm_up(), prune(), jobs.adopt())]
+        beginning = [asyncio.create_task(work) for work in (models.warm_up(), prune(), jobs.adopt(), resume())]
         yield
         for task in beginning:
             task.cancel()
         await asyncio.gather(*beginning, return_exceptions=True)
         await runs.close()
+        await running.close()
         await asyncio.gather(library_service.close(), models.close(), jobs.close(), stored.close())
 
     app = Starlette(
@@ -129,6 +142,7 @@ def create_app(
         identity=identity or ServiceIdentity(models.settings),
         responses=stored,
         runs=runs,
+        batches=running,
         document=cache(create_document),
         metered_keys=policy.metered,
         media_fetcher=_media_fetcher() if models.settings.fetch_media_urls else None,

@@ -98,7 +98,8 @@ async def run_server(
         keep_s = parse_duration(settings.keep_service)
         shutdown_policy = ShutdownPolicy(is_owned=operator is None, keep_s=keep_s)
         models = ModelManager(settings, start_worker, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
-        jobs: JobManager = JobManager(settings, models.interrupt_tuning, shutdown_policy.end_if_due)
+        here = replace(settings, port=port)  # which a batch asks
+        jobs: JobManager = JobManager(here, models.interrupt_tuning, shutdown_policy.end_if_due)
         shutdown_policy.is_idle = lambda: jobs.is_idle
         model = models.add(ref, file, attached)
         if operator is not None:

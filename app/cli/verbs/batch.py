@@ -137,12 +137,14 @@ class _Run:
         from app.batch.run import run_batch
         from app.cli.output.progress import Meter
         from app.cli.resources import show_kept, show_notices
-        from app.client.launcher import open_engine
+        from app.client.launcher import open_engine, running_service
         from app.protocol.chat import BATCH, PRIORITY_HEADER
 
         if len(self._output.done) == len(self._requests):
             return self.summary
-        async with open_engine(self._settings, keeps=True) as client:
+        # a job asks the service that runs it, and starts no other
+        opened = running_service(self._settings) if self._events else open_engine(self._settings, keeps=True)
+        async with opened as client:
             show_notices(client)
             model = await self._loaded(client)
             n_at_once = self._options.at_once or await self._n_slots(client, model)

@@ -30,6 +30,7 @@ from app.service.pool.engine_pool import IdleLimit
 from app.service.threads import in_thread
 
 if TYPE_CHECKING:  # they use this module
+    from app.service.api.batches.batches import Batches
     from app.service.api.responses.exchange import Runs
     from app.service.api.responses.store import ResponseStore
     from app.service.shutdown_policy import ShutdownPolicy
@@ -88,6 +89,7 @@ class AppState:
     identity: ServiceIdentity
     responses: ResponseStore
     runs: Runs
+    batches: Batches
     document: Callable[[], dict[str, Any]]
     metered_keys: MeteredKeys = field(default_factory=MeteredKeys)
     refused: RefusedContent = field(default_factory=RefusedContent)

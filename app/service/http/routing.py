@@ -24,7 +24,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode, JsonSchemaV
 from pydantic_core import core_schema
 from starlette import routing
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from app import __version__
 from app.protocol.errors import RequestError
@@ -48,6 +48,7 @@ _FILE_IN_BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]{4096,}+")  # with what escape
 _BODY, _REQUEST = "body", "request"  # names of parameters
 _SCHEMAS = "#/components/schemas/{model}"
 _JSON = "application/json"
+_BYTES = "application/octet-stream"
 _ITEM_SCHEMA = "x-item-schema"  # OpenAPI 3.2 calls it itemSchema; in 3.1 a stream has one schema, for all of its text
 _ALWAYS = (401, 403, 413, 500)  # the guard's, and a bug's
 _WITH_BODY = (400, 408, 415)
@@ -345,6 +346,8 @@ def _answers(route: Route, error_kind: ErrorKind) -> dict[str, _Answer]:
             answer.content[_JSON] = items[0]
         elif issubclass(response, PlainTextResponse):
             answer.content[str(response.media_type)] = str
+        elif issubclass(response, FileResponse):
+            answer.content[_BYTES] = str
     return dict(sorted(answers.items()))
 
 

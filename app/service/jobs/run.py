@@ -215,12 +215,14 @@ class JobRun:
 
     async def _run_command(self, command: JobCommand) -> JobState:
         self._write_log(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] localllm {' '.join(command.argv)}\n")
-        folders = {"DATA_DIR": self._settings.data_dir, "CACHE_DIR": self._settings.cache_dir}
+        own: dict[str, object] = {"DATA_DIR": self._settings.data_dir, "CACHE_DIR": self._settings.cache_dir}
+        if self.options.kind == "batch":  # asks this service, whose settings may be from its command line
+            own |= {"HOST": self._settings.host, "PORT": self._settings.port, "API_KEY": self._settings.api_key}
         process = self._process = await ChildProcess.start(
             [*self._command, *command.argv],
             "job's process",
             # The verb uses the service's folders.
-            {f"{ENVIRONMENT_PREFIX}{name}": str(folder) for name, folder in folders.items()},
+            {f"{ENVIRONMENT_PREFIX}{name}": str(value) for name, value in own.items()},
             self._log.folder,
             self._write_log,
         )

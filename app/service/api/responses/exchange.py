@@ -155,14 +155,15 @@ class Page:
     after: str = ""
 
     @classmethod
-    def of(cls, limit: str, order: str, after: str) -> Page:
-        """Return the page that a query asks for. Raises RequestError for an invalid one."""
+    def of(cls, limit: str, order: str, after: str, *, usual: int = _DEFAULT_LIMIT, most: int = _MOST) -> Page:
+        """Return the page that a query asks for, of `usual` items, or the `limit`. Raises RequestError for an invalid
+        one."""
         if order not in ("", "asc", "desc"):
             raise RequestError(f"order is {order[:40]!r}.", "Use asc or desc.")
-        is_number = limit.isascii() and limit.isdigit() and len(limit) < 5
-        if limit and not (is_number and 1 <= int(limit) <= _MOST):
-            raise RequestError(f"limit is {limit[:40]!r}.", f"Ask for 1 to {_MOST} items.")
-        return cls(int(limit or _DEFAULT_LIMIT), order == "asc", after)
+        is_number = limit.isascii() and limit.isdigit() and len(limit) < 6
+        if limit and not (is_number and 1 <= int(limit) <= most):
+            raise RequestError(f"limit is {limit[:40]!r}.", f"Ask for 1 to {most} items.")
+        return cls(int(limit or usual), order == "asc", after)
 
 
 def page_of(items: Sequence[Item], page: Page) -> ItemList:

@@ -17,6 +17,7 @@ from typing_extensions import TypedDict
 
 from app.protocol.errors import RequestError
 from app.service.api.anthropic.requests import CountTokensBody, MessagesBody
+from app.service.api.batches.routes import BatchBody, UploadBody
 from app.service.api.fields import Body
 from app.service.api.lmstudio.sdk_models import MODEL_ENDPOINTS
 from app.service.api.lmstudio.sdk_requests import change_of_loading, prediction_fields
@@ -57,6 +58,8 @@ REQUESTS = [
     Request("openai.types.conversations.conversation_create_params", "ConversationCreateParams", ConversationBody, 47),
     Request("openai.types.conversations.conversation_update_params", "ConversationUpdateParams", ConversationChange, 1),
     Request("openai.types.conversations.item_create_params", "ItemCreateParams", NewItemsBody, 47),
+    Request("openai.types.file_create_params", "FileCreateParams", UploadBody, 5),
+    Request("openai.types.batch_create_params", "BatchCreateParams", BatchBody, 7),
     Request("anthropic.types.message_create_params", "MessageCreateParamsBase", MessagesBody, 158),
     Request("anthropic.types.message_count_tokens_params", "MessageCountTokensParams", CountTokensBody, 151),
     Request("anthropic.types.beta.message_create_params", "MessageCreateParamsBase", MessagesBody, 188),

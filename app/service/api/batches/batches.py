@@ -1,0 +1,441 @@
+"""The batches of OpenAI's Batch API, in `<data>/batches/`: each is a job of the service, `localllm batch`.
+
+Owns the batch object, what its states mean for the job, and its output files. A batch outlives its service: the next
+one goes on with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+from uuid import uuid4
+
+from pydantic import NonNegativeInt
+from typing_extensions import TypedDict
+
+from app.batch.requests import BatchFileError, BatchRequest, LineFault, read_requests
+from app.common.event_log import log_event
+from app.options.jobs import BatchOptions
+from app.protocol.codec import decode, encode
+from app.protocol.job import Job
+from app.service.api.batches.files import FileStore
+from app.service.http.errors import RefusedError
+from app.service.jobs.manager import JobManager
+from quantizer.system.errors import UsageError, UserError, redact_paths
+from quantizer.system.files import (
+    PRIVATE_FILE,
+    explained,
+    private_folder,
+    remove_lock,
+    sorted_glob,
+    try_lock,
+    write_atomically,
+)
+
+MAX_REQUESTS = 50_000
+MAX_BATCHES = 1000
+MAX_UNFINISHED = 100
+KEPT_S = 90 * 24 * 60 * 60  # after its end
+_ID = re.compile(r"batch_[0-9a-f]{32}")
+
+BatchStatus: TypeAlias = Literal[
+    "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
+]
+_ENDED: tuple[BatchStatus, ...] = ("failed", "completed", "expired", "cancelled")
+
+
+class BatchFault(TypedDict):
+    """What is wrong with a line of the input, or with the whole batch."""
+
+    code: str
+    line: NonNegativeInt | None
+    message: str
+    param: str | None
+
+
+class BatchFaults(TypedDict):
+    object: Literal["list"]
+    data: list[BatchFault]
+
+
+class RequestCounts(TypedDict):
+    total: NonNegativeInt
+    completed: NonNegativeInt
+    failed: NonNegativeInt
+
+
+class BatchObject(TypedDict):
+    """A batch, as OpenAI describes it."""
+
+    id: str
+    object: Literal["batch"]
+    endpoint: str
+    errors: BatchFaults | None
+    input_file_id: str
+    completion_window: str
+    status: BatchStatus
+    output_file_id: str | None
+    error_file_id: str | None
+    created_at: NonNegativeInt
+    in_progress_at: NonNegativeInt | None
+    expires_at: NonNegativeInt
+    finalizing_at: NonNegativeInt | None
+    completed_at: NonNegativeInt | None
+    failed_at: NonNegativeInt | None
+    expired_at: NonNegativeInt | None
+    cancelling_at: NonNegativeInt | None
+    cancelled_at: NonNegativeInt | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A batch as it is stored. `status` is that of a batch that has ended, and empty before. Times are seconds since
+    1970."""
+
+    id: str
+    endpoint: str
+    input_file_id: str
+    completion_window: str
+    created_s: float
+    expires_s: float
+    output_expiry_s: int
+    metadata: dict[str, str] | None = None
+    job_id: str = ""
+    status: str = ""
+    n_requests: int = 0
+    n_answered: int = 0
+    n_failed: int = 0
+    output_file_id: str = ""
+    error_file_id: str = ""
+    faults: tuple[LineFault, ...] = ()
+    begun_s: float | None = None
+    cancelling_s: float | None = None
+    finalizing_s: float | None = None
+    ended_s: float | None = None
+
+    def object(self, job: Job | None) -> BatchObject:
+        """Return it as OpenAI describes it, with the progress of its `job`."""
+        status = cast("BatchStatus", self.status) or self._running_status(job)
+        counts, began_s = (self.n_answered, self.n_failed), self.begun_s
+        if job is not None and not self.status:
+            result = job.result or {}
+            counts, began_s = (result.get("answered", 0), result.get("failed", 0)), job.started_s
+
+        def at(seconds: float | None, *statuses: BatchStatus) -> int | None:
+            return None if seconds is None or (statuses and status not in statuses) else int(seconds)
+
+        faults = [BatchFault(code=f.code, line=f.number or None, message=f.message, param=f.param) for f in self.faults]
+        return {
+            "id": self.id,
+            "object": "batch",
+            "endpoint": self.endpoint,
+            "errors": {"object": "list", "data": faults} if faults else None,
+            "input_file_id": self.input_file_id,
+            "completion_window": self.completion_window,
+            "status": status,
+            "output_file_id": self.output_file_id or None,
+            "error_file_id": self.error_file_id or None,
+            "created_at": int(self.created_s),
+            "in_progress_at": at(began_s),
+            "expires_at": int(self.expires_s),
+            "finalizing_at": at(self.finalizing_s),
+            "completed_at": at(self.ended_s, "completed"),
+            "failed_at": at(self.ended_s, "failed"),
+            "expired_at": at(self.ended_s, "expired"),
+            "cancelling_at": at(self.cancelling_s),
+            "cancelled_at": at(self.ended_s, "cancelled"),
+            "request_counts": {"total": self.n_requests, "completed": counts[0] - counts[1], "failed": counts[1]},
+            "metadata": self.metadata,
+        }
+
+    def _running_status(self, job: Job | None) -> BatchStatus:
+        if self.cancelling_s is not None:
+            return "cancelling"
+        if job is not None and job.state in ("done", "failed", "cancelled"):
+            return "finalizing"
+        return "validating" if job is not None and job.state == "queued" else "in_progress"
+
+
+class BatchStore:
+    """The batches of a data folder, which several services may use, in files of their own."""
+
+    def __init__(self, folder: Path, now_s: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._now_s = now_s
+
+    def all(self) -> list[Batch]:
+        """Return the batches, oldest first, without those that ended long ago, which are removed."""
+        with explained(f"The batches in {self._folder} cannot be read", "Check its permissions."):
+            found = []
+            for path in sorted_glob(self._folder, "*.json"):
+                batch = self._read(path)
+                if batch is None:
+                    continue
+                if batch.ended_s is not None and batch.ended_s + KEPT_S < self._now_s():
+                    path.unlink(missing_ok=True)
+                else:
+                    found.append(batch)
+            return sorted(found, key=lambda batch: (batch.created_s, batch.id))
+
+    def find(self, batch_id: str) -> Batch:
+        """Return a batch. Raises RefusedError (404) for none."""
+        batch = self._read(self._folder / f"{batch_id}.json") if _ID.fullmatch(batch_id) else None
+        if batch is None:
+            raise RefusedError(
+                404, "not_found", f"There is no batch {batch_id[:80]!r}.", "GET /v1/batches lists the batches."
+            )
+        return batch
+
+    def save(self, batch: Batch) -> Batch:
+        with explained(f"The batch cannot be saved in {self._folder}", "Check its disk."):
+            path = private_folder(self._folder) / f"{batch.id}.json"
+            write_atomically(path, json.dumps(encode(batch)), sync=True, mode=PRIVATE_FILE)
+        return batch
+
+    def answers_path(self, batch_id: str) -> Path:
+        """Return where the job writes its answers."""
+        return self._folder / f"{batch_id}.jsonl"
+
+    def _read(self, path: Path) -> Batch | None:
+        try:
+            batch = decode(Batch, json.loads(path.read_bytes()))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):  # none, or of another version
+            return None
+        return batch if batch.id == path.stem and _ID.fullmatch(batch.id) else None
+
+
+@dataclass(slots=True)
+class Batches:
+    """Runs the batches of `store` as jobs. Several services may share a data folder: that which runs a batch holds its
+    lock."""
+
+    store: BatchStore
+    files: FileStore
+    jobs: JobManager
+    now_s: Callable[[], float] = time.time
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def create(
+        self,
+        input_file_id: str,
+        endpoint: str,
+        window: str,
+        window_s: float,
+        output_expiry_s: int,
+        metadata: dict[str, str] | None,
+    ) -> BatchObject:
+        """Check the input, which may be wrong, and start its job. Raises RefusedError for an unknown file, and where
+        too many batches are there."""
+        stored = self.files.find(input_file_id)
+        known = self.store.all()
+        n_unfinished = sum(not batch.status for batch in known)
+        if len(known) >= MAX_BATCHES or n_unfinished >= MAX_UNFINISHED:
+            cause = f"There are {len(known)} batches already, {n_unfinished} of them unfinished."
+            raise RefusedError(429, "too_many_batches", cause, "Wait until some have ended, or cancel one.")
+        created_s = max([self.now_s(), *(batch.created_s + 1e-3 for batch in known)])  # listed in the order of creation
+        batch = Batch(
+            id=f"batch_{uuid4().hex}",
+            endpoint=endpoint,
+            input_file_id=input_file_id,
+            completion_window=window,
+            created_s=created_s,
+            expires_s=created_s + window_s,
+            output_expiry_s=output_expiry_s,
+            metadata=metadata,
+        )
+        faults: tuple[LineFault, ...] = ()
+        try:
+            requests = await asyncio.to_thread(self._requests, batch, stored["filename"])
+            if len(requests) > MAX_REQUESTS:
+                faults = (LineFault(0, "too_many_requests", f"A batch has at most {MAX_REQUESTS:,} requests."),)
+        except BatchFileError as error:
+            faults = error.faults
+        except UsageError as error:
+            faults = (LineFault(0, "empty_file", error.cause),)
+        if faults:
+            batch = replace(batch, status="failed", faults=faults, ended_s=self.now_s())
+            return self.store.save(batch).object(None)
+        batch = self.store.save(replace(batch, n_requests=len(requests)))
+        self._begin(batch)
+        return {**batch.object(None), "status": "validating"}
+
+    def listed(self) -> list[BatchObject]:
+        """Return the batches, oldest first; one whose service is gone goes on here."""
+        batches, jobs = self.store.all(), {job.id: job for job in self.jobs.all}
+        self.resume(batches)
+        return [batch.object(jobs.get(batch.job_id)) for batch in batches]
+
+    def get(self, batch_id: str) -> BatchObject:
+        """Return a batch. Raises as `BatchStore.find`."""
+        batch = self.store.find(batch_id)
+        self.resume([batch])
+        return batch.object(self._job(batch))
+
+    async def cancel(self, batch_id: str) -> BatchObject:
+        """Begin to cancel a batch; its answers so far stay. Raises RefusedError for one that has ended, or that another
+        service runs."""
+        async with self._changing:
+            batch = self.store.find(batch_id)
+            if batch.status:
+                raise RefusedError(400, "batch_has_ended", f"The batch is {batch.status} already.", "Start a new one.")
+            if batch_id not in self._tasks:
+                raise RefusedError(400, "not_here", "Another service runs this batch.", "Ask that one.")
+            batch = self.store.save(replace(batch, cancelling_s=batch.cancelling_s or self.now_s()))
+            if job := self._job(batch):
+                self.jobs.cancel(job.id)
+            return batch.object(job)
+
+    def resume(self, batches: Iterable[Batch] | None = None) -> None:
+        """Go on with the batches that have not ended and that nobody runs."""
+        for batch in self.store.all() if batches is None else batches:
+            if not batch.status and batch.id not in self._tasks:
+                self._begin(batch)
+
+    def is_input(self, file_id: str) -> bool:
+        """Whether a batch that has not ended needs the file."""
+        return any(batch.input_file_id == file_id and not batch.status for batch in self.store.all())
+
+    async def close(self) -> None:
+        """Let go of the batches, whose jobs end with the service."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, batch: Batch) -> None:
+        async def run() -> None:
+            try:
+                await self._run(batch)
+            except UserError as error:
+                log_event("service", f"{batch.id}: {error}")
+            finally:
+                del self._tasks[batch.id]
+
+        self._tasks[batch.id] = asyncio.create_task(run())
+
+    async def _run(self, batch: Batch) -> None:
+        with explained("A batch cannot be locked", "Check the data folder."):
+            lock = await asyncio.to_thread(try_lock, self.store.answers_path(batch.id).with_suffix(".lock"))
+        if lock is None:
+            return
+        try:
+            batch = self.store.find(batch.id)
+            if batch.status:  # another service has ended it since
+                return
+            try:
+                job = await self._started(batch)
+            except RefusedError as error:
+                if error.status != 404:
+                    raise
+                faults = (LineFault(0, "input_file_not_found", error.cause),)
+                self.store.save(replace(batch, status="failed", faults=faults, ended_s=self.now_s()))
+                return
+            is_late = False
+            try:
+                async with asyncio.timeout(max(0.0, batch.expires_s - self.now_s())):
+                    job = await self._end_of(job)
+            except TimeoutError:
+                is_late = True
+                self.jobs.cancel(job.id)
+                job = await self._end_of(job)
+            if job.has_ended and (job.state != "interrupted" or batch.cancelling_s is not None):
+                async with self._changing:
+                    await asyncio.to_thread(self._finish, batch.id, job, is_late=is_late)
+                if job.state != "done":  # its answers are in files now: it cannot be retried
+                    self.jobs.forget(job.id)
+        finally:
+            remove_lock(lock)
+
+    async def _started(self, batch: Batch) -> Job:
+        """Return the job of a batch, started or retried if need be."""
+        job = self._job(batch)
+        if job is None:
+            options = BatchOptions(
+                input=str(self.files.path_of(batch.input_file_id)), output=str(self.store.answers_path(batch.id))
+            )
+            job = await self.jobs.start(options)
+            async with self._changing:
+                self.store.save(replace(self.store.find(batch.id), job_id=job.id))
+        if job.state == "interrupted" and batch.cancelling_s is None:
+            job = await self.jobs.retry(job.id)
+        return job
+
+    async def _end_of(self, job: Job) -> Job:
+        async for changed in self.jobs.watch_one(job.id):
+            job = changed
+        return job
+
+    def _job(self, batch: Batch) -> Job | None:
+        return next((job for job in self.jobs.all if job.id == batch.job_id), None)
+
+    def _requests(self, batch: Batch, name: str) -> list[BatchRequest]:
+        with self.files.path_of(batch.input_file_id).open("rb") as file:
+            return read_requests(name, file, url=batch.endpoint)
+
+    def _finish(self, batch_id: str, job: Job, *, is_late: bool) -> None:
+        """Make the files of a batch whose job has ended; done again after a kill, it makes the same ones."""
+        batch = replace(self.store.find(batch_id), begun_s=job.started_s, finalizing_s=self.now_s())
+        path = self.store.answers_path(batch_id)
+        answered, n_failed = set[str](), 0
+        for line in _lines(path):
+            fields = json.loads(line)
+            answered.add(fields["custom_id"])
+            n_failed += fields["error"] is not None
+        late = [] if not is_late else [r for r in self._requests(batch, "") if r.custom_id not in answered]
+        n_answered, n_failed = len(answered) + len(late), n_failed + len(late)
+        ids = [f"file-{hashlib.sha256(f'{batch_id} {what}'.encode()).hexdigest()[:32]}" for what in ("output", "error")]
+        good = (line for line in _lines(path) if json.loads(line)["error"] is None)
+        wrong = itertools.chain((line for line in _lines(path) if json.loads(line)["error"]), map(_late_line, late))
+        for file_id, name, n_lines, lines in (
+            (ids[0], "output", n_answered - n_failed, good),
+            (ids[1], "error", n_failed, wrong),
+        ):
+            if n_lines:
+                file_name = f"{batch_id}_{name}.jsonl"
+                self.files.write(file_id, file_name, "batch_output", batch.output_expiry_s, lines)
+        status, faults = "completed", tuple[LineFault, ...]()
+        if job.state != "done":
+            status = "expired" if is_late else "cancelled"
+            if job.state == "failed" and not is_late:
+                cause = redact_paths(job.error.cause) if job.error else "The job failed."
+                status, faults = "failed", (LineFault(0, "job_failed", cause),)
+        self.store.save(
+            replace(
+                batch,
+                status=status,
+                faults=faults,
+                n_answered=n_answered,
+                n_failed=n_failed,
+                output_file_id=ids[0] if n_answered > n_failed else "",
+                error_file_id=ids[1] if n_failed else "",
+                ended_s=self.now_s(),
+            )
+        )
+        with explained(f"{path.name} cannot be removed", "Check its folder."):
+            path.unlink(missing_ok=True)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the whole lines of the answers: a kill may have cut off the last one."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):
+                yield line
+
+
+def _late_line(request: BatchRequest) -> bytes:
+    error = {"code": "batch_expired", "message": "The completion window ended before this request was answered."}
+    line = {"id": request.request_id, "custom_id": request.custom_id, "response": None, "error": error}
+    return json.dumps(line).encode() + b"\n"

@@ -1,0 +1,146 @@
+"""The files of batches on disk, in `<data>/batches/files/`: what clients upload, and the answers of batches.
+
+A file is `ID.data` with its `ID.json`, written last: without that there is no file. Owns ids, limits of size and
+number, and expiry. An id that a client sends is compared with a pattern before it becomes part of a path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, Literal, NotRequired
+from uuid import uuid4
+
+from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+from app.common.terminal import printable_line
+from app.service.http.errors import RefusedError
+from quantizer.system.errors import StorageError
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, sorted_glob, write_atomically
+
+MAX_FILES = 1000
+MAX_TOTAL_BYTES = 4 << 30
+DEFAULT_EXPIRY_S = 30 * 24 * 60 * 60  # as OpenAI's
+_ID = re.compile(r"file-[0-9a-f]{32}")
+_MAX_NAME = 255
+_UNFINISHED_S = 60 * 60  # after which data without a description is left over from a kill
+
+
+class FileObject(TypedDict):
+    """A stored file, as OpenAI describes it."""
+
+    id: str
+    object: Literal["file"]
+    bytes: NonNegativeInt
+    created_at: NonNegativeInt
+    expires_at: NotRequired[NonNegativeInt]
+    filename: str
+    purpose: Literal["batch", "batch_output"]
+    status: Literal["processed"]
+
+
+_OBJECT = TypeAdapter(FileObject)
+
+
+class FileStore:
+    """The files of a data folder, which several services may use. Every method raises StorageError where the disk
+    fails."""
+
+    def __init__(self, folder: Path, now_s: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._now_s = now_s
+
+    def all(self) -> list[FileObject]:
+        """Return the files, oldest first, and remove those that have expired or were never completed."""
+        with explained(f"The files in {self._folder} cannot be read", "Check its permissions."):
+            now_s = self._now_s()
+            found, described = list[FileObject](), set[str]()
+            for path in sorted_glob(self._folder, "*.json"):
+                stored = self._read(path)
+                if stored is None:
+                    continue
+                described.add(stored["id"])
+                if stored.get("expires_at", now_s + 1) <= now_s:
+                    self._unlink(stored["id"])
+                else:
+                    found.append(stored)
+            for path in sorted_glob(self._folder, "*.data"):
+                with suppress(OSError):  # another service may remove it too
+                    if path.stem not in described and now_s - path.lstat().st_mtime > _UNFINISHED_S:
+                        path.unlink()
+            return sorted(found, key=lambda stored: (stored["created_at"], stored["id"]))
+
+    def find(self, file_id: str) -> FileObject:
+        """Return a file. Raises RefusedError (404) for none, and for one that has expired."""
+        if _ID.fullmatch(file_id):
+            stored = self._read(self._folder / f"{file_id}.json")
+            if stored is not None and stored.get("expires_at", self._now_s() + 1) > self._now_s():
+                return stored
+        raise RefusedError(404, "not_found", f"There is no file {file_id[:80]!r}.", "GET /v1/files lists the files.")
+
+    def path_of(self, file_id: str) -> Path:
+        """Return where the content of a file is. Raises as `find`."""
+        return self._folder / f"{self.find(file_id)['id']}.data"
+
+    def add(self, source: BinaryIO, name: str, expires_s: int) -> FileObject:
+        """Store an uploaded file. Raises RefusedError (413) where there are too many, or these are too large."""
+        stored = self.all()
+        n_bytes = source.seek(0, 2)
+        if len(stored) >= MAX_FILES or sum(each["bytes"] for each in stored) + n_bytes > MAX_TOTAL_BYTES:
+            cause = f"There are {len(stored)} files already, and room for {MAX_FILES}, or {MAX_TOTAL_BYTES >> 30} GiB."
+            raise RefusedError(413, "too_many_files", cause, "Delete some: DELETE /v1/files/{file_id}.")
+        source.seek(0)
+        pieces = iter(lambda: source.read(1 << 20), b"")
+        return self.write(f"file-{uuid4().hex}", name, "batch", expires_s, pieces)
+
+    def write(
+        self,
+        file_id: str,
+        name: str,
+        purpose: Literal["batch", "batch_output"],
+        expires_s: int,
+        pieces: Iterable[bytes],
+    ) -> FileObject:
+        """Store a file with the content `pieces`, in place of one of that id."""
+        with explained(f"The file cannot be stored in {self._folder}", "Free some space, or delete files."):
+            path = private_folder(self._folder) / f"{file_id}.data"
+            write_atomically(path, pieces, sync=True, mode=PRIVATE_FILE)
+            now_s = int(self._now_s())
+            stored: FileObject = {
+                "id": file_id,
+                "object": "file",
+                "bytes": path.stat().st_size,
+                "created_at": now_s,
+                "expires_at": now_s + expires_s,
+                "filename": printable_line(name)[:_MAX_NAME] or "unnamed",
+                "purpose": purpose,
+                "status": "processed",
+            }
+            write_atomically(path.with_suffix(".json"), json.dumps(stored), sync=True, mode=PRIVATE_FILE)
+            return stored
+
+    def remove(self, file_id: str) -> None:
+        """Delete a file. Raises as `find`."""
+        stored = self.find(file_id)
+        with explained(f"The file {file_id} cannot be deleted", "Check its folder."):
+            self._unlink(stored["id"])
+
+    def _unlink(self, file_id: str) -> None:
+        for suffix in (".json", ".data"):
+            (self._folder / f"{file_id}{suffix}").unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> FileObject | None:
+        try:
+            stored = _OBJECT.validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except ValidationError:  # of another version
+            return None
+        except OSError as error:
+            raise StorageError(f"{path.name} cannot be read: {error.strerror}.", "Check its permissions.") from error
+        return stored if stored["id"] == path.stem and _ID.fullmatch(path.stem) else None
