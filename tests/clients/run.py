@@ -59,8 +59,10 @@ class Client:
 
 CLIENTS = (
     Client("llama.vim", "", "with_llama_vim.py"),
-    Client("openai", "openai==3.54.0", "with_openai.py", is_small=True),
-    Client("anthropic", "anthropic==2.12.0", "with_anthropic.py", is_small=True),
+    Client("openai", "openai==3.57.0", "with_openai.py", is_small=True),
+    Client("anthropic", "anthropic==2.14.0", "with_anthropic.py", is_small=True),
+    Client("openai-tools", "openai==3.57.0", "with_openai_tools.py", is_small=True),
+    Client("anthropic-tools", "anthropic==2.14.0", "with_anthropic_tools.py", is_small=True),
     Client("ollama", "ollama==0.6.3", "with_ollama.py", is_small=True),
     Client("langchain-openai", "langchain-openai==1.7.3", "with_langchain_openai.py"),
     Client("langchain-ollama", "langchain-ollama==1.1.0", "with_langchain_ollama.py"),
@@ -69,8 +71,10 @@ CLIENTS = (
     Client("instructor", "instructor==1.17.0", "with_instructor.py"),
     Client("aider", "aider-chat==0.86.2", "with_aider.py", agent="aider"),
     Client("lmstudio", "lmstudio==1.5.0", "with_lmstudio.py", is_small=True),
-    Client("openai-js", "openai@6.49.0", "with_openai.mjs", is_small=True),
-    Client("anthropic-js", "@anthropic-ai/sdk@1.12.0", "with_anthropic.mjs", is_small=True),
+    Client("openai-js", "openai@7.59.0", "with_openai.mjs", is_small=True),
+    Client("anthropic-js", "@anthropic-ai/sdk@1.14.0", "with_anthropic.mjs", is_small=True),
+    Client("openai-tools-js", "openai@7.59.0", "with_openai_tools.mjs", is_small=True),
+    Client("anthropic-tools-js", "@anthropic-ai/sdk@1.14.0", "with_anthropic_tools.mjs", is_small=True),
     Client("ollama-js", "ollama@0.6.4", "with_ollama.mjs", is_small=True),
     Client("lmstudio-js", "@lmstudio/sdk@1.5.0", "with_lmstudio.mjs", is_small=True),
     Client("openai-agents", "openai-agents==0.24.0", "with_openai_agents.py", is_small=True),
@@ -232,7 +236,7 @@ def _command(client: Client, folder: Path) -> list[str]:
     """Return how the script is run; one for node has to lie beside what it imports."""
     if not client.script.endswith(".mjs"):
         return _python(client.script)
-    for name in ("asking.mjs", client.script):
+    for name in ("asking.mjs", "task.mjs", client.script):
         shutil.copy(_HERE / name, folder / name)
     return [shutil.which("node") or "node", str(folder / client.script)]
 
