@@ -99,6 +99,8 @@ def _compiled(template: str) -> jinja2.Template:
     the environment: transformers, utils/chat_template_utils.py."""
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation])
     environment.filters["tojson"] = _to_json
+    # Jinja escapes what is added to a text that is "safe": the JSON of Functionary 3.1 would have &#34; in it.
+    environment.filters["safe"] = str
     environment.tests["none"] = lambda value: value is None or isinstance(value, _NoContent)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _now

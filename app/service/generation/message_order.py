@@ -110,7 +110,9 @@ async def measured_order(
 
 
 async def takes_system(render: Callable[[Sequence[Message]], Awaitable[str]]) -> bool:
-    return all([await is_taken(_probe(letters), render) for letters in _PROBES["takes_system"]])
+    """Return whether a template prints the system message of a plain chat, wherever its makers want it."""
+    probes = _PROBES["takes_system"]
+    return all([await is_taken(_probe(letters), render, in_their_order=False) for letters in probes])
 
 
 def _probe(letters: str) -> list[Message]:
@@ -134,9 +136,14 @@ def _probe(letters: str) -> list[Message]:
     return messages
 
 
-async def is_taken(messages: Sequence[Message], render: Callable[[Sequence[Message]], Awaitable[str]]) -> bool:
-    """Return whether `render` prints every text of `messages` in their order. Marks stand in their place: a short text
-    is easily found where another message has it too."""
+async def is_taken(
+    messages: Sequence[Message],
+    render: Callable[[Sequence[Message]], Awaitable[str]],
+    *,
+    in_their_order: bool = True,
+) -> bool:
+    """Return whether `render` prints every text of `messages`. Marks stand in their place: a short text is easily found
+    where another message has it too."""
     marks: list[str] = []
 
     def mark() -> str:
@@ -154,9 +161,10 @@ async def is_taken(messages: Sequence[Message], render: Callable[[Sequence[Messa
         return False
     end = 0
     for each in marks:
-        end = prompt.find(each, end)
-        if end < 0:
+        found = prompt.find(each, end)
+        if found < 0:
             return False
+        end = found if in_their_order else 0
     return True
 
 

@@ -26,6 +26,7 @@ from app.service.api.ollama.requests import OllamaChatBody
 from app.service.api.openai.requests import ChatCompletionBody
 from app.service.api.responses.requests import ResponsesBody
 from app.service.generation.chat import ChatTurn, prompt_of
+from app.service.generation.message_order import is_plain
 from app.service.generation.prompt import template_message, with_results_in_calls
 from app.service.generation.thinking import DEFAULT_THINKING
 from app.service.models.model_file import ModelFile
@@ -270,13 +271,15 @@ async def fault_of(model: ServedModel, letters: str, dialect: str, *, has_tools:
     except RequestError:
         return "refused"
     said = as_said(messages, dialect)
-    if not says_all(prompt, said):
+    late = [*said[1:-1], said[0], said[-1]]  # where Mistral Nemo's prints the system message of a plain chat
+    is_late = not has_tools and said[0].role == "system" and is_plain(said) and says_all(prompt, late)
+    if not (is_late or says_all(prompt, said)):
         return "lost"
     # Calls whose form is not known are written as text, and so are tools that a template does not list.
     if turn.begun or (tool_format_of(template) is None and (has_tools or set(letters) - set("SUA"))):
         return ""
     plain = by_itself(template, said, has_tools=has_tools)
-    is_whole = says_all(plain, said) and (TOOL in plain or not has_tools)
+    is_whole = (is_late or says_all(plain, said)) and (TOOL in plain or not has_tools)
     return "changed" if is_whole and prompt != plain else ""
 
 

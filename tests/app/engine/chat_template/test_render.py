@@ -248,3 +248,9 @@ print(resource.getrlimit(resource.RLIMIT_AS)[0] >> 20)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert done.stdout == "100\n"
+
+
+def test_a_text_that_is_safe_leaves_what_is_added_to_it_as_it_is() -> None:
+    """Functionary 3.1's template adds a tool's JSON to such a text; Jinja escapes it for HTML."""
+    template = """{{ "Use '"|safe + tool.name + "'\n"|safe + tool | tojson }}{{ ("<b>"|safe) ~ tool.name | escape }}"""
+    assert render(template, {"tool": {"name": "a&b"}}) == 'Use \'a&b\'\n{"name": "a&b"}<b>a&amp;b'

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.chat_template.render import render
+from app.engine.request import Request
 from app.protocol.chat import Message, ToolCall
 from app.protocol.errors import RequestError
+from app.service.generation.chat import ChatTurn, prompt_of
 from app.service.generation.message_order import (
     STRICTEST,
     TAKES_ALL,
@@ -25,6 +27,7 @@ from app.service.generation.message_order import (
     with_whole_calls,
 )
 from app.service.generation.prompt import template_message
+from tests.app.service.role_sequences import served
 
 S, U, A = Message("system", "Be brief."), Message("user", "Why?"), Message("assistant", "So.")
 S2, U2, A2 = Message("system", "Be kind."), Message("user", "Well?"), Message("assistant", "Thus.")
@@ -357,3 +360,19 @@ async def test_every_text_is_in_the_prompt_and_in_order(name: str, sent: str) ->
     texts: list[Any] = [message.content for message in SENT[sent] if message.content]
     for text in texts:
         end = prompt.index(text, end) + len(text)
+
+
+LATE_SYSTEM = (
+    "{% set rest = messages[1:] if messages[0].role == 'system' else messages %}{% for m in rest %}"
+    "{% if loop.last and m.role == 'user' and messages[0].role == 'system' %}[{{ messages[0].content }}]{% endif %}"
+    "{{ m.role }}: {{ m.content }}\n{% endfor %}"
+)
+
+
+async def test_a_system_message_that_a_template_prints_late_stays_there_in_a_plain_chat() -> None:
+    """Mistral Nemo's prints it before the last question, and leaves it out where the last message is a result."""
+    turn = ChatTurn(messages=[S, U, A, U2], request=Request(request_id="a", prompt=""))
+    prompt = (await prompt_of(served(LATE_SYSTEM), turn)).prompt
+    assert prompt == "user: Why?\nassistant: So.\n[Be brief.]user: Well?\n"
+    unfinished = ChatTurn(messages=[S, U, asking(call("a")), result("a")], request=Request(request_id="b", prompt=""))
+    assert (await prompt_of(served(LATE_SYSTEM), unfinished)).prompt.startswith("user: Be brief.\n\nWhy?")
