@@ -1,4 +1,5 @@
-"""The options of the commands that the service runs as jobs too: pull, quantize, tune, eval, bench, batch.
+"""The options of the commands that the service runs as jobs too: pull, quantize, tune, eval, bench, batch,
+verify.
 
 A field is an option of the command and an argument of the job of one name. 0 or an empty text leaves the choice to the
 command.
@@ -186,6 +187,14 @@ class BatchOptions(JobOptions):
     retry_failed: bool = option(False, "Ask again what failed in an earlier run.")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyOptions(JobOptions):
+    """What `localllm verify` reads; the command takes several models."""
+
+    kind = "verify"
+    model: str = argument("MODEL", _MODEL, kind=Kind.MODEL)
+
+
 JOBS: Mapping[JobKind, type[JobOptions]] = {
     "pull": PullOptions,
     "quantize": QuantizeOptions,
@@ -193,6 +202,7 @@ JOBS: Mapping[JobKind, type[JobOptions]] = {
     "eval": EvalOptions,
     "bench": BenchOptions,
     "batch": BatchOptions,
+    "verify": VerifyOptions,
 }
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from quantizer.system.errors import ErrorInfo
 
-JobKind: TypeAlias = Literal["pull", "quantize", "tune", "eval", "bench", "batch"]
+JobKind: TypeAlias = Literal["pull", "quantize", "tune", "eval", "bench", "batch", "verify"]
 JobState: TypeAlias = Literal["queued", "running", "done", "failed", "cancelled", "interrupted", "forgotten"]
 
 ENDED = frozenset({"done", "failed", "cancelled", "interrupted", "forgotten"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -86,7 +86,7 @@ _ROLES = {"small": "small and fast", "moe": "mixture of experts", "vision": "ima
 class ModelRow:
     """One model, or one quant of it, or a folder to look for models in. `model` is the path of a local one;
     `reference`, and the type `quantize` for a checkpoint, are the arguments of a pull. `note` is additional
-    information; `progress` replaces the figures."""
+    information; `progress` replaces the figures. `verified` is how its last verification ended, "" before one."""
 
     id: str
     kind: RowKind
@@ -111,6 +111,13 @@ class ModelRow:
     is_default: bool = False
     role: str = "chat"
     is_built_in: bool = False
+    modified_s: int = 0
+    verified: str = ""
+    is_sound: bool = False
+
+    @property
+    def is_pulling(self) -> bool:
+        return self.kind == "remote" and bool(self.job_id)
 
     @property
     def is_loaded(self) -> bool:
@@ -161,16 +168,31 @@ def downloadable_rows(
     return catalogue, tuple(map(_repository, found))
 
 
-def with_jobs(rows: Iterable[ModelRow], jobs: Iterable[Job]) -> tuple[ModelRow, ...]:
+def with_jobs(rows: Iterable[ModelRow], jobs: Collection[Job]) -> tuple[ModelRow, ...]:
+    """Return the rows with the progress of downloads and verifications, and how the latter ended."""
     pulled = [(job.arguments, job) for job in jobs if job.kind == "pull"]
     pulls = {(arguments.get("reference"), arguments.get("quantize") or ""): job for arguments, job in pulled}
+    # the newest comes last
+    verified = {job.arguments.get("model"): job for job in jobs if job.kind == "verify" and job.state != "forgotten"}
     shown = []
     for row in rows:
+        if row.model and (verification := verified.get(row.model)) is not None:
+            row = _with_verification(row, verification)
         pull = pulls.get((row.reference, row.quantize)) if row.kind == "remote" else None
         if pull is not None and pull.state != "forgotten":
             row = replace(row, progress=format_progress(pull), job_id="" if pull.has_ended else pull.id)
         shown.append(row)
     return tuple(shown)
+
+
+def _with_verification(row: ModelRow, job: Job) -> ModelRow:
+    if not job.has_ended:
+        return replace(row, progress=f"verifying: {format_progress(job)}", job_id=job.id)
+    if row.modified_s > (job.ended_s or 0.0):  # it is another file now
+        return row
+    if job.state == "failed" and job.error is not None:
+        return replace(row, verified=f"Not verified: {job.error.cause} {job.error.remedy}")
+    return replace(row, verified=f"Verified. {job.message}", is_sound=True) if job.state == "done" else row
 
 
 def _role(model: LocalModel) -> str:
@@ -201,6 +223,7 @@ def _local_row(model: LocalModel) -> ModelRow:
         progress="still being copied" if model.is_arriving else "",
         role=_role(model),
         is_built_in=model.where == "built in",
+        modified_s=model.modified_s,
     )
 
 

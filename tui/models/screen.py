@@ -57,8 +57,9 @@ _ENTER_WORDS: dict[RowKind, str] = {
     "folder": "open",
 }
 _HINTED = ("search", "plan-model", "quantize", "import", "remove", "card", "load", "make-default", "rename-model",
-           "export-model")  # fmt: skip
+           "export-model", "verify-model")  # fmt: skip
 _MARGIN_CELLS = 1  # air
+_SIGN_CELLS = 2  # behind the name of a model that was verified
 
 _LOOK_S = 1.0  # between two looks at the models folder
 _FOR_GOOD = "-1"
@@ -76,7 +77,9 @@ MODEL_COMMANDS = CommandTable(
     list_command("remove", "Delete", "delete", "Delete the model after confirmation", "remove_model"),
     list_command("card", "Details", "d,c", "Show all that is known of the model", "show_card"),
     list_command("load", "Load", "u", "Load the model, or unload it to free its memory", "load_or_unload"),
-    list_command("cancel", "Stop", "x", "Stop the download; partial data is kept", "cancel"),
+    list_command("cancel", "Stop", "x", "Stop the download, whose partial data is kept, or the verification", "cancel"),
+    list_command("verify-model", "Verify", "v", "Check the model's structure and its SHA-256; runs as a job", "verify",
+                 is_shown=False),
     list_command("make-default", "Default", "m", "Make the model the one of new chats", "make_default", is_shown=False),
     list_command("rename-model", "Rename", "R", "Give the model another name", "rename_model", is_shown=False),
     list_command("export-model", "Export", "e", "Copy the model's files to a folder", "export_model", is_shown=False),
@@ -94,6 +97,7 @@ _APPLIES: dict[str, tuple[RowKind, ...]] = {
     "make-default": ("local", "external"),
     "rename-model": ("local",),
     "export-model": ("local",),
+    "verify-model": ("local", "external"),
 }
 _OF_FILES = ("remove", "rename-model", "export-model")  # not for the model that is part of the program
 _RUNNING = ("plan-model", "quantize", "load", "make-default")  # for which a file must be whole
@@ -143,7 +147,7 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
     type_ = row.type if row.type not in name else ""
     facts = (name, format_size(row.n_bytes), type_, format_fit(row.fit), speed, context, row.takes, state)
     action = "x stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]
-    notes = (row.damaged, row.progress, action, row.note)
+    notes = (row.damaged, row.progress, action, row.verified, row.note)
     return printable_line(" · ".join(filter(None, facts))), printable_line(" ".join(filter(None, notes)))
 
 
@@ -175,7 +179,8 @@ class ModelList(OptionList):
         """Show `sections`; if the rows are the same, redraw only changed text."""
         self._sections = tuple(sections)
         width = max(20, self.size.width - _MARGIN_CELLS)
-        names = [cell_len(printable_line(row.name)) for section in sections for row in section.rows if not row.damaged]
+        rows = [row for section in sections for row in section.rows if not row.damaged]
+        names = [cell_len(printable_line(row.name)) + (_SIGN_CELLS if row.verified else 0) for row in rows]
         names += [cell_len(printable_line(section.title)) - 2 for section in sections[:1]]
         at, options = columns(width, max(names, default=0)), list[Option]()
         for number, section in enumerate(sections):
@@ -266,8 +271,8 @@ class ModelsScreen(FeatureScreen):
         else:
             row, custom = self.row, self.app_context.settings_controller.keys
             if row is not None:
-                word = "already downloading" if row.job_id else _ENTER_WORDS[row.kind]
-                yield KeyHint("enter", word, "command('choose')", self, not row.damaged and not row.job_id)
+                word = "already downloading" if row.is_pulling else _ENTER_WORDS[row.kind]
+                yield KeyHint("enter", word, "command('choose')", self, not row.damaged and not row.is_pulling)
             for name in ("cancel", *_HINTED) if row is not None and row.job_id else _HINTED:
                 if command := self.TABLE.find(name):
                     key = command.key_name(custom)
@@ -411,6 +416,15 @@ class ModelsScreen(FeatureScreen):
         explanation = f"A folder, for a copy of {format_size(row.n_bytes)}."
         self.app.push_screen(InputDialog("Export the model", export, value=f"~{os.sep}", explanation=explanation))
 
+    async def verify(self) -> None:
+        """Read all files of the row's model in the background, unless that is under way."""
+        if row := self._local_row():
+            if row.job_id:
+                self.inform(f"{row.name} is being verified: x stops it.")
+                return
+            await (await self.service()).start_job("verify", {"model": row.model})
+            self.inform(f"Verifying {row.name}, {format_size(row.n_bytes)}: F8 shows the jobs.")
+
     async def show_card(self) -> None:
         if row := self._local_row():
             self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).show(row.model)))
@@ -495,10 +509,10 @@ class ModelsScreen(FeatureScreen):
     async def cancel(self) -> None:
         row = self.row
         if row is None or not row.job_id:
-            self.inform("This row has no download.")
+            self.inform("Nothing is under way for this row.")
             return
         await (await self.service()).cancel_job(row.job_id)
-        self.inform("Stopped. Partial data is kept: Enter resumes.")
+        self.inform("Stopped. Partial data is kept: Enter resumes." if row.is_pulling else "Stopped.")
 
     # Helpers
 

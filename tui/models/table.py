@@ -68,8 +68,12 @@ def columns(width: int, longest_name: int) -> Columns:
 def row_line(row: ModelRow, at: Columns) -> Content:
     """Return one row. Its text is printable; what is wrong with a file takes the place of its figures, in one line."""
     mark, color = _LOADED_MARKS.get(row.state, (" ", ""))
-    shown = _cut(row.name, at.name)
-    name = Content.assemble((f"{mark} ", color), (set_cell_size(shown, at.name), "" if row.damaged else "$foreground"))
+    sign = (" ✓", "$text-success") if row.is_sound else (" ✕", "$text-error") if row.verified else ("", "")
+    shown = _cut(row.name, at.name - len(sign[0]))
+    padding = " " * (at.name - cell_len(shown) - len(sign[0]))
+    ending = (sign, padding) if sign[0] else ()
+    whole = shown if ending else f"{shown}{padding}"
+    name = Content.assemble((f"{mark} ", color), (whole, "" if row.damaged else "$foreground"), *ending)
     n_left = at.width - name.cell_length - len(_GAP)
     if row.damaged:
         return Content.assemble(name, _GAP, (_cut(f"✕ {row.damaged}", n_left), "$text-error"))

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import BYTE_SIZE, complete_model, options
-from app.cli.output.format import print_json, print_result
+from app.cli.options import BYTE_SIZE, complete_model, options, options_of
+from app.cli.output.format import JobEvents, print_json, print_result
 from app.cli.resources import confirm_removal, open_index, probe_service
 from app.common.terminal import counted, format_bytes, format_count, printable, printable_line
+from app.options.jobs import VerifyOptions
 from app.protocol.library import ImportWay, PlacementResult
 from app.settings.settings import Settings, load_settings
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError, UserError
 from quantizer.system.files import is_file
 
@@ -35,6 +37,11 @@ _ABILITIES = (
     ("sees", "sees"),
     ("hears", "hears"),
 )
+_VERDICTS = {  # of a file that is not damaged, for a job
+    "sound": "Its SHA-256 is the recorded one.",
+    "recorded": "Its SHA-256 is recorded now: there was none to compare with.",
+    "unrecorded": "There is no SHA-256 to compare with, and none could be recorded.",
+}
 _HEADINGS = ("size", "weights", "type", "context", "architecture", "can", "changed")
 _WIDTHS = (8, 7, 9, 9, -12, -19, -10)  # of the columns behind the name; below 0: flush left
 
@@ -278,10 +285,11 @@ _WAYS: dict[ImportWay, str] = {
 
 
 @click.command(epilog="Example: localllm verify qwen3:0.6b-q8_0")
-@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
+@options_of(VerifyOptions, optional=("model",))
+@click.argument("others", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
 @click.option("--record", "is_recording", is_flag=True, help="Record the current hashes as correct.")
 @options("wants_json")
-def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> None:
+def verify(options: VerifyOptions, others: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> None:
     """Verify the SHA-256 of each MODEL and its projector, by default of all models in the library.
 
     Hashes are recorded when a model is downloaded, imported or first verified. The exit status is 1 if a model is
@@ -292,7 +300,8 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
     from app.library.local.index import verify as verdict_of
     from app.library.local.resolve import available, resolve
 
-    settings = load_settings()
+    settings, events = load_settings(), click.get_current_context().find_object(JobEvents)
+    models = filter(None, (options.model, *others))
     refs = [resolve(name, settings) for name in models] or available(settings)
     files = (path for ref in refs for path in verified_files(ref.path))
     n_bytes = sum(path.stat().st_size for path in files if path.exists())
@@ -301,6 +310,8 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
         for ref in refs:
             found = verdict_of(ref, index, meter.advance, is_recording=is_recording)
             verdicts.append(found)
+            if events is not None and found.state != "damaged":
+                meter.bar.note(_VERDICTS[found.state])
             if not wants_json:
                 words = ": ".join(filter(None, (found.state, printable_line(found.reason))))
                 click.echo(f"{printable_line(ref.id)}  {words}")
@@ -311,7 +322,10 @@ def verify(models: tuple[str, ...], *, is_recording: bool, wants_json: bool) -> 
             for found in verdicts
         ]
         print_json({"models": listed})
-    if any(verdict.state == "damaged" for verdict in verdicts):
+    if damaged := [verdict for verdict in verdicts if verdict.state == "damaged"]:
+        if events is not None:  # a job fails with what is wrong
+            remedy = "Download or copy it again; `localllm verify --record` takes it as it is."
+            raise ModelFileError(f"{damaged[0].ref.id} is damaged: {damaged[0].reason}", remedy)
         raise click.exceptions.Exit(1)
 
 

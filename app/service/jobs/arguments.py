@@ -22,6 +22,7 @@ from app.options.jobs import (
     PullOptions,
     QuantizeOptions,
     TuneOptions,
+    VerifyOptions,
     command_words,
     job_rows,
 )
@@ -74,6 +75,8 @@ def title_of(options: JobOptions) -> str:
             return f"Measure how fast {_short(model)} answers"
         case BatchOptions(input=path):
             return f"Answer the requests of {PurePath(path).name}"
+        case VerifyOptions(model=model):
+            return f"Verify {_short(model)}"
     raise AssertionError(options.kind)
 
 

@@ -15,6 +15,7 @@ import pytest
 from app.cli.output.format import JobEvents
 from app.cli.output.progress import EventBar
 from quantizer.system.process import python_command
+from tests.app.small_models import small_model
 
 _INTERRUPTED = 130
 
@@ -63,6 +64,26 @@ def test_wrong_use_is_an_event_too(environment: Mapping[str, str]) -> None:
     assert (failed["event"], failed["error"]["kind"]) == ("failed", "UsageError")
     assert "--threads" in failed["error"]["cause"]
     assert b"--threads" in errors
+
+
+def test_a_verification_reports_its_progress_and_fails_with_what_is_wrong(
+    environment: Mapping[str, str], tmp_path: Path
+) -> None:
+    path = small_model(tmp_path / "m.gguf")
+    for note in ("recorded now", "is the recorded one"):
+        with job(environment, "verify", "--json", "--", str(path)) as process:
+            *events, result = map(json.loads, _said(process)[0].splitlines())
+        assert process.returncode == 0
+        assert (events[-1]["n_done"], events[-1]["n_total"]) == (path.stat().st_size, path.stat().st_size)
+        assert [line for line in events if line["event"] == "note" and note in line["text"]]
+        assert result["models"][0]["sha256"]
+    data = path.read_bytes()
+    with path.open("r+b") as file:  # in place: another file would have no hash to compare with
+        file.write(data[:-1] + bytes([data[-1] ^ 1]))
+    with job(environment, "verify", "--json", "--", str(path)) as process:
+        *_, result, failed = map(json.loads, _said(process)[0].splitlines())
+    assert result["models"][0]["state"] == "damaged"
+    assert (failed["event"], "is damaged: m.gguf has the SHA-256" in failed["error"]["cause"]) == ("failed", True)
 
 
 def _judging(environment: Mapping[str, str], folder: Path) -> tuple[subprocess.Popen[bytes], psutil.Process]:

@@ -8,6 +8,7 @@ import pytest
 
 from app.protocol.job import Job
 from app.protocol.library import LocalModel
+from quantizer.system.errors import ErrorInfo
 from tui.models.rows import (
     ModelRow,
     format_context,
@@ -54,3 +55,31 @@ def test_a_search_finds_a_model_by_its_name_and_by_that_of_its_file(words):
     model = LocalModel(id="coder:7b-q4_K_M", where="library", path="/m/Coder-7B-Q4_K_M.gguf", n_bytes=1)
     assert [row.name for row in local_rows([model], words)[0]] == ["coder:7b-q4_K_M"]
     assert local_rows([model], "8b")[0] == ()
+
+
+_HERE = ModelRow(id="local:library:/m.gguf", kind="local", name="m", model="/m.gguf", modified_s=100)
+_DAMAGED = ErrorInfo("ModelFileError", "m is damaged: m.gguf has another SHA-256.", "Download it again.")
+
+
+@pytest.mark.parametrize(
+    ("changes", "progress", "verified", "is_sound"),
+    [
+        ({"state": "queued"}, "verifying: queued", "", False),
+        ({"state": "running", "fraction": 0.25}, "verifying: 25%", "", False),
+        ({"state": "done", "ended_s": 101.0, "message": "As recorded."}, "", "Verified. As recorded.", True),
+        ({"state": "done", "ended_s": 99.0, "message": "As recorded."}, "", "", False),  # changed since
+        (
+            {"state": "failed", "ended_s": 101.0, "error": _DAMAGED},
+            "",
+            "Not verified: m is damaged: m.gguf has another SHA-256. Download it again.",
+            False,
+        ),
+        ({"state": "cancelled", "ended_s": 101.0}, "", "", False),
+        ({"state": "forgotten", "ended_s": 101.0}, "", "", False),
+    ],
+)
+def test_a_row_shows_its_last_verification(changes, progress, verified, is_sound):
+    job = Job(id="1", kind="verify", title="", arguments={"model": "/m.gguf"}, created_s=0.0, **changes)
+    (row,) = with_jobs([_HERE], [job])
+    assert (row.progress, row.verified, row.is_sound) == (progress, verified, is_sound)
+    assert bool(row.job_id) == (not job.has_ended)

@@ -12,7 +12,7 @@ from app.chat.conversation import MessageContent
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.protocol.library import LocalModel
-from quantizer.system.errors import UserError
+from quantizer.system.errors import ErrorInfo, UserError
 from tests.app.client.scripted_client import ScriptedClient
 from tests.app.small_models import small_model
 from tests.tui.conftest import QUICK_CLOCK
@@ -502,6 +502,33 @@ async def test_a_model_becomes_the_default_of_new_chats(open_app):
         assert user.app.app_context.settings_controller.text("model") == "qwen3-0.6b-Q8_0"
         assert user.app.app_context.connection.default_model == "qwen3-0.6b-Q8_0"
         await user.sees("default")
+
+
+async def test_a_model_is_verified_in_the_background_and_its_row_says_how_that_ended(open_app):
+    client = client_with_models()
+    name, path = "qwen3-0.6b-Q8_0", "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
+    async with open_app(client, size=(140, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, name, among="qwen3-0.6b")
+        await user.presses("v")
+        await user.sees("Verifying qwen3-0.6b-Q8_0", "verifying: queued", "x stops it")
+        assert client.started == [("verify", {"model": path})]
+        (job,) = await client.jobs()
+        client.change(replace(job, state="running", fraction=0.4, remaining_s=8.0))
+        await user.sees("verifying: 40%, 8 s left")
+        await user.presses("v")
+        await user.sees("is being verified")
+        await user.presses("x")
+        await user.sees("is cancelled")
+        assert [job.state for job in await client.jobs()] == ["cancelled"]
+        await user.no_longer_sees("verifying:")
+        note = "Its SHA-256 is the recorded one."
+        client.change(replace(job, state="done", ended_s=2e9, message=note))
+        await user.sees(f"{name} ✓", f"Verified. {note}")
+        error = ErrorInfo("ModelFileError", f"{name} is damaged: the header is cut off.", "Download it again.")
+        again = replace(job, id="job-2", state="failed", ended_s=2e9, error=error)
+        client.change(again)
+        await user.sees(f"{name} ✕", "is damaged: the header is cut off. Download it again.")
 
 
 async def test_the_plan_of_the_selected_model_is_one_key_away(open_app):
