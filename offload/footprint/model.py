@@ -252,7 +252,7 @@ class PlannedModel:
         mix = [MixTensor(tensor.name, tensor.shape or (1,), TENSOR_TYPES[tensor.type_id]) for tensor in self.tensors]
         targets = {name: verdict.target for name, verdict in assign(mix, file_type, model_shape(self.header)).items()}
         quantized = (
-            replace(tensor, type_id=target.type_id, n_bytes=target.tensor_bytes(tensor.shape))
+            TensorInfo(tensor.name, tensor.shape, target.type_id, tensor.offset, target.tensor_bytes(tensor.shape))
             for tensor in self.tensors
             for target in (targets[tensor.name],)
         )

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 
 from quantizer.gguf.tensor_types import WEIGHT_TYPES, FileType, TensorType, tensor_type_named
 from quantizer.system.errors import UsageError
@@ -139,6 +140,11 @@ _KEPT_PARTS_OF = {
 _LAYER = re.compile(r"blk\.(\d+)\.")
 
 
+# Choosing among the catalogue's models and types takes the types of 76,000 tensors, which have few thousand names.
+_MOST_NAMES = 1 << 13
+
+
+@lru_cache(_MOST_NAMES)
 def category_of(name: str) -> Category:
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -147,16 +153,25 @@ def category_of(name: str) -> Category:
 
 def allows_quantization(name: str, shape: Sequence[int], architecture: str) -> bool:
     """Return whether a tensor is quantized: matrices of weights are, norms and small or sensitive tensors are not."""
-    if n_dims(shape) < 2 or not name.endswith("weight") or name in _KEPT_NAMES:
+    return n_dims(shape) >= 2 and _may_be_quantized(name, architecture)
+
+
+@lru_cache(_MOST_NAMES)
+def _may_be_quantized(name: str, architecture: str) -> bool:
+    if not name.endswith("weight") or name in _KEPT_NAMES:
         return False
     return not any(part in name for part in (*_KEPT_PARTS, *_KEPT_PARTS_OF.get(architecture, ())))
 
 
 def n_dims(shape: Sequence[int]) -> int:
     """Return the dimensions as ggml counts them: trailing ones do not count. At least 1."""
-    return max((i + 1 for i, extent in enumerate(shape) if extent > 1), default=1)
+    n_found = len(shape)
+    while n_found > 1 and shape[n_found - 1] <= 1:
+        n_found -= 1
+    return max(n_found, 1)
 
 
+@lru_cache(_MOST_NAMES)
 def in_loading_order(name: str) -> tuple[int, bytes]:
     """Return the sort key of llama.cpp's tensor map: tensors of no layer first, then layer by layer, then by name."""
     match = _LAYER.match(name)

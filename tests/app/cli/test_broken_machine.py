@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -106,7 +107,7 @@ async def test_a_service_starts_beside_a_cache_that_cannot_be_written(
         await load_model(client, "")
         events = [event async for event in client.chat([Message("user", "hello")])]
         while not (listed := await client.library.models()).is_complete:  # it must end
-            pass
+            await asyncio.sleep(0.05)
     assert isinstance(events[-1], Completed)
     assert {model.id for model in listed.models} >= {"guide"}
 
