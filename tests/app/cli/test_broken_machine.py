@@ -106,7 +106,10 @@ async def test_a_service_starts_beside_a_cache_that_cannot_be_written(
     async with open_service(settings) as client:
         await load_model(client, "")
         events = [event async for event in client.chat([Message("user", "hello")])]
-        while not (listed := await client.library.models()).is_complete:  # it must end
+        while True:  # it must end
+            listed = await client.library.models()
+            if listed.is_complete:
+                break
             await asyncio.sleep(0.05)
     assert isinstance(events[-1], Completed)
     assert {model.id for model in listed.models} >= {"guide"}
