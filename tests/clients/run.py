@@ -50,6 +50,7 @@ class Client:
     agent: str = ""
     also: tuple[str, ...] = ()  # packages that this one needs and does not name, or that the script adds
     is_small: bool = False  # installed and run within seconds
+    python: str = ""  # the version that it needs, where this one will not do
     refused: tuple[str, ...] = ()  # requests that its script wants refused: method, path and status
 
     @property
@@ -103,6 +104,9 @@ CLIENTS = (
     Client("continue-cli", "@continuedev/cli@1.5.47", "", "cn", "cn"),
     Client("copilot", "@github/copilot@1.0.102", "", "copilot", "copilot"),
     Client("pi", "@mariozechner/pi-coding-agent@0.73.1", "", "pi", "pi"),
+    Client("cline", "cline@3.0.65", "with_agent.py", "cline"),
+    Client("vibe", "mistral-vibe==3.0.3", "with_agent.py", "vibe", python="3.12"),
+    Client("openhands", "openhands==1.16.0", "with_agent.py", "openhands", python="3.12"),
     Client(
         "mcp-filesystem",
         "@modelcontextprotocol/server-filesystem@2026.8.31",
@@ -180,12 +184,18 @@ def install(client: Client, folder: Path) -> str:
         return ""
     npm = shutil.which("npm") or "npm"
     node = [npm, "install", "--no-audit", "--no-fund", "--fetch-retries=1", "--prefix", str(folder)]
-    python = ["uv", "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder)]
+    python = ["uv", "pip", "install", "--quiet", "--python"]
+    into = [str(folder / "bin" / "python")] if client.python else [sys.executable, "--target", str(folder)]
     packages = [client.package, *client.also]
-    command = [*(node if client.is_node else python), *packages]
+    commands = [[*node, *packages] if client.is_node else [*python, *into, *packages]]
+    if client.python:
+        commands.insert(0, ["uv", "venv", "--quiet", "--python", client.python, str(folder)])
     elsewhere = tempfile.gettempdir()  # in the clone uv would apply this project's pins to the client
     try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, cwd=elsewhere)
+        for command in commands:
+            subprocess.run(
+                command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, cwd=elsewhere
+            )
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         reason = next((line for line in said if "error" in line), said[-1])
@@ -242,7 +252,7 @@ def _command(client: Client, folder: Path) -> list[str]:
 
 
 def _command_path(client: Client, folder: Path) -> str:
-    return str(folder / "node_modules" / ".bin" / client.command)
+    return str((folder / "node_modules" / ".bin" if client.is_node else folder / "bin") / client.command)
 
 
 def _python(script: str) -> list[str]:

@@ -22,10 +22,12 @@ FAILED = "The test fails."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """An agent's tools: their names and those of their parameters. One without `read` and `edit` has a shell alone."""
+    """An agent's tools: their names and those of their parameters. Without `read` or `edit` its shell does that."""
 
     shell: str
     command: str = "command"
+    takes_several: bool = False  # the shell: a list of commands
+    are_escaped: bool = False  # its results come as JSON, whose text is no call: all calls are in the question then
     of_shell: Mapping[str, Any] = field(default_factory=dict)  # what it wants besides
     read: str = ""
     path: str = ""
@@ -38,7 +40,7 @@ class Tools:
     of_edit: Mapping[str, Any] = field(default_factory=dict)
 
     def runs(self, command: str) -> str:
-        return call(self.shell, **{self.command: command}, **self.of_shell)
+        return call(self.shell, **{self.command: [command] if self.takes_several else command}, **self.of_shell)
 
     def reads(self, file: Path) -> str:
         if not self.read:
@@ -61,6 +63,8 @@ def set_up(folder: Path, tools: Tools) -> str:
     write_test(folder)
     note.write_text(f"{say(tools.edits_value(value) + tools.reads(following))}\n", encoding="utf-8")
     following.write_text(f"{say(tools.runs(RUN_TEST))}\n", encoding="utf-8")
+    if tools.are_escaped:
+        return say(tools.reads(value) + tools.edits_value(value) + tools.runs(RUN_TEST))
     return say(tools.reads(value) + tools.reads(note))  # some edit only what they have read
 
 
