@@ -25,6 +25,7 @@ from app.service.api.batches.batches import Batches, BatchStore
 from app.service.api.batches.files import FileStore
 from app.service.api.llamacpp import routes as llamacpp
 from app.service.api.llamacpp import server_routes as llamacpp_server
+from app.service.api.llamacpp import token_routes as llamacpp_tokens
 from app.service.api.lmstudio import chat_routes as lmstudio_chat
 from app.service.api.lmstudio import model_routes as lmstudio_models
 from app.service.api.lmstudio import routes as lmstudio
@@ -68,7 +69,7 @@ if TYPE_CHECKING:  # which imports this module when its model loads already
 # Each has a router.
 _ROUTE_MODULES = (
     *(openai, openai_models, responses, batches, anthropic, ollama, ollama_library),
-    *(lmstudio, lmstudio_chat, lmstudio_models, lmstudio_sdk, llamacpp, llamacpp_server),
+    *(lmstudio, lmstudio_chat, lmstudio_models, lmstudio_sdk, llamacpp, llamacpp_server, llamacpp_tokens),
     *(native_status, native_library, native_jobs, docs),
 )
 _MODEL_PATHS = ("/v1/models", "/models")

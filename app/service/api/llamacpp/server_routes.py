@@ -1,4 +1,4 @@
-"""Routes of llama-server's dialect for its state and for tokens: /health, /props, /lora-adapters, /tokenize, /slots.
+"""Routes of llama-server's dialect for its state: /health, /props, /lora-adapters, /slots.
 
 A running answer has the slot of its place in order of arrival: the engine's own slots are those of its cache, which
 outlive answers. Source of a slot's fields: `server_slot::to_json` of llama-server (2026), without prompts, grammars,
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal, NoReturn, NotRequired, cast
 
-from pydantic import NonNegativeInt, StrictInt
+from pydantic import NonNegativeInt
 from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
@@ -22,7 +22,6 @@ from app.engine.request import SamplingParams
 from app.protocol.errors import ServiceError
 from app.protocol.sampling import SamplingOrigin
 from app.service.api.app_state import app_state, model_of
-from app.service.api.fields import Body, Byte
 from app.service.api.llamacpp.responses import GenerationSettings, generation_settings
 from app.service.generation.template_caps import TemplateCaps
 from app.service.http.errors import LlamaCppError, RefusedError, llamacpp_error
@@ -90,43 +89,9 @@ class Props(TypedDict):
     is_sleeping: Literal[False]
 
 
-class TokenizeResponse(TypedDict):
-    tokens: list[int]
-
-
-class Piece(TypedDict):
-    """A token with its text, or with its bytes where they are part of a character."""
-
-    id: int
-    piece: str | list[Byte]
-
-
-class TokenizePiecesResponse(TypedDict):
-    tokens: list[Piece]
-
-
-class DetokenizeResponse(TypedDict):
-    content: str
-
-
 _NONE = -1
 _LOADING: UnavailableError = {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}
 _HEALTH_ERRORS = errors(503, kind=UnavailableError | LlamaCppError)
-
-
-class TokenizeBody(Body):
-    """`content` is text, in which special tokens are parsed unless `parse_special` is false."""
-
-    content: str
-    add_special: bool = False
-    parse_special: bool = True
-    with_pieces: bool = False
-    model: str = ""
-
-
-class DetokenizeBody(Body):
-    tokens: list[StrictInt]
-    model: str = ""
 
 
 @router.get("/health", refusals=_HEALTH_ERRORS)
@@ -191,32 +156,6 @@ async def change_props() -> NoReturn:
     """Refused: settings are those of the service."""
     cause = "The properties of a running server cannot be changed."
     raise RefusedError(501, "not_implemented", cause, "Send options with each request, or change the settings.")
-
-
-@router.post("/tokenize", refusals=errors(404))
-async def tokenize(request: Request, body: TokenizeBody) -> JsonResponse[TokenizeResponse | TokenizePiecesResponse]:
-    """Text to token ids, with the text of each where that is wanted."""
-    add_special, parse_special = body.add_special, body.parse_special
-    with (await model_of(request, body.model)).in_use() as engine:
-        if body.with_pieces:
-            pieces = await engine.pieces(body.content, add_special=add_special, parse_special=parse_special)
-            return JsonResponse({"tokens": [{"id": token, "piece": _piece(piece)} for token, piece in pieces]})
-        tokens = await engine.tokenize(body.content, add_special=add_special, parse_special=parse_special)
-        return JsonResponse({"tokens": list(tokens)})
-
-
-@router.post("/detokenize", refusals=errors(404))
-async def detokenize(request: Request, body: DetokenizeBody) -> JsonResponse[DetokenizeResponse]:
-    """Token ids to text."""
-    with (await model_of(request, body.model)).in_use() as engine:
-        return JsonResponse({"content": await engine.detokenize(body.tokens)})
-
-
-def _piece(piece: bytes) -> str | list[int]:
-    try:
-        return piece.decode()
-    except UnicodeDecodeError:  # a part of a character (source: llama-server's README)
-        return list(piece)
 
 
 class NextToken(TypedDict):

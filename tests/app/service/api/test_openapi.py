@@ -140,7 +140,12 @@ ANSWERED: Answered = {
     "POST /api/create": [{"model": "made", "from": "coder", "stream": False}],
     "POST /api/copy": [{"source": "coder", "destination": "copied"}],
     "DELETE /api/delete": [{"model": "gone"}],
-    "POST /tokenize": [{"content": "aö"}, {"content": "aö", "with_pieces": True}],
+    "POST /tokenize": [
+        {"content": "aö"},
+        {"content": "aö", "with_pieces": True},
+        {"prompt": "aö", "return_token_strs": True},
+        {"messages": ASKS},
+    ],
     "POST /detokenize": [{"tokens": [97]}],
     "POST /completion": WRITTEN,
     "POST /completions": WRITTEN,

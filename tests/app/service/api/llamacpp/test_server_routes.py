@@ -10,7 +10,25 @@ from tests.app.running import RunningService
 def test_text_becomes_tokens_and_text_again(service: RunningService) -> None:
     tokens = service.http.post("/tokenize", json={"content": "wörld"}).json()["tokens"]
     assert tokens == list("wörld".encode())
-    assert service.http.post("/detokenize", json={"tokens": tokens}).json() == {"content": "wörld"}
+    assert service.http.post("/detokenize", json={"tokens": tokens}).json() == {"content": "wörld", "prompt": "wörld"}
+
+
+@pytest.mark.parametrize("body", [{}, {"content": "a", "prompt": "a"}, {"prompt": "a", "messages": []}])
+def test_what_is_to_be_tokenized_is_one_text_or_chat(service: RunningService, body: dict[str, object]) -> None:
+    response = service.http.post("/tokenize", json=body)
+    assert response.status_code == 400
+    assert "prompt" in response.text or "messages" in response.text
+
+
+def test_a_tokenized_chat_is_what_its_answer_would_read(service: RunningService) -> None:
+    body = {"messages": [{"role": "user", "content": "hello"}]}
+    tokens = service.http.post("/tokenize", json=body).json()["tokens"]
+    prompt = service.http.post("/apply-template", json=body).json()["prompt"]
+    assert bytes(tokens).decode() == prompt
+    usage = service.http.post("/v1/chat/completions", json={**body, "max_tokens": 1}).json()["usage"]
+    assert usage["prompt_tokens"] == len(tokens)
+    without = service.http.post("/tokenize", json={**body, "add_generation_prompt": False}).json()["tokens"]
+    assert tokens[: len(without)] == without != tokens
 
 
 def test_health_is_ok_when_the_model_can_answer(service: RunningService) -> None:
