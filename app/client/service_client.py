@@ -197,7 +197,8 @@ class ServiceClient(Connection):
         return decode(ContextLength, await self.call("POST", f"{_ROOT}/context", {"model": model, "n_ctx": n_ctx}))
 
     async def takes_tools(self, model: str) -> bool | None:
-        """Return whether the chat template of `model` has tools, None for a model without one; loads the model."""
+        """Return whether the chat template of `model` has tools, None for a model without one; loads a model that was
+        not loaded before."""
         props = await self.call("GET", f"/props?{urlencode({'model': model})}")
         return bool(props["chat_template_caps"]["supports_tools"]) if props["chat_template"] else None
 

@@ -164,6 +164,7 @@ class EngineClient:
         self.n_users = 0
         self.last_used_s = time.monotonic()
         self.ready_since_s = 0.0  # by the same clock
+        self.last_facts: BackendFacts | None = None  # of the last loading, also while the model is unloaded
         self.settled = asyncio.Event()  # the current loading, or the last one, has succeeded or failed
         self._start_worker = start_worker
         self._limit = limit or CrashLimit()
@@ -504,7 +505,7 @@ class EngineClient:
             case Ready():
                 facts, settings = message.facts, message.settings
                 self.status = replace(self.status, state="ready", progress=1.0, facts=facts, settings=settings)
-                self.ready_since_s = time.monotonic()
+                self.ready_since_s, self.last_facts = time.monotonic(), facts
                 self.settled.set()
                 self._log(f"is loaded, with {message.facts.n_ctx} tokens of context")
                 self._notify_if_idle()

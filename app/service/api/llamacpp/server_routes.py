@@ -86,7 +86,7 @@ class Props(TypedDict):
     endpoint_props: Literal[False]
     endpoint_metrics: Literal[True]
     build_info: str
-    is_sleeping: Literal[False]
+    is_sleeping: bool
 
 
 _NONE = -1
@@ -122,9 +122,11 @@ async def change_lora_adapters() -> NoReturn:
 
 @router.get("/props", refusals=errors(404))
 async def props(request: Request, model: str = "") -> JsonResponse[Props]:
-    """The facts that clients read before they send work: context, slots, template; without the model's folder."""
+    """The facts that clients read before they send work: context, slots, template; without the model's folder. To ask
+    for them is no use of the model: one that is unloaded as idle stays so, as in llama-server."""
     served = await model_of(request, model)
-    ready = await served.ready()
+    is_sleeping = served.engine.status.state == "unloaded" and served.engine.last_facts is not None
+    ready = served.engine.status.facts or (served.engine.last_facts if is_sleeping else None) or await served.ready()
     answer: Props = {
         "default_generation_settings": {
             "n_ctx": ready.n_ctx,
@@ -144,7 +146,7 @@ async def props(request: Request, model: str = "") -> JsonResponse[Props]:
         "endpoint_props": False,
         "endpoint_metrics": True,
         "build_info": f"localllm {__version__}",
-        "is_sleeping": False,
+        "is_sleeping": is_sleeping,
     }
     if served.file.tool_template:
         answer["chat_template_tool_use"] = served.file.tool_template

@@ -123,6 +123,15 @@ def test_props_say_what_the_template_can_express(service: RunningService) -> Non
     assert service.http.get("/props").json()["chat_template_caps"] == caps
 
 
+def test_to_ask_for_the_facts_of_an_unloaded_model_does_not_load_it(service: RunningService) -> None:
+    awake = service.http.get("/props").json()
+    assert service.http.post("/api/localllm/unload", json={}).status_code == 200
+    for _ in range(2):
+        assert service.http.get("/props").json() == {**awake, "is_sleeping": True}
+    service.http.post("/completion", json={"prompt": "a", "n_predict": 1})
+    assert service.http.get("/props").json() == awake
+
+
 @pytest.mark.parametrize("path", ["/slots/0?action=erase", "/props", "/lora-adapters"])
 def test_what_cannot_be_changed_says_what_can(service: RunningService, path: str) -> None:
     response = service.http.post(path, json={"filename": "a.bin"})
