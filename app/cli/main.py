@@ -61,6 +61,7 @@ _VERBS = {
     "batch": _Verb("app.cli.verbs.batch:batch", "Answer a file of requests."),
     "plan": _Verb("app.cli.verbs.plan:plan", "Show whether a model fits, how fast it runs, and what would help."),
     "search": _Verb("app.cli.verbs.hub:search", "Search the hub for models that fit this machine."),
+    "outdated": _Verb("app.cli.verbs.hub:outdated", "Ask the hub for newer revisions of your models."),
     "recommend": _Verb("app.cli.verbs.hub:recommend", "Recommend models for this machine."),
     "doctor": _Verb("app.cli.verbs.plan:doctor", "Check what this machine can run."),
     "ls": _Verb("app.cli.verbs.library:ls", "List the models on this machine."),
@@ -90,6 +91,8 @@ _ELSEWHERE = {
     "convert": "quantize",
     "benchmark": "bench",
     "info": "show",
+    "update": "outdated",
+    "upgrade": "outdated",
 }
 
 

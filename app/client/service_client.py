@@ -15,7 +15,15 @@ from app.common.service_identity import STOP_PATH, ServiceIdentity, new_challeng
 from app.protocol.chat import AnswerDelta, AnswerEvent, GenerationOptions, MediaPart, Message, Tool
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job, JobKind
-from app.protocol.library import HubRepository, LocalModels, MachineReport, Recommendations, RemovalResult, TypeChoice
+from app.protocol.library import (
+    HubRepository,
+    LocalModels,
+    MachineReport,
+    ModelUpdate,
+    Recommendations,
+    RemovalResult,
+    TypeChoice,
+)
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, ServiceStatus
 
@@ -41,6 +49,12 @@ class LibraryClient:
         where the hub is unreachable."""
         data = await self._get("search", words=words, limit=limit)
         return tuple(decode(HubRepository, item) for item in data["repositories"])
+
+    async def updates(self, model: str = "") -> tuple[ModelUpdate, ...]:
+        """Return whether the hub has newer revisions of a model, or of all; cancelling ends it. Raises UserError where
+        the hub is unreachable."""
+        data = await self._get("updates", model=model)
+        return tuple(decode(ModelUpdate, item) for item in data["updates"])
 
     async def show(self, model: str) -> tuple[tuple[str, str], ...]:
         """Return the model info as labels and texts, not yet safe for a terminal."""

@@ -160,6 +160,21 @@ class HubModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelUpdate:
+    """Whether the hub has a newer revision of a model; "unknown" for a `reason`. A newer one is at `commit`:
+    `reference` is what `localllm pull` takes, and its changed files have `n_bytes`."""
+
+    id: str
+    path: str
+    repo: str
+    state: Literal["newer", "current", "unknown"] = "unknown"
+    reason: str = ""
+    reference: str = ""
+    n_bytes: int = 0
+    commit: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HubRepository:
     """A repository of the hub; `problem` is why its contents are unknown."""
 

@@ -17,11 +17,11 @@ from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.design.words import relative_time
 from tui.jobs.monitor import JobMonitor
-from tui.models.rows import Section, downloadable_rows, engine_rows, local_rows, with_jobs
+from tui.models.rows import Section, downloadable_rows, engine_rows, local_rows, with_jobs, with_updates
 from tui.models.typed import TITLE, path_section, typed_path
 
 if TYPE_CHECKING:
-    from app.protocol.library import HubRepository, LocalModel, LocalModels, Recommended
+    from app.protocol.library import HubRepository, LocalModel, LocalModels, ModelUpdate, Recommended
     from app.protocol.status import ModelStatus
 
 
@@ -57,6 +57,7 @@ class ModelLists:
         self._local: tuple[LocalModel, ...] = ()
         self._recommended: tuple[Recommended, ...] = ()
         self._found: tuple[HubRepository, ...] = ()
+        self._updates: dict[str, ModelUpdate] = {}  # newer revisions of models by their paths, as the hub said
         self._of_engine: tuple[ModelStatus, ...] | None = None  # where the service is an engine of another program
         self._jobs = jobs
         jobs.watch(self._change_soon)
@@ -95,7 +96,8 @@ class ModelLists:
         seen: set[str] = set()
         sections = []
         for section in listed:  # hubs and disks may list the same model twice
-            rows = with_jobs([row for row in section.rows if row.id not in seen], self._jobs.jobs.values())
+            fresh = with_updates((row for row in section.rows if row.id not in seen), self._updates)
+            rows = with_jobs(fresh, self._jobs.jobs.values())
             seen.update(row.id for row in rows)
             sections.append(replace(section, rows=rows))
         return tuple(sections)
@@ -118,6 +120,17 @@ class ModelLists:
         except OSError:
             free = ""
         return f"{psutil.virtual_memory().total / 2**30:.0f} GB memory{free}"
+
+    async def check_updates(self) -> tuple[ModelUpdate, ...]:
+        """Ask the hub which models have a newer revision. Raises UserError."""
+        found = await (await localllm_service(self._connection)).library.updates()
+        self._updates = {update.path: update for update in found if update.state == "newer"}
+        self._on_change()
+        return found
+
+    def note_fetched(self, reference: str) -> None:
+        """Note that the newest revision of `reference` is here."""
+        self._updates = {path: each for path, each in self._updates.items() if each.reference != reference}
 
     async def rename(self, model: str, name: str) -> tuple[str, frozenset[str]]:
         """Give a model of the library another name, and return it with those that it had. Its data stays where it is:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from app.common.terminal import format_bytes, printable_line
+from app.common.terminal import counted, format_bytes, printable_line
 from offload.format import format_speed, format_speed_range
 from tui.design.words import duration
 
 if TYPE_CHECKING:
     from app.protocol.job import Job
-    from app.protocol.library import HubRepository, LocalModel, ModelFit, Recommended, RemovalResult
+    from app.protocol.library import HubRepository, LocalModel, ModelFit, ModelUpdate, Recommended, RemovalResult
     from app.protocol.status import ModelStatus
 
 
@@ -86,7 +86,8 @@ _ROLES = {"small": "small and fast", "moe": "mixture of experts", "vision": "ima
 class ModelRow:
     """One model, or one quant of it, or a folder to look for models in. `model` is the path of a local one;
     `reference`, and the type `quantize` for a checkpoint, are the arguments of a pull. `note` is additional
-    information; `progress` replaces the figures. `verified` is how its last verification ended, "" before one."""
+    information; `progress` replaces the figures. `verified` is how its last verification ended, "" before one; `newer`
+    says that the hub has a newer revision."""
 
     id: str
     kind: RowKind
@@ -114,6 +115,7 @@ class ModelRow:
     modified_s: int = 0
     verified: str = ""
     is_sound: bool = False
+    newer: str = ""
 
     @property
     def is_pulling(self) -> bool:
@@ -183,6 +185,29 @@ def with_jobs(rows: Iterable[ModelRow], jobs: Collection[Job]) -> tuple[ModelRow
             row = replace(row, progress=format_progress(pull), job_id="" if pull.has_ended else pull.id)
         shown.append(row)
     return tuple(shown)
+
+
+def with_updates(rows: Iterable[ModelRow], updates: Mapping[str, ModelUpdate]) -> tuple[ModelRow, ...]:
+    """Return the rows of models, some of which have a newer revision: `updates` by their paths."""
+    shown = []
+    for row in rows:
+        if (update := updates.get(row.model)) is not None:
+            row = replace(row, newer=f"The hub has a newer revision, {format_size(update.n_bytes)}: U offers it.")
+        shown.append(row)
+    return tuple(shown)
+
+
+def updates_words(found: Sequence[ModelUpdate]) -> str:
+    """Return what the hub said of the models, but for those with a newer revision."""
+    n_current = sum(update.state == "current" for update in found)
+    unknown = [update for update in found if update.state == "unknown"]
+    if not found:
+        return "No model here is from the hub: there is nothing to compare."
+    parts = [f"Up to date: {n_current} of {counted(len(found), 'model')} of the hub."]
+    if unknown:
+        first = unknown[0]
+        parts.append(f"Not comparable: {len(unknown)}. {printable_line(first.id)}: {printable_line(first.reason)}")
+    return " ".join(parts)
 
 
 def _with_verification(row: ModelRow, job: Job) -> ModelRow:

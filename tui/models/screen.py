@@ -30,7 +30,16 @@ from tui.design.key_bar import KeyHint
 from tui.design.search_box import SearchBox
 from tui.models.dialogs import ModelInfoScreen, QuantizeScreen
 from tui.models.lists import ModelLists
-from tui.models.rows import ModelRow, RowKind, Section, format_fit, format_rate, format_removal, format_size
+from tui.models.rows import (
+    ModelRow,
+    RowKind,
+    Section,
+    format_fit,
+    format_rate,
+    format_removal,
+    format_size,
+    updates_words,
+)
 from tui.models.table import columns, headings, row_line
 from tui.models.typed import begins_path, completed, typed_path
 from tui.widgets.dialogs import ChoiceDialog, InputDialog
@@ -59,11 +68,13 @@ _ENTER_WORDS: dict[RowKind, str] = {
 _HINTED = ("search", "plan-model", "quantize", "import", "remove", "card", "load", "make-default", "rename-model",
            "export-model", "verify-model")  # fmt: skip
 _MARGIN_CELLS = 1  # air
-_SIGN_CELLS = 2  # behind the name of a model that was verified
+_SIGN_CELLS = 2  # behind the name of a model that was verified, or has a newer revision
 
+_READ_S = 8.0  # of a long sentence
 _LOOK_S = 1.0  # between two looks at the models folder
 _FOR_GOOD = "-1"
 _KEEP, _REMOVE = "keep", "remove"
+_LATER, _ALL = "later", "all"
 _REMOVING = {_KEEP: "Keep it", _REMOVE: "Remove it"}  # the harmless choice first
 
 
@@ -83,6 +94,9 @@ MODEL_COMMANDS = CommandTable(
     list_command("make-default", "Default", "m", "Make the model the one of new chats", "make_default", is_shown=False),
     list_command("rename-model", "Rename", "R", "Give the model another name", "rename_model", is_shown=False),
     list_command("export-model", "Export", "e", "Copy the model's files to a folder", "export_model", is_shown=False),
+    list_command("check-updates", "Check for updates", "U",
+                 "Ask the hub which models have a newer revision, and offer to download it", "check_updates",
+                 is_shown=False),
     list_command("keep", "Keep", "k", "Keep the model loaded, or unload it after idle time (setting keep_alive)",
                  "toggle_keep_alive", is_shown=False),
     list_command("look-again", "Refresh", "ctrl+r", "Rescan the disk and free memory", "rescan", is_shown=False),
@@ -147,7 +161,7 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
     type_ = row.type if row.type not in name else ""
     facts = (name, format_size(row.n_bytes), type_, format_fit(row.fit), speed, context, row.takes, state)
     action = "x stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]
-    notes = (row.damaged, row.progress, action, row.verified, row.note)
+    notes = (row.damaged, row.progress, action, row.newer, row.verified, row.note)
     return printable_line(" · ".join(filter(None, facts))), printable_line(" ".join(filter(None, notes)))
 
 
@@ -180,7 +194,7 @@ class ModelList(OptionList):
         self._sections = tuple(sections)
         width = max(20, self.size.width - _MARGIN_CELLS)
         rows = [row for section in sections for row in section.rows if not row.damaged]
-        names = [cell_len(printable_line(row.name)) + (_SIGN_CELLS if row.verified else 0) for row in rows]
+        names = [cell_len(printable_line(row.name)) + (_SIGN_CELLS if row.verified or row.newer else 0) for row in rows]
         names += [cell_len(printable_line(section.title)) - 2 for section in sections[:1]]
         at, options = columns(width, max(names, default=0)), list[Option]()
         for number, section in enumerate(sections):
@@ -425,6 +439,29 @@ class ModelsScreen(FeatureScreen):
             await (await self.service()).start_job("verify", {"model": row.model})
             self.inform(f"Verifying {row.name}, {format_size(row.n_bytes)}: F8 shows the jobs.")
 
+    @work(group="updates", exclusive=True)
+    async def check_updates(self) -> None:
+        """Ask the hub for newer revisions, and download those that are chosen: the old file stays until then."""
+        with self.inform_on_error():
+            with self.inform_during("Asking the hub for newer revisions …"):
+                found = await self._lists.check_updates()
+            newer = {update.reference: update for update in found if update.state == "newer"}
+            if not newer:
+                self.inform(updates_words(found), _READ_S)
+                return
+            choices = {_LATER: "Not now"}
+            choices |= {key: f"{each.id}, {format_size(each.n_bytes)}" for key, each in newer.items()}
+            if len(newer) > 1:
+                choices[_ALL] = f"All {len(newer)}, {format_size(sum(each.n_bytes for each in newer.values()))}"
+            others = f" {updates_words(found)}"
+            explanation = (
+                f"The hub has newer revisions of these models; the old files stay until they are here.{others}"
+            )
+            chosen = await self.app.push_screen_wait(ChoiceDialog("Newer revisions", explanation, choices))
+            for reference in newer if chosen == _ALL else filter(newer.get, [chosen or _LATER]):
+                await self._downloads.start(reference)
+                self.inform(f"Downloading {newer[reference].id} in the background: F8 shows the jobs.")
+
     async def show_card(self) -> None:
         if row := self._local_row():
             self.app.push_screen(ModelInfoScreen(row.name, await (await self._library()).show(row.model)))
@@ -534,4 +571,6 @@ class ModelsScreen(FeatureScreen):
 
     def _job_ended(self, job: Job) -> None:
         if job.state == "done":
+            if job.kind == "pull":
+                self._lists.note_fetched(str(job.arguments.get("reference")))
             self._begin(self._lists.refresh, "refresh")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,12 @@ _COLUMNS = (
     ("", 7, False, 1),  # the default model
 )
 _GAP = "  "
+# What stands behind a name, the most important first.
+_SIGNS: tuple[tuple[Callable[[ModelRow], object], tuple[str, str]], ...] = (
+    (lambda row: row.verified and not row.is_sound, (" ✕", "$text-error")),
+    (lambda row: row.newer, (" ↑", "$text-accent")),
+    (lambda row: row.is_sound, (" ✓", "$text-success")),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ def columns(width: int, longest_name: int) -> Columns:
 def row_line(row: ModelRow, at: Columns) -> Content:
     """Return one row. Its text is printable; what is wrong with a file takes the place of its figures, in one line."""
     mark, color = _LOADED_MARKS.get(row.state, (" ", ""))
-    sign = (" ✓", "$text-success") if row.is_sound else (" ✕", "$text-error") if row.verified else ("", "")
+    sign = next((sign for is_so, sign in _SIGNS if is_so(row)), ("", ""))
     shown = _cut(row.name, at.name - len(sign[0]))
     padding = " " * (at.name - cell_len(shown) - len(sign[0]))
     ending = (sign, padding) if sign[0] else ()

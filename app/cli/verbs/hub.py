@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from app.cli.options import option, options, options_of
+from app.cli.options import complete_model, option, options, options_of
 from app.cli.output.format import print_json, print_lines
 from app.cli.resources import open_index, requested_planning_context
-from app.common.terminal import printable
+from app.common.terminal import format_bytes, printable, printable_line
 from app.engine.load.load_check import LOAD_CHECK
 from app.options.jobs import PullOptions
 from app.protocol.library import HubRepository, Recommendation, Recommendations, Recommended
@@ -221,6 +221,37 @@ def _shown(added: list[str], *, wants_json: bool) -> Iterator[Report]:
             progress.show(event)
 
         yield show
+
+
+@click.command(epilog="Example: localllm outdated --json")
+@click.argument("models", nargs=-1, metavar="[MODEL]...", shell_complete=complete_model)
+@options("wants_json")
+def outdated(models: tuple[str, ...], *, wants_json: bool) -> None:
+    """Ask the hub whether there is a newer revision of each MODEL, by default of all that came from it.
+
+    Models are compared by the hashes on record; `localllm verify` records those of other files. `localllm pull` with
+    the printed reference downloads the newer revision in the place of the old one.
+    """
+    from app.library.hub.access import hub_access_from_environment
+    from app.library.hub.updates import find_updates, hashed_models
+    from app.library.local.resolve import available, resolve
+
+    settings, access = load_settings(), hub_access_from_environment()
+    if access.notice:
+        click.echo(printable(access.notice), err=True)
+    refs = [resolve(name, settings) for name in models] or [ref for ref in available(settings) if not ref.place]
+    with open_index(settings.cache_dir) as index:
+        hashed = hashed_models(refs, index)
+    found = asyncio.run(find_updates(hashed, access))
+    if wants_json:
+        print_json({"updates": found})
+        return
+    for update in found:
+        newer = f"newer, {format_bytes(update.n_bytes)}: localllm pull {update.reference}"
+        says = newer if update.state == "newer" else ": ".join(filter(None, (update.state, update.reason)))
+        click.echo(f"{printable_line(update.id)}  {printable_line(says)}")
+    if not found:
+        click.echo("No model here is from the hub: there is nothing to compare.")
 
 
 @click.command(epilog="Example: localllm search qwen3 coder --fits")

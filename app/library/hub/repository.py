@@ -47,7 +47,7 @@ from quantizer.gguf.sampling_keys import GENERATION_CONFIG
 _MAX_FILES = 20_000
 _MAX_BYTES = 1 << 50
 _MAX_BASES = 8
-_REPO = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+REPO_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _QUANT = re.compile(
     r"(?:^|[-._])((?:UD-)?(?:I?Q\d{1,2}(?:_[A-Z0-9]{1,4}){0,4}|TQ\d_\d|MXFP4(?:_MOE)?|BF16|FP?16|FP?32))(?=$|[-._])",
@@ -163,7 +163,7 @@ def _base_models(card: Any) -> tuple[str, ...]:
     """Return the repositories that a card names as its base; nothing where it says that differently."""
     named = card.get("base_model") if isinstance(card, dict) else None
     names = [named] if isinstance(named, str) else named if isinstance(named, list) else []
-    return tuple(name for name in names[:_MAX_BASES] if isinstance(name, str) and _REPO.fullmatch(name))
+    return tuple(name for name in names[:_MAX_BASES] if isinstance(name, str) and REPO_NAME.fullmatch(name))
 
 
 def quant_of(name: str) -> str:

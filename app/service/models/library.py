@@ -31,6 +31,7 @@ from app.protocol.library import (
     ImportWay,
     LocalModel,
     MachineReport,
+    ModelUpdate,
     PlacementResult,
     Recommendations,
     RemovalResult,
@@ -110,6 +111,22 @@ class LibraryService:
             access, context = hub_access_from_environment(), self._fit_cache.here()
             log_event("service", access.notice)
             return await inspect_repos(list_repos(access, words, limit), access, context, lambda: None)
+
+        return await run_in_thread(found)
+
+    async def updates(self, name: str = "") -> list[ModelUpdate]:
+        """Return whether the hub has newer revisions of the model `name`, or of all in the library. Cancelling ends it.
+        Raises UnknownModelError, and HubError where the hub cannot be reached."""
+        from app.library.hub.access import hub_access_from_environment
+        from app.library.hub.updates import find_updates, hashed_models
+
+        async def found() -> list[ModelUpdate]:
+            refs = [resolve(name, self._settings)] if name else available(self._settings)
+            with Index(self._settings.cache_dir) as index:
+                models = hashed_models([ref for ref in refs if not ref.place], index)
+            access = hub_access_from_environment()
+            log_event("service", access.notice)
+            return await find_updates(models, access)
 
         return await run_in_thread(found)
 

@@ -27,6 +27,7 @@ from app.protocol.library import (
     LocalModel,
     LocalModels,
     MachineReport,
+    ModelUpdate,
     Recommendation,
     Recommendations,
     Recommended,
@@ -57,6 +58,7 @@ class ScriptedLibrary:
         self.type_choices: tuple[TypeChoice, ...] = ()
         self.model_info_rows: tuple[tuple[str, str], ...] = ()
         self.machine_report = MachineReport((), ())
+        self.model_updates: tuple[ModelUpdate, ...] = ()
         self.searched: list[str] = []
         self.removed: list[str] = []
         self.imported: list[str] = []
@@ -81,6 +83,12 @@ class ScriptedLibrary:
         return tuple(repo for repo in self.hub if all(word in repo.repo.lower() for word in words.lower().split()))[
             :limit
         ]
+
+    async def updates(self, model: str = "") -> tuple[ModelUpdate, ...]:
+        """Return `model_updates`, of `model` alone if given."""
+        if self.hub_error is not None:
+            raise self.hub_error
+        return tuple(update for update in self.model_updates if model in ("", update.id, update.path))
 
     async def show(self, model: str) -> tuple[tuple[str, str], ...]:
         """Return `model_info_rows`. Raises ModelFileError for an unknown model."""

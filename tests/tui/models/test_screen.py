@@ -11,7 +11,7 @@ import pytest
 from app.chat.conversation import MessageContent
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
-from app.protocol.library import LocalModel
+from app.protocol.library import LocalModel, ModelUpdate
 from quantizer.system.errors import ErrorInfo, UserError
 from tests.app.client.scripted_client import ScriptedClient
 from tests.app.small_models import small_model
@@ -529,6 +529,73 @@ async def test_a_model_is_verified_in_the_background_and_its_row_says_how_that_e
         again = replace(job, id="job-2", state="failed", ended_s=2e9, error=error)
         client.change(again)
         await user.sees(f"{name} ✕", "is damaged: the header is cut off. Download it again.")
+
+
+NEWER = ModelUpdate(
+    id="qwen3-0.6b-Q8_0",
+    path="/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf",
+    repo="org/qwen",
+    state="newer",
+    reference="org/qwen/qwen3-0.6b-Q8_0.gguf",
+    n_bytes=640_000_000,
+)
+OTHER = ModelUpdate(id="llama-3.3-70b-Q4_K_M", path="/l.gguf", repo="org/llama", reason="Its hash is not on record.")
+
+
+async def test_the_hub_is_asked_for_newer_revisions_by_a_key_and_the_download_is_offered(open_app):
+    client = client_with_models()
+    client.library.model_updates = (NEWER, replace(NEWER, id="same", path="/s", state="current"), OTHER)
+    async with open_app(client, size=(140, 30)) as user:
+        await user.presses("f6")
+        await user.sees("qwen3-0.6b-Q8_0")
+        assert "↑" not in user.screen_text  # nobody asked
+        await user.presses("U")
+        await user.sees("Newer revisions", "qwen3-0.6b-Q8_0, 640 MB", "Not now", "Up to date: 1 of 3")
+        await user.presses("enter")
+        await user.no_longer_sees("Newer revisions")
+        assert client.started == []
+        await user.sees("qwen3-0.6b-Q8_0 ↑")
+        await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
+        await user.sees("The hub has a newer revision, 640 MB: U offers it.")
+        await user.presses("U")
+        await user.sees("Not now")
+        await user.presses("down", "enter")
+        await user.sees("Downloading qwen3-0.6b-Q8_0 in the background")
+        assert client.started == [("pull", {"reference": NEWER.reference})]
+        (job,) = await client.jobs()
+        client.change(replace(job, state="done", ended_s=2e9))
+        await user.no_longer_sees("↑")
+
+
+@pytest.mark.parametrize(
+    ("updates", "words"),
+    [
+        ((replace(NEWER, state="current"),), "Up to date: 1 of 1 model of the hub."),
+        (
+            (replace(NEWER, state="current"), OTHER),
+            "Not comparable: 1. llama-3.3-70b-Q4_K_M: Its hash is not on record.",
+        ),
+        ((), "No model here is from the hub"),
+    ],
+)
+async def test_without_a_newer_revision_the_answer_is_one_line(open_app, updates, words):
+    client = client_with_models()
+    client.library.model_updates = updates
+    async with open_app(client, size=(160, 30)) as user:
+        await user.presses("f6")
+        await user.sees("qwen3-0.6b-Q8_0")
+        await user.presses("U")
+        await user.sees(words)
+
+
+async def test_a_hub_that_cannot_be_asked_is_reported(open_app):
+    client = client_with_models()
+    client.library.hub_error = UserError("The hub cannot be reached.", "Everything else works offline.")
+    async with open_app(client, size=(140, 30)) as user:
+        await user.presses("f6")
+        await user.sees("qwen3-0.6b-Q8_0")
+        await user.presses("U")
+        await user.sees("The hub cannot be reached. Everything else works offline.")
 
 
 async def test_the_plan_of_the_selected_model_is_one_key_away(open_app):

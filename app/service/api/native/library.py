@@ -23,6 +23,7 @@ from app.protocol.library import (
     LoadState,
     LocalModels,
     MachineReport,
+    ModelUpdate,
     PlacementResult,
     Recommendations,
     RemovalResult,
@@ -86,6 +87,10 @@ class Repositories(TypedDict):
     repositories: list[HubRepository]
 
 
+class Updates(TypedDict):
+    updates: list[ModelUpdate]
+
+
 class Types(TypedDict):
     types: list[TypeChoice]
 
@@ -117,6 +122,16 @@ async def search(request: Request, words: str = "", limit: str = "") -> JsonResp
 
     async def find() -> Repositories:
         return {"repositories": await app_state(request).library.search(words, min(max(1, n_most), _N_MOST))}
+
+    return await while_connected(request, find())
+
+
+@router.get("/updates", refusals=errors(404, 502))
+async def updates(request: Request, model: str = "") -> JsonResponse[Updates]:
+    """Whether the hub has newer revisions of a model, or of all that came from it; the service never asks by itself."""
+
+    async def find() -> Updates:
+        return {"updates": await app_state(request).library.updates(model)}
 
     return await while_connected(request, find())
 

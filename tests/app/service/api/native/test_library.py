@@ -158,6 +158,41 @@ async def test_a_search_for_nothing_is_refused(own: RunningService) -> None:
             await client.library.search("  ")
 
 
+async def _fetched(client: ServiceClient, reference: str) -> None:
+    begun = await client.start_job("pull", {"reference": reference})
+    *_, ended = [job async for job in client.watch_job(begun.id)]
+    assert ended.state == "done", ended
+
+
+async def test_a_newer_revision_is_found_when_asked_for_and_a_pull_fetches_it(
+    own: RunningService, hub: HubServer, folders: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    hub.repos["org/moving-GGUF"] = repo = HubRepo.of("org/moving-GGUF", {"a/m-Q8_0.gguf": tiny_model}, tags=["gguf"])
+    async with ServiceClient(own.url) as client:
+        try:
+            await _fetched(client, "org/moving-GGUF:Q8_0")
+            (found,) = await client.library.updates()
+            assert (found.state, found.repo, found.reference) == ("current", "org/moving-GGUF", "")
+            other = small_model(tmp_path / "other.gguf")
+            repo.put("a/m-Q8_0.gguf", other)
+            n_before = len(hub.log)
+            await client.library.models(external=True)
+            assert len(hub.log) == n_before  # nobody asked
+            (found,) = await client.library.updates(found.id)
+            assert (found.state, found.reference) == ("newer", "org/moving-GGUF/a/m-Q8_0.gguf")
+            assert (found.n_bytes, found.commit) == (other.stat().st_size, repo.commit)
+            await _fetched(client, found.reference)
+            assert [each.state for each in await client.library.updates()] == ["current"]
+            assert await asyncio.to_thread(Path(found.path).read_bytes) == other.read_bytes()
+            hub.inject("5xx", stage="api", times=9)
+            with pytest.raises(UserError, match="cannot be reached"):
+                await client.library.updates()
+        finally:
+            hub.injections.clear()
+            del hub.repos["org/moving-GGUF"]
+            shutil.rmtree(folders / "data" / "models", ignore_errors=True)
+
+
 async def test_a_model_is_shown_in_printable_rows(own: RunningService, placed: Path) -> None:
     async with ServiceClient(own.url) as client:
         rows = dict(await client.library.show("kept"))
