@@ -241,7 +241,7 @@ def answers_title(status: ServiceStatus, shown: Sequence[AnswerRecord], now: dat
     since = datetime.fromtimestamp(status.answers_since_s, now.tzinfo)
     words = f"{since:%H:%M}" if since.date() == now.date() else relative_time(since, now)
     counts = f"The service counts since {words}; " if status.answers_since_s else ""
-    return Content.assemble(title, (f"  {counts}older ones are from your chats".lstrip(), "$text-muted not bold"))
+    return Content.assemble(title, (f"  {counts}older ones are from your chats", "$text-muted not bold"))
 
 
 def _seconds(seconds: float) -> str:

@@ -310,11 +310,11 @@ def verify(options: VerifyOptions, others: tuple[str, ...], *, is_recording: boo
         for ref in refs:
             found = verdict_of(ref, index, meter.advance, is_recording=is_recording)
             verdicts.append(found)
-            if events is not None and found.state != "damaged":
-                meter.bar.note(_VERDICTS[found.state])
             if not wants_json:
                 words = ": ".join(filter(None, (found.state, printable_line(found.reason))))
                 click.echo(f"{printable_line(ref.id)}  {words}")
+    if events is not None and all(found.state != "damaged" for found in verdicts):
+        events.emit(event="note", text=_VERDICTS[verdicts[-1].state])  # behind the last step: what the job says last
     if wants_json:
         told = ("state", "sha256", "reason")
         listed = [

@@ -85,7 +85,9 @@ async def test_answers_from_before_the_service_started_are_those_of_the_chats(op
     client.answers_since_s = began_s
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, (120, 40), repository) as user:
         await user.presses("f9")
-        await user.sees("old-model", "77", "88", "48", "The service counts since", "older ones are from your chats")
+        await user.sees(
+            "old-model", "77", "88", "48", "Last answers  The service counts since", "older ones are from your chats"
+        )
         assert "Not measured" not in user.screen_text
         assert "imported" not in user.screen_text  # nobody counted it
         assert "new-model" not in user.screen_text  # the service would have it
