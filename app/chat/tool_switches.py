@@ -195,7 +195,7 @@ def summary(settings: ToolSettings, servers: Sequence[ServerStatus], n_tokens: i
     n_on = len(enabled_tools(settings, servers))
     if not n_on and not settings.enabled:
         return "No tools are on in this chat."
-    cost = "" if n_tokens is None else f", {n_tokens} tokens of every prompt"
+    cost = "" if n_tokens is None else f", {n_tokens:,} tokens of every prompt"
     return f"{n_on} tool{'' if n_on == 1 else 's'} on{cost}, at most {settings.max_rounds} rounds of calls an answer."
 
 
