@@ -260,6 +260,25 @@ ROWS: tuple[Row, ...] = (
         ours={"0.choices.0.delta.content": ""},
     ),
     Row(
+        name="the events of a stream with probabilities",
+        ask=Ask(_COMPLETION, {**_ASK, "n_predict": 64, "n_probs": 2, "stream": True}),
+        source="tools/server/tests/unit/test_completion.py, test_n_probs_stream",
+        holds={"*.completion_probabilities": lambda found: {len(each) for each in found} == {1}},
+        otherwise="An event may have several tokens, of which `tokens` and `completion_probabilities` have all",
+        ours={
+            "*.completion_probabilities.*.id": lambda found: len([token for each in found for token in each]) > 1,
+            "*.tokens": lambda found: all(found[:-1]),
+        },
+    ),
+    Row(
+        name="a web page of another origin",
+        ask=Ask("OPTIONS /v1/completions", headers={"Origin": "http://web.mydomain.fr"}),
+        source="tools/server/tests/unit/test_security.py, test_cors_options",
+        holds={"@Access-Control-Allow-Methods": re.compile("POST")},
+        otherwise="Web pages may use the service where `origins` names them; others are a 403",
+        our_status=403,
+    ),
+    Row(
         name="the build in the fingerprint",
         ask=Ask("POST /v1/chat/completions", _CHAT),
         source="tools/server/tests/unit/test_chat_completion.py, test_chat_completion",

@@ -69,7 +69,25 @@ def _faults() -> Iterator[Row]:
         )
 
 
+def _zstd(data: bytes) -> bytes:
+    """Return `data`, of at most 255 bytes, as a frame with one raw block (source: RFC 8878, section 3.1.1)."""
+    return b"\x28\xb5\x2f\xfd\x20" + bytes([len(data)]) + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
 ROWS: tuple[Row, ...] = (
+    Row(
+        name="a request compressed with zstd",
+        ask=Ask(
+            _CHAT,
+            _zstd(b'{"model": "default", "max_tokens": 6, "messages": [{"role": "user", "content": "hello"}]}'),
+            {"Content-Type": "application/json", "Content-Encoding": "zstd"},
+        ),
+        source="Codex sends such requests to OpenAI where its feature for them is on",
+        holds={"choices.0.message.role": "assistant"},
+        otherwise="A request compressed with zstd is a 415",
+        our_status=415,
+        ours={"error.message": str},
+    ),
     Row(
         name="a chat has the fingerprint of the system",
         ask=Ask(_CHAT, _HELLO),
