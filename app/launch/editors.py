@@ -1,6 +1,6 @@
-"""The lines with which editors and agents are pointed at the service for good: `localllm serve --editor NAME`.
+"""The lines with which clients are pointed at the service for good: `localllm serve --editor NAME`.
 
-Owns the texts. What an agent needs is in `agents`, from which its lines are made.
+Owns those of agents, which are made from what each needs; the texts of others are in `clients`.
 """
 
 from __future__ import annotations
@@ -10,51 +10,9 @@ import shlex
 from collections.abc import Callable, Mapping
 
 from app.launch.agents import Target, agent_named, claude_code_variables, codex_settings, opencode_settings
+from app.launch.clients import ANY_KEY, CLIENTS, Client
 
-_ANY_KEY = "localllm"  # for programs that insist on one
-
-# Of editors; {url}, {host} and {model} are filled in.
-_LINES: Mapping[str, str] = {
-    "llama.vim": """\
-" in .vimrc; for a model that fills in the middle
-let g:llama_config = {'endpoint_fim': '{url}/infill', 'endpoint_inst': '{url}/v1/chat/completions'}
-""",
-    "continue": """\
-# in ~/.continue/config.yaml, under models:
-  - name: localllm
-    provider: ollama
-    model: {model}
-    apiBase: {url}
-    roles: [chat, edit, apply, autocomplete, embed]
-""",
-    "zed": """\
-// in settings.json
-"language_models": {"ollama": {"api_url": "{url}"}}
-""",
-    "codecompanion": """\
--- in the setup of codecompanion.nvim
-adapters = {
-  http = {
-    localllm = function()
-      return require("codecompanion.adapters").extend("ollama", {
-        env = { url = "{url}" },
-        schema = { model = { default = "{model}" } },
-      })
-    end,
-  },
-},
-""",
-    "cline": """\
-API Provider: Ollama
-Base URL:     {url}
-Model:        {model}
-""",
-    "gptel": """\
-;; in Emacs' init file
-(gptel-make-openai "localllm" :protocol "http" :host "{host}" :endpoint "/v1/chat/completions"
-  :stream t :models '({model}))
-""",
-}
+_CLIENTS: Mapping[str, Client] = {client.name: client for client in CLIENTS}
 
 
 def _aider(target: Target) -> str:
@@ -62,14 +20,14 @@ def _aider(target: Target) -> str:
 
 
 def _claude_code(target: Target) -> str:
-    variables = {"ANTHROPIC_AUTH_TOKEN": _ANY_KEY, **claude_code_variables(target)}
+    variables = {"ANTHROPIC_AUTH_TOKEN": ANY_KEY, **claude_code_variables(target)}
     return " \\\n  ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()) + " claude"
 
 
 def _codex(target: Target) -> str:
     lines = ["# in ~/.codex/config.toml"]
     table = ""
-    settings = {**codex_settings(target), "model_providers.localllm.experimental_bearer_token": _ANY_KEY}
+    settings = {**codex_settings(target), "model_providers.localllm.experimental_bearer_token": ANY_KEY}
     for name, value in settings.items():
         of_table, _, key = name.rpartition(".")
         if of_table != table:
@@ -80,12 +38,12 @@ def _codex(target: Target) -> str:
 
 
 def _opencode(target: Target) -> str:
-    settings = {"$schema": "https://opencode.ai/config.json", **opencode_settings(target, _ANY_KEY)}
+    settings = {"$schema": "https://opencode.ai/config.json", **opencode_settings(target, ANY_KEY)}
     return json.dumps(settings, indent=2)
 
 
 def _qwen_code(target: Target) -> str:
-    named = {"OPENAI_BASE_URL": f"{target.url}/v1", "OPENAI_API_KEY": _ANY_KEY, "OPENAI_MODEL": target.model}
+    named = {"OPENAI_BASE_URL": f"{target.url}/v1", "OPENAI_API_KEY": ANY_KEY, "OPENAI_MODEL": target.model}
     return f"{_variables(named)} qwen --auth-type openai"
 
 
@@ -97,7 +55,7 @@ _AGENT_LINES: Mapping[str, Callable[[Target], str]] = {
     "qwen-code": _qwen_code,
 }
 
-EDITORS = (*_LINES, *_AGENT_LINES)
+EDITORS = (*_CLIENTS, *_AGENT_LINES)
 
 
 def editor_settings(editor: str, url: str, model: str, n_ctx: int = 0) -> str:
@@ -108,7 +66,7 @@ def editor_settings(editor: str, url: str, model: str, n_ctx: int = 0) -> str:
         assert agent is not None, "every agent with lines is in the table"
         assert agent.need is not None, "an agent has a first prompt"
         return lines(Target(url, model, n_ctx or agent.need.n_ctx))
-    text = _LINES[editor]
+    text = _CLIENTS[editor].lines
     for name, value in {"{url}": url, "{host}": url.partition("://")[2], "{model}": model}.items():
         text = text.replace(name, value)
     return text.rstrip("\n")

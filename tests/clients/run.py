@@ -51,6 +51,7 @@ class Client:
     also: tuple[str, ...] = ()  # packages that this one needs and does not name, or that the script adds
     is_small: bool = False  # installed and run within seconds
     python: str = ""  # the version that it needs, where this one will not do
+    lines: str = ""  # its name in the page of clients, whose program is run too
     refused: tuple[str, ...] = ()  # requests that its script wants refused: method, path and status
 
     @property
@@ -60,27 +61,36 @@ class Client:
 
 CLIENTS = (
     Client("llama.vim", "", "with_llama_vim.py"),
-    Client("openai", "openai==3.57.0", "with_openai.py", is_small=True),
-    Client("anthropic", "anthropic==2.14.0", "with_anthropic.py", is_small=True),
+    Client("openai", "openai==3.57.0", "with_openai.py", lines="openai", is_small=True),
+    Client("anthropic", "anthropic==2.14.0", "with_anthropic.py", lines="anthropic", is_small=True),
     Client("openai-tools", "openai==3.57.0", "with_openai_tools.py", is_small=True),
     Client("anthropic-tools", "anthropic==2.14.0", "with_anthropic_tools.py", is_small=True),
-    Client("ollama", "ollama==0.6.3", "with_ollama.py", is_small=True),
-    Client("langchain-openai", "langchain-openai==1.7.3", "with_langchain_openai.py"),
+    Client("ollama", "ollama==0.6.3", "with_ollama.py", lines="ollama", is_small=True),
+    Client("langchain-openai", "langchain-openai==1.7.3", "with_langchain_openai.py", lines="langchain"),
     Client("langchain-ollama", "langchain-ollama==1.1.0", "with_langchain_ollama.py"),
-    Client("litellm", "litellm==1.106.2", "with_litellm.py", also=("mcp==2.3.0",)),
+    Client("litellm", "litellm==1.106.2", "with_litellm.py", lines="litellm", also=("mcp==2.3.0",)),
     Client("llm", "llm==0.36", "with_llm.py"),
-    Client("instructor", "instructor==1.17.0", "with_instructor.py"),
+    Client("instructor", "instructor==1.17.0", "with_instructor.py", lines="instructor"),
     Client("aider", "aider-chat==0.86.2", "with_aider.py", agent="aider"),
-    Client("lmstudio", "lmstudio==1.5.0", "with_lmstudio.py", is_small=True),
-    Client("openai-js", "openai@7.59.0", "with_openai.mjs", is_small=True),
-    Client("anthropic-js", "@anthropic-ai/sdk@1.14.0", "with_anthropic.mjs", is_small=True),
+    Client("lmstudio", "lmstudio==1.5.0", "with_lmstudio.py", lines="lmstudio", is_small=True),
+    Client("openai-js", "openai@7.59.0", "with_openai.mjs", lines="openai-js", is_small=True),
+    Client("anthropic-js", "@anthropic-ai/sdk@1.14.0", "with_anthropic.mjs", lines="anthropic-js", is_small=True),
     Client("openai-tools-js", "openai@7.59.0", "with_openai_tools.mjs", is_small=True),
     Client("anthropic-tools-js", "@anthropic-ai/sdk@1.14.0", "with_anthropic_tools.mjs", is_small=True),
-    Client("ollama-js", "ollama@0.6.4", "with_ollama.mjs", is_small=True),
+    Client("ollama-js", "ollama@0.6.4", "with_ollama.mjs", lines="ollama-js", is_small=True),
     Client("lmstudio-js", "@lmstudio/sdk@1.5.0", "with_lmstudio.mjs", is_small=True),
-    Client("openai-agents", "openai-agents==0.24.0", "with_openai_agents.py", is_small=True),
-    Client("pydantic-ai", "pydantic-ai-slim[openai]==2.68.0", "with_pydantic_ai.py", is_small=True),
-    Client("ai-sdk", "ai@7.0.173", "with_ai_sdk.mjs", also=("@ai-sdk/openai@4.0.118", "zod@4.6.7"), is_small=True),
+    Client("openai-agents", "openai-agents==0.24.0", "with_openai_agents.py", lines="openai-agents", is_small=True),
+    Client(
+        "pydantic-ai", "pydantic-ai-slim[openai]==2.68.0", "with_pydantic_ai.py", lines="pydantic-ai", is_small=True
+    ),
+    Client(
+        "ai-sdk",
+        "ai@7.0.173",
+        "with_ai_sdk.mjs",
+        lines="ai-sdk",
+        also=("@ai-sdk/openai@4.0.118", "zod@4.6.7"),
+        is_small=True,
+    ),
     Client("continue", "@continuedev/openai-adapters@1.37.0", "with_continue.mjs", is_small=True),
     Client(
         "claude-code",
@@ -212,8 +222,9 @@ def run(client: Client, folder: Path, urls: dict[str, str]) -> Ran:
     logs = sorted(Path(urls["SERVICE_LOGS_DIR"]).glob("*.log"))
     begin = [log.stat().st_size for log in logs]
     own = [_command(client, folder)] if client.script else []
+    printed = [[*_python("with_lines.py"), client.lines]] if client.lines else []
     launched = [[*_python("with_launch.py"), client.agent, _command_path(client, folder)]] if client.agent else []
-    fault = next(filter(None, (_run(command, client, folder, urls) for command in (*own, *launched))), "")
+    fault = next(filter(None, (_run(command, client, folder, urls) for command in (*own, *printed, *launched))), "")
     time.sleep(_LAST_LINES_S)
     lines = b"".join(log.read_bytes()[size:] for log, size in zip(logs, begin, strict=True)).decode().splitlines()
     logged = [found for found in map(_LOGGED.match, lines) if found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
@@ -12,33 +13,24 @@ from pathlib import Path
 from asking import FAKE, MODEL, SAID
 from task import Tools, is_done, set_up
 
+from app.launch.editors import editor_settings
+
 HOME = Path(os.environ["HOME"])
 COMMAND = os.environ["CLIENT_COMMAND"]
 TIMEOUT_S = 240
-_VIBE = f"""active_model = "{MODEL}"
-
-[[providers]]
-name = "localllm"
-api_base = "{FAKE}/v1"
-api_key_env_var = "LOCALLLM_KEY"
-api_style = "openai"
-backend = "generic"
-
-[[models]]
-name = "{MODEL}"
-provider = "localllm"
-alias = "{MODEL}"
-"""
 
 
 def _set_up_cline() -> None:
-    auth = ("auth", "--provider", "openai", "--apikey", "any", "--modelid", MODEL, "--baseurl", f"{FAKE}/v1")
-    subprocess.run([COMMAND, *auth], check=True, capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
+    first, second = editor_settings("cline-cli", FAKE, MODEL).splitlines()
+    assert second.split()[1:] == [*AGENTS["cline"].arguments]
+    command = [COMMAND, *shlex.split(first)[1:]]
+    subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL)
 
 
 def _set_up_vibe() -> None:
     (HOME / ".vibe").mkdir()
-    (HOME / ".vibe" / "config.toml").write_text(_VIBE, encoding="utf-8")
+    (HOME / ".vibe" / "config.toml").write_text(editor_settings("vibe", FAKE, MODEL), encoding="utf-8")
+    (HOME / ".vibe" / ".env").write_text("LOCALLLM_KEY=localllm\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +62,6 @@ AGENTS = {
     "vibe": Agent(
         set_up=_set_up_vibe,
         arguments=("--agent", "auto-approve", "-p"),
-        environment={"LOCALLLM_KEY": "any"},
         tools=Tools(
             read="read_file",
             path="path",
@@ -84,7 +75,9 @@ AGENTS = {
     ),
     "openhands": Agent(
         arguments=("--headless", "--json", "--override-with-envs", "-t"),
-        environment={"LLM_API_KEY": "any", "LLM_BASE_URL": f"{FAKE}/v1", "LLM_MODEL": f"openai/{MODEL}"},
+        environment=dict(
+            word.split("=", 1) for word in editor_settings("openhands", FAKE, MODEL).splitlines()[0].split()[1:]
+        ),
         tools=Tools(
             read="file_editor",
             path="path",

@@ -37,7 +37,12 @@ _MAX_NAME_CHARACTERS = 64  # of a key
 
 
 @click.command(epilog="Example: localllm serve -m model.gguf --ctx 16384")
-@click.option("--editor", type=click.Choice(EDITORS), help="Print the settings for an editor or program, then exit.")
+@click.option(
+    "--editor",
+    type=click.Choice(EDITORS),
+    metavar="NAME",
+    help="Print the settings for a client (claude-code, codex, zed, open-webui, openai …), then exit.",
+)
 @service_options
 @option("assume_yes", help=LOAD_ANYWAY)
 @click.option("--owned", is_flag=True, hidden=True, help="End with stdin; print the address as JSON.")

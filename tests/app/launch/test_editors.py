@@ -9,6 +9,8 @@ from app.launch.agents import AGENTS
 from app.launch.editors import EDITORS, context_advice, editor_settings
 
 URL = "http://127.0.0.1:11500"
+# Clients that choose among the models that they find.
+CHOOSING = {"zed", "llama.vim", "llama.vscode", "jetbrains", "open-webui", "cherry-studio", "page-assist"}
 
 
 @pytest.mark.parametrize("editor", EDITORS)
@@ -18,7 +20,7 @@ def test_every_editor_is_pointed_at_the_service(editor: str) -> None:
     assert "{url}" not in text
     assert "{model}" not in text
     assert "{ctx}" not in text
-    assert editor in {"zed", "llama.vim"} or "coder" in text, "these choose among the models that they find"
+    assert editor in CHOOSING or "coder" in text
 
 
 def test_lines_in_a_known_form_are_in_that_form() -> None:
