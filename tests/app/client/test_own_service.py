@@ -118,7 +118,7 @@ async def test_an_impostor_gets_neither_key_nor_prompt_and_the_command_a_service
             with pytest.raises(ServiceError):
                 [event async for event in client.chat([Message("user", "my secret is 4711")])]
     assert impostor.heard.startswith(b"GET " + IDENTITY_PATH.encode())
-    for secret in (b"4711", settings.api_key.encode(), (settings.data_dir / "service.key").read_bytes(), b"POST"):
+    for secret in (b"my secret", settings.api_key.encode(), (settings.data_dir / "service.key").read_bytes(), b"POST"):
         assert secret not in impostor.heard
 
 
@@ -180,7 +180,7 @@ async def test_an_impostor_that_takes_the_port_of_a_killed_service_gets_nothing(
                     break
                 except OSError:  # the port is not free yet
                     await asyncio.sleep(0.05)
-    assert b"4711" not in impostor.heard
+    assert b"my secret" not in impostor.heard
     assert settings.api_key.encode() not in impostor.heard
 
 

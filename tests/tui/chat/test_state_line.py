@@ -92,7 +92,7 @@ async def test_the_line_grows_and_shrinks_with_the_terminal(open_app):
     async with open_app(client, size=(140, 30)) as user:
         await user.asks("/system Be brief.")
         await user.asks("/think high")
-        await user.sees("▱▱▱ 0 of 2k     ▲ GPU 20 of 33: F7 helps     system prompt · think high")
+        await user.sees("▱▱▱ ≈3 of 2k     ▲ GPU 20 of 33: F7 helps     system prompt · think high")
         await user.pilot.resize_terminal(72, 20)
         await user.no_longer_sees("think high")
         await user.sees("▲ GPU 20 of 33: F7 helps")

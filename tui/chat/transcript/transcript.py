@@ -473,8 +473,8 @@ class Transcript(SteadyScroll):
             await self._move_to(near if is_near else MessageWindow.at(position, len(self._entries)))
         view = self._views[position - self._window.first]
         is_laid_out = view.size.height > 0
-        if not is_laid_out:
-            self.hold(view, 0)  # it has no position to scroll to yet
+        # Where it is until it is scrolled to. One that is not laid out has no position to scroll to yet.
+        self.hold(view, view.virtual_region.y - round(self.scroll_y) if is_laid_out else 0)
         self.release_anchor()
         ends_here = view.size.height >= self.size.height and view.region.bottom <= self.region.bottom
         # A message taller than the screen keeps its position.
