@@ -30,6 +30,7 @@ class PartsInputBody(Body):
 
 class PromptInputBody(Body):
     prompt_string: StrictStr
+    multimodal_data: Annotated[list[StrictStr], Field(max_length=0)] | None = None  # pictures have no vectors here
 
 
 # llama-server's further forms: texts among token ids, and objects. OpenAI's are text and token ids alone.

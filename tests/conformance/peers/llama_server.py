@@ -51,6 +51,7 @@ def _embedding_rows() -> Iterator[Row]:
         "an object that is a text": {"content": "string"},
         "an unknown part": {"content": [{"type": "unknown"}]},
         "a picture": {"content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+        "a prompt with a picture": {"prompt_string": "a", "multimodal_data": ["AAAA"]},
         "token ids beside lists": [12, [34]],
     }
     for form, value in wrong.items():
