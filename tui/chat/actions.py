@@ -419,14 +419,14 @@ class ToolActions:
             await self._view.transcript.add_notice("It is done again." if step else "There is nothing to do again.")
 
     def show_questions(self) -> None:
-        for panel in self._screen.query(ApprovalPanel):  # none is left while the app closes
+        for panel in self._screen.own(ApprovalPanel):  # none is left while the app closes
             had_focus = panel.has_focus
             is_other = panel.show(self._view.chat.approvals.questions)
             if is_other and had_focus:
                 self._view.focus_prompt()  # at once: the next key is for no question that was not seen
             if is_other and panel.display:
                 self._call_attention()
-        for line in self._screen.query(OtherQuestions):
+        for line in self._screen.own(OtherQuestions):
             asking = self._view.session.asking
             line.show([chat.title for chat in asking])
             if set(asking) - set(self._asking):

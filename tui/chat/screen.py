@@ -229,7 +229,7 @@ class ChatScreen(CommandScreen):
 
     @on(Transcript.NewText)
     def _new_text(self, event: Transcript.NewText) -> None:
-        for line in self.query(NewTextLine):  # none is left while the app closes
+        for line in self.own(NewTextLine):  # none is left while the app closes
             line.show(event.n_lines)
 
     @on(Composer.Commanded)
@@ -292,15 +292,15 @@ class ChatScreen(CommandScreen):
         failed, those that wait for it go back to the prompt."""
         self._show_status()
         chat = self._session.chat
-        for waiting in self.query(WaitingQuestions):
+        for waiting in self.own(WaitingQuestions):
             waiting.show([question.content for question in chat.queue])
             if not chat.is_answering and self._view.is_open.is_set():
                 self._view.put_back(chat.take_back_all())
         self._tools.show_questions()
-        for composer in self.query(Composer):
+        for composer in self.own(Composer):
             composer.has_waiting = bool(chat.queue)
         self._drafts.write(chat.draft)
-        for sidebar in self.query(ChatSidebar):
+        for sidebar in self.own(ChatSidebar):
             sidebar.follow()
 
     def _chat_gone(self) -> None:
@@ -321,14 +321,14 @@ class ChatScreen(CommandScreen):
         return activity, found
 
     def _show_status(self) -> None:
-        for activity_line in self.query(ActivityLine):
+        for activity_line in self.own(ActivityLine):
             activity_line.look()
         chat, forecast = self._session.chat, self._draft.forecast
-        for line in self.query(StateLine):  # none is left while the app closes
+        for line in self.own(StateLine):  # none is left while the app closes
             line.show(chat_facts(self._connection.state, chat.figures, chat.conversation.settings, forecast))
-        for header in self.query(ScreenHeader):
+        for header in self.own(ScreenHeader):
             header.show_model(self._connection.state, self._session.activity)
-        for bar in self.query(KeyBar):
+        for bar in self.own(KeyBar):
             bar.show()
 
     def _settings_changed(self) -> None:
@@ -337,14 +337,14 @@ class ChatScreen(CommandScreen):
         self._draft.forecast_later()
 
     def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
-        for sidebar in self.query(ChatSidebar):
+        for sidebar in self.own(ChatSidebar):
             sidebar.follow()
         for chat in ended:
             self.inform(f"“{printable_line(chat.title)}” has its answer: F5 opens it.")
 
     @on(Worker.StateChanged)
     def _worked(self, event: Worker.StateChanged) -> None:
-        if event.worker.group == "answer" and event.worker.is_finished and self.query(Composer):  # not while it closes
+        if event.worker.group == "answer" and event.worker.is_finished and self.own(Composer):  # not while it closes
             self._draft.forecast_later()  # the context has an answer more
 
     async def _arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:

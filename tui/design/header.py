@@ -59,13 +59,15 @@ class ScreenHeader(Widget):
         super().__init__()
         self._current = next(feature for feature in FEATURES if feature.id == current)
         self._keys = keys
+        self._others: Content | None = None  # links to the other screens; they are parsed from markup
         self._facts = Content()
         self._state: ConnectionState | None = None
         self._activity = ""
 
     def show_keys(self, keys: Mapping[str, str]) -> None:
-        self._keys = keys
-        self.refresh()
+        if keys != self._keys:
+            self._keys, self._others = keys, None
+            self.refresh()
 
     def show_facts(self, facts: str | Content) -> None:
         """Show `facts`, one printable line, instead of the model."""
@@ -99,8 +101,10 @@ class ScreenHeader(Widget):
         return place + Content(" " * gap) + facts
 
     def _tabs(self) -> Content:
-        others = (feature for feature in FEATURES if feature is not self._current)
-        return Content("   ").join(map(self._link, others))
+        if self._others is None:
+            others = (feature for feature in FEATURES if feature is not self._current)
+            self._others = Content("   ").join(map(self._link, others))
+        return self._others
 
     def _link(self, feature: Feature) -> Content:
         key = self._keys.get(f"go-{feature.id}", feature.key).upper()

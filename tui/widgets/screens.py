@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from inspect import isawaitable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 FEATURE_CSS = Path(__file__).with_suffix(".tcss")
+_Part = TypeVar("_Part", bound=Widget)
 _INFO_S = 4.0
 _WARNING_S = 10.0
 
@@ -50,6 +51,11 @@ class CommandScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         """Show the notification that came meanwhile. Textual calls the handlers of subclasses too."""
         cast("BaseApp", self.app).notifications.draw()
+
+    def own(self, kind: type[_Part]) -> list[_Part]:
+        """Return the screen's own parts of a `kind`, none while the app closes. A query would pass through every
+        message, several times for each event of an answer."""
+        return [part for part in self.children if isinstance(part, kind)]
 
     def all_commands(self) -> Iterator[Command]:
         yield from self.TABLE

@@ -15,6 +15,7 @@ from tests.app.client.scripted_client import COMPLETED, LOADING, READY, Scripted
 from tui.app import LocalllmApp
 from tui.chat.commands import EXAMPLES
 from tui.chat.composer.prompt_input import PromptInput
+from tui.chat.screen import ChatScreen
 from tui.connection import ServiceConnection
 
 
@@ -442,3 +443,17 @@ async def test_an_error_after_a_part_of_an_answer_says_that_the_answer_is_incomp
         await user.asks("go")
         await user.sees("A beginning", "─ The answer is incomplete ─", "The worker died.")
         assert "No answer" not in user.screen_text
+
+
+async def test_the_events_of_an_answer_pass_through_no_messages(open_app, monkeypatch: pytest.MonkeyPatch):
+    async with open_app(
+        ScriptedClient(ScriptedReply(deltas=("Paris.",)), ScriptedReply(deltas=("Bern ", "it is.")))
+    ) as user:
+        await user.asks("The capital of France?")
+        await user.sees("Paris.")
+        asked: list[object] = []
+        query = ChatScreen.query
+        monkeypatch.setattr(ChatScreen, "query", lambda screen, *kinds: asked.append(kinds) or query(screen, *kinds))
+        await user.asks("And of Switzerland?")
+        await user.sees("Bern it is.", "ready")
+        assert asked == []  # a query of the screen's few parts visits every widget of every message
