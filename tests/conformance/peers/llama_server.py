@@ -280,6 +280,14 @@ ROWS: tuple[Row, ...] = (
         our_status=403,
     ),
     Row(
+        name="what models can do",
+        ask=Ask("GET /v1/models"),
+        source="tools/server/tests/unit/test_vision_api.py, test_v1_models_supports_multimodal_capability",
+        holds={"models.0.capabilities": list},
+        otherwise="`data` of `/v1/models` has what each model reads (`architecture`)",
+        ours={"data.*.architecture.input_modalities": lambda found: ["text"] in found},
+    ),
+    Row(
         name="the build in the fingerprint",
         ask=Ask("POST /v1/chat/completions", _CHAT),
         source="tools/server/tests/unit/test_chat_completion.py, test_chat_completion",
