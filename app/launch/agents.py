@@ -45,10 +45,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class ContextNeed:
-    """The tokens with which a session begins (counted with Qwen's tokenizer), and the context in which it can go on."""
+    """The tokens with which a session begins (counted with Qwen's tokenizer), and the context in which it can go on.
+    `n_free` are those of the context that the agent never fills: it summarizes before."""
 
     n_first: int
     n_ctx: int
+    n_free: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,8 @@ def claude_code_variables(target: Target) -> dict[str, str]:
     return {
         "ANTHROPIC_BASE_URL": target.url,
         **dict.fromkeys((*models, "ANTHROPIC_SMALL_FAST_MODEL"), target.model),
-        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(target.n_ctx),
+        # not CLAUDE_CODE_AUTO_COMPACT_WINDOW, which 2.1.332 takes for 100,000 at least
+        "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(target.n_ctx),
     }
 
 
@@ -239,7 +242,7 @@ AGENTS: tuple[Agent, ...] = (
         package="npm:@anthropic-ai/claude-code",
         api="/v1/messages",
         start=_claude_code,
-        need=ContextNeed(35_000, 65_536),
+        need=ContextNeed(13_000, 65_536, n_free=33_000),  # 2.1.197 began with 35,000
         tested="2.1.332",
         editor="claude-code",
     ),

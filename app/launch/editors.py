@@ -78,11 +78,12 @@ def context_advice(editor: str, n_ctx: int) -> str:
     needed = agent.need if agent is not None else None
     if needed is None:
         return ""
-    brings = f"{editor} begins a session with about {needed.n_first:,} tokens"
+    free = f" and keeps {needed.n_free:,} free" if needed.n_free else ""
+    brings = f"{editor} begins a session with about {needed.n_first:,} tokens{free}"
     if not n_ctx:
         loads = "without it the model is loaded again with a longer context when they come, as far as memory allows"
         return f"{brings}: serve with --ctx {needed.n_ctx}; {loads}."
-    if n_ctx <= needed.n_first:
+    if n_ctx <= needed.n_first + needed.n_free:
         return f"{brings}, more than --ctx {n_ctx} holds: serve with --ctx {needed.n_ctx}."
     return f"{brings}; --ctx {n_ctx} holds them." if n_ctx < needed.n_ctx else ""
 

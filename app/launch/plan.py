@@ -114,12 +114,15 @@ def _tools_check(agent: Agent, facts: ModelFacts) -> Check:
 
 
 def _context_check(agent: Agent, facts: ModelFacts, prompt: FirstPrompt) -> Check:
-    begins = f"{agent.title} begins a session with about {prompt.n_tokens:,} tokens ({prompt.source})"
+    n_free = agent.need.n_free if agent.need else 0
+    free = f" and keeps {n_free:,} free" if n_free else ""
+    begins = f"{agent.title} begins a session with about {prompt.n_tokens:,} tokens ({prompt.source}){free}"
     if not facts.n_ctx:
         return Check("unknown", f"{begins}; the model's context is checked once it is loaded.")
     n_wanted = agent.need.n_ctx if agent.need else prompt.n_tokens
     has = f"{facts.id} has {facts.n_ctx:,} tokens of context"
-    if facts.n_ctx >= max(n_wanted, prompt.n_tokens + 1):
+    n_least = prompt.n_tokens + n_free + 1
+    if facts.n_ctx >= max(n_wanted, n_least):
         return Check("ok", f"{begins}; {has}.")
     because = f", because {facts.context_reason}" if facts.context_reason else ""
     if facts.n_ctx_train and facts.n_ctx_train < n_wanted:
@@ -131,6 +134,6 @@ def _context_check(agent: Agent, facts: ModelFacts, prompt: FirstPrompt) -> Chec
     others = [other.name for other in AGENTS if other.need and other.need.n_ctx <= facts.n_ctx and other != agent]
     if others:
         remedy += f" These agents need less: {', '.join(others)}."
-    if facts.n_ctx <= prompt.n_tokens:
+    if facts.n_ctx < n_least:
         return Check("refusal", f"{begins}, but {has}{because}.", remedy)
     return Check("warning", f"{begins}; {has}{because}: long sessions need {n_wanted:,}.", remedy)

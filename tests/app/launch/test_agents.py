@@ -69,7 +69,7 @@ def test_claude_code_has_one_model_for_everything_also_against_the_users_setting
     assert {name: value for name, value in start.environment.items() if value != KEY} == variables
     models = {name for name, value in variables.items() if value == TARGET.model}
     assert models >= {"ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL"}
-    assert variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] == "40960"
+    assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "40960"
     assert start.environment["ANTHROPIC_AUTH_TOKEN"] == KEY
     assert {"ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK"} <= {*start.removed}
 

@@ -35,8 +35,8 @@ def test_lines_in_a_known_form_are_in_that_form() -> None:
 
 
 def test_an_agent_learns_how_long_the_context_is_and_compacts_in_time() -> None:
-    assert "CLAUDE_CODE_AUTO_COMPACT_WINDOW=65536 claude" in editor_settings("claude-code", URL, "coder")
-    assert "CLAUDE_CODE_AUTO_COMPACT_WINDOW=40960 claude" in editor_settings("claude-code", URL, "coder", 40960)
+    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS=65536 claude" in editor_settings("claude-code", URL, "coder")
+    assert "CLAUDE_CODE_MAX_CONTEXT_TOKENS=40960 claude" in editor_settings("claude-code", URL, "coder", 40960)
     assert tomllib.loads(editor_settings("codex", URL, "coder"))["model_context_window"] == 32768
     options = json.loads(editor_settings("opencode", URL, "coder", 20480))
     assert options["provider"]["localllm"]["models"]["coder"]["limit"]["context"] == 20480
@@ -45,9 +45,9 @@ def test_an_agent_learns_how_long_the_context_is_and_compacts_in_time() -> None:
 @pytest.mark.parametrize(
     ("n_ctx", "advice"),
     [
-        (0, "35,000 tokens: serve with --ctx 65536; without it the model is loaded again"),
-        (16384, "more than --ctx 16384 holds: serve with --ctx 65536"),
-        (40960, "--ctx 40960 holds them"),
+        (0, "13,000 tokens and keeps 33,000 free: serve with --ctx 65536; without it the model is loaded again"),
+        (40960, "more than --ctx 40960 holds: serve with --ctx 65536"),
+        (49152, "--ctx 49152 holds them"),
         (65536, ""),
     ],
 )

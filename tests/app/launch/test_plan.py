@@ -52,20 +52,25 @@ def test_a_template_without_tools_is_a_warning_but_not_for_an_agent_that_needs_n
 
 
 def test_a_context_below_the_first_prompt_is_refused_with_the_agents_that_need_less() -> None:
-    (refusal,) = _plan("claude", replace(GOOD, n_ctx=32_768, context_reason="there is no free memory for more")).of(
-        "refusal"
-    )
-    assert "begins a session with about 35,000 tokens (35,000 counted with Qwen's tokenizer)" in refusal.text
-    assert "coder has 32,768 tokens of context, because there is no free memory for more" in refusal.text
+    facts = replace(GOOD, n_ctx=16_384, context_reason="there is no free memory for more")
+    (refusal,) = _plan("qwen", facts).of("refusal")
+    assert "begins a session with about 17,000 tokens (17,000 counted with Qwen's tokenizer)" in refusal.text
+    assert "coder has 16,384 tokens of context, because there is no free memory for more" in refusal.text
     assert "--kv-type q8_0" in refusal.remedy
-    assert "codex, opencode, aider" in refusal.remedy
-    assert "claude" not in refusal.remedy
+    assert "aider, cn, pi" in refusal.remedy
+    assert "qwen" not in refusal.remedy
+
+
+def test_a_context_that_an_agent_would_summarize_at_once_is_refused() -> None:
+    """Claude Code (2.1.332) summarizes where 33,000 tokens are left."""
+    (refusal,) = _plan("claude", replace(GOOD, n_ctx=40_960)).of("refusal")
+    assert "about 13,000 tokens (13,000 counted with Qwen's tokenizer) and keeps 33,000 free" in refusal.text
 
 
 def test_a_context_for_the_first_prompt_but_not_for_a_session_is_a_warning() -> None:
-    facts = replace(GOOD, n_ctx=40_960, n_ctx_train=40_960, context_reason="it was trained on 40,960")
+    facts = replace(GOOD, n_ctx=49_152, n_ctx_train=49_152, context_reason="it was trained on 49,152")
     (warning,) = _plan("claude", facts).of("warning")
-    assert "because it was trained on 40,960: long sessions need 65,536" in warning.text
+    assert "because it was trained on 49,152: long sessions need 65,536" in warning.text
     assert "trained on 65,536 tokens" in warning.remedy
 
 

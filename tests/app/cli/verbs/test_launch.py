@@ -60,7 +60,7 @@ def test_agents_are_listed_with_what_they_need_and_none_is_run(around: dict[str,
     assert listed.returncode == 0
     assert f"claude    Claude Code, 2.1.9 at {tmp_path / 'bin' / 'claude'}" in listed.stdout
     assert "codex     Codex, not installed: `npm install -g @openai/codex`" in listed.stdout
-    assert "begins with about 35,000 tokens, goes on in 65,536, a model that takes tools" in listed.stdout
+    assert "begins with about 13,000 tokens, goes on in 65,536, a model that takes tools" in listed.stdout
     agents = {each["name"]: each for each in json.loads(run_localllm(around, "launch", "--json").stdout)}
     assert (agents["claude"]["version"], agents["claude"]["context"]) == ("2.1.9", 65_536)
     assert agents["codex"]["installed"] is False
@@ -98,7 +98,7 @@ def test_print_knows_the_running_service_and_its_model(around: dict[str, str], r
     shown = run_localllm({**_at(roomy, around), "LOCALLLM_MODEL": ""}, "launch", "claude", "--print")
     assert f"# The service at {roomy.url} runs already." in shown.stdout
     assert "export ANTHROPIC_MODEL=tiny\n" in shown.stdout
-    assert "export CLAUDE_CODE_AUTO_COMPACT_WINDOW=262144\n" in shown.stdout
+    assert "export CLAUDE_CODE_MAX_CONTEXT_TOKENS=262144\n" in shown.stdout
 
 
 def test_an_agent_gets_its_settings_for_this_run_and_what_it_used_is_reported(

@@ -13,7 +13,7 @@ from tests.app.running import RunningService
 
 def test_advice_is_no_part_of_the_settings() -> None:
     done = run_localllm(os.environ, "serve", "--editor", "claude-code", "--model", "coder")
-    assert done.stdout.endswith("CLAUDE_CODE_AUTO_COMPACT_WINDOW=65536 claude\n")
+    assert done.stdout.endswith("CLAUDE_CODE_MAX_CONTEXT_TOKENS=65536 claude\n")
     assert "serve with --ctx 65536" in done.stderr
 
 
