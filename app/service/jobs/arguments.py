@@ -73,8 +73,8 @@ def title_of(options: JobOptions) -> str:
             return f"Tune {_short(model)}"
         case BenchOptions(model=model):
             return f"Measure how fast {_short(model)} answers"
-        case BatchOptions(input=path):
-            return f"Answer the requests of {PurePath(path).name}"
+        case BatchOptions(output=path):
+            return f"Answer requests into {PurePath(path).name}"
         case VerifyOptions(model=model):
             return f"Verify {_short(model)}"
     raise AssertionError(options.kind)

@@ -73,7 +73,7 @@ def by_clients(url: str, bodies: list[dict[str, Any]]) -> int:
     return asyncio.run(ask_all())
 
 
-def by_batch(environment: dict[str, str], folder: Path, bodies: list[dict[str, Any]]) -> int:
+def by_batch(environment: dict[str, str], folder: Path, bodies: list[dict[str, Any]], n_at_once: int = 0) -> int:
     lines = [
         {"custom_id": str(number), "method": "POST", "url": "/v1/chat/completions", "body": body}
         for number, body in enumerate(bodies)
@@ -81,7 +81,10 @@ def by_batch(environment: dict[str, str], folder: Path, bodies: list[dict[str, A
     path = folder / f"{time.monotonic_ns()}.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = subprocess.run(
-        python_command("app.cli.main", "batch", str(path), "--json"), env=environment, capture_output=True, text=True
+        python_command("app.cli.main", "batch", str(path), "--json", f"--at-once={n_at_once}"),
+        env=environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)

@@ -52,7 +52,7 @@ async def test_a_job_is_cancelled_retried_and_forgotten(open_app):
     assert await client.jobs() == ()
 
 
-@pytest.mark.parametrize("kind", ["pull", "quantize", "tune", "eval", "bench"])
+@pytest.mark.parametrize("kind", ["pull", "quantize", "tune", "eval", "bench", "batch"])
 async def test_a_job_that_is_done_keeps_its_result_when_it_is_to_run_again(open_app, kind):
     done = replace(PULL, kind=kind, title=f"{kind} it", state="done", arguments={"model": "guide"}, result={"a": 1})
     client = ScriptedClient(jobs=[done])
@@ -62,9 +62,9 @@ async def test_a_job_that_is_done_keeps_its_result_when_it_is_to_run_again(open_
         await user.presses("enter", "down")
         await user.sees("●")
         await user.presses("r")
-        await user.sees(f"{kind} it is done" if kind in ("pull", "quantize") else "waiting")
+        await user.sees(f"{kind} it is done" if kind in ("pull", "quantize", "batch") else "waiting")
     assert await client.job("job-1") == done
-    assert client.started == ([] if kind in ("pull", "quantize") else [(kind, {"model": "guide"})])
+    assert client.started == ([] if kind in ("pull", "quantize", "batch") else [(kind, {"model": "guide"})])
 
 
 async def test_the_command_line_of_a_job_is_one_key_away(open_app):

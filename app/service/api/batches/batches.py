@@ -300,6 +300,8 @@ class Batches:
     def resume(self, batches: Iterable[Batch] | None = None) -> None:
         """Go on with the batches that have not ended and that nobody runs."""
         for batch in self.store.all() if batches is None else batches:
+            if batch.status and batches is None:  # a kill may have come before it was removed
+                self._remove_answers(batch.id)
             if not batch.status and batch.id not in self._tasks:
                 self._begin(batch)
 
@@ -423,6 +425,10 @@ class Batches:
                 ended_s=self.now_s(),
             )
         )
+        self._remove_answers(batch_id)
+
+    def _remove_answers(self, batch_id: str) -> None:
+        path = self.store.answers_path(batch_id)
         with explained(f"{path.name} cannot be removed", "Check its folder."):
             path.unlink(missing_ok=True)
 

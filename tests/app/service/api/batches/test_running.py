@@ -1,0 +1,151 @@
+"""Batches over jobs whose process answers one request and then waits, as a slow engine does."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from app.service.api.batches.batches import Batches, BatchObject, BatchStore
+from app.service.api.batches.files import FileStore
+from app.service.jobs.manager import JobManager
+from app.settings.settings import Settings
+
+PATH = "/v1/completions"
+LINES = b"".join(
+    json.dumps({"custom_id": name, "url": PATH, "body": {"prompt": name}}).encode() + b"\n" for name in "abc"
+)
+# Interrupted by a line, as the job process is; ended by the end of its service.
+SLOW = """
+import json, sys
+output = next(word.partition("=")[2] for word in sys.argv if word.startswith("--output="))
+line = {"custom_id": "a", "id": "batch_req_1", "response": {"body": {}}, "error": None}
+with open(output, "w") as file:
+    file.write(json.dumps(line) + "\\n" + '{"custom_id": "b", "cut o')
+print(json.dumps({"answered": 1, "failed": 0}), flush=True)
+sys.exit(130 if sys.stdin.readline() else 1)
+"""
+QUICK = "import sys"
+
+
+@asynccontextmanager
+async def running(folder: Path, script: str = SLOW) -> AsyncIterator[Batches]:
+    """The batches of a service over `folder`."""
+    settings = Settings(data_dir=folder, cache_dir=folder / "cache")
+    jobs = JobManager(settings, command=(sys.executable, "-c", script))
+    store = folder / "batches"
+    batches = Batches(BatchStore(store), FileStore(store / "files"), jobs)
+    batches.resume()
+    try:
+        yield batches
+    finally:
+        await batches.close()
+        await jobs.close()
+
+
+async def begin(batches: Batches, window_s: float = 3600.0) -> str:
+    stored = batches.files.add(io.BytesIO(LINES), "in.jsonl", 3600)
+    return (await batches.create(stored["id"], PATH, "24h", window_s, 3600, None))["id"]
+
+
+async def seen(batches: Batches, batch_id: str, *statuses: str, n_completed: int = 0) -> BatchObject:
+    async with asyncio.timeout(60):
+        while True:
+            batch = batches.get(batch_id)
+            if batch["status"] in statuses and batch["request_counts"]["completed"] >= n_completed:
+                return batch
+            await asyncio.sleep(0.02)
+
+
+def lines_of(batches: Batches, file_id: str | None) -> list[dict[str, Any]]:
+    assert file_id is not None
+    return [json.loads(line) for line in batches.files.path_of(file_id).read_bytes().splitlines()]
+
+
+async def test_what_is_not_answered_in_time_is_an_error(tmp_path: Path) -> None:
+    async with running(tmp_path) as batches:
+        batch = await seen(batches, await begin(batches, window_s=3.0), "expired")
+        assert batch["expired_at"] is not None
+        answered, late = batch["request_counts"]["completed"], batch["request_counts"]["failed"]
+        assert answered + late == 3
+        missing = lines_of(batches, batch["error_file_id"])
+        assert {line["error"]["code"] for line in missing} == {"batch_expired"}
+        assert {"b", "c"} <= {line["custom_id"] for line in missing}
+        if answered:  # its process may have started too late
+            assert [line["custom_id"] for line in lines_of(batches, batch["output_file_id"])] == ["a"]
+
+
+async def test_the_next_service_goes_on_with_the_job(tmp_path: Path) -> None:
+    async with running(tmp_path) as batches:
+        batch_id = await begin(batches)
+        await seen(batches, batch_id, "in_progress", n_completed=1)
+    async with running(tmp_path, QUICK) as batches:
+        batch = await seen(batches, batch_id, "completed")
+        assert batch["request_counts"] == {"total": 3, "completed": 1, "failed": 0}
+        (job,) = batches.jobs.all
+        assert job.state == "done"
+
+
+async def test_of_two_services_one_runs_a_batch_and_the_other_takes_over(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK) as second:
+        async with running(tmp_path) as first:
+            batch_id = await begin(first)
+            await seen(first, batch_id, "in_progress", n_completed=1)
+            assert second.get(batch_id)["status"] == "in_progress"
+            await asyncio.sleep(0.2)
+            assert second.jobs.all == ()
+        assert (await seen(second, batch_id, "completed"))["request_counts"]["completed"] == 1
+
+
+async def test_a_batch_whose_job_is_cancelled_elsewhere_is_cancelled(tmp_path: Path) -> None:
+    async with running(tmp_path) as batches:
+        batch_id = await begin(batches)
+        await seen(batches, batch_id, "in_progress", n_completed=1)
+        batches.jobs.cancel(batches.jobs.all[0].id)
+        batch = await seen(batches, batch_id, "cancelled")
+        assert [line["custom_id"] for line in lines_of(batches, batch["output_file_id"])] == ["a"]
+
+
+async def test_a_job_that_fails_fails_the_batch_with_its_reason_and_keeps_its_answers(tmp_path: Path) -> None:
+    async with running(tmp_path, SLOW.replace("130 if sys.stdin.readline() else 1", "1")) as batches:
+        batch = await seen(batches, await begin(batches), "failed")
+        assert batch["errors"] is not None
+        (fault,) = batch["errors"]["data"]
+        assert (fault["code"], fault["line"]) == ("job_failed", None)
+        assert "status 1" in fault["message"]
+        assert len(lines_of(batches, batch["output_file_id"])) == 1
+
+
+async def test_a_batch_whose_input_is_gone_fails(tmp_path: Path) -> None:
+    async with running(tmp_path) as batches:
+        batch_id = await begin(batches)
+        await seen(batches, batch_id, "in_progress", n_completed=1)
+        input_id = batches.get(batch_id)["input_file_id"]
+        job_id = batches.jobs.all[0].id
+    (tmp_path / "jobs" / f"{job_id}.json").unlink()
+    async with running(tmp_path) as batches:
+        batches.files.remove(input_id)
+        batch = await seen(batches, batch_id, "failed")
+        assert batch["errors"] is not None
+        assert batch["errors"]["data"][0]["code"] == "input_file_not_found"
+
+
+async def test_files_that_were_made_before_a_kill_are_made_once(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK) as batches:
+        batch_id = await begin(batches)
+        await seen(batches, batch_id, "completed")
+        before, files = batches.store.find(batch_id), batches.files.all()
+        line = {"custom_id": "a", "id": "batch_req_1", "response": {"body": {}}, "error": None}
+        batches.store.answers_path(batch_id).write_text(json.dumps(line) + "\n")
+        for _ in range(2):
+            batches._finish(batch_id, batches.jobs.all[0], is_late=False)
+            batches.store.answers_path(batch_id).write_text(json.dumps(line) + "\n")
+        assert len(batches.files.all()) == len(files) + 1
+        assert batches.store.find(batch_id).job_id == before.job_id
+    async with running(tmp_path):
+        assert not list((tmp_path / "batches").glob("*.jsonl"))
