@@ -83,16 +83,19 @@ class OutputFile:
     for, `tally` counts those. `retry_failed` removes the errors in it, so that their requests are asked again.
 
     A line that a kill or a power failure cut off is removed. Raises UsageError for a file that has other lines than
-    answers to these requests, or that another process writes, StorageError where the disk fails."""
+    answers to these requests, or that another process still writes after `patience_s`, StorageError where the disk
+    fails."""
 
-    def __init__(self, path: Path, requests: Iterable[BatchRequest], *, retry_failed: bool = False) -> None:
+    def __init__(
+        self, path: Path, requests: Iterable[BatchRequest], *, retry_failed: bool = False, patience_s: float = 0.0
+    ) -> None:
         self.path = path
         self.done: set[str] = set()
         self.tally = Tally()
         if not is_folder(path.parent):
             raise UsageError(f"There is no folder {path.parent}.", "Choose another file with -o.")
         with explained(f"{path} cannot be written", "Choose another file with -o."):
-            lock = try_lock(path.with_name(f".{path.name}.lock"))
+            lock = try_lock(path.with_name(f".{path.name}.lock"), patience_s)
             if lock is None:
                 raise UsageError(f"Another localllm writes {path}.", "Wait until it has ended, or choose another -o.")
             self._lock: Lock = lock

@@ -30,7 +30,7 @@ _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (ATTACHED, _DATA, ("attachments/*/*",)),
     (REPLACED, _DATA, ("file-history/??/*",)),
     ("stored responses", _DATA, ("responses.db", "responses.db-wal", "responses.db-shm")),
-    ("batches and their files", _DATA, ("batches/*.json*", "batches/files/*")),
+    ("batches and their files", _DATA, ("batches/batch_*", "batches/files/*")),
     ("saved prefixes", _CACHE, ("prefix/*/*",)),
     ("encoded pictures and sounds", _CACHE, ("media/*/*",)),
     ("logs", _CACHE, ("service.log",)),

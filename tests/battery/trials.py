@@ -80,6 +80,7 @@ TRIALS = (
     Trial("kill -9 of a checkpoint's pull that converts", "kills.stream_pull", "--kills", 6, 200, _SMALL_PULL),
     Trial("kill -9 of jobs, and a queue", "kills.kill_jobs", "--kills", 4, 200, ("--queued", "5")),
     Trial("kill -9 of a batch, its service and its engine", "kills.kill_batch", "--kills", 6, 200),
+    Trial("kill -9 of a service that answers a batch", "kills.kill_batch_service", "--kills", 4, 200),
     Trial("kill -9 and full disk of each other writer", "kills.kill_writers", "--attempts", 12, 600, (_GUIDE,)),
     Trial("faults of hub and network", "clients.pull_faults", "--trials", 1, 20),
     Trial("MCP servers that lie, end and ask", "clients.fuzz_mcp", "--servers", 60, 1_000),

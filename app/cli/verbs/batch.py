@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _ANY_ENGINE = 8  # requests at once, where an engine does not say how many slots it has
 _MOST_AT_ONCE = 256
 _MOST_EXIT_STATUS = 100
+_PATIENCE_S = 60.0  # of a job: that of a service which was killed may take a moment to end
 _EVERY_S = 0.5
 
 
@@ -95,7 +96,9 @@ def batch(
     options = replace(options, output=options.output or str(path.with_name(f"{path.stem}-answers.jsonl")))
     settings = resolve_settings(None, flags, assume_yes=assume_yes)
     events = context.find_object(JobEvents)
-    with OutputFile(Path(options.output), requests, retry_failed=options.retry_failed) as output:
+    patience_s = _PATIENCE_S if events else 0.0
+    output_path = Path(options.output)
+    with OutputFile(output_path, requests, retry_failed=options.retry_failed, patience_s=patience_s) as output:
         n_before = len(output.done)
         running = _Run(requests, output, options, settings, events)
         try:

@@ -171,7 +171,8 @@ class SlotManager:
         return True
 
     def _is_being_computed(self, sequence: Sequence, n_cached: int) -> bool:
-        n_wanted = n_cached + WORTH_WAITING_TOKENS
+        # Where nobody waits for an answer, less is worth to wait for.
+        n_wanted = n_cached + (WORTH_WAITING_TOKENS if sequence.request.priority >= 0 else BLOCK_TOKENS)
         return any(
             running.n_pending > 1 and running.tokens[:n_wanted] == sequence.tokens[:n_wanted]
             for running in self.running

@@ -6,6 +6,7 @@ import json
 import os
 import stat
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,13 @@ def test_a_line_that_is_there_twice_is_found(tmp_path: Path) -> None:
 def test_two_processes_never_write_one_file(tmp_path: Path) -> None:
     with OutputFile(tmp_path / "out", REQUESTS), pytest.raises(UsageError, match="Another localllm"):
         OutputFile(tmp_path / "out", REQUESTS)
+
+
+def test_a_patient_process_writes_once_the_other_has_ended(tmp_path: Path) -> None:
+    first = OutputFile(tmp_path / "out", REQUESTS)
+    threading.Timer(0.2, first.close).start()
+    with OutputFile(tmp_path / "out", REQUESTS, patience_s=60):
+        assert first._file.closed
 
 
 def test_a_file_without_a_line_is_not_left(tmp_path: Path) -> None:

@@ -355,6 +355,16 @@ def test_a_higher_priority_takes_the_cells_of_a_lower_one() -> None:
     assert record.text["batch"] == answer_alone(request("batch", "b" * 60, 30, ignore_eos=True))[0]
 
 
+@pytest.mark.parametrize(("priority", "n_cached"), [(0, 64), (-2, 100)])
+def test_what_nobody_waits_for_waits_for_more_of_a_shared_prefix(priority: int, n_cached: int) -> None:
+    record = Record()
+    engine = Engine(FakeBackend(n_sequences=4, n_batch=64, n_ctx=400, n_cells=1200), record)
+    for name in "abc":
+        engine.submit(request(name, "s" * 100 + name * 20, 3, priority=priority))
+    run(engine)
+    assert [end.usage.n_cached_tokens for end in record.finished.values()] == [0, n_cached, n_cached]
+
+
 def test_nobody_waits_for_a_prefix_that_is_computed_at_a_lower_priority() -> None:
     record = Record()
     engine = Engine(FakeBackend(n_sequences=4, n_batch=16, n_ctx=400, n_cells=1200), record)
