@@ -55,12 +55,16 @@ def _embedding_rows() -> Iterator[Row]:
         "token ids beside lists": [12, [34]],
     }
     for form, value in wrong.items():
+        is_500 = "picture" in form or "lists" in form
         yield Row(
             name=f"a vector of {form} is an error",
             ask=Ask("POST /embedding", {"model": MODEL, "content": value}),
             source="tools/server/tests/unit/test_embedding.py, test_embedding_input_invalid",
-            status=400,
+            status=500 if is_500 else 400,
             holds={"error.message": str},
+            otherwise="A fault of the request is a 400, for some of which llama-server has a 500" if is_500 else "",
+            our_status=400,
+            ours={"error.message": str},
         )
 
 
@@ -222,7 +226,7 @@ ROWS: tuple[Row, ...] = (
         name="when the process started",
         ask=Ask("GET /metrics"),
         source="tools/server/tests/unit/test_metrics.py, fetch_metrics",
-        holds={"@Process-Start-Time-Unix": re.compile(r"^\d{10}$")},
+        holds={"@Process-Start-Time-Unix": re.compile(r"^\d+$")},
     ),
     Row(
         name="metrics without a label",
