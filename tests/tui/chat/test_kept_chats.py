@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -221,6 +222,23 @@ async def test_another_chat_is_opened_and_continued(open_app, tmp_path):
         await user.asks("More?")
         await user.sees("More?", "48 tokens a second")
     assert [message.content for message in client.requests[-1]] == ["About soup?", "Of soup.", "More?"]
+
+
+async def test_messages_are_not_mounted_for_a_chat_that_was_closed_meanwhile(open_app, tmp_path):
+    """Between the release of a lock and the next holder it is free, and yet to be waited for."""
+    _write_long_chat(tmp_path, 50)
+    async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
+        await user.sees("assistant 49.")
+        transcript = user.app.screen.query_one(Transcript)
+        await transcript._one_at_a_time.acquire()
+        transcript.set_reactive(Transcript.scroll_y, 0)
+        clearing = asyncio.create_task(transcript.clear())
+        await asyncio.sleep(0)
+        transcript._one_at_a_time.release()
+        await transcript._fill_window()
+        await clearing
+        assert not transcript.entries
+        assert len(transcript._window) == 0
 
 
 async def test_scrolling_up_faster_than_messages_come_stays_where_it_got_to(open_app, tmp_path):

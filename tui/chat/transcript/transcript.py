@@ -442,15 +442,15 @@ class Transcript(SteadyScroll):
         """Keep at least a screen mounted above and below the view, and at most a few."""
         if self._one_at_a_time.locked() or self._is_closing:
             return  # its holder calls this method afterwards
-        rows, window = self.size.height, self._window
-        if self.scroll_y < rows and window.first > 0:
-            target = window.earlier()
-        elif self.max_scroll_y - self.scroll_y < rows and window.last < len(self._entries):
-            self.release_anchor()  # the window's end is not the chat's end
-            target = window.later(len(self._entries))
-        elif (target := self._without_distant()) == window:
-            return
-        async with self._one_at_a_time:
+        async with self._one_at_a_time:  # which may have to wait: who waited before comes first
+            rows, window = self.size.height, self._window
+            if self.scroll_y < rows and window.first > 0:
+                target = window.earlier()
+            elif self.max_scroll_y - self.scroll_y < rows and window.last < len(self._entries):
+                self.release_anchor()  # the window's end is not the chat's end
+                target = window.later(len(self._entries))
+            elif (target := self._without_distant()) == window:
+                return
             await self._move_to(target)
         self.call_after_refresh(self._fill_window)
 
