@@ -27,6 +27,7 @@ TOPICS = {
     "api": "The API: what clients notice",
     "batch": "Answer a file of requests",
     "agents": "Coding agents",
+    "clients": "Other programs, and what sets each up",
     "tune": "Tune and benchmark",
     "settings": "Every setting, and the options of jobs",
     "privacy": "What stays on disk, and how to remove it",

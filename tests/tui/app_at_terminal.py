@@ -39,7 +39,6 @@ _QUESTION = re.compile(r"^ [ ┃]▌ (.*)$", re.MULTILINE)  # a bar stands befor
 _JOB = re.compile(r"^ +\S+ → \S+(?: {2}|$)", re.MULTILINE)
 _GREETING = "ask one of these"
 _KEY_HINT = re.compile(r" {4}F\d+ ")  # of the greeting, of which a part may be drawn
-_FOOT = re.compile(r" {4}\S+ · [a-z ]+$")  # below an answer: its model, and how it goes
 _N_LETTERS = 16
 
 
@@ -187,14 +186,11 @@ def _said(rows: list[str]) -> str:
     """The letters of the lowest row of an answer that has enough of them."""
     if any(_GREETING in row for row in rows):
         return ""
-    rows = [row for row in rows if "tokens a second" not in row]  # the figures below an answer are none of it
+    # Whose an answer is, how it ended and its figures are none of it.
+    rows = [row for row in rows if " · " not in row and "tokens a second" not in row]
     end = next((n for n, row in enumerate(rows) if row.startswith("╭")), len(rows))
     begin = max((n for n, row in enumerate(rows[:end]) if _QUESTION.match(row)), default=-1)
-    answers = [
-        row
-        for row in reversed(rows[begin + 1 : end])
-        if row.startswith("    ") and not _FOOT.match(row.rstrip()) and not _KEY_HINT.match(row)
-    ]
+    answers = [row for row in reversed(rows[begin + 1 : end]) if row.startswith("    ") and not _KEY_HINT.match(row)]
     return next((letters for letters in map(letters_of, answers) if len(letters) >= _N_LETTERS), "")
 
 

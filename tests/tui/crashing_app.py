@@ -43,7 +43,7 @@ def _fail_at_keys(app: LocalllmApp) -> None:
     app._driver.process_message = lambda message: _fail()  # type: ignore[method-assign]  # in the thread that reads
 
 
-def _refuse(app: LocalllmApp) -> None:
+def _refuse() -> None:
     raise REFUSAL
 
 
@@ -53,7 +53,7 @@ FAULTS: dict[str, Callable[[LocalllmApp], object]] = {
     "worker": lambda app: app.run_worker(_fail_later()),
     "thread": lambda app: app.run_worker(_fail, thread=True),
     "keys": _fail_at_keys,
-    "refusal": _refuse,
+    "refusal": lambda app: app.set_timer(0.01, _refuse),  # one of a command is a notice
     "unseen": lambda app: app.run_worker(_fail_unseen(app)),
 }
 

@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[3] / "assets" / "docs"
 def _commands(page: str) -> list[list[str]]:
     """Return the words of each line of a shell block that runs localllm."""
     blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    lines = [line for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     parts = [part.strip() for line in lines for part in re.split(r"\s+\|\s+|\s+&&\s+", line)]
     words = [shlex.split(part.removeprefix("uv run "), comments=True) for part in parts if "localllm" in part]
     return [line[1:] for line in words if line[:1] == ["localllm"]]
