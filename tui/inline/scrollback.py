@@ -19,7 +19,7 @@ from types import ModuleType
 import click
 
 from app.chat.conversation import Message
-from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
+from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed, whole_words
 from app.cli.prompts import multiline
 from app.common.terminal import printable, printable_paste
 from tui.chat.composer.attachments import complete_path
@@ -168,7 +168,7 @@ class Scrollback(AnswerPrinter):
             text = printable(message.content)
             is_question = message.role == "user"
             shown = dimmed(PROMPT + text.replace("\n", f"\n{CONTINUATION}")) if is_question else text
-            click.echo(shown, err=is_question)
+            click.echo(shown if is_question else whole_words(shown, sys.stdout), err=is_question)
             for attachment in message.attachments:
                 self.print_line(f"Attached {attachment.label}.")
 

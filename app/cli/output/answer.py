@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TextIO
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -181,7 +181,14 @@ class AnswerPrinter:
     def print_line(self, text: str) -> None:
         """Print text that is not part of an answer."""
         self.busy.clear()
-        click.echo(printable(text), err=True)
+        click.echo(whole_words(printable(text), sys.stderr), err=True)
+
+
+def whole_words(text: str, stream: TextIO | None) -> str:
+    """Return `text` with its lines broken between words if `stream` is a terminal, which would break them anywhere."""
+    if stream is None or not stream.isatty():
+        return text
+    return WordWrap().feed(f"{text}\n", shutil.get_terminal_size().columns).removesuffix("\n")  # it ends the last word
 
 
 def ending_note(entry: TranscriptEntry) -> str:

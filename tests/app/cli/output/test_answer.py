@@ -86,6 +86,18 @@ def test_progress_for_a_reader_of_lines_is_a_whole_line_every_ten_seconds(
     assert capsys.readouterr().err == "reading 1 of 9\nreading 8 of 9\n"
 
 
+@pytest.mark.parametrize(
+    ("is_terminal", "shown"), [(True, "to quit: Ctrl-D or\n/exit\n"), (False, "to quit: Ctrl-D or /exit\n")]
+)
+def test_a_line_is_broken_between_words_at_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], is_terminal: bool, shown: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    AnswerPrinter().print_line("to quit: Ctrl-D or /exit")
+    assert capsys.readouterr().err == shown
+
+
 def test_line_that_is_overwritten_has_its_row_to_itself(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
