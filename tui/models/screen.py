@@ -178,6 +178,7 @@ class ModelList(OptionList):
         self._sections: tuple[Section, ...] = ()
         self._shape: tuple[str | None, ...] = ()
         self._first: int | None = None  # the initial highlight
+        self._awaited = ""  # the name of a local model to highlight when it is listed
 
     @property
     def row_id(self) -> str:
@@ -188,6 +189,10 @@ class ModelList(OptionList):
     def row(self) -> ModelRow | None:
         rows = (row for section in self._sections for row in section.rows)
         return next((row for row in rows if row.id == self.row_id), None)
+
+    def await_model(self, name: str) -> None:
+        """Highlight the local model `name` as soon as it is listed."""
+        self._awaited = name
 
     def show(self, sections: Sequence[Section]) -> None:
         """Show `sections`; if the rows are the same, redraw only changed text."""
@@ -216,6 +221,9 @@ class ModelList(OptionList):
         chosen, has_moved, self._shape = self.row_id, self.highlighted != self._first, shape
         self.set_options(options)
         is_kept = has_moved and chosen in shape
+        local = (row for section in sections for row in section.rows if row.kind == "local")
+        if awaited := next((row for row in local if row.name == self._awaited), None):
+            self._awaited, chosen, is_kept = "", awaited.id, True
         self._first = next((index for index, option in enumerate(options) if not option.disabled), None)
         self.highlighted = shape.index(chosen) if is_kept else self._first
 
@@ -239,6 +247,7 @@ class ModelsScreen(FeatureScreen):
         super().__init__(app_context)
         self._connection = app_context.connection
         self._downloads = app_context.downloads
+        self._was_left = False
         self._lists = ModelLists(
             app_context.connection,
             app_context.jobs,
@@ -307,12 +316,17 @@ class ModelsScreen(FeatureScreen):
         return not (row.damaged or row.is_arriving) or command_id not in _RUNNING
 
     def on_screen_resume(self) -> None:
-        """Refresh: files may have changed in the meantime."""
+        """Refresh: files may have changed in the meantime. A path that was left in the field would hide all models."""
+        if self._was_left and self._lists.path:
+            self._type("")
+            self.rows.focus()
+        self._was_left = False
         self._begin(self._lists.refresh, "refresh")
         self._watch.resume()
 
     def on_screen_suspend(self) -> None:
         self._watch.pause()
+        self._was_left = self.app.current_mode != self.FEATURE  # else a dialog is open
 
     async def _look(self) -> None:
         is_refreshing = any(worker.group == "refresh" and not worker.is_finished for worker in self.workers)
@@ -414,6 +428,7 @@ class ModelsScreen(FeatureScreen):
             self._lists.default = new if self._lists.default in formers else self._lists.default
             await self.app_context.session.rename_model(formers, new)
             self.inform(f"{row.name} is {new} now.")
+            self.rows.await_model(new)  # else the next key is for the first row
             self.rescan()
 
         self.app.push_screen(InputDialog("Rename the model", rename, value=row.name))
@@ -499,6 +514,7 @@ class ModelsScreen(FeatureScreen):
         name = await (await self._library()).import_model(row.model)
         self._type("")
         self.inform(f"{name} is imported; it shares disk space with the original.")
+        self.rows.await_model(name)
         self.rescan()
 
     def _type(self, text: str) -> None:

@@ -443,6 +443,27 @@ async def test_a_model_is_renamed_and_becomes_the_default(open_app):
         assert client.library.removed == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"]
 
 
+async def test_a_renamed_model_stays_selected(open_app):
+    async with open_app(client_with_models(), size=(140, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
+        await user.sends_at_once("R", "ctrl+u", *"coder", "enter")
+        await user.sees("\n coder ·")  # below the list, of the selected row
+
+
+async def test_a_path_that_was_left_in_the_field_hides_no_models_later_and_a_search_stays(open_app):
+    async with open_app(client_with_models(), size=(140, 30)) as user:
+        await user.presses("f6")
+        await user.sees("qwen3-0.6b")
+        await user.presses("i", *"nosuch")
+        await user.sees("There is no folder or GGUF file that begins with nosuch.")
+        await user.presses("f8", "f6")
+        await user.sees("qwen3-0.6b", "Recommended for this machine")
+        await user.no_longer_sees("~/nosuch")
+        await user.presses("slash", *"tiny", "enter", "f8", "f6")
+        await user.sees("someone/Tiny-Coder-GGUF")
+
+
 async def test_chats_and_the_default_follow_a_model_that_is_renamed(open_app, tmp_path):
     former, path = "qwen3-0.6b-Q8_0", "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
     with ChatStore(tmp_path / "data") as store:
