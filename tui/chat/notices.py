@@ -31,6 +31,13 @@ class Notice(Static):
         super().__init__(f"· {printable(text)}", markup=False, id=id)
 
 
+class RepetitionNotice(Notice):
+    """Said of an answer that goes on; removed when it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__("The answer repeats itself: Esc stops it.")
+
+
 class DeletionNotice(Notice):
     """How many messages were deleted, and the way to bring them back."""
 

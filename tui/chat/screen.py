@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from app.cli.prompts import ChatOptions
     from tui.markdown.widget import MarkdownText
 
-_REPEATING = "The answer repeats itself: Esc stops it."
 _NAMES_WITHIN_S = 0.5
 
 
@@ -188,8 +187,10 @@ class ChatScreen(CommandScreen):
             await transcript.write(event.message, event.text)
         elif not isinstance(event, Added) or event.message.role != "user":  # a question is drawn with its answer
             await transcript.show(self._session.conversation.entries())
-        if isinstance(event, Note | Repeating):
-            await transcript.add_notice(event.text if isinstance(event, Note) else _REPEATING)
+        if isinstance(event, Note):
+            await transcript.add_notice(event.text)
+        elif isinstance(event, Repeating):
+            await transcript.add_repetition()
 
     # From keys and words to commands
 
@@ -208,7 +209,7 @@ class ChatScreen(CommandScreen):
                 self._give_back(text)
         else:
             self._give_back(text)
-            self.inform(unknown_command(line[0], self.all_commands(), "F1 lists the commands."))
+            self.warn(unknown_command(line[0], self.all_commands(), "F1 lists the commands."))
 
     def _give_back(self, line: str) -> None:
         """Put a command that was refused back, to be mended; what was typed meanwhile stays, and Up has the command."""
@@ -243,7 +244,7 @@ class ChatScreen(CommandScreen):
 
     @on(Composer.Refused)
     def _refused(self, event: Composer.Refused) -> None:
-        self.inform(str(event.error))
+        self.warn(str(event.error))  # long enough to be read: what was typed is still in the prompt
         if event.command:
             self._give_back(event.command)
 
@@ -296,6 +297,9 @@ class ChatScreen(CommandScreen):
             waiting.show([question.content for question in chat.queue])
             if not chat.is_answering and self._view.is_open.is_set():
                 self._view.put_back(chat.take_back_all())
+        if not chat.is_answering:
+            for transcript in self.own(Transcript):
+                transcript.end_repetition()
         self._tools.show_questions()
         for composer in self.own(Composer):
             composer.has_waiting = bool(chat.queue)

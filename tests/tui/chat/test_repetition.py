@@ -17,4 +17,5 @@ async def test_an_answer_that_repeats_itself_is_told_once_and_stopped_by_the_per
         assert client.n_aborted == 0
         await user.presses("escape")
         await user.sees("stopped")
+        await user.no_longer_sees("The answer repeats itself")  # there is nothing left to stop
     assert client.n_aborted == 1

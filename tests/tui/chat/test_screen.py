@@ -303,7 +303,7 @@ async def test_unknown_command_is_refused_and_stays_in_the_prompt(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
         await user.asks("/nosuch thing")
-        await user.sees("Unknown command /nosuch", "/nosuch thing")
+        await user.sees("! Unknown command /nosuch", "/nosuch thing")  # ! is shown for as long as a warning
     assert client.requests == []
 
 

@@ -21,7 +21,7 @@ from textual.widget import Widget
 from app.chat.branches import TranscriptEntry
 from app.chat.conversation import Message
 from quantizer.system.errors import UserError
-from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice
+from tui.chat.notices import DeletionNotice, ErrorPanel, Greeting, Notice, RepetitionNotice
 from tui.chat.transcript.message_view import MessageView, uniform_rows
 from tui.pictures.picture_view import PictureView
 
@@ -243,6 +243,16 @@ class Transcript(SteadyScroll):
     async def add_notice(self, text: str) -> None:
         if not self._is_closing:
             await self.mount(Notice(text))
+
+    async def add_repetition(self) -> None:
+        if not self._is_closing:
+            await self.mount(RepetitionNotice())
+
+    def end_repetition(self) -> None:
+        """Take back that an answer goes on repeating itself."""
+        for child in self.children:
+            if isinstance(child, RepetitionNotice):
+                child.remove()
 
     async def add_beside(self, widget: Widget) -> None:
         """Append what is no message, until another chat is shown."""
