@@ -43,7 +43,7 @@ class ChatSidebar(Vertical):
 
     KEYS: ClassVar[tuple[Binding, ...]] = (
         Binding("slash", "filter", "Filter", id="sidebar-filter", tooltip="In the chats at the side: search them"),
-        Binding("r", "rename", "Rename", id="sidebar-rename", tooltip="In the chats at the side: rename the chat"),
+        Binding("r,R", "rename", "Rename", id="sidebar-rename", tooltip="In the chats at the side: rename the chat"),
         Binding("delete,x", "delete", "Delete", id="sidebar-delete",
                 tooltip="In the chats at the side: delete the chat; U brings it back"),
         Binding("u", "restore", "Undo", id="sidebar-undo", tooltip="In the chats at the side: restore a deleted chat"),
