@@ -31,7 +31,7 @@ _FIGURES = (
 _FELT_S = 0.05  # before a first word, which is no wait below it
 _OPTION_CHARACTERS = 60
 _USUAL_OPTIONS = ("temperature", "top_k", "top_p", "min_p")
-_MODEL_CELLS = 24
+_MODEL_CELLS = 48
 
 
 def settings_line(settings: ChatSettings, sampling: ModelSampling | None = None) -> str:

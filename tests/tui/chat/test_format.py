@@ -22,6 +22,7 @@ STATS = {
     "n_accepted_tokens": 15,
 }
 ANSWER = Message(id=1, parent_id=None, role="assistant", content="Yes.", model="guide", stats=STATS)
+LONG_NAME = "smollm2:135m-instruct.q4_1-iq4_XS"
 SHOWN = "12 tokens a second · first word after 0.3 s · 214 tokens"
 
 
@@ -35,6 +36,7 @@ SHOWN = "12 tokens a second · first word after 0.3 s · 214 tokens"
             f"guide · {SHOWN} · 1,200 read (75% cached) · drafts 15 of 20",
         ),
         (TranscriptEntry(message=ANSWER, is_running=True), "guide"),
+        (TranscriptEntry(message=replace(ANSWER, model=LONG_NAME), is_running=True), LONG_NAME),
         (TranscriptEntry(message=ANSWER, is_running=True, names_model=False), ""),
         (TranscriptEntry(message=replace(ANSWER, state=MessageState.PARTIAL, stats={})), "guide · stopped"),
         (TranscriptEntry(message=replace(ANSWER, stats={"finish_reason": "length"})), "guide · token limit reached"),
