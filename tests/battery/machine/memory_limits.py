@@ -24,6 +24,7 @@ from pathlib import Path
 
 import psutil
 
+from app.library.local.model_sampling import generation_config_path
 from quantizer.system.process import python_command
 from tests.battery.tally import finish
 
@@ -128,6 +129,8 @@ class Limited:
             left = self._left()
         made = self._output.read_bytes() if self._output.exists() else b""
         self._output.unlink(missing_ok=True)
+        if made:  # the guide's own sampling is kept beside what is made of it
+            generation_config_path(self._output).unlink(missing_ok=True)
         beside = tuple(path.name for path in self._output.parent.iterdir())
         shutil.rmtree(self._output.parent)
         self._output.parent.mkdir()
