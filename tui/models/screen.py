@@ -418,7 +418,7 @@ class ModelsScreen(FeatureScreen):
 
     def rename_model(self) -> None:
         row = self._local_row()
-        if row is None:
+        if row is None or self._must_unload(row, "rename"):
             return
 
         async def rename(name: str) -> None:
@@ -525,7 +525,7 @@ class ModelsScreen(FeatureScreen):
     @work
     async def remove_model(self) -> None:
         row = self._local_row()
-        if row is None:
+        if row is None or self._must_unload(row, "delete"):
             return
         with self.inform_on_error():
             removal = await (await self._library()).removal(row.model)
@@ -568,6 +568,12 @@ class ModelsScreen(FeatureScreen):
         self.inform("Stopped. Partial data is kept: Enter resumes." if row.is_pulling else "Stopped.")
 
     # Helpers
+
+    def _must_unload(self, row: ModelRow, verb: str) -> bool:
+        """Say that a loaded model cannot be changed, before a name is typed or a removal confirmed."""
+        if row.is_loaded:
+            self.warn(f"{row.name} is loaded. Unload it with u, then {verb} it.")
+        return row.is_loaded
 
     def _local_row(self) -> ModelRow | None:
         row = self.row

@@ -443,6 +443,20 @@ async def test_a_model_is_renamed_and_becomes_the_default(open_app):
         assert client.library.removed == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"]
 
 
+@pytest.mark.parametrize(("key", "verb"), [("R", "rename"), ("delete", "delete")])
+async def test_a_loaded_model_is_refused_before_a_dialog_asks(open_app, key, verb):
+    client = client_with_models()
+    loaded = next(index for index, model in enumerate(client.library.here) if model.id == "qwen3-0.6b-Q8_0")
+    here = client.library.here
+    here[loaded] = replace(here[loaded], state="ready", loaded_as="qwen3-0.6b-Q8_0")
+    async with open_app(client, size=(140, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
+        await user.presses(key)
+        await user.sees(f"qwen3-0.6b-Q8_0 is loaded. Unload it with u, then {verb} it.")
+        assert not user.app.screen.is_modal
+
+
 async def test_a_renamed_model_stays_selected(open_app):
     async with open_app(client_with_models(), size=(140, 30)) as user:
         await user.presses("f6")
