@@ -90,6 +90,7 @@ def describe_models(texts: Sequence[str], client: ScriptedClient) -> None:
         replace(GUIDE, id=text, path=text, where="library", file_type=text, damaged=text * (number % 2))
         for number, text in enumerate(texts[:40])
     ]
+    library.here[0] = replace(library.here[0], state="unloaded")  # a loaded one cannot be removed
     library.others = [replace(GUIDE, id=text, path=text, where=text) for text in texts[40:80]]
     offer, choice = library.recommended[0], library.type_choices[0]
     library.recommended = tuple(

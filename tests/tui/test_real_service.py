@@ -165,6 +165,6 @@ async def test_a_job_of_the_service_is_followed_to_its_end_and_announced(setting
         client = await connection.service()
         assert isinstance(client, ServiceClient)
         await client.start_job("eval", {"model": str(settings.data_dir / "missing.gguf")})
-        await user.sees("missing.gguf", "There is no file")
+        await user.sees("missing.gguf", "There is no file", "1 failed")
         await user.presses("x")
         await user.sees("No jobs.")
