@@ -28,6 +28,7 @@ from app.settings.settings import SETTINGS
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import APP_COMMANDS, FEATURES, Command, Feature
 from tui.design.key_names import format_keys
+from tui.design.words import cut
 from tui.history.chat_list import ChatQuery, fetch_rows
 from tui.key_queue import KEYS_WAIT
 from tui.models.rows import format_size
@@ -114,11 +115,11 @@ def entry_line(entry: PaletteEntry, typed: str, n_title: int, n_keys: int, width
     n_left = max(1, width - n_keys - 2)
     n_note = n_left - n_title - 2
     is_noted = n_note >= _LEAST_NOTE_CELLS
-    shown = _cut(entry.title, n_title if is_noted else n_left)
+    shown = cut(entry.title, n_title if is_noted else n_left)
     title = Content.styled(shown, _TITLE)
     for position in matched_letters(entry.title, typed):
         title = title.stylize(_MATCHED, position, position + 1)
-    note = set_cell_size(_cut(entry.note, n_note), n_note + 2) if is_noted else ""
+    note = set_cell_size(cut(entry.note, n_note), n_note + 2) if is_noted else ""
     padding = " " * ((n_title + 2 if is_noted else n_left + 2) - cell_len(shown))
     return Content.assemble(title, padding, (note, "$text-muted"), (f"{entry.keys:>{n_keys}}", "$text-accent"))
 
@@ -395,7 +396,3 @@ def _rated(entries: Iterable[PaletteEntry], typed: str) -> list[tuple[float, Pal
 
 def _words(command: Command) -> str:
     return " ".join((command.slash, *command.also, command.id.replace("-", " ")))
-
-
-def _cut(text: str, n_cells: int) -> str:
-    return text if cell_len(text) <= n_cells else f"{set_cell_size(text, n_cells - 1)}…"

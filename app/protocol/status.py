@@ -133,6 +133,9 @@ class ModelStatus:
     load_left_s: float | None = None
 
 
+LEAST_MEASURED_TOKENS = 8  # fewer say more about one step than about the speed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerRecord:
     """The figures of one answer, without any text. `at_s` counts from 1970. Rates are tokens a second, None where the

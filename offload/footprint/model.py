@@ -64,9 +64,8 @@ _F16 = KvTypes()
 class RunConfig:
     """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once. `depth`
     is the number of tokens before the one whose speed is predicted, `n_prompt` the length of the prompt whose speed is
-    predicted. Only a request for a plan leaves `n_ctx` or
-    `n_cells` open with 0, or has `gpu_layers`: layers by GPU name, the output counted as one; None leaves them to the
-    planner."""
+    predicted. Only a request for a plan leaves `n_ctx` or `n_cells` open with 0, or has `gpu_layers`: layers by GPU
+    name, the output counted as one; None leaves them to the planner."""
 
     n_ctx: int = 0
     n_cells: int = 0

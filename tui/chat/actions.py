@@ -294,8 +294,7 @@ class SettingsActions:
 
     async def set_system_prompt(self, text: str) -> None:
         await self._view.is_open.wait()
-        await self._view.transcript.add_notice(self._editor.set_system_prompt(text))
-        self._show_status()
+        await self._tell(self._editor.set_system_prompt(text))
 
     async def edit_options(self, text: str) -> None:
         """Set sampling options from text such as `temperature=0.2`; without a text, open the form."""
@@ -306,22 +305,18 @@ class SettingsActions:
             editor = self._editor
             self._screen.app.push_screen(OptionsScreen(editor.settings.options, editor.sampling, self._set_options))
             return
-        await self._view.transcript.add_notice(await self._editor.change_options(text))
-        self._show_status()
+        await self._tell(await self._editor.change_options(text))
 
     async def _set_options(self, texts: Mapping[str, str], preset: str) -> None:
-        await self._view.transcript.add_notice(await self._editor.set_options(texts, preset))
-        self._show_status()
+        await self._tell(await self._editor.set_options(texts, preset))
 
     async def set_thinking(self, text: str) -> None:
         await self._view.is_open.wait()
-        await self._view.transcript.add_notice(self._editor.set_thinking(text))
-        self._show_status()
+        await self._tell(self._editor.set_thinking(text))
 
     async def use_preset(self, name: str) -> None:
         await self._view.is_open.wait()
-        await self._view.transcript.add_notice(await self._editor.use_preset(name))
-        self._show_status()
+        await self._tell(await self._editor.use_preset(name))
         system = self._editor.settings.system
         if name and VARIABLE.search(system):
             self._view.prompt.put_template(f"/system {system}")
@@ -337,14 +332,18 @@ class SettingsActions:
             hint = "For a base model, which has no template of its own. It is stored with the chat."
             self._screen.app.push_screen(ChoiceDialog("Prompt template", hint, choices), self._template_chosen)
             return
-        await self._view.transcript.add_notice(self._editor.use_template(name))
-        self._show_status()
+        await self._tell(self._editor.use_template(name))
         if self._view.chat.lacks_template and not self._view.chat.is_answering:
             await self._screen.run_command("retry")
 
     async def _template_chosen(self, name: str | None) -> None:
         if name is not None:
             await self._screen.run_command("template", name)
+
+    async def _tell(self, text: str) -> None:
+        """Say what was set, and show it."""
+        await self._view.transcript.add_notice(text)
+        self._show_status()
 
     async def use_prompt(self, name: str) -> None:
         if name:

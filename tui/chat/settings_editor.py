@@ -57,6 +57,13 @@ class SettingsEditor:
     def settings(self, settings: ChatSettings) -> None:
         self._session.conversation.settings = settings
 
+    def _change_prompt(self, settings: ChatSettings) -> None:
+        """Set settings that may take other tokens of each prompt, and measure the context with them."""
+        chat = self._session.chat
+        chat.begin_change()
+        self.settings = settings
+        chat.measure_branch()
+
     @property
     def sampling(self) -> ModelSampling | None:
         """What answers are sampled with that the chat does not set; None where that is not known."""
@@ -79,10 +86,8 @@ class SettingsEditor:
 
     def set_system_prompt(self, text: str) -> str:
         """Set the system prompt, remove it if `text` is "clear", or leave it if `text` is empty."""
-        former, chat = self.settings.system, self._session.chat
-        chat.begin_change()
-        self.settings = replace(self.settings, system="" if text.lower() == _CLEAR else text or former)
-        chat.measure_branch()
+        former = self.settings.system
+        self._change_prompt(replace(self.settings, system="" if text.lower() == _CLEAR else text or former))
         if self.settings.system:
             return f"System prompt: {self.settings.system}\n/system {_CLEAR} removes it."
         return "The system prompt is removed." if former else "No system prompt is set."
@@ -122,10 +127,8 @@ class SettingsEditor:
         if not name:
             return presets_text(await asyncio.to_thread(self._presets.all), shipped_presets())
         preset = await asyncio.to_thread(self._presets.get, name)
-        chat = self._session.chat
-        chat.begin_change()
-        self.settings = replace(preset, system=preset.system or self.settings.system, tools=self.settings.tools)
-        chat.measure_branch()
+        system = preset.system or self.settings.system
+        self._change_prompt(replace(preset, system=system, tools=self.settings.tools))
         return self._said(f"{name}: {settings_line(self.settings, self.sampling)}")
 
     def use_template(self, name: str) -> str:
@@ -133,10 +136,8 @@ class SettingsEditor:
         if not name:
             return templates_text(self.templates(), template_of(self.settings.options) or OWN_TEMPLATE)
         text = "" if name.lower() == OWN_TEMPLATE else name
-        options, chat = change_options(self.settings.options, {"template": text}), self._session.chat
-        chat.begin_change()
-        self.settings = replace(self.settings, options=options)
-        chat.measure_branch()
+        options = change_options(self.settings.options, {"template": text})
+        self._change_prompt(replace(self.settings, options=options))
         if not text:
             return "The model's own template."
         note = f" {_NO_TOOLS}" if self.settings.tools.enabled else ""

@@ -65,6 +65,11 @@ def short_count(n: int) -> str:
     return f"{thousands:.0f}k" if thousands >= 10 or thousands == int(thousands) else f"{thousands:.1f}k"
 
 
+def cut(text: str, n_cells: int) -> str:
+    """Return a line in at most `n_cells`: of a longer one the beginning."""
+    return text if cell_len(text) <= n_cells else f"{set_cell_size(text, n_cells - 1)}…"
+
+
 def model_label(model: str, n_cells: int) -> str:
     """Return the name that a model's list shows, also for a path, in at most `n_cells`: of a long one the beginning,
     and the end with its size and type."""

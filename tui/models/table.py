@@ -10,6 +10,7 @@ from rich.cells import cell_len, set_cell_size
 from textual.content import Content
 
 from app.common.terminal import printable_line
+from tui.design.words import cut
 from tui.models.rows import ModelRow, format_context, format_size, short_rate
 
 if TYPE_CHECKING:
@@ -107,9 +108,9 @@ def _figures(row: ModelRow) -> list[Content]:
     )
     cells = []
     for text, (_, n_cells, is_right, _) in zip(texts, _COLUMNS, strict=True):
-        cut = text.truncate(n_cells, ellipsis=True)
-        padding = " " * (n_cells - cut.cell_length)
-        cells.append(Content.assemble(padding, cut) if is_right else Content.assemble(cut, padding))
+        shown = text.truncate(n_cells, ellipsis=True)
+        padding = " " * (n_cells - shown.cell_length)
+        cells.append(Content.assemble(padding, shown) if is_right else Content.assemble(shown, padding))
     return cells
 
 
@@ -133,4 +134,4 @@ def _cut(text: str, n_cells: int) -> str:
     """Return one line of at most `n_cells`, with its leading spaces."""
     indent = len(text) - len(text.lstrip(" "))
     line = " " * indent + printable_line(text)
-    return line if cell_len(line) <= n_cells else f"{set_cell_size(line, n_cells - 1)}…"
+    return cut(line, n_cells)

@@ -29,6 +29,7 @@ from quantizer.system.errors import UserError
 from quantizer.system.files import is_file, private_folder
 from tui.connection import ServiceConnection, localllm_service
 from tui.design.key_bar import KeyBar, KeyHint
+from tui.design.words import cut
 from tui.jobs.monitor import Downloads
 from tui.models.rows import format_size, short_rate
 
@@ -291,10 +292,10 @@ def offer_cells(offer: Recommended) -> tuple[str, ...]:
 def row_text(cells: Sequence[str], n_name: int, width: int) -> str:
     """Return one line of the table, `cells` as `offer_cells` returns them, the last ones cut at `width`."""
     name, type_, size, speed, role, caveat = cells
-    shown = name if cell_len(name) <= n_name else f"{set_cell_size(name, n_name - 1)}…"
+    shown = cut(name, n_name)
     named = set_cell_size(name if not type_ else shown, n_name) if type_ else set_cell_size(name, n_name + 9)
     figures = f"{named}{f'  {type_:<7}' if type_ else ''}{size:>8}{speed:>11}  {role:<14}{caveat}".rstrip()
-    return figures if cell_len(figures) <= width else f"{set_cell_size(figures, width - 1)}…"
+    return cut(figures, width)
 
 
 def offer_line(cells: Sequence[str], n_name: int, width: int, *, is_selected: bool) -> Content:

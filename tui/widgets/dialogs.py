@@ -17,7 +17,7 @@ from textual.suggester import Suggester
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from app.chat.activity import BAR_CELLS, EMPTY, FULL, full_cells
+from app.chat.activity import bar_of
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
 from tui.key_queue import KEYS_WAIT
@@ -177,5 +177,4 @@ class ProgressDialog(_Dialog, inherit_bindings=False):
 
     def _draw(self) -> None:
         share = self._share()
-        n_full = full_cells(share)
-        self._bar.update(f"{FULL * n_full}{EMPTY * (BAR_CELLS - n_full)} {share:.0%}", layout=False)
+        self._bar.update(f"{bar_of(share)} {share:.0%}", layout=False)

@@ -29,13 +29,12 @@ from app.chat.store.search import ANYTHING, ChatFilter
 from app.common.database import Database
 from app.protocol.chat import ToolCall
 from app.protocol.codec import decode
-from app.protocol.status import AnswerRecord
+from app.protocol.status import LEAST_MEASURED_TOKENS, AnswerRecord
 from app.tools.tool import ToolResult
 from quantizer.system.errors import UserError
 
 PAGE_SIZE = 50
 PURGE_AFTER_MS = 7 * 24 * 3600 * 1000  # for a week a deleted chat can be restored
-_LEAST_MEASURED_TOKENS = 8  # fewer say more about one step than about the speed
 _MOST_VARIABLES = 900  # of a statement: SQLite's least limit is 999
 _PLACE = ("pinned", "updated", "id")
 _BEFORE_ALL = (2, 0, 0)  # a position in the order below, before every chat
@@ -320,7 +319,7 @@ def _answer_record(model: str, at_s: float, stats: Mapping[str, object]) -> Answ
     first_s, rate = stats.get("time_to_first_token_s"), stats.get("decode_tokens_per_s")
     if min(n_prompt, n_cached, n_output) < 0 or not isinstance(first_s, int | float):
         return None
-    is_measured = isinstance(rate, int | float) and rate > 0 and n_output >= _LEAST_MEASURED_TOKENS
+    is_measured = isinstance(rate, int | float) and rate > 0 and n_output >= LEAST_MEASURED_TOKENS
     return AnswerRecord(
         model=model,
         at_s=at_s,

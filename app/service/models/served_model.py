@@ -14,7 +14,7 @@ from app.engine.messages import BackendFacts, Embedded, EngineConfig, Reranked, 
 from app.engine.request import MediaInput, Request, Timings, Usage
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import ContextOverflowError
-from app.protocol.status import AnswerRecord, ContextLength
+from app.protocol.status import LEAST_MEASURED_TOKENS, AnswerRecord, ContextLength
 from app.service.generation.template_caps import TemplateProbe
 from app.service.generation.thinking import can_be_told, reads_tools
 from app.service.http.access_log import RequestRecord
@@ -27,7 +27,7 @@ from app.service.pool.worker_process import AnswerEvent
 from app.service.tools.formats import tool_format_of
 
 _MAX_RECENT = 50
-_LEAST_MEASURED_TOKENS, _LEAST_MEASURED_S = 8, 0.02  # fewer say more about one step than about the speed
+_LEAST_MEASURED_S = 0.02  # less says more about one step than about the speed
 
 
 class TemplateRenderer(Protocol):
@@ -69,7 +69,7 @@ class RecentAnswers:
 
 
 def _measured_rate(n_tokens: int, seconds: float) -> float | None:
-    is_enough = n_tokens >= _LEAST_MEASURED_TOKENS and seconds >= _LEAST_MEASURED_S
+    is_enough = n_tokens >= LEAST_MEASURED_TOKENS and seconds >= _LEAST_MEASURED_S
     return round(n_tokens / seconds, 3) if is_enough else None
 
 

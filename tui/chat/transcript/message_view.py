@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -33,6 +33,7 @@ from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.chat.tools.calls import SIGNS, FoldLine, ToolCallView
 from tui.chat.transcript.comparison import ComparisonColumn
+from tui.design.words import cut
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 from tui.pictures.picture_view import PictureView, media_content, picture_bounds
@@ -377,8 +378,7 @@ def label_rows(labels: Sequence[str], n_cells: int) -> list[str]:
     """Return labels in brackets as rows of `n_cells`; one that is longer is cut, never broken."""
     rows: list[str] = []
     for label in labels:
-        room = max(1, n_cells - len("[]"))
-        shown = f"[{label if cell_len(label) <= room else f'{set_cell_size(label, room - 1)}…'}]"
+        shown = f"[{cut(label, max(1, n_cells - len('[]')))}]"
         if rows and cell_len(rows[-1]) + len(_BETWEEN_LABELS) + cell_len(shown) <= n_cells:
             rows[-1] += f"{_BETWEEN_LABELS}{shown}"
         else:

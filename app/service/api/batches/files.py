@@ -137,9 +137,7 @@ class FileStore:
     def _read(self, path: Path) -> FileObject | None:
         try:
             stored = _OBJECT.validate_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValidationError:  # of another version
+        except (FileNotFoundError, ValidationError):  # none, or of another version
             return None
         except OSError as error:
             raise StorageError(f"{path.name} cannot be read: {error.strerror}.", "Check its permissions.") from error
