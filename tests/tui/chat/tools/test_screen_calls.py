@@ -87,6 +87,7 @@ async def test_enter_expands_a_call_and_folds_it_again(open_app, tmp_path):
 async def test_a_click_expands_a_call(open_app, tmp_path):
     async with opened(open_app, tmp_path, size=(80, 40)) as user:
         await user.sees("It is repaired.", "read sum.py", "Repair the sum.")  # earlier messages are mounted later
+        await user.pilot.pause()  # until nothing moves: the click is at a row
         rows = user.screen_text.splitlines()
         row = next(n for n, line in enumerate(rows) if "run pytest" in line)
         await user.pilot.click(offset=(rows[row].index("▸"), row))
