@@ -127,10 +127,10 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Generation:
     tags = reasoning_tags_of(file.chat_template, text)
     has_grammar = bool(turn.request.sampling.grammar)  # of the text: it has no rules for reasoning
     add_special = not (file.bos_token and text.startswith(file.bos_token))
-    if begun or (has_grammar and (tags.has_channels or tags.is_open)):
+    if begun or (has_grammar and (tags.has_channels or tags.is_open or tags.begun)):
         closing = tags.closing if tags.is_open else ""
-        tags = replace(tags, is_open=False, is_past=True)
-        text = f"{text}{closing}{tags.before_text}{begun}"
+        text = f"{text}{closing}{tags.before_text.removeprefix(tags.begun)}{begun}"
+        tags = replace(tags, is_open=False, is_past=True, begun="")  # a call begins with all of its header
     tool_format = tool_format_of(file.chat_template) or GENERIC
     tool_calling = ToolCalling(tool_format, turn.tools) if turn.tools.tools else None
     # Tags of reasoning and calls may be special tokens, which are shown only where they are named.

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from app.common.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import reasoning_tags_of
 from app.engine.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import MediaInput, Request, Timings, Usage
 from app.library.local.model_files import ModelRef
@@ -125,7 +125,7 @@ class ServedModel:
     def thinks(self) -> bool:
         """Whether it can be told how much to think, or reasons by itself."""
         template = self.file.chat_template
-        return can_be_told(template) or reasoning_tags_of(template, "") != NO_REASONING
+        return can_be_told(template) or reasoning_tags_of(template, "").has_reasoning
 
     @property
     def can_grow(self) -> bool:
