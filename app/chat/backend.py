@@ -14,10 +14,10 @@ from app.common.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.chat.conversation import ChatSettings, MediaFile
-    from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, Tool
+    from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, ThreadUse, Tool
     from app.protocol.plan import Plan
     from app.protocol.sampling import ModelSampling
-    from app.protocol.status import ModelStatus, ServiceStatus, ThreadUse
+    from app.protocol.status import ModelStatus, ServiceStatus
     from quantizer.system.errors import UserError
 
 

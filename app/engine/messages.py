@@ -16,8 +16,9 @@ from typing import Any
 from app.engine.loop.counters import Counters
 from app.engine.request import Adapter, FinishReason, MediaInput, Request, Timings, TokenLogprob, Usage
 from app.protocol import codec
+from app.protocol.chat import ThreadUse
 from app.protocol.plan import Plan
-from app.protocol.status import LoadedSetting, Occupancy, ThreadUse
+from app.protocol.status import LoadedSetting, Occupancy
 from quantizer.system.errors import ErrorInfo
 
 MAX_MESSAGE_BYTES = 256 << 20

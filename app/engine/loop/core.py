@@ -26,7 +26,8 @@ from app.engine.request import FinishReason, Request
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import FORCED, Drafter
-from app.protocol.status import Occupancy, ThreadUse
+from app.protocol.chat import ThreadUse
+from app.protocol.status import Occupancy
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 
 _MIN_INTERRUPTED = 32  # tokens of a batch with states: fewer end soon, and holding a sequence first copies its states
