@@ -91,6 +91,8 @@ class Worker:
                 continue
             if engine is not None and isinstance(message, messages.Abort):
                 engine.abort(message.request_id)
+            if engine is not None and isinstance(message, Request) and not message.media:  # which are encoded first
+                engine.announce(message)
             self._inbox.put(message)
         self.is_stopping = True
         self._inbox.put(None)

@@ -41,6 +41,8 @@ class EngineCounters:
     n_steps: int = 0
     busy_s: float = 0.0
     n_cached_tokens: int = 0
+    n_read_ahead_tokens: int = 0  # before a question was asked
+    n_vain_tokens: int = 0  # of them, for no question
 
 
 @dataclass(frozen=True, slots=True)

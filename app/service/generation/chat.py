@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.answer_text import reasoning_tags_of
+from app.common.common_prefix import common_prefix
 from app.engine.grammar.answer_format import AnswerFormat
 from app.engine.request import Request
 from app.protocol.chat import Message
@@ -17,7 +18,6 @@ from app.service.generation.media import NO_MEDIA, PromptMedia, notice_of_notes
 from app.service.generation.prompt import write_prompt
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking, reasoning_budget
 from app.service.models.served_model import ServedModel
-from app.service.pool.background import common_prefix
 from app.service.tools.call_grammar import BoundCalls, answer_grammar, bound_calls
 from app.service.tools.formats import GENERIC, tool_format_of
 from app.service.tools.parser import NO_TOOLS, ToolCalling, ToolOptions
