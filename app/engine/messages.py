@@ -201,6 +201,7 @@ class BackendFacts:
     n_ubatch: int = 512  # the most tokens of a picture whose tokens attend to each other
     sees: bool = False  # pictures, with a projector
     hears: bool = False
+    n_batch_answers: int = 0  # of batches that may run at once, in a context of their own; 0: as others do
 
     @property
     def n_window(self) -> int:

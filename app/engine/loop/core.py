@@ -46,7 +46,7 @@ Event = Output | Finished | Failed
 class Engine:
     """Loop over the requests of one backend. `emit` receives every event of every request, in order; each submitted
     request ends with exactly one Finished or Failed. `busy_clock` tells how long processors computed so far, None where
-    they do not."""
+    they do not. `counters` are those of another engine, to which this one adds."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class Engine:
         threads: ThreadControl | None = None,
         prompt_cost: PromptCost | None = None,
         busy_clock: Callable[[], float | None] = lambda: None,
+        counters: Counters | None = None,
         clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
@@ -80,7 +81,9 @@ class Engine:
         self._adapter_scheduler = AdapterScheduler(clock)
         self._slots = SlotManager(self._facts, self._cache, clock)
         self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
-        self.counters = Counters(drafts={name: DraftCounts() for name in self._drafter.source_names})
+        self.counters = counters or Counters()
+        for name in self._drafter.source_names:
+            self.counters.drafts.setdefault(name, DraftCounts())
         self._verifier = Verifier(backend, self.counters, self._drafter.observe_sample, clock)
         self.is_stalled = False  # the last step computed nothing, since all that could run waits for embeddings
         self._at_checkpoints: list[int] = []  # sequences whose states are to be saved as they are now
@@ -162,6 +165,12 @@ class Engine:
             if self._in_flight and is_in_the_way(self._in_flight, request):
                 self._backend.interrupt()
 
+    def interrupt(self) -> None:
+        """Let the batch that is being computed end early, from any thread. Its tokens are computed by a later step."""
+        with self._lock:
+            if self._in_flight:
+                self._backend.interrupt()
+
     def end_thought(self, request_id: str) -> None:
         """End the reasoning of an answer, running or waiting, as `Thought.end` does; of none without a budget."""
         for sequence in self._slots:
@@ -171,9 +180,8 @@ class Engine:
     def step(self) -> None:
         """Compute one batch and emit its events."""
         self.save_checkpoints()
-        if self._threads is not None:
-            self._threads.look()
-        self._end_aborted_and_late()
+        self.look_at_threads()
+        self.end_aborted_and_late()
         for sequence in self._slots.without_room():
             self._finish(sequence, FinishReason.ABORTED)
         self._slots.start_waiting()
@@ -194,6 +202,11 @@ class Engine:
             self._compute(batch, chunks, self._n_more_steps(batch))
         has_computed = self._step_media(with_media, is_alone=not with_text) or bool(with_text)
         self.is_stalled = not has_computed and any(sequence in self._slots.running for sequence in with_media)
+
+    def look_at_threads(self) -> None:
+        """Let other programs have threads if they compute. `step` begins with it."""
+        if self._threads is not None:
+            self._threads.look()
 
     def save_checkpoints(self) -> None:
         """Save the states that the last step reached. `step` begins with it; the worker calls it earlier, once the last
@@ -225,7 +238,8 @@ class Engine:
 
     # Requests in and out
 
-    def _end_aborted_and_late(self) -> None:
+    def end_aborted_and_late(self) -> None:
+        """End the requests that were aborted, or whose time is over. `step` begins with it."""
         if self._aborted:
             with self._lock:
                 aborted, self._aborted = self._aborted, set()
