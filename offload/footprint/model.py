@@ -44,6 +44,7 @@ from offload.footprint.weights import (
     weights_of,
 )
 from offload.speed.cost_model import HOST_FACTORS, attention_bytes, prompt_operations
+from offload.speed.type_costs import DEFAULT_LAYOUT, WeightLayout, in_layout, summed, type_of
 from quantizer.convert.source_model import model_shape
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
@@ -64,8 +65,8 @@ _F16 = KvTypes()
 class RunConfig:
     """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once. `depth`
     is the number of tokens before the one whose speed is predicted, `n_prompt` the length of the prompt whose speed is
-    predicted. Only a request for a plan leaves `n_ctx` or `n_cells` open with 0, or has `gpu_layers`: layers by GPU
-    name, the output counted as one; None leaves them to the planner."""
+    predicted; `layout` says which weights the processor repacks. Only a request for a plan leaves `n_ctx` or `n_cells`
+    open with 0, or has `gpu_layers`: layers by GPU name, the output counted as one; None leaves them to the planner."""
 
     n_ctx: int = 0
     n_cells: int = 0
@@ -75,7 +76,11 @@ class RunConfig:
     depth: int = DEFAULT_DEPTH
     n_prompt: int = DEFAULT_N_PROMPT
     is_fused: bool = True
+    layout: WeightLayout = DEFAULT_LAYOUT
     gpu_layers: Mapping[str, int] | None = None
+
+
+DEFAULT_RUN = RunConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,13 +166,16 @@ def profile_of(
         has_experts=weights.has_experts,
         is_exact=caches.is_complete,
         run_config=run_config,
-        prompt_operations=_prompt_operations(header, weights, caches, n_prompt / 2),
+        prompt_operations=_prompt_operations(header, weights, caches, n_prompt / 2, run_config),
     )
 
 
-def _prompt_operations(header: Header, weights: WeightTable, caches: LayerCaches, depth: float) -> dict[str, float]:
+def _prompt_operations(
+    header: Header, weights: WeightTable, caches: LayerCaches, depth: float, run_config: RunConfig
+) -> dict[str, float]:
     n_elements = len(caches.main_layers) * graph_shape_of(header).layer_elements
-    return prompt_operations(header, caches, weights.operations_by_type, n_elements, depth)
+    used = in_layout(summed(*(layer.weights for layer in weights.layers)), run_config.layout, run_config.n_ubatch)
+    return prompt_operations(header, caches, used, n_elements, depth, is_fused=run_config.is_fused)
 
 
 @dataclass(frozen=True)
@@ -205,8 +213,8 @@ class PlannedModel:
         caches = layer_caches_of(self.header)
         first, middle, last = (
             sum(
-                count * HOST_FACTORS.get(kind, 1.0)
-                for kind, count in _prompt_operations(self.header, self._weights, caches, depth).items()
+                count * HOST_FACTORS.get(type_of(kind), 1.0)
+                for kind, count in _prompt_operations(self.header, self._weights, caches, depth, DEFAULT_RUN).items()
             )
             for depth in (0, caches.n_window, caches.n_window + 1)
         )

@@ -9,16 +9,15 @@ compares them): the largest of three moments of a pass. For a local file the eng
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from offload.speed.cost_model import unpacking_bytes
+from offload.speed.type_costs import Weights, summed, weights_by_kind
 from quantizer.gguf.gguf_reader import ArrayRef
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 from quantizer.gguf.layer_caches import layer_caches_of
-from quantizer.gguf.tensor_types import TENSOR_TYPES
 
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 _OPERATIONS_PER_WEIGHT = 2
@@ -57,7 +56,8 @@ class Layer:
     """A layer, a part of one, the inputs, or the output behind the last layer: bytes stored, and the work of a token.
     `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
     GPU: experts, or a dense feed-forward. `read_bytes` are weights, `cache_read_bytes` what attention reads behind so
-    many tokens. `unpacking_bytes` and `attention_bytes` are what a processor could read meanwhile."""
+    many tokens. `unpacking_bytes` and `attention_bytes` are what a processor could read meanwhile. `weights` are what a
+    token is multiplied with, by kind, and `movable_weights` those of them that can stay."""
 
     weight_bytes: int = 0
     read_bytes: int = 0
@@ -69,6 +69,8 @@ class Layer:
     unpacking_bytes: float = 0.0
     movable_unpacking_bytes: float = 0.0
     attention_bytes: float = 0.0
+    weights: Weights = field(default_factory=dict)
+    movable_weights: Weights = field(default_factory=dict)
 
     @property
     def work_bytes(self) -> float:
@@ -84,15 +86,13 @@ class Layer:
 class WeightTable:
     """All weights of a model. The input stays with the CPU wherever the layers go. Where `is_tied` the output matrix is
     the embedding: `output` counts it as read, and `tied_bytes` is what a device that has the output holds once more.
-    `operations_by_type` are those of a token of a prompt, by the type of the weights: without the output, which only
-    the last token of a prompt has."""
+    The weights of `layers` are those of a token of a prompt: only the last one has an output."""
 
     input: Layer
     layers: tuple[Layer, ...]
     output: Layer
     tied_bytes: int
     has_experts: bool
-    operations_by_type: Mapping[str, float]
 
 
 def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: bool = False) -> WeightTable:
@@ -120,14 +120,10 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: 
             read_bytes=output.read_bytes + tied_bytes,
             operations=output.operations + _OPERATIONS_PER_WEIGHT * sum(tensor.n_elements for tensor in embeddings),
             unpacking_bytes=output.unpacking_bytes + sum(unpacking_bytes(tensor) for tensor in embeddings),
+            weights=summed(output.weights, weights_by_kind((tensor, 1.0) for tensor in embeddings)),
         )
-    by_type: dict[str, float] = {}
-    for tensor in chain.from_iterable(layers):
-        if len(tensor.shape) > 1:  # norms and biases are steps between products
-            name, n_active = TENSOR_TYPES[tensor.type_id].name, _n_active(tensor, _bytes_read(tensor, header))
-            by_type[name] = by_type.get(name, 0.0) + _OPERATIONS_PER_WEIGHT * n_active
     groups = tuple(_group(layer, header, has_experts) for layer in layers)
-    return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts, by_type)
+    return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
 
 
 def _n_active(tensor: TensorInfo, n_read: int) -> int:
@@ -137,15 +133,19 @@ def _n_active(tensor: TensorInfo, n_read: int) -> int:
 def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> Layer:
     weight_bytes = read = movable = movable_read = n_active = 0
     unpacking = movable_unpacking = 0.0
+    shares: list[tuple[TensorInfo, float]] = []
+    movable_shares: list[tuple[TensorInfo, float]] = []
     for tensor in tensors:
         size, n_read = _padded(tensor.n_bytes), _bytes_read(tensor, header)
         weight_bytes, read = weight_bytes + size, read + n_read
         n_active += _n_active(tensor, n_read)
         unpacked = unpacking_bytes(tensor, n_read / tensor.n_bytes)
         unpacking += unpacked
+        shares.append((tensor, n_read / tensor.n_bytes))
         if _EXPERTS in tensor.name if has_experts else _FEED_FORWARD.search(tensor.name):
             movable, movable_read = movable + size, movable_read + n_read
             movable_unpacking += unpacked
+            movable_shares.append(shares[-1])
     return Layer(
         weight_bytes=weight_bytes,
         read_bytes=read,
@@ -154,6 +154,8 @@ def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> 
         operations=_OPERATIONS_PER_WEIGHT * n_active,
         unpacking_bytes=unpacking,
         movable_unpacking_bytes=movable_unpacking,
+        weights=weights_by_kind(shares),
+        movable_weights=weights_by_kind(movable_shares),
     )
 
 

@@ -9,16 +9,17 @@ cache on GPUs and on the host, all numbers of such layers and of layers on GPUs 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offload.devices.machine import Device, DeviceKind, Machine
-from offload.footprint.model import ModelProfile
+from offload.footprint.model import DEFAULT_RUN, ModelProfile, RunConfig
 from offload.footprint.weights import Layer
-from offload.speed.cost_model import Rates, Work
+from offload.speed.cost_model import Rates, Work, reading_by_device
+from offload.speed.type_costs import AS_IN_FILE, Weights, bytes_of, in_layout, summed, without
 
 _MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
 _HOST_MARGIN_BYTES = 512 << 20
@@ -142,10 +143,19 @@ def _tables(profile: ModelProfile, machine: Machine, rates: Rates, *, has_cache_
     n_split, n_cached = _summed(is_split * (split > 0)), _summed(is_cached.astype(np.float64))
     has_host_work = (np.arange(len(layers) + 1)[None, :] < len(layers)) | (n_split + n_cached > 0)
     on_host += profile.host_bytes + profile.beside_host_bytes + has_host_work * profile.compute_bytes
-    pace = rates.seconds_per_byte[machine.host.name]
-    attending_s = column([layer.attention_bytes * rates.attention_seconds_per_byte for layer in backwards])
-    working_s = column([layer.work_bytes * pace for layer in backwards]) + attending_s
-    left_s = is_split * column([layer.movable_work_bytes * pace for layer in backwards])
+    host, run_config = machine.host.name, profile.run_config
+    model_bytes = sum(bytes_of(layer.weights) for layer in layers)
+
+    def reading_s(weights: Weights, n_bytes: float) -> float:
+        used = {host: in_layout(weights, run_config.layout, 1)}
+        return reading_by_device(Work(read_bytes={host: n_bytes}, weights=used), rates, model_bytes)[host]
+
+    attending = Work(read_bytes={}, is_fused=run_config.is_fused)
+    attending_s = column(
+        [rates.attention_s(replace(attending, attention_bytes=each.attention_bytes)) for each in backwards]
+    )
+    working_s = column([reading_s(layer.weights, layer.work_bytes) for layer in backwards]) + attending_s
+    left_s = is_split * column([reading_s(layer.movable_weights, layer.movable_work_bytes) for layer in backwards])
     left_s = left_s + attending_s * is_cached
     host_s = working_s.sum() - _summed(working_s - left_s)
     return _Tables(has_cache_on_host, on_gpu, read_on_gpu, on_host, host_s, n_split, n_split + n_cached)
@@ -250,7 +260,8 @@ class Share:
     """The share of one device, in bytes; `n_layers` counts the output as a layer. `host_bytes` are the engine's own,
     `beside_bytes` those of auxiliary models, `read_bytes` what one token of an answer reads, `operations` what it
     computes. `work_bytes` is what reading keeps it busy with: of the processor weights, and what it could read while it
-    unpacks them; `attention_bytes` is what it could read while it attends, 0 of GPUs."""
+    unpacks them; `attention_bytes` is what it could read while it attends, 0 of GPUs. `weights` are what a token is
+    multiplied with, by the kind that is possible there."""
 
     device: Device
     n_layers: int
@@ -263,6 +274,9 @@ class Share:
     operations: float
     work_bytes: float
     attention_bytes: float
+    weights: Weights = field(default_factory=dict)
+    run_config: RunConfig = DEFAULT_RUN
+    has_output: bool = False
 
     @property
     def n_bytes(self) -> int:
@@ -316,14 +330,17 @@ def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
 
 
 def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
-    work = _work(shares, placement, {share.device.name: share.work_bytes for share in shares})
+    work = _work(shares, placement, {share.device.name: share.work_bytes for share in shares}, n_tokens=1)
     return replace(work, attention_bytes=sum(share.attention_bytes for share in shares))
 
 
 def prefill_work(profile: ModelProfile, shares: Sequence[Share], placement: Placement) -> Work:
     """Return the work of one token of a prompt: many tokens together read all experts. The processor computes its share
     of each kind of operations; the output is not in them, for only the last token of a prompt has one."""
-    work = _work(shares, placement, {share.device.name: share.weight_bytes for share in shares})
+    n_ubatch, output = profile.run_config.n_ubatch, profile.layers[-1].weights
+    read = {share.device.name: share.weight_bytes for share in shares}
+    layers_only = [replace(each, weights=without(each.weights, output)) if each.has_output else each for each in shares]
+    work = _work(layers_only, placement, read, n_tokens=n_ubatch)
     n_all = sum(layer.operations for layer in profile.layers[:-1])
     n_on_gpus = sum(share.operations for share in shares if share.device.kind is not DeviceKind.CPU)
     if any(share.n_layers for share in shares if share.device.kind is not DeviceKind.CPU):
@@ -334,10 +351,16 @@ def prefill_work(profile: ModelProfile, shares: Sequence[Share], placement: Plac
     return replace(work, host_operations={kind: on_host * n for kind, n in profile.prompt_operations.items()})
 
 
-def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str, float]) -> Work:
+def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str, float], *, n_tokens: int) -> Work:
     return Work(
         read_bytes=read_bytes,
         operations={share.device.name: share.operations for share in shares},
+        weights={
+            share.device.name: in_layout(share.weights, share.run_config.layout, n_tokens)
+            for share in shares
+            if share.weights
+        },
+        is_fused=any(share.run_config.is_fused for share in shares),
         n_layers=sum(share.n_layers for share in shares),
         n_crossings=placement.n_crossings,
     )
@@ -368,6 +391,9 @@ def _share(
         operations=sum(part.operations for part in parts),
         work_bytes=weights_read + beside,
         attention_bytes=sum(part.attention_bytes for part in parts) if is_host else 0.0,
+        weights=summed(*(part.weights for part in parts)),
+        run_config=profile.run_config if is_host else replace(profile.run_config, layout=AS_IN_FILE),
+        has_output=has_output,
     )
 
 
@@ -380,6 +406,7 @@ def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> Layer:
             read_bytes=layer.movable_read_bytes,
             operations=layer.operations * share,
             unpacking_bytes=layer.movable_unpacking_bytes,
+            weights=layer.movable_weights,
         )
     if not (has_cache_on_host and layer.cache_bytes):
         return left
@@ -396,4 +423,5 @@ def _rest(layer: Layer, left: Layer) -> Layer:
         operations=layer.operations - left.operations,
         unpacking_bytes=layer.unpacking_bytes - left.unpacking_bytes,
         attention_bytes=layer.attention_bytes - left.attention_bytes,
+        weights=without(layer.weights, left.weights) if left.weights else layer.weights,
     )

@@ -5,20 +5,26 @@ while it reads. Those tables were measured on 2 AVX-512 cores that read 19 GB/s,
 each with rows of 512 to 8,192 weights, and attention of six shapes at 512, 1,792 and 3,584 tokens.
 
 A prompt is bound by computing, where the type of the weights decides: of files of one size one reads five times as fast
-as another. What a processor computes for a prompt is therefore kept by kind (`Work.host_operations`): a type of
-weights, attention, and the steps between matrix products. What is learned of one kind says nothing of another.
+as another. So weights are counted by kind, a type on a path (`type_costs`), and what a processor computes for a prompt
+besides them is attention and the steps between matrix products. What is learned of one kind says nothing of another.
+
+A device whose types were measured has a `TypeTable`, which gives the seconds of each kind; the tables of this module
+are what to expect of one that was not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from offload.devices.machine import DeviceKind, Machine
+from offload.speed.type_costs import TypeTable, TypeWork, Weights, bytes_of, type_of
+from offload.speed.type_costs import is_repacked as has_repacked_path
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import layer_values
 from quantizer.gguf.layer_caches import LayerCaches
-from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType, tensor_type_named
 
 # The share of a published or measured bandwidth that decoding reaches: 0.55 to 0.7 in llama.cpp's published benchmarks
 # of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp), on processors too; but those unpack meanwhile,
@@ -34,31 +40,62 @@ _ASSUMED_LINK_BYTES_PER_S = 8e9  # PCIe 3.0 with eight lanes
 _CROSSING_S = 30e-6  # a wait for the other device and a small copy
 _LAYER_S = 20e-6  # starting the dozen operations of a layer, which small layers wait for
 _FIXED_S = 0.5e-3  # sampling, and starting a step
+_UNCERTAINTY, _MEASURED_UNCERTAINTY = 0.35, 0.2  # of what is expected; where the types of weights were measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """The time that a machine takes for its work, by device name. `known` are the devices whose figures were published,
-    measured or given; a plan for others has no speed. `attention_seconds_per_byte` is the processor's, and so are
-    `host_factors`: how many times the seconds of an operation each kind was measured to take. `latency_s` is what a
-    step waits for each device of another machine that it uses. `uncertainty` is the share by which a prediction may
-    be off."""
+    measured or given; a plan for others has no speed. `attention_seconds_per_byte` is the processor's. `tables` are the
+    types that were measured. Runs taught `weight_factors` and `operation_factors`: how many times the expected seconds
+    the processor takes for each kind, in answers and in prompts. `latency_s` is what a step waits for each device of
+    another machine that it uses. `uncertainty` is the share by which a prediction may be off."""
 
     seconds_per_byte: Mapping[str, float]
     seconds_per_operation: Mapping[str, float]
     link_seconds_per_byte: Mapping[str, float]
     known: frozenset[str]
     attention_seconds_per_byte: float
-    host_factors: Mapping[str, float] = field(default_factory=dict)
+    tables: Mapping[str, TypeTable] = field(default_factory=dict)
+    weight_factors: Mapping[str, float] = field(default_factory=dict)
+    operation_factors: Mapping[str, float] = field(default_factory=dict)
     latency_s: Mapping[str, float] = field(default_factory=dict)
     crossing_s: float = _CROSSING_S
     layer_s: float = _LAYER_S
     fixed_s: float = _FIXED_S
-    uncertainty: float = 0.35
+    fused_factor: float = 1.0  # of what `attention_bytes` expects of fused attention
+    uncertainty: float = _UNCERTAINTY
 
-    def host_factor(self, kind: str) -> float:
-        """Return how many times the seconds of an operation those of a `kind` take on the processor."""
-        return self.host_factors.get(kind, HOST_FACTORS.get(kind, _FACTOR_OF_OTHERS))
+    def weights_s(self, device: str, weights: Weights, model_bytes: float | None = None) -> dict[str, float]:
+        """Return the expected seconds of `device` for the `weights` of one token of an answer, by kind. They are a part
+        of `model_bytes`, by default all of it."""
+        table, n_bytes = self.tables.get(device), bytes_of(weights) if model_bytes is None else model_bytes
+        found = {}
+        for kind, work in weights.items():
+            cost = table.cost(kind) if table else None
+            if cost is not None:
+                found[kind] = cost.answer(n_bytes).of(work)
+            else:
+                found[kind] = _expected_bytes(kind, work) * self.seconds_per_byte[device]
+        return found
+
+    def operations_s(self, host: str, work: Work, n_ubatch: int) -> dict[str, float]:
+        """Return the expected seconds of the processor for one token of a prompt, by kind."""
+        table, weights = self.tables.get(host), work.weights.get(host, {})
+        found = {}
+        for kind, operations in work.host_operations.items():
+            cost = table.cost(kind) if table and kind in weights else None
+            if cost is not None:
+                found[kind] = cost.prompt(n_ubatch).of(weights[kind])
+            elif table and table.graph and kind in _GRAPH_FIELDS:
+                found[kind] = operations * getattr(table.graph, _GRAPH_FIELDS[kind])
+            else:
+                factor = HOST_FACTORS.get(type_of(kind), _FACTOR_OF_OTHERS)
+                found[kind] = operations * factor * self.seconds_per_operation[host]
+        return found
+
+    def attention_s(self, work: Work) -> float:
+        return work.attention_bytes * self.attention_seconds_per_byte * (self.fused_factor if work.is_fused else 1.0)
 
     def overhead_s(self, n_layers: int, n_crossings: int = 0) -> float:
         return self.fixed_s + n_layers * self.layer_s + n_crossings * self.crossing_s
@@ -68,19 +105,21 @@ class Rates:
 class Work:
     """The work of one token: bytes read and operations (multiplications and additions) of each device, layers of all.
     Of the processor `read_bytes` are weights and what it could read while it unpacks them, `attention_bytes` what it
-    could read while it attends; `host_operations` are those of a prompt by kind, empty in old records. Between devices
-    a token changes `n_crossings` times."""
+    could read while it attends; `host_operations` are those of a prompt by kind. `weights` are those of each device by
+    kind; old records have neither. Between devices a token changes `n_crossings` times."""
 
     read_bytes: Mapping[str, float]
     operations: Mapping[str, float] = field(default_factory=dict)
     attention_bytes: float = 0.0
     host_operations: Mapping[str, float] = field(default_factory=dict)
+    weights: Mapping[str, Mapping[str, TypeWork]] = field(default_factory=dict)
+    is_fused: bool = False
     n_layers: int = 0
     n_crossings: int = 0
 
 
-def expected_rates(machine: Machine) -> Rates:
-    """Return the rates to expect of `machine` before any measurement."""
+def expected_rates(machine: Machine, tables: Mapping[str, TypeTable] = MappingProxyType({})) -> Rates:
+    """Return the rates to expect of `machine` before any run; `tables` are the types measured, by device name."""
     devices = (machine.host, *machine.gpus)
     seconds_per_byte, seconds_per_operation = {}, {}
     for device in devices:
@@ -94,7 +133,8 @@ def expected_rates(machine: Machine) -> Rates:
             reached_operations_per_s = min(reached_operations_per_s, _OPERATIONS_PER_CORE * device.n_cores)
         seconds_per_byte[device.name] = 1 / reached_bytes_per_s
         seconds_per_operation[device.name] = 1 / reached_operations_per_s
-    return Rates(
+    host = tables.get(machine.host.name)
+    rates = Rates(
         seconds_per_byte=seconds_per_byte,
         attention_seconds_per_byte=seconds_per_byte[machine.host.name],
         seconds_per_operation=seconds_per_operation,
@@ -103,17 +143,47 @@ def expected_rates(machine: Machine) -> Rates:
             for device in machine.gpus
             if not device.is_remote
         },
-        known=frozenset(device.name for device in devices if device.bytes_per_s),
+        known=frozenset(device.name for device in devices if device.bytes_per_s or device.name in tables),
         latency_s={device.name: device.link_latency_s for device in machine.gpus if device.link_latency_s is not None},
+        tables=tables,
+        uncertainty=_MEASURED_UNCERTAINTY if host else _UNCERTAINTY,
+    )
+    if host is None or host.graph is None:
+        return rates
+    return replace(
+        rates,
+        attention_seconds_per_byte=host.graph.attention_s,
+        fused_factor=host.graph.fused_attention_s / host.graph.attention_s,
+        layer_s=host.graph.layer_s,
     )
 
 
 def decode_s(work: Work, rates: Rates) -> float:
     """Return the seconds for one token of an answer: reading, one device after the other."""
-    reading_s = sum(n_bytes * rates.seconds_per_byte[name] for name, n_bytes in work.read_bytes.items())
-    attending_s = work.attention_bytes * rates.attention_seconds_per_byte
+    reading_s = sum(reading_by_device(work, rates).values())
     overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
-    return reading_s + attending_s + overhead_s
+    return reading_s + rates.attention_s(work) + overhead_s
+
+
+def reading_by_device(work: Work, rates: Rates, model_bytes: float | None = None) -> dict[str, float]:
+    """Return the seconds that each device takes for what a token of an answer reads, of weights of `model_bytes` in all
+    (None: those of `work`). What runs taught of a kind is the processor's; a GPU's table is of products alone, and what
+    it reads besides weights is its cache."""
+    found = {}
+    for name, n_bytes in work.read_bytes.items():
+        weights = work.weights.get(name, {})
+        if name not in rates.tables or not weights:
+            found[name] = n_bytes * rates.seconds_per_byte[name]
+            expected_s = rates.weights_s(name, weights, model_bytes) if rates.weight_factors else {}
+            found[name] += sum((rates.weight_factors.get(kind, 1.0) - 1) * each for kind, each in expected_s.items())
+            continue
+        seconds = rates.weights_s(name, weights, model_bytes)
+        if name in rates.link_seconds_per_byte or name in rates.latency_s:
+            cache_s = max(0.0, n_bytes - bytes_of(weights)) * rates.seconds_per_byte[name]
+            found[name] = sum(seconds.values()) / _REACHED_OF_PRODUCTS + cache_s
+        else:
+            found[name] = sum(rates.weight_factors.get(kind, 1.0) * each for kind, each in seconds.items())
+    return found
 
 
 def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
@@ -123,9 +193,13 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
     seconds = {}
     for name, operations in work.operations.items():
         reading_s = work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] / n_ubatch
+        computing_s = operations * rates.seconds_per_operation[name]
         if name == host and work.host_operations:
-            operations = sum(count * rates.host_factor(kind) for kind, count in work.host_operations.items())
-        seconds[name] = max(operations * rates.seconds_per_operation[name], reading_s)
+            by_kind = rates.operations_s(host, work, n_ubatch)
+            computing_s = sum(rates.operation_factors.get(kind, 1.0) * each for kind, each in by_kind.items())
+        elif name != host and name in rates.tables and work.weights.get(name):
+            computing_s = _gpu_operations_s(work.weights[name], rates.tables[name], n_ubatch, computing_s)
+        seconds[name] = max(computing_s, reading_s)
     if host in seconds:
         n_bytes, operations = work.read_bytes.get(host, 0.0) / n_ubatch, work.operations[host]
         lent_s = [
@@ -136,6 +210,18 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
         seconds[host] = min([seconds[host], *lent_s])
     overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
     return sum(seconds.values()) + overhead_s / n_ubatch
+
+
+def _gpu_operations_s(weights: Weights, table: TypeTable, n_ubatch: int, expected_s: float) -> float:
+    """Return the seconds of a GPU for the `weights` of one token of a prompt; those of a type that was not measured
+    take their share of `expected_s`."""
+    n_weights = sum(work.n_weights for work in weights.values())
+    return sum(
+        cost.prompt(n_ubatch).of(work) / _REACHED_OF_PRODUCTS
+        if (cost := table.cost(kind))
+        else expected_s * work.n_weights / n_weights
+        for kind, work in weights.items()
+    )
 
 
 def _waiting_s(work: Work, rates: Rates) -> float:
@@ -168,7 +254,8 @@ _UNPACKING_OF_OTHERS = 1.0
 # For each row of a matrix: what its sum takes, which repacked weights have for several rows at once.
 _ROW_BYTES, _PLAIN_ROW_BYTES, _REPACKED_ROW_BYTES = 630.0, 0.0, 95.0
 _REPACKED = ("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4")
-ATTENTION, ELEMENTS = "attention", "elements"  # kinds beside the types; counted in operations of Q4_0
+# Kinds beside the types, counted in operations of Q4_0.
+ATTENTION, FUSED_ATTENTION, ELEMENTS = "attention", "fused attention", "elements"
 # How many times the seconds of an operation of Q4_0 one of a kind takes on a processor, in a prompt. Of types from
 # prompts of 256 tokens to a Qwen3 0.6B all of one type on 2 AVX-512 cores, attention and steps between products taken
 # off; those marked * from the guide in each type, beside Q8_0.
@@ -190,6 +277,7 @@ HOST_FACTORS = {
     "IQ3_S": 0.7,  # *
     "Q2_K": 1.95,
     ATTENTION: 1.0,
+    FUSED_ATTENTION: 1.0,
     ELEMENTS: 1.0,
 }
 _FACTOR_OF_OTHERS = 2.0
@@ -197,6 +285,7 @@ _FACTOR_OF_OTHERS = 2.0
 # and 0.0096 for each operation of its products; 3 ns for each element of a token between products, such as norms,
 # rotations and the quantization of what is multiplied next. An operation of Q4_0 takes 0.006.
 _SCORE_OPERATIONS, _OPERATIONS_OF_PRODUCTS, _ELEMENT_OPERATIONS = 600.0, 1.6, 500.0
+_OPERATIONS_PER_WEIGHT = 2
 _STATE_OPERATIONS = 10.0  # each element of a state: decayed, added to and multiplied
 _SCORE_BYTES = 180  # the softmax of one head and one token, beside the products of its elements: a byte for each
 _FUSED_FACTOR = 3.5  # fused attention takes so many times as long on a processor
@@ -204,13 +293,47 @@ _STATE_BYTES = 8.0  # each element of a state is read and written
 _CELL_BLOCK = 256  # attention that is not fused computes whole blocks of cells, masked ones too
 
 
+_GRAPH_FIELDS = {
+    ATTENTION: "prompt_attention_s",
+    FUSED_ATTENTION: "fused_prompt_attention_s",
+    ELEMENTS: "element_s",
+}
+
+
 def unpacking_bytes(tensor: TensorInfo, read_share: float = 1.0) -> float:
     """Return the work on the weights of `tensor` beyond reading, where `read_share` of them is read."""
     type_ = TENSOR_TYPES[tensor.type_id]
     n_rows = tensor.n_elements / tensor.shape[0] if len(tensor.shape) > 1 else 0.0
-    weights_bytes = tensor.n_elements * _UNPACKING.get(type_.name, _UNPACKING_OF_OTHERS)
-    row_bytes = _REPACKED_ROW_BYTES if type_.name in _REPACKED else _ROW_BYTES
-    return read_share * (weights_bytes + n_rows * (row_bytes if type_.is_quantized else _PLAIN_ROW_BYTES))
+    return read_share * _unpacking(type_, tensor.n_elements, n_rows, is_repacked=type_.name in _REPACKED)
+
+
+def _unpacking(type_: TensorType, n_weights: float, n_rows: float, *, is_repacked: bool) -> float:
+    row_bytes = _REPACKED_ROW_BYTES if is_repacked else _ROW_BYTES
+    row_bytes = row_bytes if type_.is_quantized else _PLAIN_ROW_BYTES
+    return n_weights * _UNPACKING.get(type_.name, _UNPACKING_OF_OTHERS) + n_rows * row_bytes
+
+
+def _expected_bytes(kind: str, work: TypeWork) -> float:
+    """Return what `work` on weights of `kind` takes, in bytes read."""
+    type_ = tensor_type_named(type_of(kind))
+    is_repacked = has_repacked_path(kind) and type_.name in _REPACKED
+    unpacking = _unpacking(type_, work.n_weights, work.n_rows, is_repacked=is_repacked)
+    return work.n_weights * type_.bits_per_weight / 8 + unpacking
+
+
+def attention_unit(n_heads: float, n_cells: float, head_elements: float, *, is_fused: bool) -> float:
+    """Return the bytes that a processor could read while a token attends to `n_cells`; `head_elements` are those of a
+    key and a value."""
+    return n_heads * n_cells * (_SCORE_BYTES + head_elements) * (_FUSED_FACTOR if is_fused else 1.0)
+
+
+def prompt_attention_unit(n_heads: float, n_seen: float, head_elements: float) -> float:
+    """Return the operations of a token of a prompt that attends to `n_seen` others."""
+    return n_heads * n_seen * (_SCORE_OPERATIONS + _OPERATIONS_OF_PRODUCTS * 2 * head_elements)
+
+
+def element_unit(n_elements: float) -> float:
+    return n_elements * _ELEMENT_OPERATIONS
 
 
 def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> Iterator[float]:
@@ -221,31 +344,36 @@ def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused
     for layer, n_heads, n_kv_heads in zip(layers, heads, kv_heads, strict=True):
         sharing = n_kv_heads or n_heads or 1
         k_head = layer.k_elements / sharing
-        score_bytes = _SCORE_BYTES + k_head + (layer.v_elements / sharing or k_head)
-        if not layer.k_elements:
-            yield _STATE_BYTES * layer.state_elements
-        elif is_fused:
-            n_seen = min(depth, caches.n_window or depth) if layer.is_windowed else depth
-            yield _FUSED_FACTOR * n_heads * n_seen * score_bytes
+        head_elements = k_head + (layer.v_elements / sharing or k_head)
+        n_seen = min(depth, caches.n_window or depth) if layer.is_windowed and is_fused else depth
+        n_cells = n_seen if is_fused else _CELL_BLOCK * (depth // _CELL_BLOCK + 1)
+        if layer.k_elements:
+            yield attention_unit(n_heads, n_cells, head_elements, is_fused=is_fused)
         else:
-            yield n_heads * _CELL_BLOCK * (depth // _CELL_BLOCK + 1) * score_bytes
+            yield _STATE_BYTES * layer.state_elements
 
 
 def prompt_operations(
-    header: Header, caches: LayerCaches, weights: Mapping[str, float], n_elements: float, depth: float
+    header: Header,
+    caches: LayerCaches,
+    weights: Weights,
+    n_elements: float,
+    depth: float,
+    *,
+    is_fused: bool = False,
 ) -> dict[str, float]:
     """Return what a processor computes for one token of a prompt behind `depth` others, by kind: operations on
-    `weights` by their type, steps on `n_elements` between products, and attention, of which a window sees a part."""
+    `weights`, steps on `n_elements` between products, and attention, of which a window sees a part."""
     layers = caches.main_layers
     heads = layer_values(header, "attention.head_count", len(layers))
     kv_heads = layer_values(header, "attention.head_count_kv", len(layers))
     attending = 0.0
     for layer, n_heads, n_kv_heads in zip(layers, heads, kv_heads, strict=True):
         sharing = n_kv_heads or n_heads or 1
-        n_products = 2 * (layer.k_elements + (layer.v_elements or layer.k_elements)) / sharing
+        head_elements = (layer.k_elements + (layer.v_elements or layer.k_elements)) / sharing
         n_seen = min(depth, caches.n_window or depth) if layer.is_windowed else depth
-        attending += (
-            (n_heads if layer.k_elements else 0) * n_seen * (_SCORE_OPERATIONS + _OPERATIONS_OF_PRODUCTS * n_products)
-        )
+        attending += prompt_attention_unit(n_heads if layer.k_elements else 0, n_seen, head_elements)
         attending += 0.0 if layer.k_elements else _STATE_OPERATIONS * layer.state_elements
-    return {**weights, ELEMENTS: n_elements * _ELEMENT_OPERATIONS, ATTENTION: attending}
+    of_weights = {kind: _OPERATIONS_PER_WEIGHT * work.n_weights for kind, work in weights.items()}
+    attention = FUSED_ATTENTION if is_fused else ATTENTION
+    return {**of_weights, ELEMENTS: element_unit(n_elements), attention: attending}

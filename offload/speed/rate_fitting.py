@@ -18,6 +18,8 @@ from offload.devices.host import is_quiet
 from offload.speed.cost_model import Rates, Work, decode_s
 
 _PRIOR_WEIGHT = 0.03  # an expected rate weighs as much as a run that is known this well
+_KIND_PRIOR_WEIGHT = 0.05  # of a kind of weights, where the memory that they are read from is as unknown
+_MEASURED_PRIOR_WEIGHT = 0.1  # of attention and the fixed cost, where attention was measured like the types
 _LEAST_SHARE = 0.05  # of an expected rate: no device is twenty times as fast
 _LEAST_FACTOR = 0.25  # of what is expected of a kind of operations: no processor computes it four times as fast
 _BEST_UNCERTAINTY = 0.05
@@ -44,8 +46,9 @@ class Run:
 def fit_rates(rates: Rates, runs: Sequence[Run], prompts: Sequence[Run] = ()) -> Rates:
     """Return `rates` fitted to the measured answers and, for operations, prompts. Seconds per byte of each device,
     those of attention and the fixed cost are least squares of relative errors, in which each expected rate counts as a
-    weak measurement: what no run touched stays as it was. So are a processor's seconds for each kind of operations of a
-    prompt: a type of weights that no prompt had is expected as before. Where no run is certain, neither is what is
+    weak measurement: what no run touched stays as it was. So are a processor's seconds for each kind of weights, in
+    answers and in prompts: a type that no run had is expected as before. Where types were not measured, memory is as
+    unknown as they are, and an answer teaches its bandwidth to all. Where no run is certain, neither is what is
     predicted. Raises ValueError for a run of no speed."""
     if not all(speed > 0 for speed in (run.tokens_per_s for run in (*runs, *prompts))):
         raise ValueError("a run has no speed")
@@ -54,28 +57,58 @@ def fit_rates(rates: Rates, runs: Sequence[Run], prompts: Sequence[Run] = ()) ->
 
 
 def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
-    names = sorted(rates.seconds_per_byte)
+    # What was measured product by product is fitted kind by kind; of other devices so are the bytes, and of a processor
+    # without a table both: its kinds are what a run differs by from what all others taught of its memory.
+    names = sorted(name for name in rates.seconds_per_byte if name not in rates.tables)
+    host = next((name for name in rates.seconds_per_byte if name not in rates.link_seconds_per_byte), "")
+    kinds = sorted({kind for run in runs for kind in run.work.weights.get(host, {})})
     expected = np.array(
         [*(rates.seconds_per_byte[name] for name in names), rates.attention_seconds_per_byte, rates.fixed_s]
     )
+    of_kinds = [rates.weights_s(host, run.work.weights.get(host, {})) for run in runs]
     rows = np.array(
-        [[*(run.work.read_bytes.get(name, 0.0) for name in names), run.work.attention_bytes, 1.0] for run in runs]
+        [
+            [
+                *(run.work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] for name in names),
+                rates.attention_s(run.work),
+                rates.fixed_s,
+                *(seconds.get(kind, 0.0) for kind in kinds),
+            ]
+            for run, seconds in zip(runs, of_kinds, strict=True)
+        ]
     )
-    settled = replace(rates, seconds_per_byte=dict.fromkeys(names, 0.0), attention_seconds_per_byte=0.0, fixed_s=0.0)
+    n_others = len(expected)
+    is_measured = host in rates.tables
+    kind_prior = _PRIOR_WEIGHT if is_measured else _KIND_PRIOR_WEIGHT
+    step_prior = _MEASURED_PRIOR_WEIGHT if is_measured else _PRIOR_WEIGHT
+    priors = np.array([*[_PRIOR_WEIGHT] * len(names), step_prior, step_prior, *[kind_prior] * len(kinds)])
+    # A kind beside the memory that it is read from is a difference: nothing is expected of it.
+    wanted = np.array([*[1.0] * n_others, *[float(is_measured)] * len(kinds)])
+    settled = replace(
+        rates,
+        seconds_per_byte={name: 0.0 if name in names else value for name, value in rates.seconds_per_byte.items()},
+        attention_seconds_per_byte=0.0,
+        fixed_s=0.0,
+        weight_factors=dict.fromkeys(kinds, 0.0 if is_measured else 1.0),
+    )
     overhead_s = np.array([decode_s(run.work, settled) for run in runs])
     measured_s = np.array([1 / run.tokens_per_s for run in runs])
     weights = np.array([run.weight for run in runs])
     # unknowns are factors on what was expected, equations are relative to what was measured
-    equations = np.vstack(
-        [weights[:, None] * rows * expected / measured_s[:, None], _PRIOR_WEIGHT * np.eye(len(expected))]
-    )
-    targets = np.concatenate([weights * (1 - overhead_s / measured_s), np.full(len(expected), _PRIOR_WEIGHT)])
-    found = np.maximum(np.linalg.lstsq(equations, targets, rcond=None)[0], _LEAST_SHARE) * expected
+    equations = np.vstack([weights[:, None] * rows / measured_s[:, None], np.diag(priors)])
+    targets = np.concatenate([weights * (1 - overhead_s / measured_s), priors * wanted])
+    solution = np.linalg.lstsq(equations, targets, rcond=None)[0]
+    found = np.maximum(solution[:n_others], _LEAST_SHARE) * expected
+    of_kind = solution[n_others:]
+    if not is_measured and host in names:  # a difference in what was expected, of which memory takes so many times
+        memory_factor = found[names.index(host)] / expected[names.index(host)]
+        of_kind = 1 + of_kind / memory_factor
     fitted = replace(
         rates,
-        seconds_per_byte={name: float(rate) for name, rate in zip(names, found, strict=False)},
+        seconds_per_byte={**rates.seconds_per_byte, **dict(zip(names, found.tolist(), strict=False))},
         attention_seconds_per_byte=float(found[-2]),
         fixed_s=float(found[-1]),
+        weight_factors={kind: max(_LEAST_SHARE, float(factor)) for kind, factor in zip(kinds, of_kind, strict=True)},
         known=rates.known | {name for run in runs for name, n_bytes in run.work.read_bytes.items() if n_bytes},
     )
     return replace(fitted, uncertainty=_uncertainty(fitted, runs))
@@ -105,16 +138,16 @@ def _with_operations(rates: Rates, prompts: Sequence[Run]) -> Rates:
         if name and computing_s > 0:
             measured.setdefault(name, []).append((prompt.weight, computing_s / prompt.work.operations[name]))
     found = {name: _pulled(rates.seconds_per_operation[name], seconds) for name, seconds in measured.items()}
-    factors = {} if gpus else _host_factors(rates, prompts)
+    factors = {} if gpus else _operation_factors(rates, prompts)
     return replace(
         rates,
         seconds_per_operation={**rates.seconds_per_operation, **found},
-        host_factors={**rates.host_factors, **factors},
+        operation_factors={**rates.operation_factors, **factors},
     )
 
 
-def _host_factors(rates: Rates, prompts: Sequence[Run]) -> dict[str, float]:
-    """Return the factor of each kind of operations in `prompts` of the processor."""
+def _operation_factors(rates: Rates, prompts: Sequence[Run]) -> dict[str, float]:
+    """Return how many times the expected seconds each kind of operations took the processor in `prompts`."""
     fitted = [prompt for prompt in prompts if prompt.work.host_operations and len(prompt.work.operations) == 1]
     kinds = sorted({kind for prompt in fitted for kind in prompt.work.host_operations})
     if not kinds:
@@ -122,8 +155,8 @@ def _host_factors(rates: Rates, prompts: Sequence[Run]) -> dict[str, float]:
     (host,) = fitted[0].work.operations
     rows, targets = [], []
     for prompt in fitted:
-        operation_s, operations = rates.seconds_per_operation[host], prompt.work.host_operations
-        expected_s = [operations.get(kind, 0.0) * rates.host_factor(kind) * operation_s for kind in kinds]
+        by_kind = rates.operations_s(host, prompt.work, prompt.n_ubatch)
+        expected_s = [by_kind.get(kind, 0.0) for kind in kinds]
         computing_s = 1 / prompt.tokens_per_s - rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch
         # An error is relative to what was expected, so that a type that is many times slower is believed; of a busy
         # machine to what was measured: it may be the load that is many times slower.
@@ -133,7 +166,7 @@ def _host_factors(rates: Rates, prompts: Sequence[Run]) -> dict[str, float]:
     equations = np.vstack([np.array(rows), _PRIOR_WEIGHT * np.eye(len(kinds))])
     wanted = np.concatenate([np.array(targets), np.full(len(kinds), _PRIOR_WEIGHT)])
     found = np.maximum(np.linalg.lstsq(equations, wanted, rcond=None)[0], _LEAST_FACTOR)
-    return {kind: rates.host_factor(kind) * float(factor) for kind, factor in zip(kinds, found, strict=True)}
+    return {kind: float(factor) for kind, factor in zip(kinds, found, strict=True)}
 
 
 def _pulled(expected: float, measured: Sequence[tuple[float, float]]) -> float:

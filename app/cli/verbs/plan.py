@@ -263,19 +263,28 @@ def warn_if_busy() -> None:
 
 @click.command(epilog="Example: localllm tune model.gguf")
 @options_of(TuneOptions, optional=("model",))
+@click.option("--types", is_flag=True, help="Measure what each type of weights takes on this machine; no MODEL.")
 @click.option("--show", is_flag=True, help="Print earlier measurements of MODEL, or of all models; measure nothing.")
 @options("wants_json")
-def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
+def tune(options: TuneOptions, *, types: bool, show: bool, wants_json: bool) -> None:
     """Measure the speed of MODEL (guide, a path to a GGUF, or a name in the library) with each setting of the engine.
 
     The fastest setting for the way you use the model applies from the next load on. Smaller KV cache types are
     measured too, but never chosen for you: pass --kv-type to `serve` or `run`.
+
+    With --types measure instead, in about 20 seconds, how fast each type of weights is multiplied here. Plans, and the
+    choice of a file to download, use it; the service does so by itself in idle moments.
     """
     from app.engine.model_task import TaskProgress, run_task
     from app.library.local.resolve import resolve
     from app.service.models.model_file import read_model_file
 
     settings, model = load_settings(), options.model
+    if types:
+        if model:
+            raise UsageError("--types measures this machine, not a model.", f"Leave out {model}, or --types.")
+        _tune_types(settings, options.threads, show=show, wants_json=wants_json)
+        return
     if show:
         known = TuneFile(settings.cache_dir)
         wanted = tune_key(read_header(resolve(model, settings).path)) if model else None
@@ -294,6 +303,32 @@ def tune(options: TuneOptions, *, show: bool, wants_json: bool) -> None:
     request, track = TuneRequest(str(path), options.threads), partial(with_progress, "Measuring")
     measured = run_task("app.engine.tuning.tuner", request, TaskProgress, SpeedMeasurement, track)
     _print_measured(path.name, measured, wants_json=wants_json)
+
+
+def _tune_types(settings: Settings, n_threads: int, *, show: bool, wants_json: bool) -> None:
+    """Measure the types of weights on each device, unless only `show`, and print them."""
+    from app.cli.output.types import print_type_tables
+    from app.engine.load.type_tables import TypeTables, host_key
+    from app.engine.model_task import TaskProgress, run_task
+    from app.engine.tuning.type_tuner import MeasuredKind, TypeTuneRequest
+    from offload.devices.host import default_threads
+    from offload.devices.machine import HOST_NAME
+    from offload.speed.type_costs import TypeTable
+
+    n_threads = n_threads or default_threads()
+    if show:
+        tables = {HOST_NAME: TypeTables(settings.cache_dir).read(host_key(n_threads))}
+        if not tables[HOST_NAME].types:
+            raise UsageError("No types were measured yet.", "Run `localllm tune --types`.")
+    else:
+        warn_if_busy()
+        track = partial(with_progress, "Measuring")
+        found = run_task("app.engine.tuning.type_tuner", TypeTuneRequest(n_threads), TaskProgress, MeasuredKind, track)
+        tables = {
+            device: TypeTable({each.kind: each.cost for each in found if each.device == device and each.cost})
+            for device in dict.fromkeys(each.device for each in found)
+        }
+    print_type_tables(tables, n_threads, wants_json=wants_json)
 
 
 def _print_measured(name: str, measured: Sequence[SpeedMeasurement], *, wants_json: bool) -> None:

@@ -45,7 +45,7 @@ _DISCRETE, _INTEGRATED = _GPU_KINDS = (1, 2)  # of ggml_backend_dev_type@0.3.36
 _ANSWER_TIMEOUT_S = 10.0
 
 
-class _InitParams(ctypes.Structure):
+class InitParams(ctypes.Structure):
     """ggml_init_params@0.3.36."""
 
     _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
@@ -73,7 +73,7 @@ class _Products:
     def __init__(self, weight_type: int, weight_bytes: int, owned: ExitStack) -> None:
         row_bytes = ggml_function("ggml_row_size", c_size_t, c_int, c_int64)(weight_type, _N_COLUMNS)
         n_matrices = max(1, weight_bytes // row_bytes // _N_ROWS)
-        self._context = _new_context(2 * n_matrices + 3, 2, owned)
+        self._context = new_context(2 * n_matrices + 3, 2, owned)
         new_matrix = ggml_function("ggml_new_tensor_2d", c_void_p, c_void_p, c_int, c_int64, c_int64)
         multiply = ggml_function("ggml_mul_mat", c_void_p, c_void_p, c_void_p, c_void_p)
         matrices = [new_matrix(self._context, weight_type, _N_COLUMNS, _N_ROWS) for _ in range(n_matrices)]
@@ -121,12 +121,12 @@ def _best_s(context: int, backend: int, products: Sequence[int], clock: Callable
     return min(times_s[1:])
 
 
-def _new_context(n_tensors: int, n_graphs: int, owned: ExitStack) -> int:
+def new_context(n_tensors: int, n_graphs: int, owned: ExitStack) -> int:
     """Return a context of ggml for the descriptions of so many tensors and graphs; `owned` frees it."""
     tensor_bytes = ggml_function("ggml_tensor_overhead", c_size_t)()
     graph_bytes = ggml_function("ggml_graph_overhead", c_size_t)()
     size = n_tensors * tensor_bytes + n_graphs * graph_bytes
-    context: int = ggml_function("ggml_init", c_void_p, _InitParams)(_InitParams(size, None, True))
+    context: int = ggml_function("ggml_init", c_void_p, InitParams)(InitParams(size, None, True))
     owned.callback(ggml_function("ggml_free", None, c_void_p), context)
     return context
 
@@ -146,7 +146,7 @@ def measure_rpc_link(device: int) -> tuple[float, float]:
     """Return the seconds of a round trip to the native `device` with few bytes, and its bytes a second with many. Each
     is the best of several tries. Raises EngineError without memory there."""
     with ExitStack() as owned:
-        context = _new_context(1, 0, owned)
+        context = new_context(1, 0, owned)
         new_tensor = ggml_function("ggml_new_tensor_1d", c_void_p, c_void_p, c_int, c_int64)
         tensor = new_tensor(context, _I8, _LINK_BYTES)
         _allocate(context, device, owned)

@@ -20,7 +20,7 @@ from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.run_history import fitted_rates
 from app.engine.messages import EngineConfig, UnfitPolicy
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from app.engine.tuning.tune_results import RuntimeSettings
+from app.engine.tuning.tune_results import RuntimeSettings, default_setting, usual_plain_from
 from app.protocol.codec import decode, encode
 from app.protocol.errors import UnfitError
 from app.settings.settings import Settings
@@ -113,7 +113,9 @@ def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
 def requested_config(settings: Settings, machine: Machine) -> RunConfig:
     """Return the run configuration that `settings` request, with fused attention on GPUs. Raises UsageError."""
     config = EngineConfig(n_ctx=settings.ctx, kv_type=settings.kv_type, n_sequences=settings.parallel)
-    return requested_run(config, is_fused=bool(machine.gpus))
+    has_gpu, plain_from = bool(machine.gpus), usual_plain_from()
+    setting = default_setting(1, has_gpu=has_gpu, extra_buffers_are_safe=True, plain_from=plain_from)
+    return replace(requested_run(config, is_fused=setting.flash_attention), layout=setting.layout)
 
 
 def requested_run(config: EngineConfig, *, is_fused: bool) -> RunConfig:
@@ -185,7 +187,7 @@ class LoadPlanner:
         decides the cells and how they are computed; without, everything stays as measured, but for a micro-batch whose
         attention scores would take too much memory. Raises UsageError for a KV cache that the model cannot have."""
         machine = with_reserved(self.machine, self.excess)
-        requested = requested_run(config, is_fused=setting.flash_attention)
+        requested = replace(requested_run(config, is_fused=setting.flash_attention), layout=setting.layout)
         of_setting = replace(requested, n_ubatch=setting.n_ubatch)
         rates = self.rates_of(machine)
         found = dry_plan(self.model, requested, machine, rates, self.dry_run) if machine.gpus else None

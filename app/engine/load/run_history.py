@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from app.engine.load.machine_file import model_key, this_build
+from app.engine.load.type_tables import type_tables
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request
 from app.protocol.codec import decode, encode
@@ -161,9 +162,11 @@ def machine_key(machine: Machine) -> str:
 
 
 def fitted_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates:
-    """Return the rates of `machine`, this one, fitted to its run history for `n_threads` (0: physical cores)."""
+    """Return the rates of `machine`, this one: what its types of weights were measured to take, fitted to its run
+    history for `n_threads` (0: physical cores)."""
     records = RunHistory(cache_dir).records(machine_key(machine))
-    return fit_rates(expected_rates(machine), *measured_runs(records, n_threads or default_threads()))
+    expected = expected_rates(machine, type_tables(machine, cache_dir, n_threads))
+    return fit_rates(expected, *measured_runs(records, n_threads or default_threads()))
 
 
 @dataclass(frozen=True, slots=True)

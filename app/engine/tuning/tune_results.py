@@ -19,6 +19,7 @@ from offload.devices.host import default_threads, usable_processors
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
 from offload.format import format_memory
+from offload.speed.type_costs import WeightLayout
 from quantizer.gguf.tensor_types import tensor_type_named
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ DEFAULT_KV_TYPE = "f16"
 DISTURBED = 75
 # How much faster x86 computes with plain weights of these types, by tokens a step (1 thread with AVX-512, 0.35–1.2B):
 # 1: 0.9–0.97, 4: 0.85–1.0, 16: 0.97–1.2, 24: 1.1–1.16, 64: 1.4, 256: 1.55–1.7. Of Q4_0: 0.4–0.7 everywhere.
-PLAIN_TYPES = frozenset({tensor_type_named("Q2_K").type_id, tensor_type_named("Q4_K").type_id})
+DUAL_TYPES = ("Q2_K", "Q4_K")
+PLAIN_TYPES = frozenset(tensor_type_named(name).type_id for name in DUAL_TYPES)
 PLAIN_FROM = 24
 AS_FAST = 0.02  # the figures of one setting differ by this from one tuning to the next
 N_BATCHED = 4  # answers at once that are measured
@@ -47,7 +49,8 @@ _NO_ROOM = "too little free memory for both"
 class RuntimeSettings:
     """What decides speed: threads, flash attention, repacked weights (extra buffer types), tokens of a micro-batch
     (ubatch), and the types of the KV cache, which users choose and no measurement does. With `plain_from` repacked
-    weights are mapped as the file has them too, for steps of at least so many tokens."""
+    weights are mapped as the file has them too, for steps of at least so many tokens. Weights of `plain_types` are not
+    repacked at all."""
 
     n_threads: int
     flash_attention: bool
@@ -55,6 +58,11 @@ class RuntimeSettings:
     n_ubatch: int = 512
     kv_type: str = DEFAULT_KV_TYPE
     plain_from: int = 0
+    plain_types: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> WeightLayout:
+        return WeightLayout(self.extra_buffers, self.plain_types, self.plain_from, DUAL_TYPES)
 
     @property
     def weights(self) -> Literal["plain", "repacked", "both"]:
@@ -101,8 +109,12 @@ DEFAULT_WORKLOAD = Workload(n_prefill=512, n_decode=256, depth=768)
 
 def plain_from_of(header: Header) -> int:
     """Return from how many tokens on steps gain by plain weights beside the repacked ones, 0 where none do."""
-    gains = platform.machine().lower() in _X86 and any(tensor.type_id in PLAIN_TYPES for tensor in header.tensors)
-    return PLAIN_FROM if gains else 0
+    return usual_plain_from() if any(tensor.type_id in PLAIN_TYPES for tensor in header.tensors) else 0
+
+
+def usual_plain_from() -> int:
+    """Return `plain_from_of` a model of any of DUAL_TYPES on this processor."""
+    return PLAIN_FROM if platform.machine().lower() in _X86 else 0
 
 
 def default_setting(

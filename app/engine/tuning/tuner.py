@@ -24,6 +24,7 @@ from app.engine.load.planner import LoadDevices, requested_run
 from app.engine.load.self_test import run_self_test
 from app.engine.messages import EngineConfig
 from app.engine.model_task import TaskProgress, serve_task
+from app.engine.tuning.idle_process import begin_idle
 from app.engine.tuning.speed_bench import QUICK, THOROUGH, SpeedBench, TuningEffort
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
@@ -45,7 +46,6 @@ from offload.footprint.model import PlannedModel
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.gguf.validation import tensors_of
-from quantizer.system.child_request import exit_with_parent
 from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 
 _UBATCHES = (128, 256)  # beside the default: smaller ones take less memory, and on some machines no more time
 _KV_TYPES = ("q8_0", "q4_0")  # measured to show their cost; users choose them
-_IDLE_NICE = 19
 _CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
 
 
@@ -217,11 +216,7 @@ def main() -> int:
     """Tune the model of a request on stdin, or with `--idle` the one of the arguments. Return 1 when that fails."""
     if "--idle" not in sys.argv:
         return serve_task(TuneRequest, _tune)
-    if sys.platform == "win32":
-        psutil.Process().nice(psutil.IDLE_PRIORITY_CLASS)
-    else:
-        psutil.Process().nice(_IDLE_NICE)
-    exit_with_parent()
+    begin_idle()
     try:
         return _tune_idle(Path(sys.argv[1]), int(sys.argv[2]), load_settings())
     except UserError:

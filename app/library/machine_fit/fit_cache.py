@@ -105,10 +105,11 @@ class FitCache:
         return before is not None and is_quiet(others_share(before, now))
 
     def _stamp_of_runs(self) -> int:
-        try:
-            return (self._settings.cache_dir / "runs.jsonl").stat().st_mtime_ns
-        except OSError:  # nothing was measured yet
-            return 0
+        stamps = []
+        for name in ("runs.jsonl", "types.json"):
+            with suppress(OSError):  # nothing was measured yet
+                stamps.append((self._settings.cache_dir / name).stat().st_mtime_ns)
+        return max(stamps, default=0)
 
     def get(self, entry: LibraryEntry) -> ModelFit | None:
         """Return the fit of a model whose file is unchanged, None without one."""
@@ -133,6 +134,8 @@ class FitCache:
 
 def _differ(one: Rates, other: Rates) -> bool:
     """Return whether predictions by the rates differ by more than a person would notice."""
+    if one.tables != other.tables:  # types were measured, which happens once
+        return True
     pairs = [(one.seconds_per_byte[name], other.seconds_per_byte[name]) for name in other.seconds_per_byte]
     pairs += [(one.attention_seconds_per_byte, other.attention_seconds_per_byte), (one.fixed_s, other.fixed_s)]
     return abs(one.uncertainty - other.uncertainty) > _NOTABLE or any(abs(a / b - 1) > _NOTABLE for a, b in pairs)

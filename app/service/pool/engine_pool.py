@@ -282,6 +282,8 @@ class EnginePool:
             is_known = any(shared.identity == file.identity for shared in self._shared.values())
             if self._settings.idle_tune and self._settings.engine == "llama" and not is_known:
                 threads = str(self._settings.threads)
+                if not self._shared:  # of the machine, so once
+                    self._tuning.add(python_command("app.engine.tuning.type_tuner", threads, "--idle"))
                 self._tuning.add(python_command("app.engine.tuning.tuner", str(path), threads, "--idle"))
             config = _engine_config(self._settings, file, attached, key.n_ctx, when_unfit)
             shared = SharedEngine(path, key.identity, config, self._start_worker, self._queue, self._tuning)

@@ -19,6 +19,7 @@ from quantizer.gguf.header import Entry, encode_entry
 from quantizer.gguf.tensor_types import FILE_TYPES, FileType, file_type_named
 from quantizer.mix.type_rules import ModelShape
 from quantizer.write.events import Event, TensorWritten
+from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import QuantizePlan, plan_model
 from tests.bench.models.layers import Shape, metadata, tensors
@@ -27,14 +28,18 @@ from tests.bench.models.vocabulary import CHATML_TEMPLATE, Vocabulary, make_voca
 
 __all__ = ["plan_random_model"]
 
+_NO_OPTIONS = PlanOptions()
 
-def plan_random_model(name: str, file_type: FileType, output: Path, seed: int = 0) -> QuantizePlan:
+
+def plan_random_model(
+    name: str, file_type: FileType, output: Path, seed: int = 0, options: PlanOptions = _NO_OPTIONS
+) -> QuantizePlan:
     """Return the plan that writes the shape called `name`; `quantizer.write.quantize.execute` carries it out."""
     shape = SHAPES[name]
     sources = [replace(tensor, seed=seed) for tensor in tensors(shape)]
     entries = (*_model_entries(name, shape), *_vocabulary_entries(shape))
     facts = ModelShape(shape.architecture, shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.n_experts)
-    return plan_model(SourceModel(name, entries, sources, facts, {}, ()), file_type, output)
+    return plan_model(SourceModel(name, entries, sources, facts, {}, ()), file_type, output, options)
 
 
 def _model_entries(name: str, shape: Shape) -> Iterator[Entry]:

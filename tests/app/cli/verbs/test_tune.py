@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,9 @@ import psutil
 import pytest
 
 from app.cli.verbs.plan import warn_if_busy
+from app.engine.load.type_tables import TypeTables, host_key
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement, TuneFile, tune_key
+from offload.speed.type_costs import ProductCost, TypeCost
 from quantizer.gguf.header import read_header
 from tests.app.cli.in_process import run_localllm
 
@@ -64,3 +67,48 @@ def test_the_fastest_setting_is_marked_where_nothing_is_bold(show: Callable[...,
     (marked,) = (line for line in shown if line.lstrip().startswith("* ") and "tokens" not in line)
     assert marked.split()[1] == "fused"
     assert any("* is fastest" in line for line in shown)
+
+
+_TYPE_COST = TypeCost(*(ProductCost(n * 1e-11, 0.0) for n in (4, 3, 2, 1)))
+
+
+@pytest.fixture
+def with_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("LOCALLLM_CONFIG", str(tmp_path / "config.toml"))
+    slow = replace(_TYPE_COST, many=ProductCost(5e-11, 0.0))
+    for kind, cost in (("Q4_1", slow), ("Q4_0", _TYPE_COST), ("Q4_0 repacked", _TYPE_COST)):
+        TypeTables(tmp_path).add(host_key(3), kind, cost)
+    return tmp_path
+
+
+def test_measured_types_are_shown_the_fastest_reader_first(with_types: Path) -> None:
+    shown = run_localllm(os.environ, "tune", "--types", "--show", "--threads", "3").stdout.splitlines()
+    rows = [line.split() for line in shown if line.strip().startswith("Q4")]
+    assert [row[0] for row in rows] == ["Q4_0", "Q4_0", "Q4_1"]
+    assert (rows[0][-4], rows[2][-4], rows[2][-2]) == ("100.0", "20.0", "25.0")
+    data = json.loads(run_localllm(os.environ, "tune", "--types", "--show", "--threads", "3", "--json").stdout)
+    assert (data["threads"], len(data["types"])) == (3, 3)
+    assert data["types"][-1] == {
+        "device": "CPU",
+        "type": "Q4_1",
+        "path": "as in the file",
+        "bits_per_weight": 5.0,
+        "reads_512_tps": 20.0,
+        "reads_64_tps": 50.0,
+        "writes_tps": 25.0,
+        "bytes_per_s": 15_625_000_000,
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--types", "--show", "--threads", "5"), "No types were measured yet"),
+        (("guide", "--types"), "measures this machine, not a model"),
+    ],
+)
+def test_types_need_a_measurement_and_no_model(with_types: Path, arguments: tuple[str, ...], said: str) -> None:
+    failed = run_localllm(os.environ, "tune", *arguments)
+    assert failed.returncode == 2
+    assert said in failed.stderr

@@ -1,0 +1,335 @@
+"""What a device takes for weights of each type, by ggml's own products on matrices of the size of real layers.
+
+Each type is measured as the file has it and, on the processor, in the extra buffer type that llama.cpp would repack it
+into. Repacked weights crash where the build is faulty (`app.engine.load.self_test`): call this in a child process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from app.engine.llama.devices import InitParams, new_context
+from app.engine.llama.native import ggml_function
+from offload.speed.cost_model import attention_unit, element_unit, prompt_attention_unit
+from offload.speed.type_costs import N_FEW, N_MANY, UNCACHED_BYTES, GraphCost, ProductCost, TypeCost, kind_of
+from quantizer.gguf.tensor_types import WEIGHT_TYPES, TensorType
+from quantizer.mix.type_rules import needs_imatrix
+from quantizer.system.errors import EngineError
+from quantizer.write.dtype_conversion import encode
+
+Clock = Callable[[], float]
+
+_F32, _F16, _I32, _I64 = 0, 1, 26, 27  # ggml_type@0.3.36
+_CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU@0.3.36
+_USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
+# Rows of 2,048 weights, and those of small models: 576 is no multiple of 256, so that other types have to serve it.
+_LONG_ROW, _SHORT_ROWS = 2048, (576, 512)
+_MATRIX_WEIGHTS = 1 << 20
+_GPU_BYTES = 192 << 20  # beyond the caches of any
+_N_DIFFERENT_ROWS = 8
+_N_CACHED = 8  # products with one matrix after the other
+_MOST_PASSES, _MOST_S, _SLOW_S = 6, 0.04, 0.1  # of one graph; of a slow one the first pass counts
+_SPREAD = 0.02  # of weights, as in models
+
+
+class _Case(NamedTuple):
+    """A type in rows of `n_columns`, in the memory of `buffer_type`."""
+
+    kind: TensorType
+    n_columns: int
+    buffer_type: int
+
+    @property
+    def n_rows(self) -> int:
+        return _MATRIX_WEIGHTS // self.n_columns // _N_DIFFERENT_ROWS * _N_DIFFERENT_ROWS
+
+
+class TypeBench:
+    """Measures the native `device`, by default the processor, with `n_threads`; close it. Repacked weights are measured
+    where `repacks`. Raises EngineError for a device that cannot be opened."""
+
+    def __init__(
+        self, n_threads: int, *, repacks: bool, device: int | None = None, clock: Clock = time.perf_counter
+    ) -> None:
+        self._owned = ExitStack()
+        self._clock = clock
+        by_type = ggml_function("ggml_backend_dev_by_type", c_void_p, c_int)
+        self._device: int = by_type(_CPU) if device is None else device
+        self._is_host = device is None
+        self._backend = ggml_function("ggml_backend_dev_init", c_void_p, c_void_p, c_char_p)(self._device, None)
+        if not self._backend:
+            raise EngineError("A device could not be opened to measure it.", "See `localllm doctor`.")
+        self._owned.callback(ggml_function("ggml_backend_free", None, c_void_p), self._backend)
+        self._memory: int = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)(self._device)
+        self._extra = tuple(self._extra_buffer_types()) if self._is_host and repacks else ()
+        if self._is_host:
+            set_threads = ctypes.CFUNCTYPE(None, c_void_p, c_int)(self._registered("ggml_backend_set_n_threads"))
+            set_threads(self._backend, n_threads)
+
+    def close(self) -> None:
+        self._owned.close()
+
+    def kinds(self) -> Iterator[tuple[str, Callable[[], TypeCost | None]]]:
+        """Yield each kind that may be measured, and what measures it; that returns None where it cannot be."""
+        for entry in WEIGHT_TYPES.values():
+            yield kind_of(entry.name, is_repacked=False), partial(self._cost, entry, self._memory)
+            if self._extra:
+                yield kind_of(entry.name, is_repacked=True), partial(self._repacked_cost, entry)
+
+    def _repacked_cost(self, entry: TensorType) -> TypeCost | None:
+        # llama.cpp takes the first buffer type that has such a product
+        return next((cost for buffer_type in self._extra if (cost := self._cost(entry, buffer_type))), None)
+
+    def _registered(self, name: str) -> int:
+        registry = ggml_function("ggml_backend_dev_backend_reg", c_void_p, c_void_p)(self._device)
+        by_name = ggml_function("ggml_backend_reg_get_proc_address", c_void_p, c_void_p, c_char_p)
+        found: int = by_name(registry, name.encode())
+        return found
+
+    def _extra_buffer_types(self) -> Iterator[int]:
+        if not (address := self._registered("ggml_backend_dev_get_extra_bufts")):
+            return
+        types = ctypes.CFUNCTYPE(ctypes.POINTER(c_void_p), c_void_p)(address)(self._device)
+        index = 0
+        while types and types[index]:
+            yield types[index]
+            index += 1
+
+    def _cost(self, entry: TensorType, buffer_type: int) -> TypeCost | None:
+        """Return the cost of a type: what it takes for long rows and short ones gives that of a weight and of a row."""
+        short = next(n_columns for n_columns in _SHORT_ROWS if entry.fits(n_columns))
+        cases = [_Case(entry, n_columns, buffer_type) for n_columns in (_LONG_ROW, short)]
+        found = [self._products(case) for case in cases]
+        if not all(found):
+            return None
+        lines = zip(*(times for times in found if times), strict=True)
+        one, cached, few, many = (_line(cases, times) for times in lines)
+        return TypeCost(one, cached, few, many)
+
+    def _products(self, case: _Case) -> tuple[float, float, float, float] | None:
+        """Return the seconds of a product with one vector, from memory and from caches, and for each of N_FEW and
+        N_MANY vectors at once; None where the device has no such product, or no memory for it."""
+        kind, shape = case.kind, (case.n_columns, case.n_rows)
+        n_bytes = UNCACHED_BYTES if self._is_host else _GPU_BYTES
+        n_matrices = -(-n_bytes // kind.tensor_bytes(shape))
+        with ExitStack() as owned:
+            weights, values = new_context(n_matrices, 0, owned), new_context(n_matrices + _N_CACHED + 8, 0, owned)
+            matrices = [_new(weights, kind.type_id, *shape) for _ in range(n_matrices)]
+            if not self._allocate(weights, case.buffer_type, owned, is_weights=True):
+                return None
+            inputs = {n: _new(values, _F32, case.n_columns, n) for n in (1, N_FEW, N_MANY)}
+            few, many = (_multiply(values, matrices[0], inputs[n]) for n in (N_FEW, N_MANY))
+            supports = ggml_function("ggml_backend_dev_supports_op", c_bool, c_void_p, c_void_p)
+            if not supports(self._device, few):
+                return None
+            from_memory = [_multiply(values, matrix, inputs[1]) for matrix in matrices]
+            cached = [_multiply(values, matrices[0], inputs[1]) for _ in range(_N_CACHED)]
+            if not supports(self._device, cached[0]) or not self._allocate(values, self._memory, owned):
+                return None
+            random = np.random.default_rng(1)
+            rows = random.standard_normal((_N_DIFFERENT_ROWS, case.n_columns), np.float32) * np.float32(_SPREAD)
+            columns = [(slice(None), np.ones(case.n_columns, np.float32))] if needs_imatrix(kind) else None
+            data = encode(rows, kind, kind.name, columns) * (case.n_rows // _N_DIFFERENT_ROWS)
+            for matrix in matrices:
+                _write(matrix, data)
+            for n, tensor in inputs.items():
+                _write(tensor, random.standard_normal(case.n_columns * n, np.float32).tobytes())
+            return (
+                self._seconds(from_memory) / n_matrices,
+                self._seconds(cached) / _N_CACHED,
+                self._seconds([few]) / N_FEW,
+                self._seconds([many]) / N_MANY,
+            )
+
+    def _allocate(self, context: int, buffer_type: int, owned: ExitStack, *, is_weights: bool = False) -> bool:
+        allocate = ggml_function("ggml_backend_alloc_ctx_tensors_from_buft", c_void_p, c_void_p, c_void_p)
+        buffer = allocate(context, buffer_type)
+        if not buffer:
+            return False
+        owned.callback(ggml_function("ggml_backend_buffer_free", None, c_void_p), buffer)
+        if is_weights:
+            ggml_function("ggml_backend_buffer_set_usage", None, c_void_p, c_int)(buffer, _USAGE_WEIGHTS)
+        return True
+
+    def _seconds(self, outputs: Sequence[int]) -> float:
+        """Return the seconds of the best pass over the graph of `outputs`, after one that does not count."""
+        n_nodes = 16 * len(outputs) + 256
+        size = ggml_function("ggml_graph_overhead_custom", c_size_t, c_size_t, c_bool)(n_nodes, False)
+        with ExitStack() as owned:
+            context = ggml_function("ggml_init", c_void_p, InitParams)(InitParams(size + 4096, None, True))
+            owned.callback(ggml_function("ggml_free", None, c_void_p), context)
+            graph = ggml_function("ggml_new_graph_custom", c_void_p, c_void_p, c_size_t, c_bool)(
+                context, n_nodes, False
+            )
+            expand = ggml_function("ggml_build_forward_expand", None, c_void_p, c_void_p)
+            for output in outputs:
+                expand(graph, output)
+            compute = ggml_function("ggml_backend_graph_compute", c_int, c_void_p, c_void_p)
+            times_s: list[float] = []
+            while len(times_s) < 2 or (len(times_s) <= _MOST_PASSES and sum(times_s[1:]) < _MOST_S):
+                begun_s = self._clock()
+                if status := compute(self._backend, graph):
+                    raise EngineError(f"A device failed to multiply matrices (status {status}).", "Update its driver.")
+                times_s.append(max(self._clock() - begun_s, 1e-9))
+                if times_s[0] > _SLOW_S:
+                    return times_s[0]
+            return min(times_s[1:])
+
+    def graph_cost(self) -> GraphCost:
+        """Return what attention and the steps between products take on the processor, in the units of the cost
+        model."""
+        attention, prompt_attention = (
+            {is_fused: self._attention(n_tokens, is_fused=is_fused) for is_fused in (False, True)}
+            for n_tokens in (1, N_MANY)
+        )
+        return GraphCost(
+            attention_s=attention[False] / attention_unit(_N_HEADS, _N_CELLS, 2 * _HEAD, is_fused=False),
+            fused_attention_s=attention[True] / attention_unit(_N_HEADS, _N_CELLS, 2 * _HEAD, is_fused=True),
+            prompt_attention_s=prompt_attention[False] / N_MANY / prompt_attention_unit(_N_HEADS, _N_CELLS, 2 * _HEAD),
+            fused_prompt_attention_s=prompt_attention[True]
+            / N_MANY
+            / prompt_attention_unit(_N_HEADS, _N_CELLS, 2 * _HEAD),
+            element_s=self._layer(N_MANY) / N_MANY / element_unit(_LAYER_ELEMENTS),
+            layer_s=self._layer(1),
+        )
+
+    def _attention(self, n_tokens: int, *, is_fused: bool) -> float:
+        """Return the seconds of attention of `n_tokens` over a cache of F16, as `build_attn_mha` of llama-graph.cpp
+        has it."""
+        n_layers = _N_LAYERS if n_tokens == 1 else 1
+        with ExitStack() as owned:
+            context = new_context(16 * n_layers, 0, owned)
+            mask = _new(context, _F16 if is_fused else _F32, _N_CELLS, n_tokens)
+            outputs = []
+            for _ in range(n_layers):
+                query = _new(context, _F32, _HEAD, n_tokens, _N_HEADS)
+                keys = _new(context, _F16, _HEAD, _N_CELLS, _N_KV_HEADS)
+                scale = 1 / float(np.sqrt(_HEAD))
+                if is_fused:
+                    values = _new(context, _F16, _HEAD, _N_CELLS, _N_KV_HEADS)
+                    outputs.append(_fused(context, query, keys, values, mask, scale))
+                    continue
+                values = _new(context, _F16, _N_CELLS, _HEAD, _N_KV_HEADS)
+                scores = _soft_max(context, _multiply(context, keys, query), mask, scale)
+                outputs.append(_multiply(context, values, scores))
+            if not self._allocate(context, self._memory, owned):
+                raise EngineError("There is too little memory to measure attention.", "Close other programs.")
+            _fill(context)
+            return self._seconds(outputs) / n_layers
+
+    def _layer(self, n_tokens: int) -> float:
+        """Return the seconds of the steps of a layer between its products. Those are there with next to no weights:
+        each begins and ends with a wait of all threads."""
+        n_layers = _N_LAYERS if n_tokens == 1 else 1
+        with ExitStack() as owned:
+            context = new_context(64 * n_layers, 0, owned)
+            tiny = _new(context, _F32, _TINY, _TINY)
+            one = _new(context, _F32, _TINY, 1)
+            norm = _new(context, _F32, _WIDTH)
+            positions = _new(context, _I32, n_tokens)
+            rows = _new(context, _I64, n_tokens)
+            outputs = []
+            for _ in range(n_layers):
+                state = _new(context, _F32, _WIDTH, n_tokens)
+                query = _new(context, _F32, _HEAD, _WIDTH // _HEAD, n_tokens)
+                key = _new(context, _F32, _HEAD, _KEY_WIDTH // _HEAD, n_tokens)
+                cache = _new(context, _F16, _KEY_WIDTH, n_tokens)
+                flat = _new(context, _F32, _KEY_WIDTH, n_tokens)
+                gate, up = (_new(context, _F32, _INNER, n_tokens) for _ in range(2))
+                outputs += [_binary("mul", context, _norm(context, state), norm) for _ in range(2)]
+                outputs += [_rope(context, each, positions) for each in (query, key)]
+                outputs += [_set_rows(context, cache, flat, rows) for _ in range(2)]
+                outputs.append(_binary("swiglu_split", context, gate, up))
+                outputs += [_binary("add", context, state, state) for _ in range(2)]
+                outputs += [_multiply(context, tiny, one) for _ in range(_N_PRODUCTS)]
+            if not self._allocate(context, self._memory, owned):
+                raise EngineError("There is too little memory to measure the steps of a layer.", "Close programs.")
+            _fill(context)
+            return self._seconds(outputs) / n_layers
+
+
+# A layer as models of half a billion weights have it.
+_N_HEADS, _N_KV_HEADS, _HEAD, _N_CELLS, _N_LAYERS = 16, 8, 64, 1024, 8
+_WIDTH, _KEY_WIDTH, _INNER = 1024, 512, 3072
+_TINY = 32
+_N_PRODUCTS = 9  # of a layer: q, k, v, its output, gate, up, down, and the two of attention
+_LAYER_ELEMENTS = 3.5 * _WIDTH + 2 * _WIDTH + 2 * _KEY_WIDTH + 3 * _INNER  # as GraphShape.layer_elements counts them
+
+
+def _line(cases: Sequence[_Case], times_s: Sequence[float]) -> ProductCost:
+    """Return the cost of a weight and of a row that explains two products; neither is below nothing."""
+    (long, short), (long_s, short_s) = cases, times_s
+    long_row_s, short_row_s = long_s / long.n_rows, short_s / short.n_rows
+    weight_s = (long_row_s - short_row_s) / (long.n_columns - short.n_columns)
+    row_s = long_row_s - weight_s * long.n_columns
+    if row_s < 0 or weight_s <= 0:  # what differs is noise: short rows took no longer
+        total_s, n_weights = long_s + short_s, sum(case.n_rows * case.n_columns for case in cases)
+        return ProductCost(total_s / n_weights, 0.0)
+    return ProductCost(weight_s, row_s)
+
+
+def _new(context: int, type_id: int, *shape: int) -> int:
+    names = ("ggml_new_tensor_1d", "ggml_new_tensor_2d", "ggml_new_tensor_3d")
+    make = ggml_function(names[len(shape) - 1], c_void_p, c_void_p, c_int, *(c_int64 for _ in shape))
+    tensor: int = make(context, type_id, *shape)
+    return tensor
+
+
+def _write(tensor: int, data: bytes) -> None:
+    write = ggml_function("ggml_backend_tensor_set", None, c_void_p, c_char_p, c_size_t, c_size_t)
+    write(tensor, data, 0, len(data))
+
+
+def _fill(context: int) -> None:
+    """Write zeros into all tensors of `context` that are inputs: none is an infinity, and indices are in range."""
+    first = ggml_function("ggml_get_first_tensor", c_void_p, c_void_p)(context)
+    following = ggml_function("ggml_get_next_tensor", c_void_p, c_void_p, c_void_p)
+    size_of = ggml_function("ggml_nbytes", c_size_t, c_void_p)
+    while first:
+        _write(first, bytes(size_of(first)))
+        first = following(context, first)
+
+
+def _binary(name: str, context: int, *tensors: int) -> int:
+    function = ggml_function(f"ggml_{name}", c_void_p, c_void_p, *(c_void_p for _ in tensors))
+    result: int = function(context, *tensors)
+    return result
+
+
+def _multiply(context: int, matrix: int, columns: int) -> int:
+    return _binary("mul_mat", context, matrix, columns)
+
+
+def _set_rows(context: int, into: int, values: int, rows: int) -> int:
+    return _binary("set_rows", context, into, values, rows)
+
+
+def _norm(context: int, state: int) -> int:
+    norm: int = ggml_function("ggml_rms_norm", c_void_p, c_void_p, c_void_p, c_float)(context, state, 1e-6)
+    return norm
+
+
+def _rope(context: int, heads: int, positions: int) -> int:
+    rope = ggml_function("ggml_rope", c_void_p, c_void_p, c_void_p, c_void_p, c_int, c_int)
+    turned: int = rope(context, heads, positions, _HEAD, 2)
+    return turned
+
+
+def _soft_max(context: int, scores: int, mask: int, scale: float) -> int:
+    types = (c_void_p, c_void_p, c_void_p, c_void_p, c_float, c_float)
+    result: int = ggml_function("ggml_soft_max_ext", *types)(context, scores, mask, scale, 0.0)
+    return result
+
+
+def _fused(context: int, query: int, keys: int, values: int, mask: int, scale: float) -> int:
+    types = (c_void_p, *(c_void_p,) * 5, c_float, c_float, c_float)
+    result: int = ggml_function("ggml_flash_attn_ext", *types)(context, query, keys, values, mask, scale, 0.0, 0.0)
+    return result

@@ -1,0 +1,64 @@
+"""The measured cost of each type of weights on the devices of this machine, `<cache>/types.json`.
+
+Entries are by build of llama.cpp and processor, of a processor also by the number of threads, of a GPU by its driver.
+Independent of how they are measured (`app.engine.tuning.type_tuner`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from app.engine.load.machine_file import MachineFile, this_build
+from app.protocol.codec import decode, encode
+from offload.devices.gpus import driver_versions
+from offload.devices.host import default_threads
+from offload.devices.machine import HOST_NAME, Device, Machine
+from offload.speed.type_costs import GraphCost, TypeCost, TypeTable
+
+FILE_NAME = "types.json"
+_GRAPH = "graph"  # beside the kinds, which are written with capitals
+
+
+class TypeTables:
+    """The measurements of this machine in a file of `cache_dir`, which may be missing."""
+
+    def __init__(self, cache_dir: Path, build: str = "") -> None:
+        self._file = MachineFile(cache_dir / FILE_NAME, build or this_build())
+
+    def read(self, device: str) -> TypeTable:
+        """Return the table of `device`, a name of `host_key` or `gpu_key`; empty before it was measured."""
+        types: dict[str, TypeCost] = {}
+        graph = None
+        for kind, entry in self._file.entry(device).items():
+            with suppress(KeyError, TypeError, ValueError):  # written by another version
+                if kind == _GRAPH:
+                    graph = decode(GraphCost, entry)
+                else:
+                    types[kind] = decode(TypeCost, entry)
+        return TypeTable(types, graph)
+
+    def add(self, device: str, kind: str, cost: TypeCost) -> None:
+        self._file.update(device, {kind: encode(cost)})
+
+    def add_graph(self, device: str, cost: GraphCost) -> None:
+        self._file.update(device, {_GRAPH: encode(cost)})
+
+
+def host_key(n_threads: int) -> str:
+    return f"{HOST_NAME} {n_threads} threads"
+
+
+def gpu_key(gpu: Device) -> str:
+    return f"{gpu.name} {gpu.description} {gpu.total_bytes}, {driver_versions()}"
+
+
+def type_tables(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Mapping[str, TypeTable]:
+    """Return the tables of the devices of `machine`, this one, by name, of a processor with `n_threads` (0: physical
+    cores). A device that was not measured is missing."""
+    tables = TypeTables(cache_dir)
+    keys = {machine.host.name: host_key(n_threads or default_threads())}
+    keys |= {gpu.name: gpu_key(gpu) for gpu in machine.gpus if not gpu.is_remote}
+    found = {name: tables.read(key) for name, key in keys.items()}
+    return {name: table for name, table in found.items() if table.types}

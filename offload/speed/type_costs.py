@@ -1,0 +1,198 @@
+"""What one machine was measured to take for weights of each type, and the layouts of weights that decide it. Pure.
+
+A product of a matrix with n_columns x n_rows weights and one vector takes a time for each weight, and one for each row:
+its sum, and what begins and ends it. The type of the weights decides both, and so does the path: as in the file, or
+repacked for the processor. One *kind* is a type on a path.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from quantizer.gguf.header import TensorInfo
+from quantizer.gguf.tensor_types import TENSOR_TYPES
+
+_REPACKED = " repacked"
+# llama.cpp repacks matrices of which so many rows are interleaved (`ggml_repack_get_optimal_repack_type`@0.3.36; 16 on
+# RISC-V, 4 of some types on Arm). Whether it repacks a type at all is measured.
+_INTERLEAVED_ROWS = 8
+N_FEW, N_MANY = 64, 512  # columns: tokens of a prompt that are multiplied at once
+# Weights up to the first size stay in the caches from one token to the next, those above the second do not. The second
+# is what a table is measured with.
+CACHED_BYTES, UNCACHED_BYTES = 6 << 20, 48 << 20
+
+
+def kind_of(type_name: str, *, is_repacked: bool) -> str:
+    return type_name + _REPACKED if is_repacked else type_name
+
+
+def type_of(kind: str) -> str:
+    return kind.removesuffix(_REPACKED)
+
+
+def is_repacked(kind: str) -> bool:
+    return kind.endswith(_REPACKED)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightLayout:
+    """Which weights are repacked at loading: those of no `plain_types`, where llama.cpp can. From `plain_from` tokens a
+    step (0: never) weights of `dual_types` are used as the file has them."""
+
+    is_repacked: bool = True
+    plain_types: tuple[str, ...] = ()
+    plain_from: int = 0
+    dual_types: tuple[str, ...] = ()
+
+    def kind(self, possible: str, n_tokens: int) -> str:
+        """Return the kind that a step of `n_tokens` uses, of weights that are `possible` at most."""
+        name = type_of(possible)
+        is_dual = 0 < self.plain_from <= n_tokens and name in self.dual_types
+        return possible if self.is_repacked and name not in self.plain_types and not is_dual else name
+
+
+DEFAULT_LAYOUT = WeightLayout()
+AS_IN_FILE = WeightLayout(is_repacked=False)  # of every device but the processor
+
+
+@dataclass(frozen=True, slots=True)
+class TypeWork:
+    """Weights and rows of matrices that one token is multiplied with."""
+
+    n_weights: float = 0.0
+    n_rows: float = 0.0
+
+    def times(self, factor: float) -> TypeWork:
+        return TypeWork(self.n_weights * factor, self.n_rows * factor)
+
+
+Weights = Mapping[str, TypeWork]  # by kind
+
+
+def weights_by_kind(tensors: Iterable[tuple[TensorInfo, float]]) -> dict[str, TypeWork]:
+    """Return the work on `tensors`, each with the share of it that a token reads, by the kind that is possible."""
+    found: dict[str, TypeWork] = {}
+    for tensor, share in tensors:
+        if len(tensor.shape) < 2:  # norms and biases are steps between products
+            continue
+        n_rows = tensor.n_elements / tensor.shape[0]
+        kind = kind_of(_type_name(tensor), is_repacked=tensor.shape[1] % _INTERLEAVED_ROWS == 0)
+        found = summed(found, {kind: TypeWork(share * tensor.n_elements, share * n_rows)})
+    return found
+
+
+_WEIGHT_BYTES = {entry.name: entry.bits_per_weight / 8 for entry in TENSOR_TYPES.values()}
+_USUAL_TYPES = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16")
+_SAME_BITS = 0.1  # by which share padding and rounding change the size of a tensor
+
+
+def _type_name(tensor: TensorInfo) -> str:
+    """Return the type of `tensor`; of one whose size is another's, as where only that of a file is known, the usual
+    type of this size."""
+    type_ = TENSOR_TYPES[tensor.type_id]
+    bits = 8 * tensor.n_bytes / tensor.n_elements
+    if abs(bits / type_.bits_per_weight - 1) <= _SAME_BITS:
+        return type_.name
+    return min(_USUAL_TYPES, key=lambda name: abs(8 * _WEIGHT_BYTES[name] - bits))
+
+
+def summed(*parts: Weights) -> dict[str, TypeWork]:
+    found: dict[str, TypeWork] = {}
+    for part in parts:
+        for kind, work in part.items():
+            before = found.get(kind, TypeWork())
+            found[kind] = TypeWork(before.n_weights + work.n_weights, before.n_rows + work.n_rows)
+    return found
+
+
+def without(whole: Weights, part: Weights) -> dict[str, TypeWork]:
+    """Return `whole` less `part`, never below nothing."""
+    found = {}
+    for kind, work in whole.items():
+        less = part.get(kind, TypeWork())
+        rest = TypeWork(max(0.0, work.n_weights - less.n_weights), max(0.0, work.n_rows - less.n_rows))
+        if rest.n_weights:
+            found[kind] = rest
+    return found
+
+
+def in_layout(weights: Weights, layout: WeightLayout, n_tokens: int) -> dict[str, TypeWork]:
+    """Return `weights` by the kinds that a step of `n_tokens` uses."""
+    return summed(*({layout.kind(kind, n_tokens): work} for kind, work in weights.items()))
+
+
+def bytes_of(weights: Weights) -> float:
+    return sum(work.n_weights * _WEIGHT_BYTES[type_of(kind)] for kind, work in weights.items())
+
+
+@dataclass(frozen=True, slots=True)
+class ProductCost:
+    """Seconds of a product with one vector: for each weight and for each row."""
+
+    weight_s: float
+    row_s: float
+
+    def of(self, work: TypeWork) -> float:
+        return work.n_weights * self.weight_s + work.n_rows * self.row_s
+
+    def towards(self, other: ProductCost, share: float) -> ProductCost:
+        return ProductCost(
+            self.weight_s + share * (other.weight_s - self.weight_s), self.row_s + share * (other.row_s - self.row_s)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TypeCost:
+    """The cost of one kind: for one token with weights from memory and from caches, and for each of N_FEW or N_MANY
+    tokens at once. `others_share` is the share of the processors that others took meanwhile, None where unknown."""
+
+    one: ProductCost
+    cached: ProductCost
+    few: ProductCost
+    many: ProductCost
+    others_share: float | None = None
+
+    def answer(self, model_bytes: float) -> ProductCost:
+        """Return the cost for one token, where a token reads `model_bytes` in all."""
+        return self.cached.towards(self.one, _share(model_bytes, CACHED_BYTES, UNCACHED_BYTES))
+
+    def prompt(self, n_tokens: float) -> ProductCost:
+        """Return the cost for each of `n_tokens` at once."""
+        return self.few.towards(self.many, _share(n_tokens, N_FEW, N_MANY))
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Return how far `value` is from `low` to `high`, on a logarithmic scale, from 0 to 1."""
+    return min(1.0, max(0.0, math.log(max(value, 1.0) / low) / math.log(high / low)))
+
+
+@dataclass(frozen=True, slots=True)
+class GraphCost:
+    """What a processor takes between products: for each byte of attention (`cost_model.attention_bytes`) of an answer
+    and each operation of a prompt, where it is not fused and where it is, for each operation on the elements of a
+    prompt's token, and for a layer of one token."""
+
+    attention_s: float
+    fused_attention_s: float
+    prompt_attention_s: float
+    fused_prompt_attention_s: float
+    element_s: float
+    layer_s: float
+    others_share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeTable:
+    """The measurements of one device: the costs of each kind; `graph` is a processor's."""
+
+    types: Mapping[str, TypeCost] = field(default_factory=dict)
+    graph: GraphCost | None = None
+
+    def cost(self, kind: str) -> TypeCost | None:
+        """Return the cost of `kind`; of one that llama.cpp does not repack here, as the file has it."""
+        return self.types.get(kind) or self.types.get(type_of(kind))
+
+    def has_path(self, kind: str) -> bool:
+        return kind in self.types

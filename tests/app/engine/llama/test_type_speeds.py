@@ -1,0 +1,65 @@
+"""The products are ggml's own, on the processor. No test asserts how fast they are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from app.engine.llama import type_speeds
+from app.engine.llama.type_speeds import TypeBench
+from app.engine.load.self_test import run_self_test
+from app.settings.settings import load_settings
+from offload.speed.type_costs import TypeCost, TypeWork, is_repacked, type_of
+from quantizer.gguf.tensor_types import WEIGHT_TYPES
+
+MEASURED = ("F16", "Q4_0", "Q4_K", "Q8_0", "IQ2_XS")  # plain, repacked here and there, and one that needs a matrix
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type_speeds, "UNCACHED_BYTES", 4 << 20)
+    monkeypatch.setattr(type_speeds, "_MATRIX_WEIGHTS", 1 << 18)
+
+
+@pytest.fixture
+def bench() -> Iterator[TypeBench]:
+    with closing(TypeBench(1, repacks=run_self_test(load_settings().cache_dir).is_safe)) as bench:
+        yield bench
+
+
+def test_each_type_and_path_takes_some_time_for_each_weight(bench: TypeBench) -> None:
+    found = {kind: measure() for kind, measure in bench.kinds() if type_of(kind) in MEASURED}
+    assert all(found[name] is not None for name in MEASURED)
+    for cost in filter(None, found.values()):
+        for part in (cost.one, cost.cached, cost.few, cost.many):
+            assert part.weight_s > 0
+            assert part.row_s >= 0
+            assert part.of(TypeWork(2e6, 2e3)) > part.of(TypeWork(1e6, 1e3))
+    assert not any(found[kind] for kind in found if is_repacked(kind) and type_of(kind) == "F16")
+
+
+def test_a_build_that_must_not_repack_is_measured_as_the_file_has_it() -> None:
+    with closing(TypeBench(1, repacks=False)) as bench:
+        kinds = [kind for kind, _ in bench.kinds()]
+    assert sorted(kinds) == sorted(WEIGHT_TYPES)
+
+
+def test_attention_and_the_steps_of_a_layer_take_some_time(bench: TypeBench) -> None:
+    cost = bench.graph_cost()
+    times_s = (cost.attention_s, cost.fused_attention_s, cost.prompt_attention_s, cost.fused_prompt_attention_s)
+    assert min(*times_s, cost.element_s, cost.layer_s) > 0
+
+
+def test_long_rows_and_short_ones_tell_weights_from_rows() -> None:
+    ticks = itertools.count(step=0.05)  # each pass takes as long, so short rows take more for each weight
+    with closing(TypeBench(1, repacks=False, clock=lambda: next(ticks))) as bench:
+        measure = dict(bench.kinds())["Q4_0"]
+        cost = measure()
+    assert isinstance(cost, TypeCost)
+    weights = 2048 * (2**18 // 2048)
+    assert cost.many.of(TypeWork(weights, weights / 2048)) == pytest.approx(0.05 / 512)
+    short_rows = 2**18 // 576 // 8 * 8
+    assert cost.many.of(TypeWork(576 * short_rows, short_rows)) == pytest.approx(0.05 / 512)

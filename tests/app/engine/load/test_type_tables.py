@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from app.engine.load.machine_file import this_build
+from app.engine.load.run_history import fitted_rates
+from app.engine.load.type_tables import FILE_NAME, TypeTables, gpu_key, host_key, type_tables
+from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
+from offload.speed.cost_model import expected_rates
+from offload.speed.type_costs import GraphCost, ProductCost, TypeCost, TypeTable
+
+COST = TypeCost(*(ProductCost(n * 1e-11, n * 1e-9) for n in (5, 4, 3, 2)), others_share=0.1)
+GRAPH = GraphCost(1e-11, 2e-11, 3e-11, 4e-11, 5e-11, 6e-6, 0.0)
+HOST = Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0, bytes_per_s=1e9)
+CARD = Device(name="GPU0", kind=DeviceKind.GPU, total_bytes=9, free_bytes=1, description="a card")
+
+
+def test_a_cost_is_read_as_it_was_stored(tmp_path: Path) -> None:
+    tables = TypeTables(tmp_path)
+    tables.add("CPU", "Q4_0", COST)
+    tables.add("CPU", "Q4_0 repacked", COST)
+    tables.add_graph("CPU", GRAPH)
+    assert TypeTables(tmp_path).read("CPU") == TypeTable({"Q4_0": COST, "Q4_0 repacked": COST}, GRAPH)
+    assert TypeTables(tmp_path, "another build").read("CPU") == TypeTable()
+
+
+def test_an_entry_of_another_form_counts_as_missing(tmp_path: Path) -> None:
+    TypeTables(tmp_path).add("CPU", "Q4_0", COST)
+    stored = json.loads((tmp_path / FILE_NAME).read_text())
+    stored[this_build()]["CPU"] |= {"Q4_1": {"one": 3}, "graph": "fast"}
+    (tmp_path / FILE_NAME).write_text(json.dumps(stored))
+    assert TypeTables(tmp_path).read("CPU") == TypeTable({"Q4_0": COST})
+
+
+def test_tables_belong_to_a_device_and_to_a_number_of_threads(tmp_path: Path) -> None:
+    tables = TypeTables(tmp_path)
+    tables.add(host_key(2), "Q4_0", COST)
+    tables.add(gpu_key(CARD), "Q4_1", COST)
+    machine = Machine(HOST, (CARD,))
+    assert type_tables(machine, tmp_path, 2) == {"CPU": TypeTable({"Q4_0": COST}), "GPU0": TypeTable({"Q4_1": COST})}
+    assert type_tables(machine, tmp_path, 3) == {"GPU0": TypeTable({"Q4_1": COST})}
+    assert type_tables(Machine(HOST), tmp_path / "none", 2) == {}
+
+
+def test_rates_use_what_was_measured(tmp_path: Path) -> None:
+    machine = Machine(HOST)
+    assert fitted_rates(machine, tmp_path, 2) == expected_rates(machine)
+    TypeTables(tmp_path).add(host_key(2), "Q4_0", COST)
+    rates = fitted_rates(machine, tmp_path, 2)
+    assert rates.tables == {"CPU": TypeTable({"Q4_0": COST})}
+    assert rates.uncertainty < expected_rates(machine).uncertainty
