@@ -3,6 +3,7 @@ Imports `app.cli` or the app only when it is chosen: `localllm --help` must not 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TextIO
@@ -85,6 +86,7 @@ def _run_app(settings: Settings, options: Mapping[str, object], opening: ChatOpt
             opening or ChatOptions(settings=settings, chat=ChatSettings(), is_saved=True, keeps_model=keeps_model)
         )
         return 0
+    gc.disable()  # until the first frame, `LocalllmApp._preload`: what imports and widgets make stays
     from tui.run import run
 
     return run(settings, options, opening)

@@ -40,7 +40,7 @@ from tui.design.colors import design_colors
 from tui.design.key_names import format_keys
 from tui.jobs.monitor import Downloads, JobMonitor, QuitFlow, ending, is_long, model_of
 from tui.key_queue import KeyQueue
-from tui.models.welcome import WelcomeScreen, mark_welcome_seen
+from tui.models.first_run import mark_welcome_seen
 from tui.settings.controller import SettingsController
 from tui.settings.themes import (
     HIGH_CONTRAST,
@@ -51,7 +51,6 @@ from tui.settings.themes import (
     theme_choices,
 )
 from tui.widgets.dialogs import ChoiceDialog
-from tui.widgets.help import GuidePage, HelpScreen
 from tui.widgets.notifications import Severity
 from tui.widgets.screens import CommandScreen
 
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
 
     from app.cli.prompts import ChatOptions
     from app.protocol.job import Job
+    from tui.models.welcome import WelcomeScreen
     from tui.palette import PaletteEntry
 
 
@@ -113,6 +113,7 @@ class LocalllmApp(BaseApp):
         if self.no_color:
             self._filters.append(WithoutColors())
         self._is_welcoming = is_welcoming
+        self._welcome_screen: WelcomeScreen | None = None  # the last one that was opened
         self._is_too_small = self._quits_at_next = False
         self._recent_entries: list[PaletteEntry] = []  # of the palette
         self._keys = KeyQueue(self, self._dispatch_key)
@@ -217,7 +218,7 @@ class LocalllmApp(BaseApp):
         is_text = isinstance(event, Paste) or event.is_printable
         if is_text:
             self._quits_at_next = False
-        if is_text and isinstance(welcome := self.screen, WelcomeScreen):
+        if is_text and (welcome := self._welcome_screen) is not None and welcome is self.screen:
             if isinstance(event, Key) and welcome.holds(event):
                 return
             held = welcome.release()
@@ -307,6 +308,8 @@ class LocalllmApp(BaseApp):
             await screen.use_model(name)
 
     def show_help(self, topic: str = "") -> None:
+        from tui.widgets.help import GuidePage, HelpScreen
+
         if topic:
             self.push_screen(GuidePage(read_topic(topic)))
         elif isinstance(screen := self.screen, CommandScreen):
@@ -440,12 +443,15 @@ class LocalllmApp(BaseApp):
             self.notify("/welcome shows models that suit this machine.", markup=False)
 
     def show_welcome(self) -> None:
+        from tui.models.welcome import WelcomeScreen
+
         def mark_seen(has_looked: bool | None) -> None:
             if has_looked:
                 mark_welcome_seen(self.app_context.settings)
 
         keys = {"i": partial(self._go_and_run, "models", "import"), "s": partial(self._go_and_run, "models", "search")}
-        self.push_screen(WelcomeScreen(self.app_context.connection, self.app_context.downloads, keys), mark_seen)
+        self._welcome_screen = WelcomeScreen(self.app_context.connection, self.app_context.downloads, keys)
+        self.push_screen(self._welcome_screen, mark_seen)
 
     async def _go_and_run(self, feature_id: str, command_id: str) -> None:
         await self.go_to(feature_id)
@@ -459,3 +465,4 @@ class LocalllmApp(BaseApp):
             import_module(name)
         if not self.is_headless:  # a process of tests has many apps, of which nothing may stay
             gc.freeze()
+            gc.enable()  # disabled by `tui.__main__`

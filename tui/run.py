@@ -25,7 +25,7 @@ from quantizer.system.errors import StorageError, UserError
 from quantizer.system.files import is_file, open_private, private_folder
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
-from tui.models.welcome import is_first_run
+from tui.models.first_run import is_first_run
 from tui.settings.controller import SettingsController
 
 if TYPE_CHECKING:

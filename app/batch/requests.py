@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,18 @@ def read_requests(name: str, lines: Iterable[bytes], model: str = "", url: str =
     the only one allowed. Raises BatchFileError with the numbers of the lines that are wrong, UsageError for an empty
     file."""
     found: list[tuple[tuple[str, str, str], BatchRequest]] = []
+    for body, request in each_request(name, lines, model, url):
+        # By model first: two may not fit into memory together.
+        found.append(((str(body.get("model")), request.url, ENDPOINTS[request.url](body)), request))
+    found.sort(key=lambda pair: (pair[0], pair[1].number))
+    return [request for _, request in found]
+
+
+def each_request(
+    name: str, lines: Iterable[bytes], model: str = "", url: str = ""
+) -> Iterator[tuple[dict[str, Any], BatchRequest]]:
+    """Yield the body of each request and the request, in the order of the file, of which no more than a line is held.
+    Raises as `read_requests` does, behind what was right."""
     numbers: dict[str, int] = {}
     faults: list[LineFault] = []
     for number, line in enumerate(lines, 1):
@@ -101,15 +113,12 @@ def read_requests(name: str, lines: Iterable[bytes], model: str = "", url: str =
             body["model"] = model
         text = json.dumps(body, sort_keys=True)
         digest = hashlib.sha256(_json(custom_id, line_url, text).encode("utf-8", "surrogatepass")).hexdigest()
-        request = BatchRequest(number, custom_id, line_url, text, f"batch_req_{digest[:32]}")
-        # By model first: two may not fit into memory together.
-        found.append(((str(body.get("model")), line_url, ENDPOINTS[line_url](body)), request))
+        if not faults:
+            yield body, BatchRequest(number, custom_id, line_url, text, f"batch_req_{digest[:32]}")
     if faults:
         raise BatchFileError(name, faults)
-    if not found:
+    if not numbers:
         raise UsageError(f"{name} has no requests.", "Write one on each line, as JSON.")
-    found.sort(key=lambda pair: (pair[0], pair[1].number))
-    return [request for _, request in found]
 
 
 def _read(number: int, line: bytes, only_url: str) -> dict[str, Any] | LineFault:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from app.chat.backend import ConnectionState
 from app.chat.state import ChatState, RunningAnswer
 from app.common.terminal import format_bytes, printable_line, speed_words
-from app.protocol.chat import PromptProgress
-from app.protocol.status import ThreadUse
+from app.protocol.chat import PromptProgress, ThreadUse
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAMES_PER_S = 5.0

@@ -14,10 +14,10 @@ from app.common.terminal import printable_line
 
 if TYPE_CHECKING:
     from app.chat.conversation import ChatSettings, MediaFile
-    from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, Tool
+    from app.protocol.chat import AnswerEvent, GenerationOptions, MediaPart, Message, PromptProgress, ThreadUse, Tool
     from app.protocol.plan import Plan
     from app.protocol.sampling import ModelSampling
-    from app.protocol.status import ModelStatus, ServiceStatus, ThreadUse
+    from app.protocol.status import ModelStatus, ServiceStatus
     from quantizer.system.errors import UserError
 
 
@@ -37,6 +37,10 @@ class ChatBackend(Protocol):
     def chat(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[AnswerEvent, None]: ...
+
+    def read_ahead(
+        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[PromptProgress, None]: ...
 
     def complete(
         self, prompt: str, model: str = "", options: GenerationOptions | None = None

@@ -20,13 +20,13 @@ from app.chat.conversation import MediaFile, Message, MessageContent, MessageSta
 from app.chat.store.attachment_files import encode_media
 from app.protocol.chat import MediaPart
 from app.protocol.errors import ServiceError
-from app.protocol.status import AnswerRecord
 from app.settings.private_files import remove_prefixes
 from quantizer.system.errors import StorageError, UserError
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat, ChatSettings, Transcript
     from app.chat.store.chat_store import AnswerRecorder, ChatStore, StoreThread
+    from app.protocol.status import AnswerRecord
     from app.tools.tool import ToolResult
 
 

@@ -23,16 +23,15 @@ from app.chat.state import ChatState, Clock
 from app.chat.steps import StepHistory, UndoneStep
 from app.chat.stream import with_cache_key
 from app.chat.summaries import is_near, make_room, make_room_now
-from app.chat.titles import TITLE_REQUEST, TITLE_TOKENS, needs_title, parse_title
 from app.protocol.chat import AnswerDelta, GenerationOptions
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.errors import NoTemplateError
+from app.settings.settings import GUIDE
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import StorageError, UserError
 
 Draw = Callable[[ChatEvent], Awaitable[None]]
 
-_GUIDE = "guide"  # only answers questions about localllm
 _OTHER_WINDOW = (
     "Another window wrote here meanwhile: your question begins a branch, and ‹ › switches between the two. "
     "/newest asks it after the newest message instead."
@@ -379,6 +378,8 @@ class OpenChat(ChatState):
 
     async def _update_title(self) -> None:
         """Generate a title after the first answer if the model is idle; if that fails, the question stays the title."""
+        from app.chat.titles import TITLE_REQUEST, TITLE_TOKENS, needs_title, parse_title  # not at the start
+
         branch = self.conversation.branch
         if self.stored.id is None or not needs_title(branch) or template_of(self.conversation.settings.options):
             return
@@ -386,7 +387,7 @@ class OpenChat(ChatState):
             client, model = await self.connection.client(), self.model
             messages = [*await self.turns(branch[-1].id), ChatMessage("user", TITLE_REQUEST)]
             status = (await client.status()).model(model)
-            occupancy = status.occupancy if status is not None and status.id != _GUIDE else None
+            occupancy = status.occupancy if status is not None and status.id != GUIDE else None
             if occupancy is None or occupancy.n_running or occupancy.n_waiting:
                 return
             # The same tools as for the answer keep the prompt the same, which is cached; a call is no title.

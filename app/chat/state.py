@@ -21,11 +21,10 @@ from app.chat.events import Failed
 from app.chat.repository import OpenedChat
 from app.chat.sampling_options import template_of
 from app.common.terminal import printable
-from app.protocol.chat import Completed, PromptProgress, Tool
+from app.protocol.chat import Completed, PromptProgress, ThreadUse, Tool
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.codec import encode
 from app.protocol.errors import NoTemplateError
-from app.protocol.status import ThreadUse
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError

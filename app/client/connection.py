@@ -13,10 +13,9 @@ from typing import Any, ClassVar, Self
 from app.client.httpx_alone import httpx
 from app.client.own_service import NotOursError
 from app.common.outbound import no_tls, tls_context
-from app.protocol.chat import Completed, GenerationOptions, Message, PromptProgress, ToolCallDelta
+from app.protocol.chat import Completed, GenerationOptions, Message, PromptProgress, ThreadUse, ToolCallDelta
 from app.protocol.codec import decode, encode
 from app.protocol.errors import ForeignServiceError, ServiceError
-from app.protocol.status import ThreadUse
 from quantizer.system.errors import ErrorInfo, UsageError, UserError
 
 MAX_QUOTED = 300  # characters of a server's text, in an error

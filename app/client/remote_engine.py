@@ -110,6 +110,16 @@ class RemoteEngine(HttpConnection):
             body["add_generation_prompt"] = False  # vLLM takes either
         return self._streamed("/v1/chat/completions", body)
 
+    async def read_ahead(
+        self,
+        messages: Sequence[Message],  # noqa: ARG002
+        model: str = "",  # noqa: ARG002
+        options: GenerationOptions | None = None,  # noqa: ARG002
+    ) -> AsyncGenerator[PromptProgress, None]:
+        """Send nothing: whose machine that is, and what reading costs there, is not known."""
+        return
+        yield PromptProgress()
+
     def complete(
         self, prompt: str, model: str = "", options: GenerationOptions | None = None
     ) -> AsyncGenerator[AnswerEvent, None]:

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 from app.client.connection import CallReader, Connection, chat_body, completed_of, completion_body, progress_of
 from app.client.httpx_alone import httpx
 from app.common.service_identity import STOP_PATH, ServiceIdentity, new_challenge
-from app.protocol.chat import AnswerDelta, AnswerEvent, GenerationOptions, MediaPart, Message, Tool
+from app.protocol.chat import AnswerDelta, AnswerEvent, GenerationOptions, MediaPart, Message, PromptProgress, Tool
 from app.protocol.codec import decode, encode
 from app.protocol.job import Job, JobKind
 from app.protocol.library import (
@@ -29,6 +29,7 @@ from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, Service
 
 _ROOT = "/api/localllm"
 _JOBS = f"{_ROOT}/jobs"
+_APART = {"reasoning_format": "deepseek"}  # thoughts apart from the answer
 
 
 class LibraryClient:
@@ -149,8 +150,18 @@ class ServiceClient(Connection):
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer. Waits while
         the model is loading. Raises ContextOverflowError when the conversation does not fit."""
-        apart = {"reasoning_format": "deepseek"}  # thoughts apart from the answer
-        return self._streamed("/v1/chat/completions", {**apart, **chat_body(messages, model, options)})
+        return self._streamed("/v1/chat/completions", {**_APART, **chat_body(messages, model, options)})
+
+    async def read_ahead(
+        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[PromptProgress, None]:
+        """Let the model read what a question is certain to begin with: as `chat` would send it, its last message as far
+        as it is written. Yield how much is read, last all of it. Ends early where a question comes first, at once where
+        nothing may be read now. Closing the iterator ends it; what was read stays cached."""
+        async for event in self.events(
+            "POST", f"{_ROOT}/read-ahead", {**_APART, **chat_body(messages, model, options)}
+        ):
+            yield decode(PromptProgress, event)
 
     async def _streamed(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AnswerEvent, None]:
         reason = "stop"

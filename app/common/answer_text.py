@@ -17,7 +17,9 @@ class ReasoningTags:
     """The tags around reasoning, empty for a model without; `is_open` when the prompt ends inside them.
 
     `before_text` stands between reasoning and the answer's text, which has begun when the prompt `is_past` it. A model
-    that `has_channels` writes several messages with a header each, so that reasoning may follow text.
+    that `has_channels` writes several messages with a header each, so that reasoning may follow text. Where each
+    message has a header, the prompt ends with what all of them begin with: `begun`, as much a part of the first tag as
+    of later ones.
 
     Reasoning that is not closed ends before one of `stops`, and `recurs` where its tags are tokens that no text has.
     Tags `dropped` may stand anywhere in the text, those `around_text` right behind reasoning and at the end. `mark` is
@@ -36,6 +38,11 @@ class ReasoningTags:
     around_text: tuple[str, str] = ("", "")
     mark: str = ""
     tokens: tuple[str, ...] = ()
+    begun: str = ""
+
+    @property
+    def has_reasoning(self) -> bool:
+        return bool(self.opening)
 
     def opens_in(self, chat_template: str) -> bool:
         if self.mark:
@@ -44,7 +51,11 @@ class ReasoningTags:
 
     def before_verbatim(self) -> ReasoningTags:
         """Return these tags for an answer whose text has none of them."""
-        return replace(self, recurs=False, dropped=(), around_text=("", ""))
+        return replace(self, recurs=False, dropped=(), around_text=(self.before_text if self.begun else "", ""))
+
+    def as_text(self) -> ReasoningTags:
+        """Return these tags for an answer that shows its reasoning as text, with the tags around it."""
+        return replace(self, opening="", closing="", stops=(), recurs=False) if self.begun else NO_REASONING
 
     @property
     def visible(self) -> tuple[str, ...]:
@@ -56,7 +67,7 @@ class ReasoningTags:
 NO_REASONING = ReasoningTags()
 
 # Families with tokens of their own for reasoning (source: the chat templates of Gemma 4, Kimi K3, Command A, Solar
-# Open, Apertus, MiniMax M3, Hunyuan 3, Apriel, Granite 3.3).
+# Open, Apertus, MiniMax M3, Hunyuan 3, Apriel, Granite 3.3, Muse Glimmer).
 _WITH_TOKENS = (
     ReasoningTags(
         "<|channel>thought",
@@ -103,6 +114,23 @@ _WITH_TOKENS = (
     ReasoningTags(
         "<think>", "</think>", around_text=("<response>", "</response>"), mark="between <response></response>"
     ),
+    ReasoningTags(
+        "<|start|>assistant to=self<|message|>",
+        "<|eom|>",
+        before_text="<|start|>assistant to=user<|message|>",
+        stops=("<|start|>assistant", "<|eot|>"),
+        recurs=True,
+        dropped=("<|start|>assistant to=user<|message|>", "<|start|>assistant<|message|>", "<|eom|>", "<|eot|>"),
+        mark="<atem:function_calls>",
+        tokens=("<|start|>", "<|message|>", "<|eom|>", "<|eot|>"),
+        begun="<|start|>assistant",
+    ),
+)
+# Families without reasoning whose messages have a header or an end that is none of the text (source: the chat templates
+# of Functionary 3.2 and GigaChat 3).
+_WITHOUT_REASONING = (
+    ReasoningTags(before_text=">>>all\n", dropped=(">>>all\n",), mark=">>>${recipient}", begun=">>>"),
+    ReasoningTags(dropped=("<|message_sep|>",), mark="<|message_sep|>"),
 )
 # Reasoning at the beginning of an answer (source: the chat templates of DeepSeek R1, Qwen3 and GLM; of Seed-OSS; of
 # Magistral; of Granite 3).
@@ -142,28 +170,32 @@ def partial_match_length(text: str, tags: Sequence[str]) -> int:
 
 def reasoning_tags_of(chat_template: str, prompt: str) -> ReasoningTags:
     """Return the tags of a model of `chat_template` that continues `prompt`."""
-    for tags in (HARMONY, *_WITH_TOKENS, *ANY_FAMILY):
+    for tags in (HARMONY, *_WITH_TOKENS, *_WITHOUT_REASONING, *ANY_FAMILY):
         if tags.opens_in(chat_template):
-            return replace(tags, is_open=prompt.rstrip().endswith(tags.opening))
+            is_open = tags.has_reasoning and prompt.rstrip().endswith(tags.opening)
+            return replace(tags, is_open=is_open, begun=tags.begun if prompt.endswith(tags.begun) else "")
     return NO_REASONING
 
 
 class ReasoningParser:
     """Splits one answer as it streams. Reasoning comes first only, unless it `recurs`: later tags are part of the text.
     Of several `tags`, for a model that is not known, those that the answer begins with count. Blanks around reasoning
-    are dropped. `finish` returns all text that was held back."""
+    are dropped. What the prompt has `begun` of an answer's first tag is text behind which a call may come, if it
+    `may_call`. `finish` returns all text that was held back."""
 
-    def __init__(self, *tags: ReasoningTags) -> None:
+    def __init__(self, *tags: ReasoningTags, may_call: bool = False) -> None:
         self._families = tags
         self._tags = tags[0]
-        self._held = ""
+        self._held = self._tags.begun
+        self._may_call = may_call
         self._texts: list[str] = []
         self._reasonings: list[str] = []
         self._behind_text: tuple[str, ...] = ()
         self._has_reasoned = self._begins_reasoning = False
         self._drops_blanks = self._tags.is_open
         may_reason = self._tags.opening and not self._tags.is_past
-        self._step = self._reasoning if self._tags.is_open else self._begin if may_reason else self._text
+        begin = self._begin_message if self._tags.begun else self._begin if may_reason else self._text
+        self._step = self._reasoning if self._tags.is_open else begin
 
     @property
     def is_holding(self) -> bool:
@@ -182,8 +214,12 @@ class ReasoningParser:
     def finish(self) -> ReasonedText:
         """Return the text that was held back, at the end."""
         held, self._held = self._held, ""
+        if self._tags.begun and self._step in (self._begin_message, self._begin_text):
+            return self._shown()  # an answer that was cut within its first tag, or the one behind reasoning
         if self._step == self._reasoning:
             self._reason(held.rstrip())
+        elif self._tags.begun and held.startswith((self._tags.begun, *self._tags.tokens)):  # or within a later one
+            return self._shown()
         else:
             self._texts.append(held)
         return self._shown()
@@ -194,6 +230,18 @@ class ReasoningParser:
         return shown
 
     # Each step reads from the held text and returns whether another can follow without more text
+
+    def _begin_message(self) -> bool:
+        """Read up to where it is clear which of the tags the prompt has begun."""
+        tags = self._tags
+        ways = tuple(filter(None, (tags.opening, *tags.dropped, tags.around_text[0])))
+        is_tag = self._held.startswith(ways)
+        if not is_tag and any(way.startswith(self._held) for way in ways):
+            return False
+        if not (is_tag or self._may_call):  # a model that writes no header where none can be enforced
+            self._held = self._held.removeprefix(tags.begun)
+        self._step = self._begin if tags.opening and self._held.startswith(tags.opening) else self._begin_text
+        return True
 
     def _begin(self) -> bool:
         text = self._held.lstrip()
@@ -234,7 +282,7 @@ class ReasoningParser:
             return False
         if opening and self._held.startswith(opening):
             self._held = self._held.removeprefix(opening)
-            self._behind_text, self._drops_blanks = (closing,), True
+            self._behind_text, self._drops_blanks = ((closing,) if closing else ()), True
         self._step = self._text
         return True
 

@@ -43,6 +43,7 @@ _SAY_TAG = re.compile(rb"<say>(.+?)</say>", re.DOTALL)
 _NOISE_TAG = re.compile(rb"<noise>([0-9]{1,6})</noise>")
 _LETTERS = b"etaoinshrdlu etaoinshrdlu etaoinshrdlu,.\n"
 _N_DIMENSIONS = 8
+_BATCH_ANSWERS = 32  # at once
 _N_PARTS = 10  # of loading
 
 
@@ -501,6 +502,8 @@ def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Lo
             lambda _work, _ratios: None,
             ExitStack(),
             new_media_queue=new_media_queue if has_projector else None,
+            new_batch_backend=lambda: FakeBackend(n_ctx, 4 * n_ctx, _BATCH_ANSWERS, step_s=step_s, adapters=adapters),
+            n_batch_answers=_BATCH_ANSWERS,
         )
 
     return load

@@ -16,8 +16,9 @@ from typing import Any
 from app.engine.loop.counters import Counters
 from app.engine.request import Adapter, FinishReason, MediaInput, Request, Timings, TokenLogprob, Usage
 from app.protocol import codec
+from app.protocol.chat import ThreadUse
 from app.protocol.plan import Plan
-from app.protocol.status import LoadedSetting, Occupancy, ThreadUse
+from app.protocol.status import LoadedSetting, Occupancy
 from quantizer.system.errors import ErrorInfo
 
 MAX_MESSAGE_BYTES = 256 << 20
@@ -200,6 +201,7 @@ class BackendFacts:
     n_ubatch: int = 512  # the most tokens of a picture whose tokens attend to each other
     sees: bool = False  # pictures, with a projector
     hears: bool = False
+    n_batch_answers: int = 0  # of batches that may run at once, in a context of their own; 0: as others do
 
     @property
     def n_window(self) -> int:

@@ -33,6 +33,8 @@ MAX_CONCLUSION_CHARACTERS = 4096
 AdapterSet: TypeAlias = tuple[tuple[str, float], ...]
 NO_ADAPTERS: AdapterSet = ()
 IN_MEMORY = "memory"  # as the conversation of a request: none of its states reach the disk
+READ_AHEAD_PRIORITY = -1  # of requests that only fill the cache
+BATCH_PRIORITY = -2  # of those that nobody waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +186,11 @@ class Request:
         for name, limit_s in (("max_time", self.max_time_s), ("t_max_predict_ms", self.max_predict_s)):
             if limit_s is not None and not 0 < limit_s < math.inf:
                 raise RequestError(f"{name} is not positive.", "Give a number above 0, or leave it out.")
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether it only fills the cache: it has no answer, and nobody waits for its end."""
+        return self.max_tokens == 0 and self.priority == READ_AHEAD_PRIORITY and not self.echo
 
     def _check_prompt(self) -> None:
         assert self.conversation.isalnum() or not self.conversation, "it is part of a file name"

@@ -21,6 +21,7 @@ from typing import BinaryIO, Literal, TypeAlias
 
 from app.engine import messages
 from app.engine.backend import Backend
+from app.engine.batch_engine import BatchEngine
 from app.engine.embedding import EmbeddingQueue
 from app.engine.fake import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
@@ -32,14 +33,17 @@ from app.engine.media.chunks import MediaLayout, is_placeholder, prompt_tokens
 from app.engine.media.media_queue import MediaIntake, MediaQueue, Prepared, owner_of
 from app.engine.messages import Output, WorkerMessage
 from app.engine.quoted import Spans
-from app.engine.request import FinishReason, Request, Timings, Usage
+from app.engine.request import BATCH_PRIORITY, FinishReason, Request, Timings, Usage
+from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import Workload, describe_drafts
 from app.protocol.errors import RequestError
+from app.protocol.status import Occupancy
 from app.settings.settings import load_settings
 from quantizer.system.errors import ErrorInfo, UserError
 from quantizer.system.memory_limit import use_one_arena
 
 MAX_OUTPUT_INTERVAL_S = 0.1  # longer is seen
+BATCH_OUTPUT_INTERVAL_S = 1.0  # of answers that nobody reads before their end
 STACK_BYTES = 256 << 20  # llama.cpp's tokenizers recurse on long runs of one character
 PROGRESS_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 8.0
@@ -62,6 +66,7 @@ class Worker:
         self._load_model = load_model
         self._inbox: queue.SimpleQueue[_Received] = queue.SimpleQueue()
         self._engine: Engine | None = None
+        self._batches = BatchEngine()
         self._media: MediaQueue | None = None
         self._intake = MediaIntake(None, self._inbox.put)
         self._speed_sampler = SpeedSampler()
@@ -86,14 +91,30 @@ class Worker:
         while (message := messages.read_message(self._read)) is not None:
             engine = self._engine  # what cannot wait for the step that is running
             if engine is not None and isinstance(message, messages.GetMetrics):
-                metrics = (engine.counters, engine.occupancy, engine.running, engine.thread_use)
-                self.send(messages.EngineMetrics(message.call_id, *metrics))
+                self.send(self._metrics(message.call_id, engine))
                 continue
             if engine is not None and isinstance(message, messages.Abort):
                 engine.abort(message.request_id)
+                self._batches.abort(message.request_id)
+            if engine is not None and isinstance(message, Request) and message.priority > BATCH_PRIORITY:
+                self._batches.interrupt()
+                if not message.media:  # which are encoded first
+                    engine.announce(message)
             self._inbox.put(message)
         self.is_stopping = True
         self._inbox.put(None)
+
+    def _metrics(self, call_id: str, engine: Engine) -> messages.EngineMetrics:
+        batches, own = self._batches, engine.occupancy
+        other = batches.occupancy
+        occupancy = Occupancy(
+            own.n_running + other.n_running,
+            own.n_waiting + other.n_waiting,
+            own.n_cells_used + other.n_cells_used,
+            own.n_cells + other.n_cells,
+        )
+        running = (*engine.running, *batches.running)
+        return messages.EngineMetrics(call_id, engine.counters, occupancy, running, engine.thread_use)
 
     def run_engine(self) -> None:
         """Load the model of the first message and answer until the inbox ends. Runs on the engine thread."""
@@ -113,6 +134,9 @@ class Worker:
         with loaded.owned:
             engine, embeddings = self._start(load, loaded)
             while self._handle_inbox(engine, embeddings, loaded):
+                if self._step_batches(engine):
+                    embeddings.step()
+                    continue
                 may_wait = engine.is_decoding and embeddings.is_idle
                 engine.step()
                 if may_wait:
@@ -123,6 +147,7 @@ class Worker:
                 engine.save_checkpoints()
                 embeddings.step()
             engine.close()
+            self._batches.close()
             self._outbox.flush()
             self._speed_sampler.flush()
             self._record_use(engine, loaded)
@@ -148,17 +173,50 @@ class Worker:
             shifts_context=load.config.context_shift,
             threads=loaded.threads,
             prompt_cost=loaded.prompt_cost,
-            **({"busy_clock": time.process_time} if loaded.backend.facts.is_on_host else {}),
+            busy_clock=time.process_time if loaded.backend.facts.is_on_host else lambda: None,
         )
+        self._batches = self._batch_engine(load, loaded, self._engine)
         embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
         loaded.owned.callback(embeddings.close)
         if loaded.threads is not None:
             # A speed with fewer threads says nothing about one with all of them.
             loaded.threads.on_change(lambda _n_threads: self._speed_sampler.disturb())
             loaded.threads.on_change(embeddings.set_threads)
+            loaded.threads.on_change(self._batches.set_threads)
         drafts = describe_drafts(tuple(self._engine.counters.drafts), has_draft_model=bool(load.config.draft_path))
-        self.send(messages.Ready(loaded.backend.facts, (*loaded.settings, drafts)))
+        n_batch_answers = 0 if loaded.new_batch_backend is None else loaded.n_batch_answers
+        facts = replace(loaded.backend.facts, n_batch_answers=n_batch_answers)
+        self.send(messages.Ready(facts, (*loaded.settings, drafts)))
         return self._engine, embeddings
+
+    def _batch_engine(self, load: messages.Load, loaded: LoadedEngine, engine: Engine) -> BatchEngine:
+        def new_engine(backend: Backend) -> Engine:
+            return Engine(
+                backend,
+                self._emit,
+                step_cost=StepCost.from_measured(loaded.step_cost.ratios),
+                shifts_context=load.config.context_shift,
+                prompt_cost=loaded.prompt_cost,
+                counters=engine.counters,
+                busy_clock=time.process_time if backend.facts.is_on_host else lambda: None,
+            )
+
+        batches = BatchEngine(loaded.new_batch_backend, new_engine, lambda text: self.send(messages.Notice(text)))
+        loaded.owned.callback(batches.close)
+        return batches
+
+    def _step_batches(self, engine: Engine) -> bool:
+        """Compute a step of the batches if no other request can be computed; return whether one was."""
+        batches = self._batches
+        if batches.is_idle:
+            return False
+        if not (engine.is_idle or engine.is_stalled):
+            batches.end_aborted()
+            return False
+        engine.look_at_threads()
+        batches.step()
+        self._outbox.flush_ended(BATCH_OUTPUT_INTERVAL_S)
+        return not engine.is_stalled
 
     def _record_use(self, engine: Engine, loaded: LoadedEngine) -> None:
         """Record what the model was used for, by which its settings are tuned."""
@@ -184,15 +242,16 @@ class Worker:
     def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, loaded: LoadedEngine) -> bool:
         """Handle the received messages, waiting while there is nothing to compute. Return False at the end."""
         received: list[_Received] = []
-        if engine.is_stalled and embeddings.is_idle:
+        is_idle = embeddings.is_idle and self._batches.is_idle
+        if engine.is_stalled and is_idle:
             with suppress(queue.Empty):
                 received.append(self._inbox.get(timeout=STALLED_S))
-        elif engine.is_idle and embeddings.is_idle:
+        elif engine.is_idle and is_idle:
             with nullcontext() if loaded.store is None else loaded.store.writing():
                 received.append(self._wait_for_message(engine))
         while not self._inbox.empty():
             received.append(self._inbox.get())
-        if received:
+        if received and not engine.is_idle:
             self._outbox.flush()  # a message may begin a long step, for which no text should wait
         for message in received:
             if message is None:
@@ -207,6 +266,7 @@ class Worker:
                 return self._inbox.get(timeout=IDLE_S)
             except queue.Empty:
                 self._speed_sampler.flush()
+                self._batches.close()
                 if not engine.save_idle_sequence():
                     engine.prepare_checkpoints()
                     return self._inbox.get()
@@ -216,18 +276,18 @@ class Worker:
             return
         match message:
             case Request():
-                is_alone = engine.is_idle and embeddings.is_idle and not engine.has_fewer_threads
-                self._speed_sampler.begin(message, is_alone=is_alone)
-                engine.submit(message)
+                self._submit(message, engine, embeddings)
             case messages.Abort(request_id):
                 self._abort(request_id, engine, embeddings)
             case messages.EndThought(request_id):
                 engine.end_thought(request_id)
+                self._batches.end_thought(request_id)
             case messages.Embed() | messages.Rerank():
                 self._speed_sampler.disturb()
                 embeddings.submit(message)
             case messages.ForgetConversations(call_id, conversations):
                 engine.forget(conversations)
+                self._batches.forget(conversations)
                 if self._media is not None:
                     self._media.forget(conversations)
                 self.send(messages.Forgotten(call_id))
@@ -238,10 +298,18 @@ class Worker:
             case _:
                 raise ValueError(f"unexpected message {type(message).__name__}")
 
+    def _submit(self, request: Request, engine: Engine, embeddings: EmbeddingQueue) -> None:
+        if self._batches.submit(request):
+            return
+        is_alone = engine.is_idle and embeddings.is_idle and not engine.has_fewer_threads
+        self._speed_sampler.begin(request, is_alone=is_alone)
+        engine.submit(request)
+
     def _abort(self, request_id: str, engine: Engine, embeddings: EmbeddingQueue) -> None:
         if self._intake.abort(request_id):
             self._outbox.add(messages.Finished(request_id, FinishReason.ABORTED, Usage(), Timings()))
         engine.abort(request_id)  # again: the request may have arrived after the first call
+        self._batches.abort(request_id)
         embeddings.abort(request_id)
 
     def _handle_media(self, message: _Received, engine: Engine, backend: Backend) -> bool:
@@ -310,6 +378,15 @@ class Outbox:
         interval_s = min(MAX_OUTPUT_INTERVAL_S, OUTPUT_INTERVAL_S * len(self._outputs))
         if self._ends or self._clock() - self._sent_s >= interval_s:
             self.flush()
+
+    def flush_ended(self, interval_s: float) -> None:
+        """Send the answers that have ended, and the text of the others if that was last done `interval_s` ago."""
+        if self._clock() - self._sent_s >= interval_s:
+            self.flush()
+        elif self._ends:
+            ends, self._ends = self._ends, []
+            texts = (self._outputs.pop(event.request_id, None) for event in ends)
+            self._send(*(text for text in texts if text is not None), *ends)
 
     def flush(self) -> None:
         """Send all events; the end of an answer follows its text."""

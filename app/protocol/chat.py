@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from app.protocol.status import ThreadUse
-
 # A request with this header and value yields to every other one: nobody waits for its answer.
 PRIORITY_HEADER, BATCH = "x-localllm-priority", "batch"
 
@@ -161,6 +159,30 @@ class Completed:
     tokens_per_pass: float = 1.0
     saved_s: float = 0.0
     n_cut_reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadUse:
+    """The threads that compute now, of at most `n_most`, and the share of the `n_processors` that others took at the
+    last look, None before it."""
+
+    n_threads: int
+    n_most: int
+    others_share: float | None = None
+    n_processors: int = 0
+
+    @property
+    def is_machine_busy(self) -> bool:
+        """Whether other programs leave this engine fewer processors than it could use."""
+        return self.n_threads < self.n_most
+
+    @property
+    def words(self) -> str:
+        """Why answers are slower than on a quiet machine, empty where they are not."""
+        if not self.is_machine_busy:
+            return ""
+        others = "" if self.others_share is None else f", which take {self.others_share:.0%} of the processors"
+        return f"{self.n_threads} of {self.n_most} threads beside other programs{others}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

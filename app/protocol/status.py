@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from app.protocol.chat import ThreadUse
 from app.protocol.library import ModelState
 from app.protocol.plan import Plan
 from app.protocol.sampling import ModelSampling
@@ -40,6 +41,8 @@ class EngineCounters:
     n_steps: int = 0
     busy_s: float = 0.0
     n_cached_tokens: int = 0
+    n_read_ahead_tokens: int = 0  # before a question was asked
+    n_vain_tokens: int = 0  # of them, for no question
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,30 +53,6 @@ class Occupancy:
     n_waiting: int
     n_cells_used: int
     n_cells: int
-
-
-@dataclass(frozen=True, slots=True)
-class ThreadUse:
-    """The threads that compute now, of at most `n_most`, and the share of the `n_processors` that others took at the
-    last look, None before it."""
-
-    n_threads: int
-    n_most: int
-    others_share: float | None = None
-    n_processors: int = 0
-
-    @property
-    def is_machine_busy(self) -> bool:
-        """Whether other programs leave this engine fewer processors than it could use."""
-        return self.n_threads < self.n_most
-
-    @property
-    def words(self) -> str:
-        """Why answers are slower than on a quiet machine, empty where they are not."""
-        if not self.is_machine_busy:
-            return ""
-        others = "" if self.others_share is None else f", which take {self.others_share:.0%} of the processors"
-        return f"{self.n_threads} of {self.n_most} threads beside other programs{others}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from app.service.api.lmstudio import routes as lmstudio
 from app.service.api.lmstudio import sdk_routes as lmstudio_sdk
 from app.service.api.native import jobs as native_jobs
 from app.service.api.native import library as native_library
+from app.service.api.native import read_ahead
 from app.service.api.native import status as native_status
 from app.service.api.ollama import library_routes as ollama_library
 from app.service.api.ollama import routes as ollama
@@ -70,7 +71,7 @@ if TYPE_CHECKING:  # which imports this module when its model loads already
 _ROUTE_MODULES = (
     *(openai, openai_models, responses, batches, anthropic, ollama, ollama_library),
     *(lmstudio, lmstudio_chat, lmstudio_models, lmstudio_sdk, llamacpp, llamacpp_server, llamacpp_tokens),
-    *(native_status, native_library, native_jobs, docs),
+    *(native_status, read_ahead, native_library, native_jobs, docs),
 )
 _MODEL_PATHS = ("/v1/models", "/models")
 _LLAMACPP_PATHS = (

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from app.engine.request import Request
+from app.engine.request import READ_AHEAD_PRIORITY, Request
 from app.protocol.errors import RequestError
 from app.service.generation.generation import Generation
 from app.service.models.model_file import InfillTokens
 from app.service.models.served_model import ServedModel
-from app.service.pool.background import BACKGROUND_PRIORITY
 
 MAX_WINDOW = 2048  # tokens of prefix and suffix, as in llama-server
 DEFAULT_ANSWER = 256  # tokens reserved for an answer without a limit
@@ -62,7 +61,7 @@ async def fim_generation(model: ServedModel, fim: FimRequest, requests: Sequence
         tokens = replace(tokens, begin=None)
     parts = await _parts(model, fim, tokens)
     n_answer = requests[0].max_tokens
-    priority = BACKGROUND_PRIORITY if n_answer == 0 else requests[0].priority
+    priority = READ_AHEAD_PRIORITY if n_answer == 0 else requests[0].priority
     prompt = infill_prompt(parts, tokens, ready.n_ctx, n_answer)
     return Generation(tuple(replace(request, prompt=prompt, priority=priority) for request in requests))
 

@@ -30,7 +30,7 @@ from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.messages import UnfitPolicy
 from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
-from app.library.local.resolve import GUIDE, resolve
+from app.library.local.resolve import resolve
 from app.protocol.errors import ServiceError, UnfitError
 from app.service.http.guard import policy_of
 from app.service.jobs.manager import JobManager
@@ -43,7 +43,7 @@ from app.service.starting import Announce, Announcement, OperatorPrompt
 from app.service.threads import run_in_thread
 from app.settings.parsing import parse_duration, projector_file
 from app.settings.private_files import keep_private, mark_in_use
-from app.settings.settings import Settings
+from app.settings.settings import GUIDE, Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 from quantizer.system.process import system_root

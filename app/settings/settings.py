@@ -57,6 +57,7 @@ def _absolute_projector(choice: str) -> str:
     return str(projector_file(choice) or choice)  # for a service with another working folder
 
 
+GUIDE = "guide"  # the built-in model: only answers questions about localllm
 _DATA_DIR = Path(platformdirs.user_data_dir("localllm", appauthor=False))
 _CACHE_DIR = Path(platformdirs.user_cache_dir("localllm", appauthor=False))
 _model = partial(option, group=Group.MODEL, effect=Effect.AT_LOAD)
@@ -72,7 +73,7 @@ class Settings:
     """All settings, in the order of the settings screen. 0 or empty: chosen automatically."""
 
     model: str = _loading(
-        "guide",
+        GUIDE,
         "Default model: guide, a name in the library, or a path to a GGUF.",
         kind=Kind.MODEL,
         flags=("--model", "-m"),

@@ -117,6 +117,13 @@ def _listed(text: str) -> set[int]:
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}
 
 
+def runs_on_battery() -> bool:
+    """Return whether this machine runs on a battery now; one that does not say counts as plugged in."""
+    read = getattr(psutil, "sensors_battery", None)  # a platform without it has no battery that psutil knows
+    battery = None if read is None else read()
+    return battery is not None and battery.power_plugged is False
+
+
 QUIET_SHARE = 0.2  # of the processors; an app that draws an answer takes 0.15 of two
 _IDLE = ("idle", "iowait")
 _COUNTED_TWICE = ("guest", "guest_nice")  # they are in `user` and `nice`

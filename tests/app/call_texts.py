@@ -94,7 +94,22 @@ FAMILIES = {
         "<|tool_call:end|><|calls|>",
     ),
     "apertus": ("<|tools_prefix|>", '<|tools_prefix|>[{"get_weather": @}]<|tools_suffix|>'),
-    "gigachat-3": ("<|function_call|>", '<|function_call|>{"name": "get_weather", "arguments": @}'),
+    "gigachat-3.1": ("<|function_call|>", '<|function_call|>{"name": "get_weather", "arguments": @}'),
+    "gigachat-3": (
+        "<|role_sep|> <|message_sep|> function call",
+        '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "get_weather", "arguments": @}',
+    ),
+    "muse-glimmer": (
+        "<atem:function_calls> <|eom|>",
+        '<|start|>assistant to=get_weather<|message|><atem:function_calls>\n<atem:invoke name="get_weather">\n'
+        '<atem:parameter name="city">Åre</atem:parameter>\n<atem:parameter name="days">3</atem:parameter>\n'
+        "</atem:invoke>\n</atem:function_calls>",
+    ),
+    "functionary-3.2": (">>>all >>>${recipient}", ">>>get_weather\n@"),
+    "command-r-plus": (
+        "Action: ```json tool_name <|CHATBOT_TOKEN|>",
+        'Action:\n```json\n[\n    {\n        "tool_name": "get_weather",\n        "parameters": @\n    }\n]```',
+    ),
     "phi-4-mini": (
         "<|tool|> <|/tool|>",
         '<|tool_call|>[{"name": "get_weather", "arguments": @}]<|/tool_call|>',

@@ -89,13 +89,19 @@ async def serving(
     step_ms: int = 2,
     load_ms: int = 0,
     memory: Memory | None = None,
+    prefill_ahead: bool = False,
 ) -> AsyncIterator[Service]:
     for name in (BASE, OTHER):
         place = folder / "data" / "models" / "me" / name
         place.mkdir(parents=True)
         shutil.copy(tiny_model, place / f"{name}.gguf")
     settings = Settings(
-        engine="fake", data_dir=folder / "data", cache_dir=folder / "cache", model=BASE, ctx=ctx, prefill_ahead=False
+        engine="fake",
+        data_dir=folder / "data",
+        cache_dir=folder / "cache",
+        model=BASE,
+        ctx=ctx,
+        prefill_ahead=prefill_ahead,
     )
     memory = memory or FakeMemory(total_bytes, SIZES)
     models = ModelManager(settings, thread_worker(step_ms=step_ms, load_ms=load_ms), TemplateProcess(), memory)

@@ -10,7 +10,7 @@ import random
 from collections.abc import Collection
 from functools import lru_cache
 
-from app.engine.grammar.call_rules import CallRules, numbered
+from app.engine.grammar.call_rules import BLANKS, CallRules, numbered
 from app.engine.loop.call_stages import AnswerVocabulary, CallStages
 from tests.app.gbnf_texts import Grammar
 
@@ -32,6 +32,7 @@ class SpellingSampler:
         self._next = ""  # behind a call, before what is left of `free`
         self._grammar: Grammar | None = None
         self._text = self._said = ""
+        self._may_be_blank = False  # the text may begin with blanks
         self.n_bound = 0
 
     def sample(self, row: int) -> int:
@@ -60,6 +61,9 @@ class SpellingSampler:
             if self._text.startswith(self._said):
                 return
             self._text = self._grammar.sample(self._chance)
+            if self._may_be_blank:  # some of many: those of one text are seldom drawn
+                blanks = self._said[: len(self._said) - len(self._said.lstrip())]
+                self._text = blanks + self._text.lstrip()
         raise AssertionError(f"{self._said!r} is forced and not allowed")
 
     def bind(self, grammar: str, visible: Collection[int] = ()) -> None:
@@ -68,6 +72,7 @@ class SpellingSampler:
             self._next = ""
             self.n_bound += 1
             self._grammar = _read(grammar)
+            self._may_be_blank = f"root ::= {BLANKS}" in grammar
             self._text = self._grammar.sample(self._chance)
 
     def is_complete(self) -> bool:

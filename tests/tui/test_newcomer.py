@@ -15,7 +15,7 @@ from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
-from tui.models.welcome import is_first_run
+from tui.models.first_run import is_first_run
 
 pytestmark = pytest.mark.slow
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 from textual.timer import Timer
@@ -15,13 +16,15 @@ from app.chat.attachments.prompt import part_of, split_text
 from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment, MessageContent
 from app.common.terminal import printable_line
-from app.protocol.library import LocalModel
 from quantizer.system.errors import UserError
 from tui.chat.actions import ChatView
 from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
 from tui.chat.composer.shell_command import shell_command
 from tui.commands import slash_line
 from tui.connection import localllm_service
+
+if TYPE_CHECKING:
+    from app.protocol.library import LocalModel
 
 _PAUSE_S = 0.3
 _PART_SHARE = 0.75  # of what is free in the context

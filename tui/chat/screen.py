@@ -41,7 +41,6 @@ from tui.chat.shell_actions import ShellActions
 from tui.chat.state_line import StateLine, chat_facts
 from tui.chat.tools.calls import ApprovalPanel
 from tui.chat.tools.editor import ToolsEditor
-from tui.chat.transcript.find import FindBar
 from tui.chat.transcript.message_view import MessageView
 from tui.chat.transcript.transcript import Transcript
 from tui.commands import APP_COMMANDS, HOME, slash_line, unknown_command
@@ -50,13 +49,14 @@ from tui.design.header import ScreenHeader
 from tui.design.key_bar import KeyBar, KeyHint
 from tui.history.open_chat import OpenChatActions
 from tui.history.sidebar import ChatSidebar
-from tui.widgets.help import HelpSections, help_rows
 from tui.widgets.notifications import NotificationLine
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
     from app.cli.prompts import ChatOptions
+    from tui.chat.transcript.find import FindBar
     from tui.markdown.widget import MarkdownText
+    from tui.widgets.help import HelpSections
 
 _NAMES_WITHIN_S = 0.5
 
@@ -83,6 +83,7 @@ class ChatScreen(CommandScreen):
         self._tools_editor = ToolsEditor(self._session, app_context.tools, Path.cwd())
         self._drafts = DraftAutosave(lambda error: self.inform(str(error)))
         self._shown_notices: set[str] = set()
+        self._find_bar: FindBar | None = None
         self._view = ChatView(self)
         self._messages = MessageActions(self._view)
         self._draft = DraftActions(self._view, self._show_status)
@@ -119,9 +120,7 @@ class ChatScreen(CommandScreen):
         sidebar = ChatSidebar(self.app_context)
         sidebar.fit(self.app.size.width)  # now: the first frame is laid out once
         yield sidebar
-        transcript = Transcript()
-        yield FindBar(transcript)
-        yield transcript
+        yield Transcript()
         yield NewTextLine()
         yield OtherQuestions()
         yield ApprovalPanel()
@@ -389,6 +388,8 @@ class ChatScreen(CommandScreen):
 
     def help_sections(self) -> HelpSections:
         """Return the keys and commands by where they are of use: here, in the prompt, and on a selected message."""
+        from tui.widgets.help import help_rows
+
         keys = self.app_context.settings_controller.keys
         others = [command for command in self.TABLE if command not in tuple(MESSAGE_COMMANDS)]
         everywhere = super().help_sections()["Everywhere"]
@@ -402,7 +403,7 @@ class ChatScreen(CommandScreen):
     async def stop_answer(self) -> None:
         """Leave the search or the chats at the side, or hide the completions; else stop the own command, or the answer
         and keep its text; else focus the prompt."""
-        if await self.query_one(FindBar).close():
+        if self._find_bar is not None and await self._find_bar.close():
             self._view.focus_prompt()
         elif self.sidebar.back() or self.composer.dismiss() or await self._shell.stop():
             pass
@@ -413,13 +414,18 @@ class ChatScreen(CommandScreen):
             self.transcript.mark(None)
             self._view.focus_prompt()
 
-    def find_in_chat(self, text: str = "") -> None:
-        self.query_one(FindBar).open(text)
+    async def find_in_chat(self, text: str = "") -> None:
+        if self._find_bar is None:
+            from tui.chat.transcript.find import FindBar
+
+            self._find_bar = FindBar(self.transcript)
+            await self.mount(self._find_bar, before=self.transcript)
+        self._find_bar.open(text)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave F3 to the search while it is open."""
         if action == "command" and str(parameters[0]).startswith("example-"):
-            return not any(bar.display for bar in self.query(FindBar))
+            return self._find_bar is None or not self._find_bar.display
         return super().check_action(action, parameters)
 
     def clear_line(self) -> bool:

@@ -12,8 +12,8 @@ from app.chat.events import Note
 from app.chat.repository import ChatRepository, OpenedChat
 from app.chat.session import Draw, OpenChat
 from app.chat.state import Clock
-from app.library.local.resolve import GUIDE
 from app.protocol.errors import ServiceError
+from app.settings.settings import GUIDE
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
 from tui.connection import ServiceConnection

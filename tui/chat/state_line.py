@@ -4,6 +4,7 @@ with. The model and what it is at are in the header."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from textual.content import Content
 from textual.widgets import Static
@@ -15,9 +16,11 @@ from app.chat.sampling_options import template_of, think_of, valid_options
 from app.chat.state import AnswerFigures
 from app.chat.tool_switches import tools_in_short
 from app.common.terminal import printable_line
-from app.protocol.plan import Plan
 from tui.chat.composer.context_forecast import ContextForecast
 from tui.design.words import short_count
+
+if TYPE_CHECKING:
+    from app.protocol.plan import Plan
 
 _TIGHT = 0.8  # of the context
 _GAP = "     "

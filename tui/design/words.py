@@ -10,7 +10,6 @@ from rich.cells import cell_len, set_cell_size
 # Words for figures that the app below needs too.
 from app.common.terminal import counted as counted
 from app.common.terminal import speed_words as speed_words
-from app.library.local.model_files import id_of
 
 _MODEL_END_CELLS = 10
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -73,8 +72,11 @@ def cut(text: str, n_cells: int) -> str:
 def model_label(model: str, n_cells: int) -> str:
     """Return the name that a model's list shows, also for a path, in at most `n_cells`: of a long one the beginning,
     and the end with its size and type."""
-    path = PurePath(model)
-    name = id_of(path.name) if path.is_absolute() else model
+    path, name = PurePath(model), model
+    if path.is_absolute():
+        from app.library.local.model_files import id_of  # with the GGUF names: the first frame has no path
+
+        name = id_of(path.name)
     if cell_len(name) <= n_cells:
         return name
     end = name[-1:]

@@ -1,12 +1,11 @@
-"""The welcome of the first run: what this is, and models that suit this machine; and the marker that it was shown."""
+"""The welcome of the first run: what this is, and models that suit this machine."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -22,11 +21,8 @@ from textual.widgets.option_list import Option
 from textual.worker import Worker
 
 from app.common.terminal import printable_line
-from app.library.local.model_files import model_paths
-from app.settings.settings import Settings
 from offload.devices.machine import DeviceKind
 from quantizer.system.errors import UserError
-from quantizer.system.files import is_file, private_folder
 from tui.connection import ServiceConnection, localllm_service
 from tui.design.key_bar import KeyBar, KeyHint
 from tui.design.words import cut
@@ -39,8 +35,6 @@ if TYPE_CHECKING:
     from app.protocol.library import MachineReport, Recommended
     from offload.devices.machine import Device
 
-_GUIDE = "guide"
-_SEEN = "welcome-seen"
 _N_OFFERS = 3
 _SLOW_TPS = 5.0  # slower than anybody reads
 # What a model of a role is good at; in the order in which they are offered.
@@ -52,23 +46,6 @@ _LEAD = "Chat with language models on this machine. Nothing leaves it."
 _ALONE_S = 0.6  # a letter that nothing follows for so long is a key; else it begins a question
 _MIN_NAME_CELLS = 12
 _ENTER_HINT = "enter downloads it"
-
-
-def is_first_run(settings: Settings) -> bool:
-    """Return whether to show the welcome: no model was requested or installed, and the marker file is missing."""
-    is_plain = settings.model == _GUIDE and not settings.connect
-    return is_plain and not is_file(_mark(settings)) and not model_paths(settings.models_dir)
-
-
-def mark_welcome_seen(settings: Settings) -> None:
-    """Create the marker file. If that fails, the welcome appears again, which is harmless."""
-    with contextlib.suppress(OSError):
-        private_folder(settings.data_dir)
-        _mark(settings).touch()
-
-
-def _mark(settings: Settings) -> Path:
-    return settings.data_dir / _SEEN
 
 
 class _Offers(OptionList):
@@ -205,7 +182,7 @@ class WelcomeScreen(ModalScreen[bool]):
         await asyncio.gather(self._count_elsewhere(), self._scan_machine())
 
     async def _count_elsewhere(self) -> None:
-        with contextlib.suppress(UserError):  # F6 reports it
+        with suppress(UserError):  # F6 reports it
             listing = await (await localllm_service(self._connection)).library.models(external=True)
             n_found = sum(model.where not in ("library", "built in") for model in listing.models)
             self.query_one("#welcome-ways", Static).update(other_ways(n_found))

@@ -8,12 +8,11 @@ import os
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.keys import Keys
 
 from app.options.option import Effect, Option, format_value
-from app.protocol.plan import PlanRequest
 from app.settings.settings import (
     SETTINGS,
     Settings,
@@ -27,6 +26,9 @@ from app.settings.settings import (
 )
 from quantizer.system.errors import UsageError
 from tui.commands import APP_COMMANDS, FEATURES, Command
+
+if TYPE_CHECKING:
+    from app.protocol.plan import PlanRequest
 
 _HIDDEN = "(hidden)"
 _EFFECTS = {
@@ -119,6 +121,8 @@ class SettingsController:
     def load_request(self, model: str) -> PlanRequest | None:
         """Return the request to load `model` with the saved settings; None if it already matches or only a restart can
         apply them: 0 and "" mean automatic and cannot be requested. Raises UsageError for an invalid file."""
+        from app.protocol.plan import PlanRequest  # as for all below: the first frame does without
+
         upcoming = load_settings(self._flags, self._environment)
         wanted: dict[str, Any] = {
             field: getattr(upcoming, name)

@@ -20,10 +20,10 @@ from tui.connection import localllm_service
 from tui.context import AppContext, BaseApp
 from tui.design.header import ScreenHeader
 from tui.design.key_bar import KeyBar
-from tui.widgets.help import HelpSections, help_rows
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
+    from tui.widgets.help import HelpSections
 
 
 FEATURE_CSS = Path(__file__).with_suffix(".tcss")
@@ -63,6 +63,8 @@ class CommandScreen(Screen[None]):
 
     def help_sections(self) -> HelpSections:
         """Return the keys and commands by where they are of use."""
+        from tui.widgets.help import help_rows
+
         keys = self.app_context.settings_controller.keys
         return {
             "This screen": tuple(help_rows(self.KEYS, self.TABLE, keys)),

@@ -189,13 +189,14 @@ class _Run:
         return status.id
 
     async def _n_slots(self, client: ServiceClient | RemoteEngine, model: str) -> int:
-        """Return how many answers the engine of the first request computes at once. Raises the service's error for the
-        only model of the batch, such as an unknown one, instead of writing it into every line."""
+        """Return how many answers of a batch the first request's engine computes at once. Raises the service's error
+        for the only model of the batch, such as an unknown one, instead of writing it into every line."""
         named = {model} if model else {str(request.body.get("model") or "") for request in self._requests}
         first = model or str(self._requests[0].body.get("model") or "")
         try:
             props = await client.call("GET", f"/props?{urlencode({'model': first})}")
-            return max(1, min(int(props["total_slots"]), _MOST_AT_ONCE))
+            n_slots = int(props.get("batch_slots") or props["total_slots"])  # llama-server has the latter alone
+            return max(1, min(n_slots, _MOST_AT_ONCE))
         except UserError:
             if len(named) == 1 and not self._settings.connect:
                 raise

@@ -57,6 +57,20 @@ class KVCacheManager:
     def n_cells_available(self) -> int:
         return self._facts.n_cells - self._tree.locked_cells()
 
+    def has_spare_cells(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> bool:
+        """Return whether `tokens`, and one more, can be computed though nothing that is not saved, or cannot be now,
+        leaves the cells: free ones and those of finished sequences that can come back from the store suffice."""
+        match = self._match(tokens, adapters)
+        n_missing = len(tokens) + 1 - match.n_tokens - (self._facts.n_cells - self._tree.n_cells)
+        if n_missing <= 0:
+            return True
+        if self._offloader is None:
+            return False
+        idle = (each for each in self._tree.unlocked() if each != match.sequence_id)
+        return n_missing <= sum(
+            self._tree.exclusive_cells(each) for each in idle if self._offloader.is_cheap_to_evict(each)
+        )
+
     def n_cached(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> int:
         """Return how many of the first tokens `allocate` would find computed."""
         n_cached = self._match(tokens, adapters).n_tokens

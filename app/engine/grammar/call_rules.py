@@ -36,7 +36,9 @@ class CallHead:
 class CallRules:
     """What binds an answer with tools; grammars lack the rules of plain JSON values. A call begins where the answer's
     text has one of `openings`, or where the text begins with one of the characters `bare` and with the committed
-    characters of a head. With `begin` the answer is bound from its first character."""
+    characters of a head. With `begin` the answer is bound from its first character. Where the prompt has `begun` a
+    header, the answer is bound from there, too: by heads, and by `answers`, which stand where the first head may and
+    begin no call."""
 
     heads: tuple[CallHead, ...]
     parts: tuple[str, ...]  # what follows a head, by its `part`
@@ -49,6 +51,8 @@ class CallRules:
     bare: str = ""
     begin: str = ""  # the grammar of reasoning, if any, and all that may come then, calls up to the end of their head
     before_head: tuple[str, ...] = ()  # with `begin`: a head follows directly or behind one of these
+    begun: str = ""
+    answers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         assert self.heads, "some tool may be called"

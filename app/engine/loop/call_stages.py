@@ -22,7 +22,8 @@ MAX_CALLS = 128  # in one answer
 MAX_REQUIRED_CALLS = 16  # in one that must be calls
 _ENDING = 'root ::= ""\n'
 _N_TAIL = 512  # characters in which the head of a call is looked for
-_LAST, _NO_MORE = -1, -2  # in the place of a part: the text behind the calls, and the end of the answer
+# In the place of a part: the text behind the calls, the end of the answer, and text that is no call.
+_LAST, _NO_MORE, _ANSWER = -1, -2, -3
 _BLANKS = " \t\r\n"
 _MAX_BLANKS = 8  # between calls
 
@@ -66,7 +67,7 @@ class CallStages:
         self._closings = closings
         self._may_end = may_end
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._tail = ""  # of the text, where a call may begin
+        self._tail = rules.begun  # of the text, where a call may begin
         self._last_bytes = frozenset("".join(opening[-1] for opening, _ in rules.openings).encode())
         self._head_ends = frozenset(head.text[-1] for head in rules.heads)
         self._is_at_begin = bool(rules.bare)
@@ -81,6 +82,9 @@ class CallStages:
         if rules.begin:
             self._step = self._begin
             sampler.bind(with_plain_values(rules.begin), vocabulary.visible)
+        elif rules.begun:
+            heads = [_Option(text.removeprefix(rules.begun), part) for text, part in self._first(rules.first)]
+            self._choose(heads, "")
 
     def sample(self, row: int, *, is_thought: bool = False) -> int:
         """Return the next token, for which `row` has the logits; one that begins a call and goes on as no call does is
@@ -181,7 +185,9 @@ class CallStages:
         """Begin a part, all of whose text is still to come."""
         rules = self._rules
         self.forced.clear()
-        if part != _LAST:
+        if part == _ANSWER:
+            self._free()
+        elif part != _LAST:
             self._call, self._step = f"{part} ", self._arguments
             self._sampler.bind(with_plain_values(rules.parts[part]), self._visible)
         elif rules.is_repeated and rules.goes_on and not (rules.begin or self._is_repeating):
@@ -270,7 +276,7 @@ class CallStages:
             return [], ""
         index, length, stands_for = first
         for before in (self._rules.first, ""):
-            ways = [way for way in self._all(before) if way.text.startswith(stands_for)]
+            ways = [way for way in self._first(before) if way.text.startswith(stands_for)]
             if ways:
                 break
         return [_Option(way.text.removeprefix(stands_for), way.part) for way in ways], tail[index - length :]
@@ -289,6 +295,10 @@ class CallStages:
                 is_open = is_open or _squeezed(text).startswith(_squeezed(begun))
         self._is_at_begin = is_open
         return [], ""
+
+    def _first(self, before: str) -> list[_Option]:
+        """Return all that may stand in the place of the first head, behind the text `before`."""
+        return [*self._all(before), *(_Option(text, _ANSWER) for text in self._rules.answers)]
 
     def _all(self, before: str) -> list[_Option]:
         """Return the heads of all calls behind the text `before`."""

@@ -16,6 +16,7 @@ from app.engine.backend import Backend, Chunk, DecodeStatus
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.loop.counters import Counters, DraftCounts
+from app.engine.loop.read_ahead import ReadAheadCounter, is_in_the_way
 from app.engine.loop.scheduler import BLOCK_TOKENS, AdapterScheduler, Batch, SlotManager, StepBudget, schedule
 from app.engine.loop.sequence import NO_LAYOUTS, Admission, Sequence, plan_shift
 from app.engine.loop.threads import ThreadControl
@@ -26,7 +27,8 @@ from app.engine.request import FinishReason, Request
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import FORCED, Drafter
-from app.protocol.status import Occupancy, ThreadUse
+from app.protocol.chat import ThreadUse
+from app.protocol.status import Occupancy
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 
 _MIN_INTERRUPTED = 32  # tokens of a batch with states: fewer end soon, and holding a sequence first copies its states
@@ -34,6 +36,8 @@ _LEARNED_TOKENS = 512  # of a prompt, from which on it says what the next one wi
 _PROMPT_STEP_S = 1.0  # that a step of a slow prompt takes on processors
 _FIRST_PROMPT_STEP = 128  # tokens
 _LEAST_PROMPT_STEP = 64  # tokens, which weights are read once for
+_READ_AHEAD_STEP_S = 0.25  # what is read ahead gives up at most so much when a request comes that has no use for it
+_LEAST_GPU_STEP = 128  # tokens: partly offloaded weights are copied for each step
 _MAX_SCORED_BYTES = 64 << 20  # of prompt logits in a step; llama.cpp's buffer never shrinks
 
 Event = Output | Finished | Failed
@@ -42,7 +46,7 @@ Event = Output | Finished | Failed
 class Engine:
     """Loop over the requests of one backend. `emit` receives every event of every request, in order; each submitted
     request ends with exactly one Finished or Failed. `busy_clock` tells how long processors computed so far, None where
-    they do not."""
+    they do not. `counters` are those of another engine, to which this one adds."""
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class Engine:
         threads: ThreadControl | None = None,
         prompt_cost: PromptCost | None = None,
         busy_clock: Callable[[], float | None] = lambda: None,
+        counters: Counters | None = None,
         clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
@@ -76,13 +81,17 @@ class Engine:
         self._adapter_scheduler = AdapterScheduler(clock)
         self._slots = SlotManager(self._facts, self._cache, clock)
         self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
-        self.counters = Counters(drafts={name: DraftCounts() for name in self._drafter.source_names})
+        self.counters = counters or Counters()
+        for name in self._drafter.source_names:
+            self.counters.drafts.setdefault(name, DraftCounts())
         self._verifier = Verifier(backend, self.counters, self._drafter.observe_sample, clock)
         self.is_stalled = False  # the last step computed nothing, since all that could run waits for embeddings
         self._at_checkpoints: list[int] = []  # sequences whose states are to be saved as they are now
-        self._lock = threading.Lock()  # guards the two sets below, which `abort` touches from other threads
+        self._lock = threading.Lock()  # guards what follows, which other threads touch in `abort` and `announce`
         self._aborted: set[str] = set()
-        self._in_flight: set[str] = set()
+        self._in_flight: Batch = {}  # the batch that may be interrupted
+        self._announced: dict[str, Request] = {}  # not submitted yet; guarded as well
+        self._read_ahead = ReadAheadCounter()
 
     @property
     def is_idle(self) -> bool:
@@ -132,16 +141,34 @@ class Engine:
 
     def submit(self, request: Request, layouts: Mapping[str, MediaLayout] = NO_LAYOUTS) -> None:
         """Queue `request`, whose media have `layouts` by marker, or emit Failed when it cannot be served."""
+        with self._lock:
+            self._announced.pop(request.request_id, None)
         try:
             self._slots.add(self._admission.admit(request, layouts))
         except UserError as error:
             self._emit(Failed(request.request_id, ErrorInfo.of(error)))
 
     def abort(self, request_id: str) -> None:
-        """End a request, from any thread: at the next step, or in mid-batch if no other request is in the batch."""
+        """End a request, from any thread: at the next step, or in mid-batch if no other request is in the batch. What
+        is read ahead computes its batch: the question for which it ends most often begins with it."""
         with self._lock:
             self._aborted.add(request_id)
-            if self._in_flight and self._in_flight <= self._aborted:
+            in_flight = [sequence.request for sequence in self._in_flight]
+            if in_flight and all(each.request_id in self._aborted and not each.reads_ahead for each in in_flight):
+                self._backend.interrupt()
+
+    def announce(self, request: Request) -> None:
+        """Note, from any thread, that `request` will be submitted: what computes for a lower priority makes way now,
+        unless the request has a use for it."""
+        with self._lock:
+            self._announced[request.request_id] = request
+            if self._in_flight and is_in_the_way(self._in_flight, request):
+                self._backend.interrupt()
+
+    def interrupt(self) -> None:
+        """Let the batch that is being computed end early, from any thread. Its tokens are computed by a later step."""
+        with self._lock:
+            if self._in_flight:
                 self._backend.interrupt()
 
     def end_thought(self, request_id: str) -> None:
@@ -153,9 +180,10 @@ class Engine:
     def step(self) -> None:
         """Compute one batch and emit its events."""
         self.save_checkpoints()
-        if self._threads is not None:
-            self._threads.look()
-        self._end_aborted_and_late()
+        self.look_at_threads()
+        self.end_aborted_and_late()
+        for sequence in self._slots.without_room():
+            self._finish(sequence, FinishReason.ABORTED)
         self._slots.start_waiting()
         self._begin_paces()
         self._shift_full()
@@ -174,6 +202,11 @@ class Engine:
             self._compute(batch, chunks, self._n_more_steps(batch))
         has_computed = self._step_media(with_media, is_alone=not with_text) or bool(with_text)
         self.is_stalled = not has_computed and any(sequence in self._slots.running for sequence in with_media)
+
+    def look_at_threads(self) -> None:
+        """Let other programs have threads if they compute. `step` begins with it."""
+        if self._threads is not None:
+            self._threads.look()
 
     def save_checkpoints(self) -> None:
         """Save the states that the last step reached. `step` begins with it; the worker calls it earlier, once the last
@@ -205,7 +238,8 @@ class Engine:
 
     # Requests in and out
 
-    def _end_aborted_and_late(self) -> None:
+    def end_aborted_and_late(self) -> None:
+        """End the requests that were aborted, or whose time is over. `step` begins with it."""
         if self._aborted:
             with self._lock:
                 aborted, self._aborted = self._aborted, set()
@@ -223,6 +257,9 @@ class Engine:
         """Time the prompts that begin, also those of preempted answers, which are computed again."""
         for sequence in self._slots.running:
             if sequence.pace is None and not sequence.is_decoding:
+                if not sequence.request.reads_ahead:
+                    self._read_ahead.ask(sequence.request.conversation, sequence.tokens)
+                    self.counters.n_vain_tokens = self._read_ahead.n_in_vain
                 n_cells = self._cache.n_cells_used if self._facts.passes_over_cells else sequence.n_computed
                 sequence.pace = PromptPace(
                     n_tokens=len(sequence.tokens),
@@ -247,13 +284,16 @@ class Engine:
         """Return the budget of a step: fewer tokens where prompts are slow, so that their progress shows, an answer
         beside them has short gaps, and threads follow the machine. On processors that costs nothing (1,024 tokens of
         SmolLM2 135M take 7.7 s in steps of 512 and 7.5 s in steps of 128); a GPU gets its weights anew for each."""
-        if not self._facts.is_on_host:
+        reads_ahead = bool(runnable) and all(sequence.request.reads_ahead for sequence in runnable)
+        if not self._facts.is_on_host and not reads_ahead:
             return self._budget
         paces = [sequence.pace for sequence in runnable if sequence.pace is not None]
         token_s = max((pace.next_token_s for pace in paces), default=0.0)
         n_tokens = self._budget.n_tokens
-        if token_s * n_tokens > _PROMPT_STEP_S:
-            n_fewer = max(_LEAST_PROMPT_STEP, int(_PROMPT_STEP_S / token_s) // BLOCK_TOKENS * BLOCK_TOKENS)
+        most_s = _READ_AHEAD_STEP_S if reads_ahead else _PROMPT_STEP_S
+        if token_s * n_tokens > most_s:
+            n_least = _LEAST_PROMPT_STEP if self._facts.is_on_host else _LEAST_GPU_STEP
+            n_fewer = max(n_least, int(most_s / token_s) // BLOCK_TOKENS * BLOCK_TOKENS)
             n_tokens = min(n_tokens, n_fewer)
         if any(pace.n_observed == 0 and pace.n_tokens - pace.n_read > n_tokens for pace in paces):
             n_tokens = min(n_tokens, _FIRST_PROMPT_STEP)  # of a long prompt: how fast the machine is now
@@ -334,10 +374,11 @@ class Engine:
     def _compute(self, batch: Batch, chunks: Many[Chunk], n_more_steps: int) -> None:
         started_s = self._clock()
         with self._lock:
-            in_flight = {sequence.request.request_id for sequence in batch}
-            if in_flight <= self._aborted:  # since this step began: nobody wants it
+            if all(sequence.request.request_id in self._aborted for sequence in batch):
+                return  # since this step began nobody wants it
+            if any(is_in_the_way(batch, request) for request in self._announced.values()):
                 return
-            self._in_flight = in_flight if self._may_interrupt(batch) else set()
+            self._in_flight = batch if self._may_interrupt(batch) else {}
         try:
             self._hold(batch)
             status = self._backend.decode(chunks)
@@ -346,7 +387,7 @@ class Engine:
             return
         finally:
             with self._lock:
-                self._in_flight = set()
+                self._in_flight = {}
         if status is DecodeStatus.DONE:
             are_answers = all(sequence.is_decoding for sequence in batch)
             n_steps = self._accept(batch, n_more_steps)
@@ -399,6 +440,11 @@ class Engine:
             n_known = min(n_tokens, sequence.n_pending)
             if not sequence.is_decoding:
                 self.counters.n_prefill_tokens += n_known
+            if sequence.request.reads_ahead:
+                computed = range(begin, begin + n_known)
+                self._read_ahead.read(sequence.request.conversation, sequence.tokens, computed)
+                self.counters.n_read_ahead_tokens = self._read_ahead.n_read
+                self.counters.n_vain_tokens = self._read_ahead.n_in_vain
             sequence.n_computed += n_known
             sequence.n_repeated = max(0, sequence.n_repeated - n_known)
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])

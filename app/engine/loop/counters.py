@@ -68,6 +68,7 @@ class Counters:
     of decoded tokens, `n_most_tokens` the greatest length of a sequence. `n_answer_steps` had no prompts; their
     `n_answer_step_tokens` count drafts, rejected ones too. A prompt is counted at its first output token:
     `n_prompt_tokens`, of which `n_cached_tokens` were cached, the others computed in `prefill_s` seconds.
+    `n_read_ahead_tokens` were computed before a question was asked, `n_vain_tokens` of them for none.
     `first_token_s` is the time to first token, queue included; `inter_token_s` that between two outputs of an answer,
     where an accepted draft is one output. `drafts` is by source.
     """
@@ -79,6 +80,8 @@ class Counters:
     n_prompt_tokens: int = 0
     n_cached_tokens: int = 0
     n_prefill_tokens: int = 0
+    n_read_ahead_tokens: int = 0
+    n_vain_tokens: int = 0
     prefill_s: float = 0.0
     n_decode_tokens: int = 0
     n_answer_steps: int = 0

@@ -120,6 +120,8 @@ class SlotManager:
         for sequence in sorted(self._waiting, key=_rank):
             if len(self.running) >= self._n_most and self._below(sequence) is None:
                 return
+            if sequence.request.reads_ahead and self._is_overtaken(sequence):
+                continue
             n_cached = self._cache.n_cached(sequence.reusable, sequence.adapters)
             if not sequence.is_scoring and self._is_being_computed(sequence, n_cached):
                 continue  # it waits in order to share that prefix
@@ -128,7 +130,26 @@ class SlotManager:
                 if below is None:
                     return
                 self._preempt(below)
+            # Attention reads the cells of what pauses, 11 µs a cell and step (see `KVCacheManager._offload_idle`), and
+            # released ones can be taken over. What is read ahead costs nothing to give up: its tokens stay cached.
+            for reading in [each for each in self.running if each.request.reads_ahead]:
+                if reading.request.priority < sequence.request.priority:
+                    self._preempt(reading)
             self._start(sequence)
+
+    def without_room(self) -> list[Sequence]:
+        """Return the waiting sequences that only fill the cache, and for which something would have to go that is not
+        saved."""
+        return [
+            sequence
+            for sequence in self._waiting
+            if sequence.request.reads_ahead
+            and not self._is_overtaken(sequence)
+            and not self._cache.has_spare_cells(sequence.reusable, sequence.adapters)
+        ]
+
+    def _is_overtaken(self, sequence: Sequence) -> bool:
+        return any(running.request.priority > sequence.request.priority for running in self.running)
 
     def _has_cells_for(self, sequence: Sequence) -> bool:
         n_reserved = sum(running.n_pending for running in self.running)

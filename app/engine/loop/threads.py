@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 
 from app.engine.speculative.cost_model import StepCost
-from app.protocol.status import ThreadUse
+from app.protocol.chat import ThreadUse
 from offload.devices.host import LoadMeter, ProcessorLoad
 
 QUIET_PROCESSORS = 0.15  # what others take without slowing a step: a desktop, the app that draws an answer

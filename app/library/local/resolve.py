@@ -25,13 +25,12 @@ from app.library.local.model_files import (
     model_paths,
     repo_of,
 )
-from app.settings.settings import Settings
+from app.settings.settings import GUIDE, Settings
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UsageError
 from quantizer.system.files import explained, is_file, is_folder, sorted_glob
 
-GUIDE = "guide"
 BUILT_IN = "built in"  # the guide's place
 _GUIDE_FILE = "guide-Q8_0.gguf"
 _CONVERTIBLE = "It is a checkpoint: make a GGUF of it with `localllm quantize {name}`, then run that."

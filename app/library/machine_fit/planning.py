@@ -17,10 +17,10 @@ from app.engine.load.planner import DryRunRequest, compute_by_device, requested_
 from app.engine.load.run_history import fitted_rates
 from app.library.external import adapters_of
 from app.library.local.model_files import ModelRef
-from app.library.local.resolve import GUIDE, guide_source
+from app.library.local.resolve import guide_source
 from app.protocol.library import ModelFit, Quant, TypeChoice
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
-from app.settings.settings import Settings
+from app.settings.settings import GUIDE, Settings
 from offload.devices.gpus import known_bandwidth
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.auxiliary_models import PlannedProjector

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from app.common.answer_text import reasoning_tags_of
+from app.common.common_prefix import common_prefix
 from app.engine.grammar.answer_format import AnswerFormat
 from app.engine.request import Request
 from app.protocol.chat import Message
@@ -17,7 +18,6 @@ from app.service.generation.media import NO_MEDIA, PromptMedia, notice_of_notes
 from app.service.generation.prompt import write_prompt
 from app.service.generation.thinking import DEFAULT_THINKING, Thinking, reasoning_budget
 from app.service.models.served_model import ServedModel
-from app.service.pool.background import common_prefix
 from app.service.tools.call_grammar import BoundCalls, answer_grammar, bound_calls
 from app.service.tools.formats import GENERIC, tool_format_of
 from app.service.tools.parser import NO_TOOLS, ToolCalling, ToolOptions
@@ -127,10 +127,10 @@ async def prompt_of(model: ServedModel, turn: ChatTurn) -> Generation:
     tags = reasoning_tags_of(file.chat_template, text)
     has_grammar = bool(turn.request.sampling.grammar)  # of the text: it has no rules for reasoning
     add_special = not (file.bos_token and text.startswith(file.bos_token))
-    if begun or (has_grammar and (tags.has_channels or tags.is_open)):
+    if begun or (has_grammar and (tags.has_channels or tags.is_open or tags.begun)):
         closing = tags.closing if tags.is_open else ""
-        tags = replace(tags, is_open=False, is_past=True)
-        text = f"{text}{closing}{tags.before_text}{begun}"
+        text = f"{text}{closing}{tags.before_text.removeprefix(tags.begun)}{begun}"
+        tags = replace(tags, is_open=False, is_past=True, begun="")  # a call begins with all of its header
     tool_format = tool_format_of(file.chat_template) or GENERIC
     tool_calling = ToolCalling(tool_format, turn.tools) if turn.tools.tools else None
     # Tags of reasoning and calls may be special tokens, which are shown only where they are named.

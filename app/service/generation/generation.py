@@ -50,7 +50,7 @@ def answer_parser(
             is_verbatim=is_verbatim,
         )
     if not separates_reasoning:
-        return TaggedParser(ReasoningTags(), tool_calling)  # text begins with reasoning, and calls may follow
+        return TaggedParser(tags.as_text(), tool_calling)  # text begins with reasoning, and calls may follow
     return TaggedParser(tags.before_verbatim() if is_verbatim else tags, tool_calling, is_verbatim=is_verbatim)
 
 
@@ -62,7 +62,7 @@ class TaggedParser:
     """
 
     def __init__(self, tags: ReasoningTags, tool_calling: ToolCalling | None, *, is_verbatim: bool = False) -> None:
-        self._reasoning = ReasoningParser(tags)
+        self._reasoning = ReasoningParser(tags, may_call=tool_calling is not None)
         self._calling = tool_calling
         self._calls = (
             ToolCallParser(tool_calling.tool_format, tool_calling.options, is_verbatim=is_verbatim)

@@ -11,6 +11,7 @@ has a number that nobody can guess. What is marked is tokenized as text (`app.en
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import secrets
@@ -229,11 +230,14 @@ class TemplateWriter:
             return await self._render(messages, None)
         functions = [self.marks.marked_values(tool_for_template(tool)) for tool in self.tools.tools]
         if self.knows_calls:
+            text = ""
             try:
                 text = await self._render(messages, functions)
             except RequestError:
                 await self._render(messages, None)  # a failure of the messages is the client's to know
-                text = ""  # some fail with a schema, as Hermes 2 Pro with a type that may be null
+                described = [{**each, "function": with_parameters_described(each["function"])} for each in functions]
+                with contextlib.suppress(RequestError):  # some fail with a schema, as Hermes 2 Pro with null for a type
+                    text = await self._render(messages, described)
             if all(tool.name in text for tool in self.tools.tools):  # some templates that write calls list no tools
                 return text
         definitions = [json.dumps(function["function"], ensure_ascii=False) for function in functions]
@@ -294,6 +298,27 @@ def template_message(
     if reasoning_name and message.reasoning:
         made[reasoning_name] = message.reasoning
     return made
+
+
+def with_parameters_described(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `function` with what Command R+'s template needs of each parameter: a description, the `items` of an array
+    and the `additionalProperties` of an object, empty where the schema has none."""
+
+    def described(schema: Any) -> Any:
+        if not isinstance(schema, Mapping):
+            return schema
+        made = {"description": "", **schema}
+        for kind, keyword in (("array", "items"), ("object", "additionalProperties")):
+            if schema.get("type") == kind:
+                made[keyword] = described(schema.get(keyword, {}))
+        return made
+
+    parameters = function["parameters"]
+    properties = parameters.get("properties", {})
+    if not isinstance(properties, Mapping):
+        return dict(function)
+    known = {"properties": {name: described(value) for name, value in properties.items()}}
+    return {**function, "parameters": {"required": [], **parameters, **known}}
 
 
 def with_results_in_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -247,7 +247,7 @@ def reasoning_budget(
     if f"\\n{ending}" in chat_template or f"\n{ending}" in chat_template:
         ending = f"\n{ending}"  # behind a line end, where the template writes one before it
     return ReasoningBudget(
-        opening=tags.opening,
+        opening=tags.opening.removeprefix(tags.begun).lstrip(),  # of the answer's first message
         closings=HARMONY_BOUNDS if tags.has_channels else (tags.closing, *tags.stops),
         ending=ending,
         last_ending=to_text if tags.before_text else "",

@@ -60,6 +60,10 @@ _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
     ("/api/push", _MANAGE),
     ("/api/v1/models/", _MANAGE),  # load, unload, download; the list itself is /api/v1/models
 )
+# A file goes to disk as it comes, and is as large as OpenAI's Batch API takes (source: its guide, 200 MB).
+_UPLOADS = frozenset({"/v1/files", "/files"})
+MAX_UPLOAD_BYTES = 200 << 20
+_FORM_BYTES = 64 << 10  # around the file
 _SOCKET_KEY = "localllm.socket_key"  # scopes of a handshake, and the policy's `scopes_of` for its first message
 
 
@@ -75,6 +79,7 @@ class GuardPolicy:
     api_key: str = ""
     stored: KeyFile | None = None
     max_body_bytes: int = 64 << 20  # with pictures and sounds; of text `routing` takes less
+    max_upload_bytes: int = MAX_UPLOAD_BYTES + _FORM_BYTES
     metered: MeteredKeys = field(default_factory=MeteredKeys)
 
     @property
@@ -166,7 +171,7 @@ class Guard:
             return
         record_of(scope).meter = self._policy.metered.of_secret(_given_key(headers))
         if scope["type"] == "http":
-            receive = _counted(receive, self._policy.max_body_bytes)
+            receive = _counted(receive, _most_bytes(scope, self._policy))
         await self._app(scope, receive, send)
 
     def _log(self, headers: Headers) -> None:
@@ -194,8 +199,8 @@ def check(scope: Scope, policy: GuardPolicy) -> None:
     elif policy.requires_key and not is_preflight_of_page:
         _check_key(headers, policy, scope["path"])
     length = _one(headers, "content-length")
-    if length.isdecimal() and int(length[:20]) > policy.max_body_bytes:
-        raise _too_large(policy.max_body_bytes)
+    if length.isdecimal() and int(length[:20]) > (most := _most_bytes(scope, policy)):
+        raise _too_large(most)
 
 
 def is_preflight(scope: Scope, headers: Headers) -> bool:
@@ -294,6 +299,11 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _most_bytes(scope: Scope, policy: GuardPolicy) -> int:
+    is_upload = scope.get("method") == "POST" and scope["path"] in _UPLOADS
+    return policy.max_upload_bytes if is_upload else policy.max_body_bytes
 
 
 def _counted(receive: Receive, max_bytes: int) -> Receive:

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 from pydantic import TypeAdapter
 
 from app.library.local.model_files import ModelRef, id_of, model_output_path
-from app.library.local.resolve import GUIDE, available, find_by_name
+from app.library.local.resolve import available, find_by_name
 from app.options.jobs import (
     JOBS,
     BatchOptions,
@@ -29,7 +29,7 @@ from app.options.jobs import (
 from app.options.option import MAX_TEXT, Kind
 from app.protocol.errors import RequestError
 from app.protocol.job import JobKind
-from app.settings.settings import Settings
+from app.settings.settings import GUIDE, Settings
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.system.errors import UsageError

@@ -9,7 +9,7 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from app.common.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import reasoning_tags_of
 from app.engine.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
 from app.engine.request import MediaInput, Request, Timings, Usage
 from app.library.local.model_files import ModelRef
@@ -25,6 +25,7 @@ from app.service.pool.engine_client import EngineClient, EngineStatus
 from app.service.pool.engine_pool import IdleLimit, KeepAlive, SharedEngine
 from app.service.pool.worker_process import AnswerEvent
 from app.service.tools.formats import tool_format_of
+from offload.devices.host import runs_on_battery
 
 _MAX_RECENT = 50
 _LEAST_MEASURED_S = 0.02  # less says more about one step than about the speed
@@ -125,7 +126,7 @@ class ServedModel:
     def thinks(self) -> bool:
         """Whether it can be told how much to think, or reasons by itself."""
         template = self.file.chat_template
-        return can_be_told(template) or reasoning_tags_of(template, "") != NO_REASONING
+        return can_be_told(template) or reasoning_tags_of(template, "").has_reasoning
 
     @property
     def can_grow(self) -> bool:
@@ -164,6 +165,20 @@ class ServedModel:
         if self.can_prefill_ahead and self.record.priority == 0:
             self.shared.prefill_ahead.begin(request, prompt_after)
 
+    @property
+    def may_read_ahead(self) -> bool:
+        """Whether something may be read before a question: the settings allow it, the model is loaded and answers
+        nobody, and the machine does not run on its battery."""
+        is_free = self.status.state == "ready" and self.engine.is_available and not self.engine.is_answering
+        return self.can_prefill_ahead and is_free and not runs_on_battery()
+
+    async def read_ahead(self, request: Request) -> AsyncGenerator[Usage, None]:
+        """Compute the prompt of `request`, which reads ahead, until a question comes; yield its usage if that was the
+        whole prompt. This is no use: the model is not loaded for it, nor kept loaded."""
+        usage = await self.shared.prefill_ahead.read(request)
+        if usage is not None:
+            yield usage
+
     async def ready(self) -> BackendFacts:
         with self.in_use() as engine:
             return await engine.ready()
@@ -177,9 +192,11 @@ class ServedModel:
 
     @asynccontextmanager
     async def answer(self, *requests: Request) -> AsyncIterator[AsyncIterator[AnswerEvent]]:
-        """Run `requests`, cancelling prefilling ahead; see `EngineClient.answer`. A prompt that is too long for the
-        context, or leaves an answer no room, loads the engine again with a longer one, once, where that is possible."""
-        self.shared.prefill_ahead.cancel()
+        """Run `requests`, cancelling prefilling ahead, unless they are of a batch; see `EngineClient.answer`. A prompt
+        that is too long for the context, or leaves an answer no room, loads the engine again with a longer one, once,
+        where that is possible."""
+        if self.record.priority == 0:
+            self.shared.prefill_ahead.cancel()
         self.record.begin()
         with self.in_use() as engine:
             async with aclosing(self._events(engine, requests)) as events:

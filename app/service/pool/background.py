@@ -6,36 +6,37 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import TypeAlias
 from uuid import uuid4
 
-from app.engine.request import Request, SamplingParams
+from app.common.common_prefix import common_prefix
+from app.engine.messages import Finished
+from app.engine.quoted import Spans
+from app.engine.request import READ_AHEAD_PRIORITY, FinishReason, Request, SamplingParams, Usage
 from app.engine.tuning.tune_results import DISTURBED
+from app.protocol.errors import ContextOverflowError
 from app.service.pool.engine_client import EngineClient
 from offload.devices.host import CpuTimes, is_quiet, others_share, read_cpu_times
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.process import ChildProcess
 
-BACKGROUND_PRIORITY = -1  # of requests that only fill the cache
-BATCH_PRIORITY = -2  # of those that nobody waits for
 IDLE_S = 5.0  # without work before measuring begins
 PAUSE_S = 0.25  # after an answer: a program that continues by itself asks sooner
-_ANY_TWO_WORDS = ("A", "B")  # every next message begins with the common prefix of two prompts
+ANY_TWO_WORDS = ("A", "B")  # every next message begins with the common prefix of two prompts
 
 # Returns the text of the prompt after a next message of the user.
 PromptAfter: TypeAlias = Callable[[str], Awaitable[str]]
 
 
 class PrefillAhead:
-    """Prefills for one engine, for the most recent conversation only: what its next turn is sure to start with. A chat
-    template adds more than the answer: what ends it, the answer without its reasoning, tokenized again, and the head of
-    the next message."""
+    """Prefills for one engine, for the most recent conversation only. After an answer, what its next turn is sure to
+    start with: a chat template adds more than the answer, what ends it, the answer without its reasoning, tokenized
+    again, and the head of the next message. Before a question, what a client knows of it."""
 
     def __init__(self, engine: EngineClient, quiet_s: float = PAUSE_S) -> None:
         self._engine = engine
         self._quiet_s = quiet_s
-        self._task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | asyncio.Task[Usage | None] | None = None
 
     def begin(self, request: Request, prompt_after: PromptAfter) -> None:
         """Prefill soon what follows the answer to `request`, unless the engine runs other answers then."""
@@ -48,34 +49,49 @@ class PrefillAhead:
             self._task.cancel()
             self._task = None
 
+    async def read(self, request: Request) -> Usage | None:
+        """Compute the prompt of `request`, which reads ahead, in place of what was prefilled until now. Return its
+        usage, None where `cancel` ended it first, the engine answers, or the prompt has no room."""
+        self.cancel()
+        task = self._task = asyncio.create_task(self._fill(request))
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()
+        return None if task.cancelled() else task.result()
+
     async def _run(self, request: Request, prompt_after: PromptAfter) -> None:
         await asyncio.sleep(self._quiet_s)
         with contextlib.suppress(UserError):  # the next request meets the same error
-            prefix = common_prefix(*[await prompt_after(word) for word in _ANY_TWO_WORDS])
-            if not prefix or not self._engine.is_available or self._engine.n_running:
-                return
-            async with self._engine.answer(_prefill_request(request, prefix)) as events:
-                async for _ in events:
-                    pass
+            prefix = common_prefix(*[await prompt_after(word) for word in ANY_TWO_WORDS])
+            if prefix:
+                await self._fill(prefill_request(request, prefix))
+
+    async def _fill(self, request: Request) -> Usage | None:
+        # Nothing is awaited in between: a use of an engine that was unloaded would load it.
+        if not self._engine.is_available or self._engine.is_answering:
+            return None
+        with contextlib.suppress(ContextOverflowError):  # the question makes room, or says so
+            async with self._engine.answer(request) as events:
+                async for event in events:
+                    if isinstance(event, Finished) and event.reason is FinishReason.LENGTH:
+                        return event.usage
+        return None
 
 
-def common_prefix(one: str, other: str) -> str:
-    same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
-    return "".join(character for character, _ in same)
-
-
-def _prefill_request(request: Request, text: str) -> Request:
+def prefill_request(request: Request, text: str, quoted: Spans = ()) -> Request:
+    """Return the request that only computes the prompt `text` as `request` would; parts of it are `quoted`."""
     return replace(
         request,
         request_id=uuid4().hex,
         prompt=text,
         sampling=SamplingParams(),
         max_tokens=0,
-        priority=BACKGROUND_PRIORITY,
+        priority=READ_AHEAD_PRIORITY,
         n_logprobs=None,
         visible_tags=(),
         branches=(),
-        quoted=(),  # the text is another one: parts of it may be elsewhere
+        quoted=quoted,
         media=tuple(item for item in request.media if item.marker in text),
     )
 

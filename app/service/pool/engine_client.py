@@ -210,6 +210,11 @@ class EngineClient:
     def n_running(self) -> int:
         return self._pending.n_answers
 
+    @property
+    def is_answering(self) -> bool:
+        """Whether somebody waits for an answer: what reads ahead and batches do not count."""
+        return self._pending.is_awaited_by_somebody
+
     def running_request(self, request_id: str) -> Request | None:
         return self._pending.request(request_id)
 

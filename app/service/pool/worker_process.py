@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 from app.engine.messages import Finished, Output, WorkerMessage, decode, encode, message_length
-from app.engine.request import Request
+from app.engine.request import READ_AHEAD_PRIORITY, Request
 from app.service.starting import ENGINE_PROCESS, start_worker_process
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.process import ChildProcess, exit_error
@@ -97,6 +97,10 @@ class PendingRequests:
     @property
     def n_answers(self) -> int:
         return len(self._answers)
+
+    @property
+    def is_awaited_by_somebody(self) -> bool:
+        return any(request.priority > READ_AHEAD_PRIORITY for request in self._requests.values())
 
     def request(self, request_id: str) -> Request | None:
         return self._requests.get(request_id)

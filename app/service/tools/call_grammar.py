@@ -22,7 +22,7 @@ from app.engine.grammar.json_schema import format_notices
 from app.protocol.chat import Tool
 from app.protocol.errors import RequestError
 from app.service.tools.argument_forms import ArgumentForm, JsonForm
-from app.service.tools.formats import EXAMPLE_ID, ToolFormat
+from app.service.tools.formats import EXAMPLE_ID, ToolFormat, head_text
 from app.service.tools.parser import ToolCalling
 
 _MAX_REMEMBERED = 1024  # an agent sends the same tools with each request
@@ -68,7 +68,9 @@ def bound_calls(calling: ToolCalling, tags: ReasoningTags, answer_format: Answer
     rules = CallRules(
         heads=(*heads, *others),
         parts=tuple(part.text for part in (*parts, *objects)),
-        openings=tuple(_openings(tool_format)),
+        openings=tuple(
+            [(head.text, head.text) for head in heads] if tool_format.is_opened_by_name else _openings(tool_format)
+        ),
         first=syntax.before_first,
         between=syntax.between or "",
         last=syntax.after_last,
@@ -78,6 +80,8 @@ def bound_calls(calling: ToolCalling, tags: ReasoningTags, answer_format: Answer
         bare=tool_format.bare,
         begin=_begin(calling, heads, tags, answer_format) if options.must_call or answer_format else "",
         before_head=(tags.closing,) if tags.closing else (),
+        begun=tags.begun,
+        answers=_answers(tool_format, tools) if not (options.must_call or answer_format) else (),
     )
     causes = {tool.name: grammar.cause for tool, grammar in zip(tools, grammars, strict=True)}
     for head in heads if not syntax.before_arguments else ():
@@ -104,7 +108,9 @@ def _heads(before_name: str, before_arguments: str, tools: Sequence[Tool], first
     """Return a head for each of `tools`, whose parts are in their order."""
     return [
         CallHead(
-            without_last_blank(f"{before_name}{tool.name}{before_arguments}"), part, len(before_name + tool.name) + 1
+            without_last_blank(head_text(tool.name, before_name, before_arguments)),
+            part,
+            len(before_name + tool.name) + 1,
         )
         for part, tool in enumerate(tools, start=first_part)
     ]
@@ -122,6 +128,13 @@ def _heads_of_groups(
         group = tuple((other[len(name) :], of_name[other]) for other in names if other.startswith(name))
         parts.append(grouped_grammar(end, group) if len(group) > 1 else of_name[name])
     return [CallHead(f"{before_name}{name}", part) for part, name in enumerate(shortest)], parts
+
+
+def _answers(tool_format: ToolFormat, tools: Sequence[Tool]) -> tuple[str, ...]:
+    """Return what begins no call, without names that a client offers as a tool."""
+    before = f"{tool_format.syntax.before_first}{tool_format.syntax.before_name}"
+    heads = [f"{before}{tool.name}" for tool in tools]
+    return tuple(text for text in tool_format.answers if text not in heads)
 
 
 def _openings(tool_format: ToolFormat) -> Iterator[tuple[str, str]]:
@@ -149,7 +162,8 @@ def _begin(
 ) -> str:
     """Return the grammar of an answer from its begin to the end of a head, or of such an answer."""
     rules, before = GbnfRules(), calling.tool_format.syntax.before_first
-    ways = [f"{BLANKS} {rules.add(texts_rule([numbered(before + head.text, 0) for head in heads]))}"]
+    texts = [numbered(before + head.text, 0).removeprefix(tags.begun) for head in heads]
+    ways = [f"{'' if tags.begun else BLANKS} {rules.add(texts_rule(texts))}".strip()]
     if answer_format and not calling.options.must_call:
         ways.append(_in_format(answer_format, tags, rules))
     return rules.own_text(f"{_reasoning(tags, rules)}({' | '.join(ways)})")
@@ -159,16 +173,19 @@ def _reasoning(tags: ReasoningTags, rules: GbnfRules) -> str:
     if not tags.closing or tags.is_past:
         return ""
     rest = text_through(tags.closing, rules)
-    return (
-        f"{rest} {_AFTER_REASONING} "
-        if tags.is_open
-        else (f"({BLANKS} {literal(tags.opening)} {rest} {_AFTER_REASONING})? ")
-    )
+    if tags.is_open:
+        return f"{rest} {_AFTER_REASONING} "
+    if tags.begun:  # as each message is
+        opening = literal(tags.opening.removeprefix(tags.begun))
+        return f"({opening} {rest} {_AFTER_REASONING} {literal(tags.begun)})? "
+    return f"({BLANKS} {literal(tags.opening)} {rest} {_AFTER_REASONING})? "
 
 
 def _in_format(answer_format: AnswerFormat, tags: ReasoningTags, rules: GbnfRules) -> str:
     rule = answer_format.rule(rules)
-    return rules.add(f"{literal(tags.before_text)} {rule}") if tags.before_text and not tags.is_past else rule
+    if not tags.before_text or tags.is_past:
+        return rule
+    return rules.add(f"{literal(tags.before_text.removeprefix(tags.begun))} {rule}")
 
 
 def _notices(causes: Mapping[str, str]) -> Iterator[str]:

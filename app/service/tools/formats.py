@@ -17,6 +17,7 @@ from app.service.tools.literal_arguments import FUNCTION_GEMMA, GEMMA, PYTHON
 from app.service.tools.tagged_arguments import ElementForm, ParameterTags
 
 EXAMPLE_ID = "a1b2c3d4e"  # in a syntax, the part of a call's id that differs from answer to answer
+CALLED_NAME = "\N{SYMBOL FOR SUBSTITUTE}"  # in a syntax, the name of the call once more
 OBJECT_AHEAD = r"\s*\[?\s*(?=\{)"  # a call as an object that contains its name; several may form a list
 _JSON = JsonForm()
 _NAME = r"(?P<name>[A-Za-z0-9_.-]{1,64})"
@@ -26,8 +27,8 @@ _M3 = "]<]minimax[>["  # the token before each tag of MiniMax M3
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSyntax:
     """The text around a call's name and arguments in training. `between` is None where only one call is possible.
-    CALL_NUMBER and CALL_ORDINAL in it count the calls of an answer. A header may also end as in `other_heads`: pairs of
-    a text in the place of `before_name` and one in that of `before_arguments`."""
+    CALL_NUMBER and CALL_ORDINAL in it count the calls of an answer, CALLED_NAME is the name again. A header may also
+    end as in `other_heads`: pairs of a text in the place of `before_name` and one in that of `before_arguments`."""
 
     before_first: str = ""
     before_name: str
@@ -37,8 +38,17 @@ class CallSyntax:
     after_last: str = ""
     other_heads: tuple[tuple[str, str], ...] = ()
 
+    @property
+    def heads(self) -> tuple[tuple[str, str], ...]:
+        """What stands before and behind a name, in each way of a header."""
+        return ((self.before_name, self.before_arguments), *self.other_heads)
+
     def begin(self, name: str) -> str:
-        return f"{self.before_name}{name}{self.before_arguments}"
+        return head_text(name, *self.heads[0])
+
+
+def head_text(name: str, before_name: str, before_arguments: str) -> str:
+    return f"{before_name}{name}{before_arguments.replace(CALLED_NAME, name)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,9 @@ class ToolFormat:
     then comes `header`, up to the arguments. A header without a name is followed by an object with the name. `fillers`
     may follow, and `listed` is how the next call of a list begins. `turn` is how a turn ends and the model's begins,
     for a template that leaves the latter out.
+
+    Where calls begin with what text has too, a call `is_opened_by_name`: its opening goes up to the arguments.
+    `answers` may stand in the place of the first header and begin no call.
     """
 
     name: str
@@ -61,6 +74,8 @@ class ToolFormat:
     listed: re.Pattern[str] = field(default=re.compile(r"\{"))
     arguments: ArgumentForm = _JSON
     turn: tuple[str, str] = ("", "")
+    is_opened_by_name: bool = False
+    answers: tuple[str, ...] = ()
     syntax: CallSyntax
 
     @property
@@ -342,12 +357,52 @@ _FORMATS = (
         ),
     ),
     ToolFormat(
-        name="gigachat-3",
+        name="gigachat-3.1",
         marks=("<|function_call|>",),
         openings=("<|function_call|>",),
         syntax=CallSyntax(
             before_name='<|function_call|>{"name": "', before_arguments='", "arguments": ', after_arguments="}"
         ),
+    ),
+    ToolFormat(  # the call is a message of its own, of a role of its own
+        name="gigachat-3",
+        marks=("<|role_sep|>", "<|message_sep|>", "function call"),
+        openings=("<|message_sep|>\n\nfunction call<|role_sep|>", "function call<|role_sep|>"),
+        separators=("<|role_sep|>", "<|message_sep|>"),
+        fillers=("<|message_sep|>",),
+        syntax=CallSyntax(
+            before_name='<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "',
+            before_arguments='", "arguments": ',
+            after_arguments="}",
+            other_heads=(('function call<|role_sep|>\n{"name": "', '", "arguments": '),),
+        ),
+    ),
+    ToolFormat(  # each message has a recipient: the user, the model itself, or a tool
+        name="muse-glimmer",
+        marks=("<atem:function_calls>", "<|eom|>"),
+        openings=("<|start|>assistant to=",),
+        header=re.compile(
+            rf'[^<>]{{1,100}}<\|message\|>\s*(?:<atem:function_calls>\s*)?<atem:invoke name="{_NAME}"\s*>'
+        ),
+        separators=("<atem:function_calls>", "<atem:invoke", "<atem:parameter", "<|start|>", "<|message|>", "<|eom|>"),
+        fillers=("</atem:function_calls>", "<|eom|>", "<|eot|>"),
+        arguments=ParameterTags('<atem:parameter name="', ('"', ">"), "</atem:parameter>", "</atem:invoke>"),
+        answers=("<|start|>assistant to=user<|message|>", "<|start|>assistant to=self<|message|>"),
+        syntax=CallSyntax(
+            before_name="<|start|>assistant to=",
+            before_arguments=f'<|message|><atem:function_calls>\n<atem:invoke name="{CALLED_NAME}">\n',
+            after_arguments="\n</atem:function_calls>",
+            between="<|eom|>",
+        ),
+    ),
+    ToolFormat(  # the same with a line for each recipient; text has such signs too, as the prompts of Python
+        name="functionary-3.2",
+        marks=(">>>all", ">>>${recipient}"),
+        openings=(">>>",),
+        header=re.compile(rf"{_NAME}\n\s*(?=\{{)"),
+        is_opened_by_name=True,
+        answers=(">>>all\n",),
+        syntax=CallSyntax(before_name=">>>", before_arguments="\n", between=""),
     ),
     ToolFormat(
         name="deepseek-r1",
@@ -400,6 +455,26 @@ _FORMATS = (
         ),
     ),
     _objects("command-r7b", "<|START_ACTION|>", "<|END_ACTION|>", "<|START_ACTION|>", keys=("tool_name", "parameters")),
+    ToolFormat(
+        name="command-r-plus",
+        marks=("Action:", "```json", "tool_name", "<|CHATBOT_TOKEN|>"),
+        openings=("Action:\n```json", "Action: ```json", "Action:```json"),
+        fillers=("```",),
+        # By a call of this name the model says that it answers itself; clients offer it as a tool (source: the model
+        # card of Command R+, which has an underscore, and the template, which has a dash).
+        answers=tuple(
+            f'Action:\n```json\n[\n    {{\n        "tool_name": "{name}'
+            for name in ("directly_answer", "directly-answer")
+        ),
+        syntax=CallSyntax(
+            before_first="Action:\n```json\n[\n",
+            before_name='    {\n        "tool_name": "',
+            before_arguments='",\n        "parameters": ',
+            after_arguments="\n    }",
+            between=",\n",
+            after_last="\n]```",
+        ),
+    ),
     ToolFormat(
         name="mistral",
         marks=("[TOOL_CALLS]", "[ARGS]"),

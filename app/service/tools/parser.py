@@ -22,7 +22,7 @@ from app.engine.grammar.call_rules import numbered
 from app.protocol.chat import AnswerDelta, Tool, ToolCallDelta, joined_deltas
 from app.protocol.errors import RequestError
 from app.service.tools.argument_forms import ArgumentsReader, JsonArguments, JsonForm, ObjectReader, n_after_arguments
-from app.service.tools.formats import EXAMPLE_ID, ToolFormat
+from app.service.tools.formats import EXAMPLE_ID, ToolFormat, head_text
 
 MAX_TOOLS = 512
 MAX_HEADER_CHARACTERS = 256
@@ -182,7 +182,8 @@ class ToolCallParser:
     def _header(self) -> bool:
         found = self._format.header.match(self._unread[:MAX_HEADER_CHARACTERS])
         if found is None:
-            return (len(self._unread) >= MAX_HEADER_CHARACTERS or self._is_final) and self._give_up(0)
+            is_none = self._format.is_opened_by_name and not self._is_cut_call(self._doubtful + self._unread)
+            return (is_none or len(self._unread) >= MAX_HEADER_CHARACTERS or self._is_final) and self._give_up(0)
         named = found.groupdict()
         if named.get("name") is None:
             self._doubt(found.end())
@@ -218,10 +219,9 @@ class ToolCallParser:
     def _is_cut_call(self, begun: str) -> bool:
         """Return whether all of `begun` is the begin of a call of one of the tools, as models write it."""
         syntax, wanted = self._format.syntax, _squeezed(begun)
-        heads = ((syntax.before_name, syntax.before_arguments), *syntax.other_heads)
         for before in {"", syntax.before_first, syntax.between or ""}:
-            for (before_name, before_arguments), name in product(heads, self._tools):
-                text = _squeezed(numbered(f"{before}{before_name}{name}{before_arguments}", self.n_calls))
+            for head, name in product(syntax.heads, self._tools):
+                text = _squeezed(numbered(f"{before}{head_text(name, *head)}", self.n_calls))
                 at = text.find(EXAMPLE_ID)  # an id of this answer's own stands there
                 if at >= 0:
                     end = at + len(EXAMPLE_ID)

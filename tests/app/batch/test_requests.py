@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.batch.requests import BatchFileError, read_requests
+from app.batch.requests import BatchFileError, each_request, read_requests
 from quantizer.system.errors import UsageError
 
 CHAT = "/v1/chat/completions"
@@ -114,3 +115,20 @@ def test_every_line_is_asked_once(wanted: list[tuple[str, str]]) -> None:
     ]
     found = ids(*lines) if lines else []
     assert sorted(found) == sorted(str(number) for number in range(len(lines)))
+
+
+def test_requests_are_read_one_by_one_until_a_line_is_wrong() -> None:
+    taken: list[int] = []
+
+    def lines() -> Iterator[bytes]:
+        for number, content in enumerate([*encoded(line("b"), line("a")), b"wrong\n", *encoded(line("c"))], 1):
+            taken.append(number)
+            yield content
+
+    requests = each_request("f", lines())
+    for number, custom_id in ((1, "b"), (2, "a")):
+        assert next(requests)[1].custom_id == custom_id
+        assert taken[-1] == number
+    with pytest.raises(BatchFileError, match="line 3"):
+        next(requests)
+    assert taken[-1] == 4, "all that is wrong is said"

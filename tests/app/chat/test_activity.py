@@ -14,8 +14,7 @@ from app.chat.events import Reading
 from app.chat.exchange import ask
 from app.chat.repository import InMemoryChatRepository, OpenedChat
 from app.chat.state import AnswerFigures, ChatState, RunningAnswer
-from app.protocol.chat import PromptProgress
-from app.protocol.status import ThreadUse
+from app.protocol.chat import PromptProgress, ThreadUse
 from tests.app.client.scripted_client import COMPLETED, PLAN, READY, ScriptedClient, ScriptedReply
 
 READ = PromptProgress(n_tokens=6000, n_cached=0, n_read=2100, elapsed_s=30.0, left_s=58.0)

@@ -321,6 +321,10 @@ class ScriptedClient(ScriptedJobs):
         self.model = model
         self.requests: list[tuple[Message, ...]] = []
         self.prompts: list[str] = []
+        self.read_ahead_requests: list[tuple[tuple[Message, ...], str, GenerationOptions]] = []
+        self.reading: tuple[PromptProgress, ...] = ()
+        self.holds_reading = False
+        self.n_whole_readings = self.n_ended_readings = 0
         self.schemas: list[object] = []
         self.forgotten_keys: list[str] = []
         self.ended_thoughts: list[str] = []
@@ -385,6 +389,20 @@ class ScriptedClient(ScriptedJobs):
         """Yield the scripted answer, waiting for the model to be ready as the service does."""
         self.requests.append(tuple(messages))
         return self._answer(options)
+
+    async def read_ahead(
+        self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None
+    ) -> AsyncGenerator[PromptProgress, None]:
+        """Record what is to be read, and yield the progress of `reading`; with `holds_reading` never end."""
+        self.read_ahead_requests.append((tuple(messages), model, options or GenerationOptions()))
+        try:
+            for progress in self.reading:
+                yield progress
+            if self.holds_reading:
+                await asyncio.Event().wait()
+            self.n_whole_readings += 1
+        finally:
+            self.n_ended_readings += 1
 
     def complete(
         self, prompt: str, model: str = "", options: GenerationOptions | None = None

@@ -9,9 +9,16 @@ import httpx
 import pytest
 
 from app.client.remote_engine import RemoteEngine, parse_address
-from app.protocol.chat import AnswerDelta, Completed, GenerationOptions, Message, PromptProgress, ToolCallDelta
+from app.protocol.chat import (
+    AnswerDelta,
+    Completed,
+    GenerationOptions,
+    Message,
+    PromptProgress,
+    ThreadUse,
+    ToolCallDelta,
+)
 from app.protocol.errors import RequestError, ServiceError
-from app.protocol.status import ThreadUse
 from quantizer.system.errors import EngineError, UserError
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}}

@@ -15,7 +15,7 @@ from app.engine.loop.core import Event
 from app.engine.loop.verification import OUTPUT_INTERVAL_S
 from app.engine.media.chunks import is_placeholder
 from app.engine.messages import EngineConfig, Failed, Output, WorkerMessage
-from app.engine.request import FinishReason, MediaInput, Request, SamplingParams, TokenLogprob
+from app.engine.request import BATCH_PRIORITY, FinishReason, MediaInput, Request, SamplingParams, TokenLogprob
 from app.engine.worker import MAX_OUTPUT_INTERVAL_S, Outbox
 from quantizer.system.errors import ErrorInfo
 from quantizer.system.process import python_command
@@ -109,6 +109,55 @@ def test_an_abort_in_mid_batch_ends_it_before_the_batch_would() -> None:
         child.send(messages.Abort("a"))
         finished = child.until(messages.Finished)[-1]
         assert (finished.reason, finished.usage.n_output_tokens) == (FinishReason.ABORTED, 0)
+
+
+def of_batch(name: str, n_tokens: int) -> Request:
+    return replace(request(name, n_tokens, f"batch {name}"), priority=BATCH_PRIORITY, max_draft_tokens=0)
+
+
+def finished(seen: list[WorkerMessage]) -> list[str]:
+    return [message.request_id for message in seen if isinstance(message, messages.Finished)]
+
+
+def test_a_batch_has_more_answers_at_once_than_there_are_slots() -> None:
+    with worker("--fake", "--fake-step-ms", "1") as child:
+        facts = child.until(messages.Ready)[-1].facts
+        n_answers = 20
+        assert facts.n_sequences < n_answers <= facts.n_batch_answers
+        child.send(*(of_batch(str(number), 100) for number in range(n_answers)))
+        child.until(messages.Finished)
+        child.send(messages.GetMetrics("metrics"))
+        metrics = child.until(messages.EngineMetrics)[-1]
+    assert metrics.counters.n_slot_steps > 10 * metrics.counters.n_steps
+
+
+def test_a_request_interrupts_a_step_of_a_batch_and_ends_before_it() -> None:
+    with worker("--fake", "--fake-step-ms", "20000") as child:
+        child.until(messages.Ready)
+        child.send(of_batch("batch", 1))
+        wait_until_running(child)
+        child.send(request("chat", 1))
+        while {"chat", "batch"} != {answer.request_id for answer in wait_until_running(child).running}:
+            time.sleep(0.01)  # before the step of the batch would have ended: its worker ends with this test
+
+
+def test_a_batch_pauses_for_a_request_and_goes_on_as_if_alone() -> None:
+    with worker("--fake", "--fake-step-ms", "10") as child:
+        child.until(messages.Ready)
+        child.send(of_batch("alone", 200))
+        alone = child.until(messages.Finished)
+        child.send(*(replace(of_batch("alone", 200), request_id=name) for name in "ab"))
+        wait_until_running(child)
+        child.send(request("chat", 10))
+        seen = child.until(messages.Finished)
+        assert finished(seen) == ["chat"]
+        while not {"a", "b"} <= set(finished(seen)):
+            seen += child.until(messages.Finished)
+
+    def text(name: str, events: list[WorkerMessage]) -> str:
+        return "".join(event.text for event in events if isinstance(event, Output) and event.request_id == name)
+
+    assert text("a", seen) == text("b", seen) == text("alone", alone)
 
 
 def test_metrics_are_sent_in_mid_batch() -> None:
@@ -237,6 +286,18 @@ def test_an_end_is_sent_at_once_and_follows_its_text() -> None:
     assert not sent.groups
     sent.step(0.0, Output("r", "b", 2), failed("r"))
     assert sent.groups == [(Output("r", "ab", 2), Output("s", "x", 1), failed("r"))]
+
+
+def test_text_of_a_batch_waits_for_the_end_of_its_answer_or_a_second() -> None:
+    sent = Sent()
+    for event in (Output("r", "a", 1), Output("s", "x", 1), failed("r")):
+        sent.outbox.add(event)
+    sent.outbox.flush_ended(1.0)
+    assert sent.groups == [(Output("r", "a", 1), failed("r"))]
+    sent.outbox.flush_ended(1.0)
+    sent.now_s = 1.0
+    sent.outbox.flush_ended(1.0)
+    assert sent.groups[1:] == [(Output("s", "x", 1),)]
 
 
 @pytest.mark.parametrize(("n_answers", "interval_s"), [(2, 2 * OUTPUT_INTERVAL_S), (50, MAX_OUTPUT_INTERVAL_S)])

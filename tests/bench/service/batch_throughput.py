@@ -33,7 +33,9 @@ N_CLIENTS = 8
 WORDS = "river market engine garden winter letter bridge copper signal harbour paper silver window forest summer"
 
 
-def requests_of(salt: str, n_documents: int, n_questions: int, n_words: int) -> list[dict[str, Any]]:
+def requests_of(
+    salt: str, n_documents: int, n_questions: int, n_words: int, n_answer: int = 16
+) -> list[dict[str, Any]]:
     """Return the bodies in the order of the file; another `salt` has other documents."""
     chance, words = random.Random(salt), WORDS.split()
     documents = [
@@ -45,7 +47,7 @@ def requests_of(salt: str, n_documents: int, n_questions: int, n_words: int) -> 
                 {"role": "system", "content": document},
                 {"role": "user", "content": f"Question {question}: which word number {question + 3} is there?"},
             ],
-            "max_tokens": 16,
+            "max_tokens": n_answer,
             "temperature": 0,
             "ignore_eos": True,
         }
@@ -109,6 +111,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=10)
     parser.add_argument("--questions", type=int, default=4)
     parser.add_argument("--words", type=int, default=300)
+    parser.add_argument("--answer", type=int, default=16, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     model = options.model or str(fetch(SMOLLM))
@@ -121,7 +124,7 @@ def main() -> None:
             assert process.stdin
             assert process.stdout
             url, service = json.loads(process.stdout.readline())["url"], psutil.Process(process.pid)
-            sizes = options.documents, options.questions, options.words
+            sizes = options.documents, options.questions, options.words, options.answer
             by_clients(url, requests_of("warm", 1, 1, 20))
             ratios: list[tuple[float, float]] = []
             for number in range(options.rounds):

@@ -16,7 +16,8 @@ from quantizer.system.errors import EngineError
 from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
-from tui.models.welcome import is_first_run, mark_welcome_seen, offer_cells, offer_line, offered, row_text
+from tui.models.first_run import is_first_run, mark_welcome_seen
+from tui.models.welcome import offer_cells, offer_line, offered, row_text
 
 
 @pytest.fixture

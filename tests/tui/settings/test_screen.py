@@ -12,8 +12,8 @@ from typing import Any
 from textual.pilot import Pilot
 
 from app.options.option import Section
+from app.protocol.chat import ThreadUse
 from app.protocol.plan import PlanRequest
-from app.protocol.status import ThreadUse
 from app.settings.settings import SETTINGS, load_settings
 from tests.app.client.scripted_client import PLAN, READY, ScriptedClient
 from tui.app import LocalllmApp

@@ -22,7 +22,7 @@ from uuid import uuid4
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.batch.requests import BatchFileError, BatchRequest, LineFault, read_requests
+from app.batch.requests import BatchFileError, BatchRequest, LineFault, each_request
 from app.common.event_log import log_event
 from app.options.jobs import BatchOptions
 from app.protocol.codec import decode, encode
@@ -45,6 +45,7 @@ MAX_REQUESTS = 50_000
 MAX_BATCHES = 1000
 MAX_UNFINISHED = 100
 KEPT_S = 90 * 24 * 60 * 60  # after its end
+_CANCEL_INTERVAL_S = 0.5  # in which another service's wish to cancel is looked for
 _ID = re.compile(r"batch_[0-9a-f]{32}")
 
 BatchStatus: TypeAlias = Literal[
@@ -124,10 +125,11 @@ class Batch:
     finalizing_s: float | None = None
     ended_s: float | None = None
 
-    def object(self, job: Job | None) -> BatchObject:
-        """Return it as OpenAI describes it, with the progress of its `job`."""
+    def object(self, job: Job | None, counts: tuple[int, int] | None = None) -> BatchObject:
+        """Return it as OpenAI describes it, with the progress of its `job`, or with `counts`: how many requests have an
+        answer so far, and how many of these are errors."""
         status = cast("BatchStatus", self.status) or self._running_status(job)
-        counts, began_s = (self.n_answered, self.n_failed), self.begun_s
+        counts, began_s = counts or (self.n_answered, self.n_failed), self.begun_s
         if job is not None and not self.status:
             result = job.result or {}
             counts, began_s = (result.get("answered", 0), result.get("failed", 0)), job.started_s
@@ -207,12 +209,58 @@ class BatchStore:
         """Return where the job writes its answers."""
         return self._folder / f"{batch_id}.jsonl"
 
+    def ask_to_cancel(self, batch_id: str) -> None:
+        """Leave word that a batch is to be cancelled, for whichever service runs it: that alone writes the batch."""
+        with explained(f"The batch cannot be cancelled in {self._folder}", "Check its disk."):
+            self._word_path(batch_id).touch(PRIVATE_FILE)
+
+    def asked_to_cancel_s(self, batch_id: str) -> float | None:
+        with suppress(OSError):
+            return self._word_path(batch_id).stat().st_mtime
+        return None
+
+    def remove_traces(self, batch_id: str) -> None:
+        """Remove what only a batch that runs needs."""
+        for path in (self.answers_path(batch_id), self._word_path(batch_id)):
+            with explained(f"{path.name} cannot be removed", "Check its folder."):
+                path.unlink(missing_ok=True)
+
+    def _word_path(self, batch_id: str) -> Path:
+        return self._folder / f"{batch_id}.cancel"
+
     def _read(self, path: Path) -> Batch | None:
         try:
             batch = decode(Batch, json.loads(path.read_bytes()))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):  # none, or of another version
             return None
-        return batch if batch.id == path.stem and _ID.fullmatch(batch.id) else None
+        if batch.id != path.stem or not _ID.fullmatch(batch.id):
+            return None
+        if not batch.status and batch.cancelling_s is None:
+            batch = replace(batch, cancelling_s=self.asked_to_cancel_s(batch.id))
+        return batch
+
+
+@dataclass(slots=True)
+class _Count:
+    """How many answers a file has that another process appends to, and how many are errors; it is read on from where it
+    was read to."""
+
+    n_bytes: int = 0
+    n_answered: int = 0
+    n_failed: int = 0
+
+    def of(self, path: Path) -> tuple[int, int]:
+        with suppress(OSError, ValueError, LookupError, TypeError), path.open("rb") as file:
+            if path.stat().st_size < self.n_bytes:  # begun anew
+                self.n_bytes = self.n_answered = self.n_failed = 0
+            file.seek(self.n_bytes)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.n_failed += json.loads(line)["error"] is not None
+                self.n_answered += 1
+                self.n_bytes += len(line)
+        return self.n_answered, self.n_failed
 
 
 @dataclass(slots=True)
@@ -225,6 +273,7 @@ class Batches:
     jobs: JobManager
     now_s: Callable[[], float] = time.time
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _counts: dict[str, _Count] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def create(
@@ -257,8 +306,8 @@ class Batches:
         )
         faults: tuple[LineFault, ...] = ()
         try:
-            requests = await asyncio.to_thread(self._requests, batch, stored["filename"])
-            if len(requests) > MAX_REQUESTS:
+            n_requests = await asyncio.to_thread(lambda: sum(1 for _ in self._requests(batch, stored["filename"])))
+            if n_requests > MAX_REQUESTS:
                 faults = (LineFault(0, "too_many_requests", f"A batch has at most {MAX_REQUESTS:,} requests."),)
         except BatchFileError as error:
             faults = error.faults
@@ -267,41 +316,51 @@ class Batches:
         if faults:
             batch = replace(batch, status="failed", faults=faults, ended_s=self.now_s())
             return self.store.save(batch).object(None)
-        batch = self.store.save(replace(batch, n_requests=len(requests)))
+        batch = self.store.save(replace(batch, n_requests=n_requests))
         self._begin(batch)
         return {**batch.object(None), "status": "validating"}
 
-    def listed(self) -> list[BatchObject]:
+    async def listed(self) -> list[BatchObject]:
         """Return the batches, oldest first; one whose service is gone goes on here."""
-        batches, jobs = self.store.all(), {job.id: job for job in self.jobs.all}
+        batches = await asyncio.to_thread(self.store.all)
         self.resume(batches)
-        return [batch.object(jobs.get(batch.job_id)) for batch in batches]
+        return [await self._seen(batch) for batch in batches]
 
-    def get(self, batch_id: str) -> BatchObject:
+    async def get(self, batch_id: str) -> BatchObject:
         """Return a batch. Raises as `BatchStore.find`."""
         batch = self.store.find(batch_id)
         self.resume([batch])
-        return batch.object(self._job(batch))
+        return await self._seen(batch)
 
     async def cancel(self, batch_id: str) -> BatchObject:
-        """Begin to cancel a batch; its answers so far stay. Raises RefusedError for one that has ended, or that another
-        service runs."""
+        """Begin to cancel a batch, whichever service runs it; its answers so far stay. Raises RefusedError for one that
+        has ended."""
         async with self._changing:
-            batch = self.store.find(batch_id)
+            if not self.store.find(batch_id).status:
+                self.store.ask_to_cancel(batch_id)
+            batch = self.store.find(batch_id)  # again: another service may have ended it before it saw that
             if batch.status:
+                self.store.remove_traces(batch_id)
                 raise RefusedError(400, "batch_has_ended", f"The batch is {batch.status} already.", "Start a new one.")
-            if batch_id not in self._tasks:
-                raise RefusedError(400, "not_here", "Another service runs this batch.", "Ask that one.")
-            batch = self.store.save(replace(batch, cancelling_s=batch.cancelling_s or self.now_s()))
             if job := self._job(batch):
                 self.jobs.cancel(job.id)
+            self.resume([batch])
+            return await self._seen(batch)
+
+    async def _seen(self, batch: Batch) -> BatchObject:
+        """Return a batch with its progress: that of its job, or where another service has that, of its answers."""
+        job = self._job(batch)
+        if batch.status or job is not None:
+            self._counts.pop(batch.id, None)
             return batch.object(job)
+        count = self._counts.setdefault(batch.id, _Count())
+        return batch.object(None, await asyncio.to_thread(count.of, self.store.answers_path(batch.id)))
 
     def resume(self, batches: Iterable[Batch] | None = None) -> None:
         """Go on with the batches that have not ended and that nobody runs."""
         for batch in self.store.all() if batches is None else batches:
-            if batch.status and batches is None:  # a kill may have come before it was removed
-                self._remove_answers(batch.id)
+            if batch.status and batches is None:  # a kill may have come before they were removed
+                self.store.remove_traces(batch.id)
             if not batch.status and batch.id not in self._tasks:
                 self._begin(batch)
 
@@ -345,6 +404,7 @@ class Batches:
                 self.store.save(replace(batch, status="failed", faults=faults, ended_s=self.now_s()))
                 return
             is_late = False
+            cancelling = asyncio.create_task(self._cancel_when_asked(batch.id, job.id))
             try:
                 async with asyncio.timeout(max(0.0, batch.expires_s - self.now_s())):
                     job = await self._end_of(job)
@@ -352,6 +412,9 @@ class Batches:
                 is_late = True
                 self.jobs.cancel(job.id)
                 job = await self._end_of(job)
+            finally:
+                cancelling.cancel()
+            batch = self.store.find(batch.id)
             if job.has_ended and (job.state != "interrupted" or batch.cancelling_s is not None):
                 async with self._changing:
                     await asyncio.to_thread(self._finish, batch.id, job, is_late=is_late)
@@ -369,10 +432,19 @@ class Batches:
             )
             job = await self.jobs.start(options)
             async with self._changing:
-                self.store.save(replace(self.store.find(batch.id), job_id=job.id))
+                self.store.save(replace(self.store.find(batch.id), job_id=job.id, begun_s=self.now_s()))
         if job.state == "interrupted" and batch.cancelling_s is None:
             job = await self.jobs.retry(job.id)
         return job
+
+    async def _cancel_when_asked(self, batch_id: str, job_id: str) -> None:
+        """Cancel the job once some service was asked to: the others know this one's files only."""
+        while True:
+            if self.store.asked_to_cancel_s(batch_id) is not None:
+                with suppress(RefusedError):  # it is forgotten
+                    self.jobs.cancel(job_id)
+                return
+            await asyncio.sleep(_CANCEL_INTERVAL_S)
 
     async def _end_of(self, job: Job) -> Job:
         async for changed in self.jobs.watch_one(job.id):
@@ -382,9 +454,10 @@ class Batches:
     def _job(self, batch: Batch) -> Job | None:
         return next((job for job in self.jobs.all if job.id == batch.job_id), None)
 
-    def _requests(self, batch: Batch, name: str) -> list[BatchRequest]:
+    def _requests(self, batch: Batch, name: str) -> Iterator[BatchRequest]:
         with self.files.path_of(batch.input_file_id).open("rb") as file:
-            return read_requests(name, file, url=batch.endpoint)
+            for _, request in each_request(name, file, url=batch.endpoint):
+                yield request
 
     def _finish(self, batch_id: str, job: Job, *, is_late: bool) -> None:
         """Make the files of a batch whose job has ended; done again after a kill, it makes the same ones."""
@@ -425,12 +498,7 @@ class Batches:
                 ended_s=self.now_s(),
             )
         )
-        self._remove_answers(batch_id)
-
-    def _remove_answers(self, batch_id: str) -> None:
-        path = self.store.answers_path(batch_id)
-        with explained(f"{path.name} cannot be removed", "Check its folder."):
-            path.unlink(missing_ok=True)
+        self.store.remove_traces(batch_id)
 
 
 def _lines(path: Path) -> Iterator[bytes]:

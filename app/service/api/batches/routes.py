@@ -23,11 +23,12 @@ from app.service.api.responses.requests import Metadata
 from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError
 from app.service.http.field_faults import invalid_fields
-from app.service.http.routing import BODY_TIMEOUT_S, Router, errors
+from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse
 
 router = Router()
 
+UPLOAD_TIMEOUT_S = 600.0  # for 200 MiB from another room
 _WINDOW = re.compile(r"([1-9][0-9]{0,2})h")
 _MOST_HOURS = 336
 _MOST_FIELDS = 10
@@ -99,10 +100,10 @@ async def upload(request: Request) -> JsonResponse[FileObject]:
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise RefusedError(415, "unsupported_media_type", "An upload is multipart/form-data.", "Send it as a form.")
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
+        async with asyncio.timeout(UPLOAD_TIMEOUT_S):
             form = await request.form(max_files=1, max_fields=_MOST_FIELDS, max_part_size=64 << 10)
     except TimeoutError:
-        raise RefusedError(408, "timeout", f"The file did not come within {BODY_TIMEOUT_S:g} s.") from None
+        raise RefusedError(408, "timeout", f"The file did not come within {UPLOAD_TIMEOUT_S:g} s.") from None
     except ClientDisconnect:
         raise RefusedError(400, "disconnected", "The client went away before its file was complete.") from None
     except HTTPException as error:  # not a form, or too many parts
@@ -185,7 +186,7 @@ async def create_batch(request: Request, body: BatchBody) -> JsonResponse[BatchO
 async def list_batches(request: Request, limit: str = "", after: str = "") -> JsonResponse[BatchList]:
     """The batches, the newest first."""
     page = Page.of(limit, "", after, usual=_USUAL_BATCHES, most=_MOST_BATCHES)
-    found = [dict(batch) for batch in app_state(request).batches.listed()]
+    found = [dict(batch) for batch in await app_state(request).batches.listed()]
     return JsonResponse(cast("BatchList", page_of(found, page)))
 
 
@@ -193,7 +194,7 @@ async def list_batches(request: Request, limit: str = "", after: str = "") -> Js
 @router.get("/batches/{batch_id}", refusals=errors(404))
 async def batch(request: Request, batch_id: str) -> JsonResponse[BatchObject]:
     """A batch, and how far it is."""
-    return JsonResponse(app_state(request).batches.get(batch_id))
+    return JsonResponse(await app_state(request).batches.get(batch_id))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", refusals=errors(400, 404))

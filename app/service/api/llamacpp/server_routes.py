@@ -73,6 +73,7 @@ class Modalities(TypedDict):
 class Props(TypedDict):
     default_generation_settings: DefaultSettings
     total_slots: NonNegativeInt
+    batch_slots: NonNegativeInt
     model_alias: str
     model_path: str
     chat_template: str
@@ -134,6 +135,7 @@ async def props(request: Request, model: str = "") -> JsonResponse[Props]:
             "origins": {name: option.origin for name, option in served.file.sampling.options.items()},
         },
         "total_slots": ready.n_sequences,
+        "batch_slots": ready.n_batch_answers or ready.n_sequences,
         "model_alias": served.ref.id,
         "model_path": served.ref.path.name,
         "chat_template": served.file.chat_template,

@@ -17,7 +17,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, StrictBool, Strict
 from starlette.requests import Request
 from typing_extensions import TypedDict
 
-from app.common.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import reasoning_tags_of
 from app.engine.messages import EngineConfig
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import UnknownModelError
@@ -339,7 +339,7 @@ def _entry(ref: ModelRef, facts: FileFacts, model: ServedModel | None) -> ModelE
     if domain == "llm":
         entry["architecture"], entry["description"] = facts.info.architecture, None
         entry["capabilities"] = {"vision": senses.sees, "trained_for_tool_use": facts.info.has_tools}
-        if reasoning_tags_of(facts.chat_template, "") != NO_REASONING:
+        if reasoning_tags_of(facts.chat_template, "").has_reasoning:
             entry["capabilities"]["reasoning"] = _reasoning(facts.chat_template)
     return entry
 

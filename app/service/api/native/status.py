@@ -262,6 +262,8 @@ def summarize(counters: Counters) -> EngineCounters:
         n_finished=counters.n_finished,
         n_prompt_tokens=counters.n_prompt_tokens,
         n_cached_tokens=counters.n_cached_tokens,
+        n_read_ahead_tokens=counters.n_read_ahead_tokens,
+        n_vain_tokens=counters.n_vain_tokens,
         cached_share=counters.cached_share,
         prefill_tokens_per_s=counters.prefill_rate,
         n_output_tokens=counters.n_decode_tokens,
@@ -339,6 +341,14 @@ _METRICS: Mapping[str, tuple[str, Callable[[EngineMetrics], float]]] = {
         lambda of: of.counters.n_most_tokens,
     ),
     "localllm_slots_per_step": ("Mean number of answers in a batch.", lambda of: of.counters.slots_per_step),
+    "localllm_read_ahead_tokens_total": (
+        "Prompt tokens that were computed before a question was asked.",
+        lambda of: of.counters.n_read_ahead_tokens,
+    ),
+    "localllm_read_ahead_vain_tokens_total": (
+        "Those of them that no question began with.",
+        lambda of: of.counters.n_vain_tokens,
+    ),
     "localllm_answers_total": ("Answers that have ended.", lambda of: of.counters.n_finished),
     "localllm_cache_cells": ("Cells of the cache.", lambda of: of.occupancy.n_cells),
     "localllm_cache_cells_used": ("Cells that hold a token.", lambda of: of.occupancy.n_cells_used),

@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, NotRequired, TypeAlias, TypeVar
 from pydantic import NonNegativeInt
 from typing_extensions import TypedDict
 
-from app.common.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import reasoning_tags_of
 from app.engine.messages import Embedded
 from app.engine.request import FinishReason
 from app.library.local.model_files import ModelRef
@@ -383,7 +383,7 @@ def _capabilities(facts: FileFacts, senses: Senses) -> list[Capability]:
     optional: dict[Capability, bool] = {
         "tools": bool(facts.chat_template),
         "insert": facts.info.has_fim,
-        "thinking": reasoning_tags_of(facts.chat_template, "") != NO_REASONING,
+        "thinking": reasoning_tags_of(facts.chat_template, "").has_reasoning,
         "vision": senses.sees,
         "audio": senses.hears,
     }

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from typing_extensions import TypedDict
 
-from app.common.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import reasoning_tags_of
 from app.library.external import recipe_of
 from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
@@ -228,7 +228,7 @@ async def _load(
 async def _respond(
     request: Request, formatter: OllamaFormatter[Object], body: OllamaTextBody, model: ServedModel, prepare: Prepare
 ) -> JsonResponse[Object] | LineStream[Object]:
-    if body.how_to_think().is_wanted and reasoning_tags_of(model.file.chat_template, "") == NO_REASONING:
+    if body.how_to_think().is_wanted and not reasoning_tags_of(model.file.chat_template, "").has_reasoning:
         raise RefusedError(400, "invalid_request", f'"{model.ref.id}" does not support thinking.', "Leave think out.")
 
     async def lines() -> AsyncGenerator[Object, None]:

@@ -12,7 +12,7 @@ from pydantic import NonNegativeInt
 from starlette.requests import Request
 from typing_extensions import TypedDict
 
-from app.common.answer_text import NO_REASONING, reasoning_tags_of
+from app.common.answer_text import reasoning_tags_of
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state
@@ -129,7 +129,7 @@ def is_anthropic(headers: Mapping[str, str]) -> bool:
 def capabilities(chat_template: str, *, sees: bool) -> Capabilities:
     """Return what a model with this chat template is able to do."""
     no, yes = Supported(supported=False), Supported(supported=True)
-    thinks = reasoning_tags_of(chat_template, "") != NO_REASONING
+    thinks = reasoning_tags_of(chat_template, "").has_reasoning
     low, high = (Thinking(effort=effort).for_template(chat_template) for effort in ("low", "high"))
     level = Supported(supported=low != high)
     return {

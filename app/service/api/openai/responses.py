@@ -14,8 +14,7 @@ from typing_extensions import TypedDict
 from app import __version__
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request, TokenLogprob
-from app.protocol.chat import PromptProgress, ToolCall, ToolCallDelta
-from app.protocol.status import ThreadUse
+from app.protocol.chat import PromptProgress, ThreadUse, ToolCall, ToolCallDelta
 from app.service.api.fields import WithWarnings
 from app.service.api.openai.usage import (
     ChatTokenLogprob,

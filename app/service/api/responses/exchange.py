@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from typing_extensions import TypedDict
 
 from app.common.event_log import log_event
-from app.protocol.chat import Message
+from app.protocol.chat import Message, PromptProgress
 from app.protocol.errors import ContextOverflowError, RequestError, ServiceError
 from app.service.api.app_state import planner_warnings
 from app.service.api.responses.requests import CompactBody, InputItem, InputTokensBody, Item, ResponsesBody, parse_item
@@ -32,6 +32,7 @@ from app.service.api.responses.store import Kind, ResponseStore
 from app.service.generation.chat import ChatTurn, chat_generation
 from app.service.generation.generation import Answer, Delta
 from app.service.generation.media import PromptMedia
+from app.service.generation.progress import parts_with_progress
 from app.service.http.errors import BUG, RefusedError, message_of
 from app.service.models.model_file import Senses
 from app.service.models.served_model import ServedModel
@@ -200,6 +201,8 @@ class Exchange:
         self._context = context
         self._store = store
         self._truncates = body.truncates
+        self._reports_progress = bool(body.return_progress)
+        self._counts_tokens = bool(body.timings_per_token)
         self._left_out = ""  # the notice of what truncation has left out
         formatter = ResponseFormatter(
             turn.request.request_id,
@@ -245,7 +248,7 @@ class Exchange:
         """Yield the events, but for those of queuing. Raises the error of the answer."""
         events, is_begun = self.events, False
         async with aclosing(self._parts()) as parts:
-            async for answer, delta in parts:
+            async for part in parts:
                 if not is_begun:  # only now the model is loaded and there may be warnings
                     is_begun = True
                     if self._left_out:
@@ -253,21 +256,29 @@ class Exchange:
                     events.formatter = replace(events.formatter, warnings=planner_warnings(self._model))
                     for event in [events.begun()] if was_queued else events.opening():
                         yield event
+                if isinstance(part, PromptProgress):
+                    yield events.progress(part)
+                    continue
+                answer, delta = part
                 for event in events.of_delta(delta) if delta else ():
+                    if delta and self._counts_tokens and event["type"].endswith(".delta"):
+                        event["timings"] = {"predicted_n": delta.n_tokens}
                     yield event
                 if answer.is_finished:
                     for event in events.closing(answer):
                         yield event
                     yield events.last(await keep(self._store, self._context, events.ended(answer)))
 
-    async def _parts(self) -> AsyncGenerator[tuple[Answer, Delta | None], None]:
+    async def _parts(self) -> AsyncGenerator[tuple[Answer, Delta | None] | PromptProgress, None]:
         """Yield the parts of the answer, to the newest turns where all are too long and `truncation` is auto."""
         turn = self._turn
         while True:
             has_begun = False
             generation = await chat_generation(self._model, turn)
             try:
-                async with aclosing(generation.parts(self._model)) as parts:
+                reports = self._reports_progress
+                made = parts_with_progress(generation, self._model) if reports else generation.parts(self._model)
+                async with aclosing(made) as parts:
                     async for part in parts:
                         has_begun = True
                         yield part

@@ -418,6 +418,8 @@ class ResponsesBody(_TurnBody):
     prompt_cache_key: StrictStr | None = None
     prompt_cache_retention: StrictStr | None = None
     safety_identifier: StrictStr | None = None
+    timings_per_token: bool | None = None  # llama-server's, as for chats
+    return_progress: bool | None = None
 
     def output_form(self, items: Sequence[InputItem] = ()) -> OutputForm:
         options = self.reasoning

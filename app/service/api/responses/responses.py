@@ -16,9 +16,10 @@ from typing_extensions import TypedDict
 from app.engine import request
 from app.engine.messages import Finished
 from app.engine.request import FinishReason
-from app.protocol.chat import ToolCallDelta
+from app.protocol.chat import PromptProgress, ToolCallDelta
 from app.service.api.fields import WithWarnings
-from app.service.api.openai.usage import ChatTokenLogprob, chat_logprobs
+from app.service.api.openai.responses import progress_object
+from app.service.api.openai.usage import ChatTokenLogprob, Timings, chat_logprobs, timings_of
 from app.service.api.responses.requests import Item, OutputForm, encode_reasoning
 from app.service.api.responses.tools import (
     CALL_KINDS,
@@ -213,7 +214,8 @@ class EchoedReasoning(TypedDict):
 
 
 class ResponseObject(WithWarnings):
-    """The next items of a conversation, with the fields of the request; `store` says whether it is stored."""
+    """The next items of a conversation, with the fields of the request; `store` says whether it is stored. `timings`
+    are llama-server's, of an answer that has ended."""
 
     id: str
     object: Literal["response"]
@@ -246,6 +248,7 @@ class ResponseObject(WithWarnings):
     top_p: NonNegativeFloat
     truncation: Literal["auto", "disabled"]
     user: str | None
+    timings: NotRequired[Timings]
 
 
 class CompactedResponse(WithWarnings):
@@ -295,6 +298,7 @@ class ResponseFormatter:
         response["completed_at"] = None if is_cut else int(time.time())
         response["incomplete_details"] = {"reason": "max_output_tokens"} if is_cut else None
         response["usage"] = _usage(answer.end, answer.n_reasoning_tokens)
+        response["timings"] = timings_of(answer.end)
         return response
 
     def failed(self, error: UserError, output: list[AnyItem]) -> ResponseObject:
@@ -342,6 +346,12 @@ class ResponseStreamEvents:
         opened = [self._open.as_object("incomplete" if is_over else "in_progress")] if self._open else []
         return self.formatter.unfinished(status, [*self._ended, *opened])
 
+    def progress(self, progress: PromptProgress) -> Event:
+        """Return how much of the prompt is read, in the event that llama-server says it in."""
+        event = self.begun()
+        event["prompt_progress"] = progress_object(progress)
+        return event
+
     def of_delta(self, delta: Delta) -> Iterator[Event]:
         if delta.reasoning:
             yield from self._add("reasoning", delta.reasoning)
@@ -364,7 +374,11 @@ class ResponseStreamEvents:
         return self.formatter.failed(error, self.so_far("failed")["output"])
 
     def last(self, response: ResponseObject) -> Event:
-        return self._event(f"response.{response['status']}", response=response)
+        """Return the last event; `timings` stand beside the response in it, as llama-server's do, and in it."""
+        event = self._event(f"response.{response['status']}", response=response)
+        if "timings" in response:
+            event["timings"] = response["timings"]
+        return event
 
     def _add(self, kind: Kind, text: str, delta: Delta | None = None) -> Iterator[Event]:
         if self._open is None or self._open.kind != kind:

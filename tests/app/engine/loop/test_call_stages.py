@@ -78,6 +78,33 @@ def test_a_call_binds_by_its_head_and_its_arguments_and_frees_the_text_behind_it
     assert bound[4].startswith(RULES.parts[1])
 
 
+HEADED = replace(
+    RULES,
+    heads=(CallHead(">>>walk\n", 0), CallHead(">>>stop\n", 1)),
+    openings=((">>>walk\n", ">>>walk\n"), (">>>stop\n", ">>>stop\n")),
+    begun=">>>",
+    answers=(">>>all\n",),
+    goes_on=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "parts"),
+    [
+        ("all\nWell, >>> and >>>.", []),
+        ("walk\n1}</call>", [0]),
+        ("all\nI go.>>>stop\n2}</call>", [1]),
+        ("walk\n1}</call>>>>stop\n2}</call>", [0, 1]),
+    ],
+)
+def test_an_answer_whose_header_the_prompt_begins_is_bound_at_once(said: str, parts: list[int]) -> None:
+    text, bound, *_ = answered(said, HEADED)
+    assert text == said
+    assert all(word in bound[0] for word in ("walk", "stop", "all")), "one of the names, or the answer's"
+    found = [part for grammar in bound for part, text in enumerate(RULES.parts) if grammar.startswith(text)]
+    assert found == parts
+
+
 def test_what_can_be_written_in_one_way_only_is_computed_in_one_step() -> None:
     only = replace(RULES, heads=(CallHead('<call>{"a_tool_with_a_long_name_of_its_own":', 0),))
     said = 'So: <call>{"a_tool_with_a_long_name_of_its_own":1}</call>.'

@@ -152,6 +152,7 @@ ANSWERED: Answered = {
     "POST /infill": [GAP | {"n_predict": 4}, GAP | {"n_predict": 0, "response_fields": [""]}, GAP | {"stream": True}],
     "POST /apply-template": [{"messages": ASKS}],
     "POST /api/localllm/load": [{}],
+    "POST /api/localllm/read-ahead": [{"messages": [{"role": "user", "content": "What"}]}],
     "POST /api/localllm/stay": [{"until": "jobs-end"}],
     "POST /api/localllm/import": [{"source": "", "name": "org/imported", "copy": True}],
     "POST /api/localllm/remove": [{"model": "gone", "dry_run": True}, {"model": "gone"}],

@@ -78,7 +78,8 @@ def test_verbatim_text_keeps_every_tag_that_it_quotes(name: str, quoted: str, cu
     for tags in (HARMONY,) if name == "gpt-oss" else (NO_REASONING, *ANY_FAMILY):
         parser = answer_parser(tags, ToolCalling(tool_format, OFFER), is_verbatim=True)
         thought = f"{tags.opening}I see.{tags.closing}" if tags.opening else ""
-        reasoning, said, calls = parts(told_by(parser, f"{thought}{tags.before_text}{text}", cuts))
+        written = f"{thought}{tags.before_text}{text}".removeprefix(tags.begun)  # where the prompt has begun it
+        reasoning, said, calls = parts(told_by(parser, written, cuts))
         assert (reasoning, said, calls) == ("I see." if thought else "", text, [])
 
 

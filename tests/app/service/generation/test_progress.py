@@ -13,8 +13,8 @@ import pytest
 
 from app.engine.loop.counters import Counters
 from app.engine.messages import AnswerProgress, EngineMetrics
-from app.protocol.chat import PromptProgress
-from app.protocol.status import Occupancy, ThreadUse
+from app.protocol.chat import PromptProgress, ThreadUse
+from app.protocol.status import Occupancy
 from app.service.generation.progress import prompt_progress, with_progress
 
 

@@ -158,6 +158,37 @@ def test_gpt_oss_gets_what_was_said_before_a_call_as_thought() -> None:
     assert (fields["content"], fields["thinking"]) == (None, "Hm.\n\nWait.")
 
 
+COMMAND_R = (
+    "{% for tool in tools %}{% for name, value in tool.function.parameters.properties.items() %}{{ name + ': ' + "
+    "value.description }}{{ value['items'].type if value.type == 'array' }}{{ value.additionalProperties.type if "
+    "value.type == 'object' }}{% endfor %}{{ tool.function.name }}{% endfor %}{% for message in messages %}"
+    '{{ message.content }}{{ message.tool_calls }}{% endfor %}<tool_call>"arguments'
+)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "integer"},
+        {},
+        {"type": "array"},
+        {"type": "object"},
+        {"type": "array", "items": {"type": "array"}},
+        True,
+    ],
+)
+async def test_a_template_that_needs_descriptions_of_parameters_gets_them(value: Any) -> None:
+    tool = Tool("get_weather", "", {"type": "object", "properties": {"a": value, "b": {"description": "of b"}}})
+    model = ServedModel(
+        ModelRef("m", Path("m.gguf")),
+        ModelFile(chat_template=COMMAND_R, bos_token="", eos_token="", n_ctx_train=1, n_bytes=1),
+        cast("Any", None), cast("Any", None), HereAndNow(),
+    )  # fmt: skip
+    prompt, _ = await write_prompt(model, [Message("user", "Hi")], ToolOptions(tools=(tool,)), Thinking())
+    assert ("b: of bget_weather" in prompt) is (value is not True), "what is no schema is described in plain words"
+    assert "get_weather" in prompt
+
+
 async def test_a_template_that_iterates_over_tools_gets_an_empty_list_where_there_are_none() -> None:
     template = "{% for t in tools %}{{ t }}{% endfor %}{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
     turn = ChatCompletionBody.model_validate({"messages": [{"role": "user", "content": "Hi"}]}).turn()

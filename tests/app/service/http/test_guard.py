@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,22 @@ def test_a_declared_length_over_the_cap_is_refused_before_it_is_read() -> None:
     assert _status(policy, ("host", "localhost"), ("content-length", "100")) == 200
     assert _status(policy, ("host", "localhost"), ("content-length", "101")) == 413
     assert _status(policy, ("host", "localhost"), ("content-length", "9" * 5000)) == 413
+
+
+@pytest.mark.parametrize(
+    ("path", "n_bytes", "status"),
+    [
+        ("/v1/files", 200 << 20, 200),
+        ("/files", 200 << 20, 200),
+        ("/v1/files", 201 << 20, 413),
+        ("/v1/files/a", 65 << 20, 413),
+    ],
+)
+def test_an_upload_has_a_cap_of_its_own(path: str, n_bytes: int, status: int) -> None:
+    scope = _scope(("host", "localhost"), ("content-length", str(n_bytes)), path=path)
+    refusal = pytest.raises(RefusedError, match=r"larger than (200|64) MiB") if status == 413 else nullcontext()
+    with refusal:
+        check({**scope, "method": "POST"}, GuardPolicy())
 
 
 BEYOND = ("host", "192.168.1.5:11500")

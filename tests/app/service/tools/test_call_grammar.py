@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from app.common.answer_text import HARMONY, NO_REASONING, ReasoningTags
+from app.common.answer_text import HARMONY, NO_REASONING, ReasoningTags, reasoning_tags_of
 from app.engine.grammar.gbnf import GbnfRules, check_grammar, text_through, with_plain_values
 from app.engine.grammar.json_grammar import JsonFormat
 from app.protocol.chat import AnswerDelta, Tool, joined_deltas
@@ -124,20 +124,29 @@ def test_an_answer_that_must_call_is_calls_that_fit_their_schemas(name: str) -> 
     assert max(seen) > 1 or known(name)[0].syntax.between is None
 
 
+def openings_of(name: str) -> tuple[str, ...]:
+    """Return the texts behind which an answer is bound."""
+    tool_format = known(name)[0]
+    return (tool_format.syntax.begin("walk"),) if tool_format.is_opened_by_name else tool_format.openings
+
+
 def openings() -> Iterator[tuple[str, str]]:
     for name in ALL:
-        yield from ((name, opening) for opening in known(name)[0].openings)
+        yield from ((name, opening) for opening in openings_of(name))
 
 
 @pytest.mark.parametrize(("name", "opening"), openings())
 def test_a_call_that_begins_in_text_goes_on_as_one(name: str, opening: str) -> None:
     before = "Well. " if name != "gpt-oss" else "<|channel|>final<|message|>Well.<|end|>"
     names = set()
-    for answer in answers(name, OFFER, free=f"{before}{opening}"):
+    for answer in answers(name, OFFER, free=f"{before}{opening}", n=12):
+        if known(name)[0].answers and not answer.calls:  # what may stand there and begins no call
+            assert answer.text.startswith("Well.")
+            continue
         assert answer.text.strip() == "Well."
         assert answer.calls
         names |= {call.name for call in answer.calls}
-    assert len(names) > 1
+    assert len(names) > 1 or names == {"walk"} == {opening[3:].strip()}
 
 
 @pytest.mark.parametrize(
@@ -178,9 +187,9 @@ def test_text_may_follow_calls_where_a_tag_closes_them() -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_at_most_one_call_is_made_unless_calls_are_parallel(name: str) -> None:
     alone = ToolOptions(tools=OFFER.tools, is_parallel=False)
-    opening = (*known(name)[0].openings, "")[0]
+    opening = (*openings_of(name), "")[0]
     for answer in answers(name, alone, free=f"{opening} more {opening}"):
-        assert len(answer.calls) == 1
+        assert len(answer.calls) == 1 or (known(name)[0].answers and not answer.calls)
     for answer in answers(name, ToolOptions(tools=OFFER.tools, must_call=True, only="stop", is_parallel=False)):
         assert [call.name for call in answer.calls] == ["stop"]
 
@@ -225,6 +234,61 @@ def test_json_comes_first_or_behind_a_thought_and_a_paragraph_break(tags: Reason
             thought, closing, said = grammar.sample(chance).rpartition(THINKING.closing)
             n_blanks = len(said) - len(said.lstrip())
             assert "<tool_call>" in said or n_blanks <= (2 if closing else 0), thought
+
+
+HEADED = {
+    "functionary-3.2": (reasoning_tags_of(">>>${recipient}", "\n\n>>>"), "all\n"),
+    "muse-glimmer": (reasoning_tags_of("<atem:function_calls>", "<|start|>assistant"), " to=user<|message|>"),
+}
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_a_header_that_the_prompt_begins_is_bound_from_there(name: str) -> None:
+    tags, to_user = HEADED[name]
+    calling, chance = ToolCalling(family(name), OFFER), random.Random(name)
+    rules = bound_calls(calling, tags).rules
+    kinds = set()
+    for _ in range(30):
+        said = spoken(rules, chance, "Well.")
+        answer = fitting_calls(said, tags, calling)
+        kinds |= {"call"} if answer.calls else {"text"} if said.startswith(to_user) else {"thought"}
+        assert answer.text.strip() in ("Well.", "" if answer.calls or answer.reasoning else "Well.")
+    assert kinds == {"call", "text", *(["thought"] if tags.has_reasoning else [])}
+
+
+@pytest.mark.parametrize("name", HEADED)
+def test_an_answer_with_headers_that_must_call_or_be_json_is_so(name: str) -> None:
+    tags, _ = HEADED[name]
+    for answer in answers(name, MUST, tags=tags):
+        assert answer.calls
+        assert answer.text.strip() == ""
+    kinds = set()
+    for answer in answers(name, OFFER, tags=tags, json_format=ANSWER, n=16):
+        if not answer.calls:
+            assert isinstance(json.loads(answer.text)["degrees"], int)
+        kinds.add((bool(answer.calls), bool(answer.reasoning)))
+    assert len(kinds) == (4 if tags.has_reasoning else 2)
+
+
+def test_a_name_by_which_a_family_declines_to_call_is_bound_only_where_it_is_offered() -> None:
+    name, free = "command-r-plus", "Action:\n```json"
+    for offer, is_bound in ((OFFER, False), (ToolOptions(tools=(Tool("directly_answer"), STOP)), True)):
+        rules = bound_calls(ToolCalling(family(name), offer), NO_REASONING).rules
+        assert any("directly_answer" in text for text in rules.answers) is not is_bound
+        assert any("directly_answer" in head.text for head in rules.heads) is is_bound
+    assert bound_calls(ToolCalling(family(name), MUST), NO_REASONING).rules.answers == ()
+    said = [
+        spoken(bound_calls(ToolCalling(family(name), OFFER), NO_REASONING).rules, random.Random(n), free)
+        for n in range(20)
+    ]
+    assert any("directly" in text for text in said), "the model may decline"
+
+
+def test_the_prompts_of_python_in_an_answer_bind_nothing() -> None:
+    tags, _ = HEADED["functionary-3.2"]
+    rules = replace(bound_calls(ToolCalling(family("functionary-3.2"), OFFER), tags).rules, begun="")
+    said = "Try this:\n>>> walk\n>>>print(1)\n>>> "
+    assert spoken(rules, random.Random(1), said) == said
 
 
 def test_each_answer_has_ids_of_its_own_where_the_model_writes_them() -> None:

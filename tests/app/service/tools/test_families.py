@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -83,6 +84,53 @@ def test_an_answer_is_parsed_in_chunks_of_every_size(line: dict[str, Any]) -> No
         whole = parsed(made, text, size)
         calls = [[call.name, json.loads(call.arguments)] for call in whole.calls]
         assert (whole.reasoning, whole.text, calls) == (line["reasoning"], line["text"], line["calls"]), size
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        line
+        for line in OUTPUTS
+        if line["family"] in ("muse-glimmer", "functionary-3.2")
+        and line["case"] not in ("a thought that is not closed", "a call of a namespace")
+    ],
+    ids=lambda line: f"{line['family']}: {line['case']}",
+)
+def test_an_answer_that_is_cut_between_tokens_shows_no_header(line: dict[str, Any]) -> None:
+    made, text = first_prompt(line["family"]), line["output"]
+    special = [
+        place for found in re.finditer(r"<\|\w+\|>|>>>", text) for place in range(found.start() + 1, found.end())
+    ]
+    for end in sorted({*range(len(text))} - {*special}):
+        cut = parsed(made, text[:end], len(text))
+        assert line["text"].startswith(cut.text), text[:end]
+        assert line["reasoning"].startswith(cut.reasoning), text[:end]
+        assert [call.name for call in cut.calls] == [name for name, _ in line["calls"]][: len(cut.calls)]
+
+
+@pytest.mark.parametrize(
+    ("family", "begun"),
+    [
+        ("functionary-3.2", ">>>all\nOnce upon"),
+        ("muse-glimmer", "<|start|>assistant to=user<|message|>Once upon"),
+        ("gigachat-3", "assistant<|role_sep|>\nOnce upon"),
+        ("command-r-plus", "<|CHATBOT_TOKEN|>Once upon"),
+    ],
+)
+def test_an_answer_that_was_begun_goes_on_behind_its_header(family: str, begun: str) -> None:
+    said = messages_of([HELLO, {"role": "assistant", "content": "Once upon"}])
+    turn = ChatTurn(messages=said, request=Request(request_id="1", prompt=""), tools=OFFER, continues=True)
+    made = asyncio.run(prompt_of(model_of(family), turn))
+    assert made.prompt.endswith(begun)
+    assert made.prompt.count("Once upon") == 1
+    assert parsed(made, " a time.", 3) == AnswerDelta(" a time.")
+
+
+@pytest.mark.parametrize("family", ["functionary-3.2", "muse-glimmer"])
+def test_a_model_that_writes_no_header_is_shown_as_it_is_where_no_tool_is_offered(family: str) -> None:
+    turn = ChatTurn(messages=messages_of([HELLO]), request=Request(request_id="1", prompt=""))
+    made = asyncio.run(prompt_of(model_of(family), turn))
+    assert parsed(made, "Hello! 1 < 2", 2) == AnswerDelta("Hello! 1 < 2")
 
 
 @pytest.mark.parametrize(

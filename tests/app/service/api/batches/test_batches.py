@@ -218,6 +218,21 @@ def test_an_upload_that_is_wrong_is_refused(
     assert words in answer.json()["error"]["message"]
 
 
+def test_an_upload_may_be_larger_than_other_bodies_and_goes_to_disk(client: openai.OpenAI, folder: Path) -> None:
+    line = json.dumps({"custom_id": "a", "url": CHAT, "body": {"messages": [{"role": "user", "content": "x" * 10**6}]}})
+    content = b"".join(line.replace('"a"', f'"{number}"').encode() + b"\n" for number in range(70))
+    assert len(content) > 64 << 20
+    stored = client.files.create(file=("large.jsonl", content), purpose="batch")
+    assert stored.bytes == len(content)
+    assert (folder / "batches" / "files" / f"{stored.id}.data").stat().st_size == len(content)
+    batch = client.batches.create(input_file_id=stored.id, endpoint=CHAT, completion_window="24h")
+    assert batch.request_counts is not None
+    assert batch.request_counts.total == 70
+    client.batches.cancel(batch.id)
+    ended(client, batch.id)
+    client.files.delete(stored.id)
+
+
 def test_what_is_no_form_is_refused(batch_service: RunningService) -> None:
     assert batch_service.http.post("/v1/files", json={"purpose": "batch"}).status_code == 415
     headers = {"content-type": "multipart/form-data"}

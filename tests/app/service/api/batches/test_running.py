@@ -8,11 +8,15 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.service.api.batches.batches import Batches, BatchObject, BatchStore
+import pytest
+
+from app.service.api.batches.batches import Batches, BatchObject, BatchStore, _Count
 from app.service.api.batches.files import FileStore
+from app.service.http.errors import RefusedError
 from app.service.jobs.manager import JobManager
 from app.settings.settings import Settings
 
@@ -56,7 +60,7 @@ async def begin(batches: Batches, window_s: float = 3600.0) -> str:
 async def seen(batches: Batches, batch_id: str, *statuses: str, n_completed: int = 0) -> BatchObject:
     async with asyncio.timeout(60):
         while True:
-            batch = batches.get(batch_id)
+            batch = await batches.get(batch_id)
             if batch["status"] in statuses and batch["request_counts"]["completed"] >= n_completed:
                 return batch
             await asyncio.sleep(0.02)
@@ -96,10 +100,75 @@ async def test_of_two_services_one_runs_a_batch_and_the_other_takes_over(tmp_pat
         async with running(tmp_path) as first:
             batch_id = await begin(first)
             await seen(first, batch_id, "in_progress", n_completed=1)
-            assert second.get(batch_id)["status"] == "in_progress"
+            there = await seen(second, batch_id, "in_progress", n_completed=1)
+            assert there["request_counts"] == {"total": 3, "completed": 1, "failed": 0}
+            assert there["in_progress_at"] is not None
+            assert await second.listed() == [there]
             await asyncio.sleep(0.2)
             assert second.jobs.all == ()
         assert (await seen(second, batch_id, "completed"))["request_counts"]["completed"] == 1
+
+
+async def test_any_service_cancels_a_batch_that_another_one_runs(tmp_path: Path) -> None:
+    async with running(tmp_path, QUICK) as second, running(tmp_path) as first:
+        batch_id = await begin(first)
+        await seen(first, batch_id, "in_progress", n_completed=1)
+        assert (await second.cancel(batch_id))["status"] == "cancelling"
+        assert (await second.cancel(batch_id))["status"] == "cancelling", "again, as an impatient client does"
+        for each in (first, second):
+            batch = await seen(each, batch_id, "cancelled")
+            assert None not in (batch["cancelling_at"], batch["cancelled_at"])
+            assert [line["custom_id"] for line in lines_of(each, batch["output_file_id"])] == ["a"]
+        assert second.jobs.all == ()
+        with pytest.raises(RefusedError, match="cancelled already"):
+            await second.cancel(batch_id)
+    assert not list((tmp_path / "batches").glob("*.cancel"))
+
+
+async def test_a_batch_is_cancelled_though_its_service_dies_before_it_hears_of_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as batches:
+        batch_id = await begin(batches)
+        await seen(batches, batch_id, "in_progress", n_completed=1)
+    BatchStore(tmp_path / "batches").ask_to_cancel(batch_id)
+    async with running(tmp_path, QUICK) as batches:
+        batch = await seen(batches, batch_id, "cancelled")
+        assert [line["custom_id"] for line in lines_of(batches, batch["output_file_id"])] == ["a"]
+
+
+async def test_a_batch_that_ends_while_it_is_cancelled_is_not_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, QUICK) as batches:
+        batch_id = await begin(batches)
+        await seen(batches, batch_id, "completed")
+        store, ended = batches.store, batches.store.find(batch_id)
+        store.save(replace(ended, status=""))
+
+        def end(_store: BatchStore, batch_id: str) -> None:
+            (tmp_path / "batches" / f"{batch_id}.cancel").touch()
+            store.save(ended)
+
+        monkeypatch.setattr(BatchStore, "ask_to_cancel", end)
+        with pytest.raises(RefusedError, match="completed already"):
+            await batches.cancel(batch_id)
+        assert not list((tmp_path / "batches").glob("*.cancel"))
+
+
+def test_answers_are_counted_on_from_the_last_whole_line(tmp_path: Path) -> None:
+    path, count = tmp_path / "answers.jsonl", _Count()
+    good, wrong = b'{"custom_id":"a","error":null}\n', b'{"custom_id":"b","error":{"code":"500"}}\n'
+    for content, counts in [
+        (b"", (0, 0)),
+        (good, (1, 0)),
+        (good + wrong[:9], (1, 0)),
+        (good + wrong, (2, 1)),
+        (good + wrong + b"no JSON\n", (2, 1)),
+        (wrong, (1, 1)),
+    ]:
+        path.write_bytes(content)
+        assert count.of(path) == counts
+    path.unlink()
+    assert count.of(path) == (1, 1), "its end is being written into files"
 
 
 async def test_a_batch_whose_job_is_cancelled_elsewhere_is_cancelled(tmp_path: Path) -> None:
@@ -125,7 +194,7 @@ async def test_a_batch_whose_input_is_gone_fails(tmp_path: Path) -> None:
     async with running(tmp_path) as batches:
         batch_id = await begin(batches)
         await seen(batches, batch_id, "in_progress", n_completed=1)
-        input_id = batches.get(batch_id)["input_file_id"]
+        input_id = (await batches.get(batch_id))["input_file_id"]
         job_id = batches.jobs.all[0].id
     (tmp_path / "jobs" / f"{job_id}.json").unlink()
     async with running(tmp_path) as batches:

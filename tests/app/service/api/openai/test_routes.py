@@ -77,9 +77,10 @@ N_AT_ONCE = 8  # answers, by default
 WAITED = {"prompt_progress": {"total": 0, "cache": 0, "processed": 0, "time_ms": 0.0, "n_ahead": N_AT_ONCE}}
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/completion", "/v1/responses"])
 def test_progress_is_streamed_on_request_while_others_are_answered(service: RunningService, path: str) -> None:
     asked = {"prompt": "hello", "max_tokens": 2, **CHAT} if "chat" in path else {"prompt": "hello", "max_tokens": 2}
+    asked = {"input": "hello", "max_output_tokens": 2} if "responses" in path else asked
     with ExitStack() as streams:
         running = [
             streams.enter_context(service.http.stream("POST", "/v1/chat/completions", json=ENDLESS)).iter_lines()

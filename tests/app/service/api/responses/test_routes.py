@@ -45,6 +45,31 @@ def client(service: RunningService) -> Iterator[sdk.openai.OpenAI]:
         yield client
 
 
+def test_timings_and_progress_come_as_llama_server_sends_them(
+    service: RunningService, client: sdk.openai.OpenAI
+) -> None:
+    asked = ASK | {"stream": True, "return_progress": True, "timings_per_token": True}
+    events = _events(service.http.post("/v1/responses", json=asked).text)
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert [event["type"] for event in events[:2]] == ["response.created", "response.in_progress"]
+    progress = [event["prompt_progress"] for event in events if "prompt_progress" in event]
+    assert progress[0]["processed"] == progress[0]["cache"]
+    assert progress[-1]["processed"] == progress[-1]["total"] > 0
+    counts = [event["timings"]["predicted_n"] for event in events if event["type"].endswith("text.delta")]
+    assert counts == sorted(counts)
+    assert 0 < counts[-1] <= events[-1]["timings"]["predicted_n"] == 6
+    assert events[-1]["timings"] == events[-1]["response"]["timings"]
+
+    whole = client.responses.create(model="tiny", input="hello", max_output_tokens=6)
+    told = whole.model_dump()["timings"]  # a field more than the SDK's model has
+    assert told["predicted_n"] == 6
+    assert client.responses.retrieve(whole.id).model_dump()["timings"] == told
+    assert not any(
+        "timings" in event
+        for event in _events(service.http.post("/v1/responses", json=ASK | {"stream": True}).text)[:-1]
+    )
+
+
 def test_the_events_of_a_response_are_numbered_and_nested(service: RunningService) -> None:
     asked = ASK | {"input": f"<say>One.{CALL}</say>", "tools": [TOOL], "max_output_tokens": 500, "stream": True}
     events = _events(service.http.post("/v1/responses", json=asked).text)
