@@ -179,8 +179,7 @@ class Worker:
         embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
         loaded.owned.callback(embeddings.close)
         if loaded.threads is not None:
-            # A speed with fewer threads says nothing about one with all of them.
-            loaded.threads.on_change(lambda _n_threads: self._speed_sampler.disturb())
+            loaded.threads.on_change(lambda _n_threads: self._speed_sampler.change_threads())
             loaded.threads.on_change(embeddings.set_threads)
             loaded.threads.on_change(self._batches.set_threads)
         drafts = describe_drafts(tuple(self._engine.counters.drafts), has_draft_model=bool(load.config.draft_path))
@@ -301,8 +300,8 @@ class Worker:
     def _submit(self, request: Request, engine: Engine, embeddings: EmbeddingQueue) -> None:
         if self._batches.submit(request):
             return
-        is_alone = engine.is_idle and embeddings.is_idle and not engine.has_fewer_threads
-        self._speed_sampler.begin(request, is_alone=is_alone)
+        use, is_alone = engine.thread_use, engine.is_idle and embeddings.is_idle
+        self._speed_sampler.begin(request, is_alone=is_alone, n_threads=None if use is None else use.n_threads)
         engine.submit(request)
 
     def _abort(self, request_id: str, engine: Engine, embeddings: EmbeddingQueue) -> None:

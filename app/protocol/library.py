@@ -20,12 +20,14 @@ DeviceKindName: TypeAlias = Literal["cpu", "gpu", "integrated"]
 @dataclass(frozen=True, slots=True)
 class ModelFit:
     """The fit of a model on the service's machine. `decode_tps` (tokens a second) is None where unknown, and may be off
-    by `uncertainty`, a share of it; `total_bytes` are those of weights, cache and buffers."""
+    by `uncertainty`, a share of it; `measured_tps` is what its answers reached here, None before the first one.
+    `total_bytes` are those of weights, cache and buffers."""
 
     verdict: VerdictName
     decode_tps: float | None
     total_bytes: int
     uncertainty: float = 0.0
+    measured_tps: float | None = None
 
     @property
     def runs_well(self) -> bool:

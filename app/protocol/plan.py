@@ -142,12 +142,19 @@ class MeasuredRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSpeed:
     """How fast one model was on this machine, in tokens a second: medians of its answers and prompts while other
-    programs left the machine alone, or of all where they never did. None where nothing was measured."""
+    programs left the machine alone, or of all where they never did; then the answers are no `is_quiet` measurement.
+    None where nothing was measured."""
 
     decode_tps: float | None
     prefill_tps: float | None
     n_answers: int
     n_prompts: int
+    is_quiet: bool = True
+
+    @property
+    def where(self) -> str:
+        """What the answers were measured on, in words: "measured here", or also beside what."""
+        return "measured here" if self.is_quiet else "measured here beside other programs"
 
 
 def measured_speed(runs: Iterable[MeasuredRun], n_on_gpus: int) -> MeasuredSpeed:
@@ -159,13 +166,15 @@ def measured_speed(runs: Iterable[MeasuredRun], n_on_gpus: int) -> MeasuredSpeed
     for run in runs:
         if run.gpu_layers in (None, n_on_gpus):
             (decode if run.kind == "decode" else prefill).append(run)
-    decode = [run for run in decode if run.is_quiet] or decode
+    quiet = [run for run in decode if run.is_quiet]
+    is_quiet, decode = bool(quiet) or not decode, quiet or decode
     prefill = [run for run in prefill if run.is_quiet] or prefill
     return MeasuredSpeed(
         decode_tps=median(run.tps for run in decode) if decode else None,
         prefill_tps=median(run.tps for run in prefill) if prefill else None,
         n_answers=len(decode),
         n_prompts=len(prefill),
+        is_quiet=is_quiet,
     )
 
 

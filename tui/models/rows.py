@@ -31,14 +31,19 @@ def format_fit(fit: ModelFit | None) -> str:
 
 
 def format_rate(fit: ModelFit | None) -> str:
-    """Return the predicted speed, such as 32 tok/s, or 18–39 tok/s where it is uncertain."""
+    """Return the speed that was measured here, or the predicted one, such as about 32 tok/s, or 18–39 tok/s where it is
+    uncertain."""
+    if fit is not None and fit.measured_tps is not None:
+        return f"{format_speed(fit.measured_tps)} tok/s measured here"
     if fit is None or fit.decode_tps is None:
         return ""
-    return f"{format_speed_range(fit.decode_tps, fit.uncertainty)} tok/s"
+    return f"about {format_speed_range(fit.decode_tps, fit.uncertainty)} tok/s"
 
 
 def short_rate(fit: ModelFit | None) -> str:
     """Return the speed in one figure: 32 tok/s, or ~32 tok/s where it is predicted and may be off."""
+    if fit is not None and fit.measured_tps is not None:
+        return f"{format_speed(fit.measured_tps)} tok/s"
     if fit is None or fit.decode_tps is None:
         return ""
     is_certain = "–" not in format_rate(fit)

@@ -157,9 +157,9 @@ def detail_lines(row: ModelRow) -> tuple[str, str]:
     if state == "loaded" and not row.is_staying:
         state = "loaded, unloads when idle"
     name = row.reference or (row.model if row.kind in ("file", "folder") else row.name)
-    speed = f"about {format_rate(row.fit)}" if format_rate(row.fit) else ""
     type_ = row.type if row.type not in name else ""
-    facts = (name, format_size(row.n_bytes), type_, format_fit(row.fit), speed, context, row.takes, state)
+    figures = (format_size(row.n_bytes), type_, format_fit(row.fit), format_rate(row.fit))
+    facts = (name, *figures, context, row.takes, state)
     action = "x stops it." if row.job_id else "" if row.damaged or row.is_arriving else _ACTIONS[row.kind]
     notes = (row.damaged, row.progress, action, row.newer, row.verified, row.note)
     return printable_line(" · ".join(filter(None, facts))), printable_line(" ".join(filter(None, notes)))

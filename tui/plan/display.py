@@ -61,7 +61,7 @@ def headline(report: PlanReport) -> str:
         return f"{where}." + ("" if tps is None else f" With enough memory: about {speed_words(tps)}.")
     if measured.decode_tps is not None:
         reads = "" if measured.prefill_tps is None else f"reads {format_speed(measured.prefill_tps)}, "
-        said = f"{where}: {reads}writes {speed_words(measured.decode_tps)} · measured here"
+        said = f"{where}: {reads}writes {speed_words(measured.decode_tps)} · {measured.where}"
     elif report.decode_tps is not None:
         said = f"{where}: about {speed_words(report.decode_tps)}"
     else:

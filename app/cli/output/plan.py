@@ -48,7 +48,8 @@ def plan_lines(plan: PlacementPlan, runs: Sequence[MeasuredRun] = (), *, with_cu
         if measured.decode_tps is not None:
             reads = "" if measured.prefill_tps is None else f", prompts {format_speed(measured.prefill_tps)} tok/s"
             of = f"median of {counted(measured.n_answers, 'answer')}"
-            yield f"Measured here: answers {format_speed(measured.decode_tps)} tok/s{reads} ({of})."
+            where = f"{measured.where[0].upper()}{measured.where[1:]}"
+            yield f"{where}: answers {format_speed(measured.decode_tps)} tok/s{reads} ({of})."
         first_s, begin = found.speed.first_token_s, "Predicted: answers" if measured.decode_tps else "Answers"
         if measured.prefill_tps is not None:
             first_s = DEFAULT_N_PROMPT / measured.prefill_tps

@@ -39,11 +39,13 @@ _MIN_OUTPUT_TOKENS = 24  # the time of a shorter answer depends on its begin and
 _MIN_PREFILL_TOKENS = 128
 _MAX_PENDING = 64
 _MAX_MEASURED_RUNS = 64  # that a plan shows
+_CHANGED_THREADS = 0  # of a run whose number of threads followed the machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """One run on `machine` (a `machine_key`) with `n_threads`: the decode of an answer at `depth`, or a prefill.
+    """One run on `machine` (a `machine_key`) with `n_threads`, 0 where they changed meanwhile: the decode of an answer
+    at `depth`, or a prefill.
     `model` is its fingerprint, `work` the work of the devices for a token; `n_ubatch` counts for prefill. `at_s` is its
     end in seconds since 1970, `gpu_layers` the number of layers on GPUs, `others_share` the share of the processors
     that other programs and the hypervisor took meanwhile; old records have 0 and None."""
@@ -136,20 +138,23 @@ def _slowing_share(record: RunRecord) -> float | None:
 
 def runs_of(path: Path, machine: Machine, cache_dir: Path) -> tuple[MeasuredRun, ...]:
     """Return the speeds of the newest answers and prompts of the model at `path` on `machine`, oldest first."""
-    key = model_key(path)
-    runs = [
-        MeasuredRun(
+    return runs_by_model(machine, cache_dir).get(model_key(path), ())
+
+
+def runs_by_model(machine: Machine, cache_dir: Path) -> dict[str, tuple[MeasuredRun, ...]]:
+    """Return `runs_of` all models that ran on `machine`, by their fingerprints."""
+    found: dict[str, list[MeasuredRun]] = {}
+    for record in RunHistory(cache_dir).records(machine_key(machine)):
+        run = MeasuredRun(
             kind=record.kind,
             depth=record.depth,
             tps=round(record.tokens_per_s, 3),
             gpu_layers=record.gpu_layers,
             at_s=record.at_s,
-            is_quiet=is_quiet(_slowing_share(record)),
+            is_quiet=record.n_threads != _CHANGED_THREADS and is_quiet(_slowing_share(record)),
         )
-        for record in RunHistory(cache_dir).records(machine_key(machine))
-        if record.model == key
-    ]
-    return tuple(runs[-_MAX_MEASURED_RUNS:])
+        found.setdefault(record.model, []).append(run)
+    return {model: tuple(runs[-_MAX_MEASURED_RUNS:]) for model, runs in found.items()}
 
 
 def machine_key(machine: Machine) -> str:
@@ -173,7 +178,8 @@ def fitted_rates(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Rates
 class SpeedSample:
     """The speeds of one sample. `depth` is its mean number of tokens during decode, `n_cells` the cells then in use.
     `prefill_tps` is None when too little of the prompt was computed; `prefill_depth` is the length of the prompt.
-    `others_share` is the share of the processors that others took meanwhile, None where too little time passed."""
+    `others_share` is the share of the processors that others took meanwhile, None where too little time passed.
+    `n_threads` computed it, 0 where they changed meanwhile, None where their number is fixed."""
 
     decode_tps: float
     depth: int
@@ -181,6 +187,7 @@ class SpeedSample:
     prefill_tps: float | None
     prefill_depth: int
     others_share: float | None = None
+    n_threads: int | None = None
 
 
 class SpeedSampler:
@@ -195,16 +202,22 @@ class SpeedSampler:
         self._record = record
         self._read_times = read_times
         self._begun = CpuTimes(0.0, 0.0, 0.0)
+        self._n_threads: int | None = None
         self._alone: Request | None = None
         self._pending: deque[SpeedSample] = deque(maxlen=_MAX_PENDING)
 
-    def begin(self, request: Request, *, is_alone: bool) -> None:
-        """Note a new `request`; only one that runs alone can become a sample."""
+    def begin(self, request: Request, *, is_alone: bool, n_threads: int | None = None) -> None:
+        """Note a new `request`, which `n_threads` compute (None: always as many); only one that runs alone can become
+        a sample."""
         # Grammars and log probabilities take time of their own.
         is_plain = not request.sampling.ends_by_grammar and request.n_logprobs is None
         self._alone = request if is_alone and is_plain else None
         if self._alone is not None:
-            self._begun = self._read_times()
+            self._begun, self._n_threads = self._read_times(), n_threads
+
+    def change_threads(self) -> None:
+        """Note that another number of threads computes from now on: others leave less of the machine, or more."""
+        self._n_threads = _CHANGED_THREADS
 
     def disturb(self) -> None:
         self._alone = None
@@ -231,6 +244,7 @@ class SpeedSampler:
                 prefill_tps=n_computed / timings.prefill_s if has_prefill else None,
                 prefill_depth=n_computed,
                 others_share=others_share(self._begun, self._read_times()),
+                n_threads=self._n_threads,
             )
         )
 
@@ -261,7 +275,8 @@ class RunRecorder:
         shares = allocate(profile, self.devices, self.placement)
         decode = RunRecord(
             machine=machine_key(self.devices),
-            n_threads=self.n_threads,
+            # A speed with fewer threads says nothing about one with all of them: only those of its own are compared.
+            n_threads=self.n_threads if sample.n_threads is None else sample.n_threads,
             model=self.fingerprint,
             kind="decode",
             depth=depth,

@@ -135,10 +135,6 @@ class Engine:
         """Return the threads that compute, None where their number is fixed; callable from any thread."""
         return self._threads.use if self._threads is not None else None
 
-    @property
-    def has_fewer_threads(self) -> bool:
-        return self._threads is not None and self._threads.use.is_machine_busy
-
     def submit(self, request: Request, layouts: Mapping[str, MediaLayout] = NO_LAYOUTS) -> None:
         """Queue `request`, whose media have `layouts` by marker, or emit Failed when it cannot be served."""
         with self._lock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,11 +24,21 @@ if TYPE_CHECKING:
     from app.engine.load.machine import Survey
     from app.library.machine_fit.planning import PlanningContext
     from app.protocol.library import ModelFit
+    from app.protocol.plan import MeasuredRun
     from offload.speed.cost_model import Rates
 
 
 _LOOK_S = 2.0  # of all processors together, before their load is known well enough
 _NOTABLE = 0.05  # relative difference of rates that a person notices in predictions
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """The fit of a file as it was at `stamp`, None without one, and the `fingerprint` that its runs are found by."""
+
+    stamp: str
+    fit: ModelFit | None
+    fingerprint: str
 
 
 class FitCache:
@@ -48,7 +58,8 @@ class FitCache:
         self._runs_stamp = 0
         self._found: Survey | None = None
         self._here: PlanningContext | None = None
-        self._fits: dict[Path, tuple[str, ModelFit | None]] = {}
+        self._fits: dict[Path, _Fitted] = {}
+        self._runs: dict[str, tuple[MeasuredRun, ...]] = {}  # of all models, by their fingerprints
         self._lock = threading.RLock()
 
     def machine(self) -> Survey:
@@ -63,12 +74,14 @@ class FitCache:
 
     def here(self) -> PlanningContext:
         """Return the planning context of the machine and the settings. Raises as `machine` does."""
+        from app.engine.load.run_history import runs_by_model
         from app.library.machine_fit.planning import local_planning_context
 
         with self._lock:
             if self._here is None:
                 self._runs_stamp = self._stamp_of_runs()
                 self._here = local_planning_context(self._settings, self.machine().machine)
+                self._runs = runs_by_model(self._here.machine, self._settings.cache_dir)
             return self._here
 
     def forget(self) -> None:
@@ -78,8 +91,9 @@ class FitCache:
             self._fits.clear()
 
     def renew(self) -> None:
-        """Forget a survey of a busy machine once it is quiet, and fits by speeds that have been measured since."""
-        from app.engine.load.run_history import fitted_rates
+        """Forget a survey of a busy machine once it is quiet, fits by speeds that have been measured since, and those
+        of models that have answered since."""
+        from app.engine.load.run_history import fitted_rates, runs_by_model
 
         if not self._lock.acquire(blocking=False):  # a survey is under way: the caller must not wait for it
             return
@@ -90,6 +104,10 @@ class FitCache:
             if self._here is not None and stamp != self._runs_stamp:
                 self._runs_stamp = stamp
                 rates = fitted_rates(self._here.machine, self._settings.cache_dir, self._settings.threads)
+                former, self._runs = self._runs, runs_by_model(self._here.machine, self._settings.cache_dir)
+                for path, fitted in tuple(self._fits.items()):
+                    if self._runs.get(fitted.fingerprint) != former.get(fitted.fingerprint):
+                        self._fits.pop(path, None)
                 if _differ(rates, self._here.rates):
                     self._here = replace(self._here, rates=rates)
                     self._fits.clear()
@@ -113,23 +131,26 @@ class FitCache:
 
     def get(self, entry: LibraryEntry) -> ModelFit | None:
         """Return the fit of a model whose file is unchanged, None without one."""
-        stamp, fit = self._fits.get(entry.ref.path, ("", None))
-        return fit if stamp == entry.disk.stamp else None
+        fitted = self._fits.get(entry.ref.path)
+        return fitted.fit if fitted is not None and fitted.stamp == entry.disk.stamp else None
 
     def has(self, entry: LibraryEntry) -> bool:
         """Return whether `compute` has been called for the unchanged file, or would find it damaged."""
-        stamp, _ = self._fits.get(entry.ref.path, ("", None))
-        return bool(entry.fault) or stamp == entry.disk.stamp
+        fitted = self._fits.get(entry.ref.path)
+        return bool(entry.fault) or (fitted is not None and fitted.stamp == entry.disk.stamp)
 
     def compute(self, entry: LibraryEntry) -> None:
         """Read the header of a model and store its fit, or None if it has none. Raises EngineError if the machine
         cannot be surveyed."""
+        from app.engine.load.machine_file import model_key
         from offload.footprint.model import PlannedModel
 
-        here, fit = self.here(), None
-        with suppress(UserError):  # damaged meanwhile, or an unsupported cache type: loading reports that
-            fit = here.fit(PlannedModel.read(entry.ref.path))
-        self._fits[entry.ref.path] = (entry.disk.stamp, fit)
+        here, fit, fingerprint = self.here(), None, ""
+        with suppress(UserError, OSError):  # damaged or gone meanwhile, or an unsupported cache type: loading tells
+            model = PlannedModel.read(entry.ref.path)
+            fingerprint = model_key(entry.ref.path)
+            fit = here.fit(model, self._runs.get(fingerprint, ()))
+        self._fits[entry.ref.path] = _Fitted(entry.disk.stamp, fit, fingerprint)
 
 
 def _differ(one: Rates, other: Rates) -> bool:

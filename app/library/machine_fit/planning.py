@@ -7,7 +7,7 @@ dry run or a formula, the rule that chooses among the quants of a model, and how
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from app.library.external import adapters_of
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import guide_source
 from app.protocol.library import ModelFit, Quant, TypeChoice
+from app.protocol.plan import MeasuredRun, measured_speed
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import GUIDE, Settings
 from offload.devices.gpus import known_bandwidth
@@ -56,12 +57,17 @@ class PlanningContext:
         """Return the best placement of `model`. Raises UsageError for a cache type that it does not support."""
         return best_assessment(model, self.requested, self.machine, self.rates)
 
-    def fit(self, model: PlannedModel) -> ModelFit:
-        """Return the fit of `model`. Raises as `best_assessment` does."""
+    def fit(self, model: PlannedModel, runs: Iterable[MeasuredRun] = ()) -> ModelFit:
+        """Return the fit of `model`, whose `runs` were measured here. Raises as `best_assessment` does."""
         found = self.best_assessment(model)
-        decode_tps = None if found.decode_tps is None else round(found.decode_tps, 3)
-        uncertainty = round(self.rates.uncertainty, 3)
-        return ModelFit(found.verdict.value, decode_tps, found.profile.total_bytes, uncertainty)
+        n_on_gpus = found.placement.n_on_gpus if found.placement is not None else 0
+        return ModelFit(
+            verdict=found.verdict.value,
+            decode_tps=None if found.decode_tps is None else round(found.decode_tps, 3),
+            total_bytes=found.profile.total_bytes,
+            uncertainty=round(self.rates.uncertainty, 3),
+            measured_tps=measured_speed(runs, n_on_gpus).decode_tps,
+        )
 
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
         """Return the plan of `model`: shares, warnings, remedies. Raises as `best_assessment` does."""

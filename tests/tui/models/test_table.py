@@ -73,6 +73,7 @@ def test_a_row_says_in_words_and_in_colour_whether_it_fits_how_fast_it_is_and_wh
     [
         (None, "… …"),
         (ModelFit("fits", 30.0, 1, 0.3), "● yes ~30 tok/s"),
+        (ModelFit("fits", 37.0, 1, 0.3, measured_tps=81.0), "● yes 81 tok/s"),
         (ModelFit("tight", 4.2, 1), "▲ tight 4.2 tok/s"),
         (ModelFit("partial", None, 1), "▲ partly"),
         (ModelFit("wont_run", None, 1), "✕ no"),

@@ -16,6 +16,7 @@ from app.engine.load.run_history import (
     fitted_rates,
     machine_key,
     measured_runs,
+    runs_by_model,
 )
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request, SamplingParams, Timings, Usage
@@ -218,6 +219,29 @@ def test_an_answer_beside_an_embedding_is_no_sample() -> None:
     sampler.end(END, 0)
     sampler.flush()
     assert samples == []
+
+
+@pytest.mark.parametrize(
+    ("n_threads", "changes", "known"), [(None, False, None), (2, False, 2), (1, False, 1), (2, True, 0)]
+)
+def test_an_answer_on_a_busy_machine_is_a_sample_that_knows_its_threads(
+    n_threads: int | None, changes: bool, known: int | None, tmp_path: Path, tiny_model: Path
+) -> None:
+    samples: list[SpeedSample] = []
+    sampler = SpeedSampler(samples.append)
+    sampler.begin(REQUEST, is_alone=True, n_threads=n_threads)
+    if changes:
+        sampler.change_threads()
+    sampler.end(END, 0)
+    sampler.flush()
+    assert [sample.n_threads for sample in samples] == [known]
+    recorder(tmp_path, tiny_model).record(replace(samples[0], others_share=0.1))
+    records = RunHistory(tmp_path).records()
+    # with fewer threads it says nothing about all of them, but was measured here
+    assert {record.n_threads for record in records} == {2 if known is None else known}
+    assert bool(measured_runs(records, n_threads=2)[0]) == (known in (None, 2))
+    (runs,) = runs_by_model(MACHINE, tmp_path).values()
+    assert {run.is_quiet for run in runs} == {known != 0}
 
 
 def test_a_sample_knows_how_much_others_took_of_the_processors_meanwhile() -> None:

@@ -240,7 +240,6 @@ def test_an_engine_looks_before_its_steps_and_tells_its_threads() -> None:
     backend.decode = lambda chunks: (machine.step(), decode(chunks))[1]  # type: ignore[method-assign]
     engine = Engine(backend, lambda _event: None, threads=control, clock=machine.clock)
     assert engine.thread_use is not None
-    assert not engine.has_fewer_threads
     engine.submit(Request(request_id="a", prompt="hello", max_tokens=400))
     while not engine.is_idle:
         engine.step()
@@ -251,4 +250,3 @@ def test_an_engine_looks_before_its_steps_and_tells_its_threads() -> None:
 def test_an_engine_with_a_fixed_number_tells_none() -> None:
     engine = Engine(FakeBackend(), lambda _event: None)
     assert engine.thread_use is None
-    assert not engine.has_fewer_threads

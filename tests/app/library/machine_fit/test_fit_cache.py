@@ -2,15 +2,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.engine.load.machine import Survey
-from app.engine.load.run_history import RunHistory, RunRecord, machine_key
+from app.engine.load.machine_file import model_key
+from app.engine.load.run_history import RunHistory, RunRecord, machine_key, runs_of
 from app.library.local.index import LibraryEntry
 from app.library.local.model_files import ModelRef, stat_model
 from app.library.machine_fit.fit_cache import FitCache
+from app.protocol.plan import measured_speed
 from app.settings.settings import Settings
 from offload.devices.host import CpuTimes, default_threads, host_memory
 from offload.speed.cost_model import Work, decode_s
@@ -91,6 +94,33 @@ def test_a_survey_of_a_busy_machine_is_made_again_once_it_is_quiet(machine: Mach
     cache.renew()
     assert cache.has(entry(path))
     assert machine.n_looks == 2
+
+
+def test_the_list_and_the_plan_speak_of_the_same_measured_speed(cache: FitCache, tmp_path: Path) -> None:
+    """Also where only answers on a busy machine were measured, and their threads followed it."""
+    path = tiny_llama(tmp_path / "tiny.gguf")
+    cache.compute(entry(path))
+    before, machine = cache.get(entry(path)), cache.here().machine
+    assert before is not None
+    assert before.measured_tps is None
+    run = RunRecord(
+        machine=machine_key(machine),
+        n_threads=0,
+        model=model_key(path),
+        kind="decode",
+        depth=100,
+        tokens_per_s=77.0,
+        work=Work(read_bytes={"CPU": 1e9}, n_layers=16),
+        others_share=0.9,
+    )
+    RunHistory(tmp_path / "cache").add([run, replace(run, tokens_per_s=81.0), replace(run, model="another")])
+    cache.renew()
+    assert not cache.has(entry(path))
+    cache.compute(entry(path))
+    found, planned = cache.get(entry(path)), measured_speed(runs_of(path, machine, tmp_path / "cache"), 0)
+    assert found is not None
+    assert (found.measured_tps, planned.decode_tps) == (79.0, 79.0)
+    assert (found.decode_tps, planned.is_quiet) == (before.decode_tps, False)
 
 
 def test_a_verdict_follows_what_answers_taught_about_the_machine(cache: FitCache, tmp_path: Path) -> None:
