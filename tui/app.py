@@ -139,6 +139,7 @@ class LocalllmApp(BaseApp):
         self._settings_controller = controller
         controller.on_change("theme", self._apply_theme)
         controller.on_change("keys", self._apply_keys)
+        controller.on_change("model", self._apply_default_model)
         self.register_theme(HIGH_CONTRAST)
         self._quit_flow = QuitFlow(self, self.app_context.jobs, connection, controller)
         self.app_context.jobs.on_end(self._notify_job_end)
@@ -327,11 +328,11 @@ class LocalllmApp(BaseApp):
         if chosen is None:
             return
         try:
-            effect = await self._settings_controller.change("theme", chosen)
+            changed = await self._settings_controller.change("theme", chosen)
         except UserError as error:
             self.notify(printable(str(error)), severity="error", markup=False)
         else:
-            self.notify(printable(f"{chosen}: {effect}"), markup=False)
+            self.notify(printable(changed), markup=False)
 
     def _apply_theme(self) -> None:
         theme = self._settings_controller.settings.theme or DEFAULT_THEME
@@ -339,6 +340,9 @@ class LocalllmApp(BaseApp):
             self.theme = theme
         else:
             self._warn(f"Unknown theme in the settings: {theme}. F10 lists the themes.")
+
+    def _apply_default_model(self) -> None:
+        self.app_context.connection.default_model = self._settings_controller.text("model")
 
     def _apply_keys(self) -> None:
         from tui.settings.controller import check_keys  # imports every screen, after the first frame

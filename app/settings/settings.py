@@ -74,7 +74,8 @@ class Settings:
 
     model: str = _loading(
         GUIDE,
-        "Default model: guide, a name in the library, or a path to a GGUF.",
+        "Default model, which answers at the start and where a client names none: guide, a name in the library, or a "
+        "path to a GGUF.",
         kind=Kind.MODEL,
         flags=("--model", "-m"),
         metavar="MODEL",

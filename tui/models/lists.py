@@ -43,10 +43,8 @@ class ModelLists:
         on_change: Callable[[], object],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         read_uses: Callable[[], Awaitable[Mapping[str, int]]] | None = None,
-        default: str = "",
     ) -> None:
-        """`read_uses` returns when models answered last, in milliseconds since 1970; `default` is the default model."""
-        self.default = default
+        """`read_uses` returns when models answered last, in milliseconds since 1970."""
         self.words = ""
         self.error: UserError | None = None
         self._connection = connection
@@ -76,7 +74,7 @@ class ModelLists:
         if self.path:
             others = local_rows(self._local)[1]
             return (self._paths, *((Section("In other programs", others),) if others else ()))
-        local, external = local_rows(self._local, self.words, self._used, self.default)
+        local, external = local_rows(self._local, self.words, self._used, self._connection.default_model)
         recommended, found = downloadable_rows(self._recommended, self._found, self.words)
         note = self._notes["local"]
         if not note and self.words:

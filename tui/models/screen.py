@@ -91,7 +91,9 @@ MODEL_COMMANDS = CommandTable(
     list_command("cancel", "Stop", "x", "Stop the download, whose partial data is kept, or the verification", "cancel"),
     list_command("verify-model", "Verify", "v", "Check the model's structure and its SHA-256; runs as a job", "verify",
                  is_shown=False),
-    list_command("make-default", "Default", "m", "Make the model the one of new chats", "make_default", is_shown=False),
+    list_command("make-default", "Default model", "m",
+                 "Make it the default model, which answers at the start and where a client names none", "make_default",
+                 is_shown=False),
     list_command("rename-model", "Rename", "R", "Give the model another name", "rename_model", is_shown=False),
     list_command("export-model", "Export", "e", "Copy the model's files to a folder", "export_model", is_shown=False),
     list_command("check-updates", "Check for updates", "U",
@@ -253,7 +255,6 @@ class ModelsScreen(FeatureScreen):
             app_context.jobs,
             lambda: self.post_message(self.Changed()),
             read_uses=app_context.repository.recent_models,
-            default=app_context.connection.default_model,
         )
 
     def body(self) -> Iterable[Widget]:
@@ -410,10 +411,7 @@ class ModelsScreen(FeatureScreen):
     async def make_default(self) -> None:
         if row := self._local_row():
             name = row.name if row.kind == "local" else row.model
-            await self.app_context.settings_controller.change("model", name)
-            self._connection.default_model = name  # of this run too, not only of the next
-            self._lists.default = name
-            self.inform(f"{row.name} is the default model now.")
+            self.inform(await self.app_context.settings_controller.change("model", name))
             self._show()
 
     def rename_model(self) -> None:
@@ -425,7 +423,6 @@ class ModelsScreen(FeatureScreen):
             new, formers = await self._lists.rename(row.model, name.strip())
             if self.app_context.settings_controller.text("model") in formers:
                 await self.app_context.settings_controller.change("model", new)
-            self._lists.default = new if self._lists.default in formers else self._lists.default
             await self.app_context.session.rename_model(formers, new)
             self.inform(f"{row.name} is {new} now.")
             self.rows.await_model(new)  # else the next key is for the first row

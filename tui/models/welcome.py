@@ -254,24 +254,26 @@ def offered(found: Sequence[Recommended]) -> tuple[Recommended, ...]:
 
 
 def offer_cells(offer: Recommended) -> tuple[str, ...]:
-    """Return name, type, size, speed, role and caveat of a recommendation, printable."""
-    fit = offer.quant.fit
+    """Return name, type, size, speed, role and caveat of a recommendation, printable. What is too slow for its role
+    has that in its caveat only."""
+    fit, role = offer.quant.fit, _ROLES.get(offer.role, offer.role)
     if fit.verdict == "wont_run":
         caveat = "will not run here"
     elif not offer.keeps_pace or (fit.decode_tps or _SLOW_TPS) < _SLOW_TPS:
-        caveat = "slow here"
+        role, caveat = "", f"slow for {role}"
     else:
         caveat = "" if fit.verdict == "fits" else "tight here"
     cells = (offer.title, offer.quant.name, format_size(offer.quant.n_bytes), short_rate(fit))
-    return tuple(map(printable_line, (*cells, _ROLES.get(offer.role, offer.role), caveat)))
+    return tuple(map(printable_line, (*cells, role, caveat)))
 
 
 def row_text(cells: Sequence[str], n_name: int, width: int) -> str:
     """Return one line of the table, `cells` as `offer_cells` returns them, the last ones cut at `width`."""
     name, type_, size, speed, role, caveat = cells
     shown = cut(name, n_name)
+    role = f"{role:<14}" if role else ""
     named = set_cell_size(name if not type_ else shown, n_name) if type_ else set_cell_size(name, n_name + 9)
-    figures = f"{named}{f'  {type_:<7}' if type_ else ''}{size:>8}{speed:>11}  {role:<14}{caveat}".rstrip()
+    figures = f"{named}{f'  {type_:<7}' if type_ else ''}{size:>8}{speed:>11}  {role}{caveat}".rstrip()
     return cut(figures, width)
 
 
@@ -280,8 +282,7 @@ def offer_line(cells: Sequence[str], n_name: int, width: int, *, is_selected: bo
     text = Content(row_text(cells, n_name, width))
     caveat = cells[-1]
     if caveat and text.plain.endswith(caveat):
-        style = "$text-warning" if caveat.endswith("here") else "$text-muted"
-        text = text.stylize(style, len(text.plain) - len(caveat))
+        text = text.stylize("$text-warning", len(text.plain) - len(caveat))
     gap = width - text.cell_length - len(_ENTER_HINT)
     return Content.assemble(text, " " * gap, (_ENTER_HINT, "$text-accent")) if is_selected and gap > 1 else text
 

@@ -90,6 +90,7 @@ class SettingsController:
         return bool(self._flags.get(name))
 
     def on_change(self, name: str, callback: Callable[[], None]) -> None:
+        """Call `callback` after every change of the setting, also of one that takes effect later."""
         self._on_change[name] = callback
 
     def drop_keys(self) -> None:
@@ -138,23 +139,24 @@ class SettingsController:
         return format_value(getattr(load_settings(self._flags, self._environment), name))
 
     async def change(self, name: str, text: str | None) -> str:
-        """Write `text` to the settings file, or remove the setting if None; return when it takes effect. Raises
-        UserError for an invalid value or an unwritable file."""
+        """Write `text` to the settings file, or remove the setting if None; return its title, its value and when that
+        takes effect, in the words of every screen. Raises UserError for an invalid value or an unwritable file."""
         value: Any = None if text is None else parse_setting(name, text)
         if name == "keys" and text is not None:
             check_keys(value)
         await asyncio.to_thread(write_setting, self.path, name, value)
+        saved: Any = getattr(load_settings(self._flags, self._environment), name)
         if SETTINGS[name].effect is Effect.AT_ONCE:
-            loaded: Any = getattr(load_settings(self._flags, self._environment), name)
-            self.settings = replace(self.settings, **{name: loaded})
-            if obey := self._on_change.get(name):  # settings that are read on use need no call
-                obey()
+            self.settings = replace(self.settings, **{name: saved})
+        if obey := self._on_change.get(name):  # settings that are read on use need no call
+            obey()
+        effect = _EFFECTS[SETTINGS[name].effect]
         match setting_sources(self._flags, self._environment)[name]:
             case SettingSource.ENVIRONMENT:
-                return f"{environment_variable(name)} in the environment overrides the settings file."
+                effect = f"{environment_variable(name)} in the environment overrides the settings file."
             case SettingSource.FLAG:
-                return "The command line overrides the settings file."
-        return _EFFECTS[SETTINGS[name].effect]
+                effect = "The command line overrides the settings file."
+        return f"{SETTINGS[name].shown_title}: {shown(name, saved)}. {effect}"
 
     def detail(self, name: str) -> tuple[str, str]:
         """Return the sentence that explains a setting, and how else it is set and when it takes effect."""

@@ -277,10 +277,10 @@ class SettingsScreen(FeatureScreen):
                 self.inform("Loading: Esc returns to the chat.")
 
     async def _write(self, name: str, text: str | None) -> None:
-        effect = await self.settings_controller.change(name, text)
+        changed = await self.settings_controller.change(name, text)
         self._draw()
         self._chosen()
-        self.inform(f"{name} is {'reset' if text is None else 'saved'}. {effect}")
+        self.inform(changed)
 
 
 def describe_reload(load_request: PlanRequest) -> str:

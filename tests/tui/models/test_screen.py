@@ -324,6 +324,11 @@ async def test_a_file_copied_into_the_models_folder_appears_while_the_screen_is_
         assert "✕ It ends too early." in user.screen_text, "others keep their faults"
 
 
+def _row_of(user, name):
+    lines = (line.strip(" ▶│") for line in user.screen_text.splitlines())
+    return next((line for line in lines if line.startswith(name)), "")
+
+
 def _copy(client, model):
     path = Path(model.path)
     path.parent.mkdir(parents=True)
@@ -492,7 +497,7 @@ async def test_chats_and_the_default_follow_a_model_that_is_renamed(open_app, tm
         await user.presses("f6")
         await _chosen(user, former, among="qwen3-0.6b")
         await user.presses("m")
-        await user.sees(f"{former} is the default model now.")
+        await user.sees(f"Default model: {former}.")
         await user.sends_at_once("R", "ctrl+u", *"coder", "enter")
         await user.sees(f"{former} is coder now.")
         assert user.app.app_context.settings_controller.text("model") == "coder"
@@ -528,15 +533,24 @@ async def test_an_open_chat_follows_its_model_that_is_renamed(open_app, tmp_path
         await user.until(lambda: client.loads[-1] == "coder", "the chat asked for the former name")
 
 
-async def test_a_model_becomes_the_default_of_new_chats(open_app):
-    async with open_app(client_with_models(), size=(140, 30)) as user:
+async def test_the_default_model_is_one_setting_in_the_same_words_on_both_screens(open_app):
+    name = "qwen3-0.6b-Q8_0"
+    async with open_app(client_with_models(), size=(160, 30)) as user:
+        said = "It takes effect at the next start of app and service."
         await user.presses("f6")
-        await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
+        await _chosen(user, name, among="qwen3-0.6b")
         await user.presses("m")
-        await user.sees("qwen3-0.6b-Q8_0 is the default model now.")
-        assert user.app.app_context.settings_controller.text("model") == "qwen3-0.6b-Q8_0"
-        assert user.app.app_context.connection.default_model == "qwen3-0.6b-Q8_0"
-        await user.sees("default")
+        await user.sees(f"Default model: {name}. {said}")
+        assert user.app.app_context.settings_controller.text("model") == name
+        assert user.app.app_context.connection.default_model == name
+        await user.until(lambda: _row_of(user, name).endswith("default"), "its row does not say so")
+        await user.presses("f10")
+        await user.sees(f"→ {name}: at the next start")
+        await user.presses("r")
+        await user.sees(f"Default model: guide. {said}")
+        assert user.app.app_context.connection.default_model == "guide"
+        await user.presses("f6")
+        await user.until(lambda: "default" not in _row_of(user, name), "the row of the former default still says so")
 
 
 async def test_a_model_is_verified_in_the_background_and_its_row_says_how_that_ended(open_app):

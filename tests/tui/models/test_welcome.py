@@ -69,7 +69,8 @@ async def test_enter_fetches_what_answers_fast_enough_here_if_anything_does(arri
     )
     async with arrival(client) as user:
         await user.sees(fetched, "SmolLM2 135M")
-        assert ("slow here" in user.screen_text) == (not all(kept))
+        assert ("slow for chat, tools" in user.screen_text) == (not kept[0])
+        assert ("slow for quick answers" in user.screen_text) == (not kept[1])
         await user.presses("down")
         await user.sees("enter download")
         await user.presses("enter")
@@ -232,6 +233,22 @@ def test_one_model_is_offered_once_and_a_slow_one_with_a_word():
     chat, small = client_with_models().library.recommended
     slow = replace(chat, keeps_pace=False, quant=replace(chat.quant, fit=replace(chat.quant.fit, decode_tps=1.0)))
     assert offered((slow, small, replace(small, role="code"))) == (small, slow)
-    assert offer_cells(slow)[-1] == "slow here"
     assert offer_cells(small)[-1] == ""
-    assert row_text(offer_cells(slow), 20, 80).endswith("slow here")
+    assert row_text(offer_cells(slow), 20, 80).endswith("slow for chat, tools")
+
+
+@pytest.mark.parametrize(
+    ("role", "tps", "keeps_pace", "said"),
+    [
+        ("chat", 8.0, False, ("", "slow for chat, tools")),
+        ("code", 19.0, False, ("", "slow for code")),
+        ("small", 19.0, False, ("", "slow for quick answers")),
+        ("thinking", 4.0, True, ("", "slow for thinking")),
+        ("code", 40.0, True, ("code", "")),
+    ],
+)
+def test_what_is_slower_than_its_role_needs_says_what_it_is_slow_for(role, tps, keeps_pace, said):
+    offer = client_with_models().library.recommended[0]
+    fit = replace(offer.quant.fit, verdict="fits", decode_tps=tps)
+    offer = replace(offer, role=role, keeps_pace=keeps_pace, quant=replace(offer.quant, fit=fit))
+    assert offer_cells(offer)[-2:] == said

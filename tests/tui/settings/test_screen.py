@@ -83,10 +83,10 @@ async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_
         await user.presses("backspace", "x", "enter")
         await user.sees("It takes a whole number")
         await user.presses("backspace", *"4096", "enter")
-        await user.sees("ctx is saved", "auto  → 4096: L reloads", "file")
+        await user.sees("Context length: 4096. L reloads", "auto  → 4096: L reloads", "file")
         assert written(tmp_path) == {"threads": 3, "ctx": 4096}
         await user.presses("r")
-        await user.sees("ctx is reset")
+        await user.sees("Context length: auto. L reloads")
         assert row_of(user, "Context length") == "Context length auto (2,048)"
         assert "→" not in user.screen_text
         assert (tmp_path / "config.toml").read_text() == "# mine\nthreads = 3\n"
@@ -172,7 +172,7 @@ async def test_a_theme_applies_at_once_and_is_saved(tmp_path, user_of):
         await user.asks("/theme")
         await user.sees("High contrast", "ANSI, dark")
         await user.presses("down", "down", "enter")
-        await user.sees("high-contrast: It is effective now")
+        await user.sees("Theme: high-contrast. It is effective now")
         assert app.theme == "high-contrast"
     assert written(tmp_path) == {"theme": "high-contrast"}
     async with running_app(tmp_path, 'theme = "high-contrast"\n') as app:
@@ -186,7 +186,7 @@ async def test_a_theme_is_named_behind_its_command_which_completes_it(tmp_path, 
         await user.types("/theme solarized-l")
         await user.sees("solarized-light")
         await user.presses("enter")
-        await user.sees("solarized-light: It is effective now")
+        await user.sees("Theme: solarized-light. It is effective now")
         assert app.theme == "solarized-light"
         await user.asks("/theme pink")
         await user.sees("There is no theme pink. Themes: textual-dark")
@@ -213,7 +213,7 @@ async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path
         await user.presses("ctrl+u")
         await user.pastes("help=f12")
         await user.presses("enter")
-        await user.sees("keys is saved. It is effective now.")
+        await user.sees("Keys: help=f12. It is effective now.")
         await user.presses("f12")
         await user.sees("Keys and commands")
     assert written(tmp_path) == {"keys": {"help": "f12"}}
