@@ -13,7 +13,7 @@ from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecord
 from app.engine.llama.head_backend import HeadBackend, HeadContext
 from app.engine.llama.head_contexts import AutoregressiveContext, BlockContext, MtpContext
 from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes, vocabulary_alone
-from app.engine.llama.native import EvalObserver, native_log
+from app.engine.llama.native import EvalObserver, native_log, system_info
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
 
 __all__ = [
@@ -36,5 +36,6 @@ __all__ = [
     "dry_compute_bytes",
     "ggml_gpus",
     "native_log",
+    "system_info",
     "vocabulary_alone",
 ]

@@ -97,6 +97,8 @@ class LlamaBackend:
         self._adapters: AdapterSet | None = None  # None before the first call of `set_adapters`
         self._owned = ExitStack()
         self._owned.callback(lib.llama_free, context)
+        if native.weights is not None:
+            self._owned.callback(native.weights.close)
         self._context = context
         self._vocab = lib.llama_model_get_vocab(model)
         self._tokenizer = LlamaTokenizer(model)
@@ -233,6 +235,8 @@ class LlamaBackend:
             lib.llama_set_causal_attn(self._context, False)
             returned = compute(self._context, batch)
             lib.llama_set_causal_attn(self._context, True)
+        if self._weights is not None:
+            self._weights.after_step()
         self._interrupt.clear()
         status = _STATUSES.get(returned)
         if status is DecodeStatus.DONE:

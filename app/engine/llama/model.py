@@ -28,6 +28,8 @@ from app.engine.llama.host_memory import (
     PlainWeights,
     RepackedTensors,
     StepWeights,
+    WideTensors,
+    WideWeights,
     new_zero_pages_given_back,
 )
 from app.engine.llama.native import EvalObserver, architecture_of, ggml_function, lib, load_error, native_log
@@ -112,10 +114,12 @@ class LlamaModel:
         setting: RuntimeSettings,
         observer: EvalObserver | None = None,
         head: LoadedHead | None = None,
+        *,
+        is_wide: bool = False,
     ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without memory for it. It
         is a HeadBackend with a `head`, and if the MTP layer was loaded and the model has no windows. `observer` gets
-        all graph nodes."""
+        all graph nodes. One that `is_wide` computes steps of several tokens with wider weights, which it frees."""
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
         with ExitStack() as owned:
@@ -127,7 +131,8 @@ class LlamaModel:
             # process for a model with an encoder (T5), unless a prompt was encoded before.
             can_generate = bool(lib.llama_get_memory(context)) and not lib.llama_model_has_encoder(self._model)
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
-            weights = StepWeights(self._plain, setting.plain_from) if self._plain else None
+            wide = self._wide_weights(setting) if is_wide else None
+            weights = StepWeights(self._plain, setting.plain_from, wide) if self._plain or wide else None
             if head is not None:
                 key, head_context = head.key, head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
             elif self._has_mtp and not facts.n_window:
@@ -138,6 +143,12 @@ class LlamaModel:
             owned.pop_all()
         facts = replace(facts, layout=f"{facts.layout}-{key}")
         return HeadBackend(NativeContext(self._model, context, facts, self._llama_adapters, weights), head_context)
+
+    def _wide_weights(self, setting: RuntimeSettings) -> WideWeights | None:
+        found = WideTensors()
+        with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
+            backend.decode([Chunk(0, 0, [0], 1)])
+        return WideWeights(found.addresses) if found.addresses else None
 
     def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without memory."""

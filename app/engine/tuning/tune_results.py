@@ -35,6 +35,10 @@ DISTURBED = 75
 DUAL_TYPES = ("Q2_K", "Q4_K")
 PLAIN_TYPES = frozenset(tensor_type_named(name).type_id for name in DUAL_TYPES)
 PLAIN_FROM = 24
+# Types whose kernels on x86 compute one token after the other, however many a step has: of several BF16 is faster there
+# (figures in `app/engine/llama/host_memory.py`).
+WIDENED_TYPES = frozenset({tensor_type_named("Q4_1").type_id, tensor_type_named("Q5_1").type_id})
+WIDE_BYTES = 2  # of a weight in BF16
 AS_FAST = 0.02  # the figures of one setting differ by this from one tuning to the next
 N_BATCHED = 4  # answers at once that are measured
 _X86 = ("x86_64", "amd64")

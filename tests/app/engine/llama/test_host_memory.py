@@ -164,3 +164,26 @@ def test_a_model_without_repacked_weights_maps_none(tmp_path: Path) -> None:
     answer = found(tmp_path, "F16")
     assert answer["n_bytes"] == 0
     assert all(answer["same"].values())
+
+
+def widened(tmp_path: Path, kind: str) -> dict[str, Any]:
+    model, bf16 = tmp_path / f"tiny-{kind}.gguf", tmp_path / "bf16.gguf"
+    subprocess.run([sys.executable, "tests/bench/models/make_model.py", "tiny-llama", kind, model], check=True)
+    script = Path(__file__).with_name("real_wide_weights.py")
+    command = [sys.executable, str(script), str(model), str(bf16)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q5_1"])
+def test_widened_weights_compute_like_bf16_and_leave_other_contexts_their_own(tmp_path: Path, kind: str) -> None:
+    answer = widened(tmp_path, kind)
+    assert answer["n_bytes"] > 0
+    assert all(answer["same"].values()), answer["same"]
+    assert answer["differ"], "else nothing shows which weights were used"
+
+
+def test_other_types_are_not_widened(tmp_path: Path) -> None:
+    assert widened(tmp_path, "Q8_0")["n_bytes"] == 0
