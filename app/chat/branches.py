@@ -13,7 +13,17 @@ from itertools import pairwise, takewhile
 
 from app.chat.attachments.prompt import compose_prompt
 from app.chat.compaction import TOKENS_AFTER, estimated_tokens, message_tokens, replaced_messages, sent_branch
-from app.chat.conversation import ChatSettings, MediaFile, Message, MessageState, MessageTree, Scalar, call_text
+from app.chat.conversation import (
+    ChatSettings,
+    MediaFile,
+    Message,
+    MessageContent,
+    MessageState,
+    MessageTree,
+    Scalar,
+    call_text,
+    placed,
+)
 from app.chat.turns import made_calls, media_files_of, turns_of
 from app.protocol.chat import MediaPart, ToolCall
 from app.protocol.chat import Message as ChatMessage
@@ -295,6 +305,11 @@ class Conversation:
     def turns_of(self, path: Sequence[Message], parts: Mapping[str, MediaPart] = _NO_PARTS) -> list[ChatMessage]:
         """Return the turns of a branch, which need not be one of the chat; see `turns`."""
         return turns_of(path, parts, self.settings.system)
+
+    def path_with(self, question: MessageContent, parent_id: int | None) -> tuple[Message, ...]:
+        """Return the branch that asking `question` after a message makes."""
+        asked = placed(replace(question, role="user"), max(self.messages, default=0) + 1, parent_id)
+        return (*self._tree.path(parent_id), asked)
 
     def media_files(self, leaf_id: int | None) -> tuple[MediaFile, ...]:
         return self.media_files_of(self._tree.path(leaf_id))

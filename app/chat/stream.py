@@ -92,7 +92,7 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         chunks = stream_answer(
             chat.connection,
             turns,
-            _taken_options(chat),
+            taken_options(chat),
             lambda: chat.model_beside_connection,
             prompt_cache_key=chat.stored.prompt_cache_key,
             tools=chat.offered,
@@ -152,7 +152,7 @@ def _counted(chat: ChatState, progress: PromptProgress) -> dict[str, Scalar]:
     return {"n_prompt_tokens": progress.n_tokens, "n_output_tokens": 0}
 
 
-def _taken_options(chat: ChatState) -> Mapping[str, Scalar]:
+def taken_options(chat: ChatState) -> Mapping[str, Scalar]:
     """Return the options of the chat without what the model cannot take: what it does not read may still cost
     tokens."""
     options = chat.conversation.settings.options
@@ -180,7 +180,7 @@ async def stream_answer(
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
     client = await (connection.service() if other_model() else connection.client())
-    sent = replace(with_cache_key(generation_options(options), prompt_cache_key), tools=tuple(tools))
+    sent = sent_options(options, prompt_cache_key, tools)
     stream = _requested(client, other_model() or connection.state.model, turns, sent, template_of(options))
     queue: asyncio.Queue[AnswerEvent | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, queue))
@@ -202,6 +202,13 @@ async def stream_answer(
         # Cancelled inside the stream's own await, so that the connection is closed and the engine stops.
         reader.cancel()
         await asyncio.gather(reader, return_exceptions=True)
+
+
+def sent_options(
+    options: Mapping[str, Scalar], prompt_cache_key: str | None, tools: Sequence[Tool]
+) -> GenerationOptions:
+    """Return what a question of the chat is sent with."""
+    return replace(with_cache_key(generation_options(options), prompt_cache_key), tools=tuple(tools))
 
 
 def with_cache_key(options: GenerationOptions, key: str | None) -> GenerationOptions:

@@ -198,8 +198,9 @@ class Settings:
     )
     prefill_ahead: bool = _speed(
         True,
-        "Read the beginning of a chat's next turn (prefill) while the machine is idle, so that answers begin sooner.",
-        title="Read ahead when idle",
+        "Read what the next question will contain before it is sent (prefill), so that answers begin sooner: the chat "
+        "so far, attachments, the draft as you type. Not on battery, and behind every answer.",
+        title="Read ahead",
     )
     save_prefixes: bool = _speed(
         True,

@@ -20,6 +20,7 @@ from textual.worker import Worker
 from app.chat.activity import Activity, activity_of
 from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.events import Added, ChatEvent, Note, Reading, Repeating, Written
+from app.chat.read_ahead import Draft, ReadAhead
 from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
 from app.common.help_topics import TOPICS
@@ -32,7 +33,7 @@ from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachments import AttachmentReader, files_below
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
-from tui.chat.composer.shell_command import SIGN
+from tui.chat.composer.shell_command import SIGN, shell_command
 from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
 from tui.chat.notices import NewTextLine, OtherQuestions, WaitingQuestions
@@ -87,6 +88,12 @@ class ChatScreen(CommandScreen):
         self._view = ChatView(self)
         self._messages = MessageActions(self._view)
         self._draft = DraftActions(self._view, self._show_status)
+        self._read_ahead = ReadAhead(
+            lambda: self._session.chat,
+            self._draft_to_read,
+            lambda: app_context.settings_controller.settings.prefill_ahead,
+            self._show_status,
+        )
         self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._settings_changed)
         options = SettingsActions(self._view, self._settings_editor, self._settings_changed)
         stored = OpenChatActions(self, lambda: self.sidebar.read_soon())
@@ -175,6 +182,7 @@ class ChatScreen(CommandScreen):
         self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
 
     async def on_unmount(self) -> None:
+        await self._read_ahead.close()
         await self._shell.stop()
         await self._drafts.close()
         await self._session.close()
@@ -221,7 +229,21 @@ class ChatScreen(CommandScreen):
         chat = self._session.chat
         chat.unsent = self.composer.draft
         self._drafts.write(chat.draft)
+        self._foresee()
+
+    def _foresee(self) -> None:
+        """Say what sending the draft means, and let the model read what of it is certain, soon."""
         self._draft.forecast_later()
+        self._read_ahead.look(self.prompt.text)
+
+    async def _draft_to_read(self) -> Draft | None:
+        """Return the question as it is now, None for a command and while a chat opens."""
+        if not self._view.is_open.is_set() or not list(self.own(Composer)):
+            return None
+        draft, cursor = await self.composer.expected_draft(), self.prompt.n_before_cursor
+        if draft.content == "/" or slash_line(draft.content) is not None or shell_command(draft.content):
+            return None
+        return Draft(draft.content, cursor, draft.attachments, self._view.edited_id)
 
     @on(AttachmentBar.Changed)
     def _attachments_changed(self) -> None:
@@ -328,7 +350,8 @@ class ChatScreen(CommandScreen):
             activity_line.look()
         chat, forecast = self._session.chat, self._draft.forecast
         for line in self.own(StateLine):  # none is left while the app closes
-            line.show(chat_facts(self._connection.state, chat.figures, chat.conversation.settings, forecast))
+            settings, reading = chat.conversation.settings, self._read_ahead.words
+            line.show(chat_facts(self._connection.state, chat.figures, settings, forecast, reading))
         for header in self.own(ScreenHeader):
             header.show_model(self._connection.state, self._session.activity)
         for bar in self.own(KeyBar):
@@ -337,7 +360,7 @@ class ChatScreen(CommandScreen):
     def _settings_changed(self) -> None:
         """Show the settings, and what they take of the context, to which the draft is added anew."""
         self._show_status()
-        self._draft.forecast_later()
+        self._foresee()
 
     def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
         for sidebar in self.own(ChatSidebar):
@@ -348,7 +371,7 @@ class ChatScreen(CommandScreen):
     @on(Worker.StateChanged)
     def _worked(self, event: Worker.StateChanged) -> None:
         if event.worker.group == "answer" and event.worker.is_finished and self.own(Composer):  # not while it closes
-            self._draft.forecast_later()  # the context has an answer more
+            self._foresee()  # the context has an answer more
 
     async def _arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
         if slash == "attach":
@@ -454,6 +477,7 @@ class ChatScreen(CommandScreen):
             self.composer.put(question.content, question.attachments)
             return
         edited = self._session.conversation.messages.get(edited_id) if edited_id is not None else None
+        self._read_ahead.stop()
         self._view.end_edit()
         self.transcript.mark(None)
         if edited_id is None:
@@ -653,6 +677,8 @@ class ChatScreen(CommandScreen):
             await self.transcript.add_notice(text)
         self._show_status()
         self._draft.may_read_otherwise()
+        if self.own(Composer):
+            self._read_ahead.look(self.prompt.text)
         state = self._connection.state
         if state.error is not None and not self.is_answering:
             await self.transcript.add_error(state.error)

@@ -31,7 +31,8 @@ _CHIP_CHARACTERS = 24
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatFacts:
     """What the line says: the tokens in the context, of `n_ctx` (0: unknown), those that the draft adds, and words
-    about the settings, the most important first. `warning` is about the model's place."""
+    about the settings, the most important first. `warning` is about the model's place, `reading` how much of the draft
+    is read before it is sent."""
 
     n_tokens: int = 0
     is_estimated: bool = False
@@ -40,6 +41,7 @@ class ChatFacts:
     n_uncounted: int = 0
     chips: tuple[str, ...] = ()
     warning: str = ""
+    reading: str = ""
 
     def content(self, n_cells: int) -> Content:
         """Return as much of the line as fits into `n_cells`: the bar, then whole chips."""
@@ -47,7 +49,7 @@ class ChatFacts:
         if self.warning:
             line = Content.assemble(line, _GAP, (f"▲ {self.warning}", "$text-warning"))
         separator: str | Content = _GAP
-        for chip in self.chips:
+        for chip in filter(None, (self.reading, *self.chips)):
             longer = Content.assemble(line, separator, (chip, "$text-muted"))
             if longer.cell_length > n_cells:
                 break
@@ -81,6 +83,7 @@ def chat_facts(
     figures: AnswerFigures,
     settings: ChatSettings,
     forecast: ContextForecast | None = None,
+    reading: str = "",
 ) -> ChatFacts:
     """Return what the line says; `figures` have the context of the shown branch, `forecast` that after the draft."""
     n_draft = 0 if forecast is None else max(0, forecast.n_tokens - figures.n_context_tokens)
@@ -93,6 +96,7 @@ def chat_facts(
         n_uncounted=0 if forecast is None else forecast.n_uncounted,
         chips=_chips(connection, settings),
         warning=_placed(connection.plan),
+        reading=reading,
     )
 
 

@@ -159,10 +159,12 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
     cells = f"{occupancy.n_cells_used:,} of {occupancy.n_cells:,}, shared"
     speeds = f"{format_speed(tps[-1]) if tps else '–'}, answers {format_speed(counters.decode_tokens_per_s)}"
     most_bytes = max((sample.n_bytes for sample in samples), default=0)
+    read_ahead = f"{counters.n_read_ahead_tokens:,}, {counters.n_vain_tokens:,} in vain"
     rows: tuple[tuple[str, str, Sequence[float | None], float | None], ...] = (
         ("tok/s", speeds, tps, None),
         ("first token", latency, [sample.first_token_s for sample in samples], None),
         ("cache hits", cached, [sample.cached_share for sample in samples], 1.0),
+        *((("read ahead", read_ahead, (), None),) if counters.n_read_ahead_tokens else ()),
         ("memory", format_memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
         ("KV cells", cells, [sample.n_cells_used for sample in samples], occupancy.n_cells),
     )

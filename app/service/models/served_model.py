@@ -162,7 +162,7 @@ class ServedModel:
 
     def prefill_ahead(self, request: Request, prompt_after: PromptAfter) -> None:
         """Prefill what follows the answer to `request`, if the settings allow that; a batch has no next turn."""
-        if self.can_prefill_ahead and self.record.priority == 0:
+        if self._reads_ahead and self.record.priority == 0:
             self.shared.prefill_ahead.begin(request, prompt_after)
 
     @property
@@ -170,7 +170,11 @@ class ServedModel:
         """Whether something may be read before a question: the settings allow it, the model is loaded and answers
         nobody, and the machine does not run on its battery."""
         is_free = self.status.state == "ready" and self.engine.is_available and not self.engine.is_answering
-        return self.can_prefill_ahead and is_free and not runs_on_battery()
+        return is_free and self._reads_ahead
+
+    @property
+    def _reads_ahead(self) -> bool:
+        return self.can_prefill_ahead and not runs_on_battery()
 
     async def read_ahead(self, request: Request) -> AsyncGenerator[Usage, None]:
         """Compute the prompt of `request`, which reads ahead, until a question comes; yield its usage if that was the

@@ -21,6 +21,12 @@ from tui.chat.state_line import ChatFacts, chat_facts
 GUIDE = ConnectionState(phase="ready", model="guide", n_ctx=8192)
 
 
+def test_what_is_read_of_a_draft_comes_before_the_settings_and_gives_way_for_the_context() -> None:
+    facts = ChatFacts(n_ctx=8192, chips=("think low",), reading="read 3,100 of 6,000")
+    assert facts.content(80).plain == "▱▱▱▱▱▱▱▱▱▱ 0 of 8k     read 3,100 of 6,000 · think low"
+    assert facts.content(24).plain == "▱▱▱▱▱▱▱▱▱▱ 0 of 8k"
+
+
 @pytest.mark.parametrize(
     ("facts", "line", "color"),
     [

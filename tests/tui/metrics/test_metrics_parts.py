@@ -73,6 +73,13 @@ def test_rates_are_computed_between_two_snapshots() -> None:
     assert sample.cached_share == pytest.approx(0.5)
 
 
+def test_what_was_read_ahead_is_shown_once_there_is_any() -> None:
+    found = status(replace(counters(), n_read_ahead_tokens=12_300, n_vain_tokens=400)).models[0]
+    (line,) = [line for line in model_lines(found, (), 100) if line.startswith("read ahead")]
+    assert line.split(maxsplit=2)[2].rstrip() == "12,300, 400 in vain"
+    assert not any(line.startswith("read ahead") for line in model_lines(status(counters()).models[0], (), 100))
+
+
 def test_without_answers_there_are_no_latencies_and_cache_hits() -> None:
     log = MetricsHistory()
     for at_s in (1.0, 1.5):

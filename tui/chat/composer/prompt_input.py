@@ -136,6 +136,12 @@ class PromptInput(TextArea):
             self.selection = Selection((row, column), (row, column + len(found[0])))
         return found is not None
 
+    @property
+    def n_before_cursor(self) -> int:
+        """How many characters of the text are before the cursor."""
+        row, column = self.cursor_location
+        return column + sum(len(line) + 1 for line in self.document.lines[:row])
+
     def replace_before_cursor(self, n_characters: int, text: str) -> None:
         row, column = self.cursor_location
         self.replace(text, (row, column - n_characters), (row, column))
