@@ -3,9 +3,9 @@
     uv run python -m tests.bench.service.batch_throughput [MODEL] [--documents 10] [--questions 4] [--rounds 3]
 
 Each request is a document and a question about it; the file has the first question about each document, then the
-second, as programs write it. Both ways take turns, with documents of their own each time, on one service with the
-default settings. Told: tokens a second of all prompts and answers, by the clock and by the processor time of the
-service and its engine, which other programs disturb less.
+second, as programs write it. The ways take turns, with documents of their own each time, on one service with the
+default settings. Told: tokens of all prompts and answers a second, and for each second that processors computed in the
+worker, and in worker and service, which other programs disturb less. `--at-once 8 16 32` compares sizes of a batch.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ import httpx
 import psutil
 
 from quantizer.system.process import python_command
+from tests.bench.served import Served, free_port, serve
 from tests.real.packages import SMOLLM, fetch
 
 N_CLIENTS = 8
@@ -93,16 +96,33 @@ def by_batch(environment: dict[str, str], folder: Path, bodies: list[dict[str, A
     return int(summary["prompt_tokens"] + summary["output_tokens"])
 
 
-def processor_s(process: psutil.Process) -> float:
-    family = [process, *process.children(recursive=True)]
-    return sum(sum(each.cpu_times()[:2]) for each in family)
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a way took for its `n_tokens`, of prompts and answers: by the clock, and of the processors."""
+
+    n_tokens: int
+    seconds: float
+    worker_s: float
+    service_s: float
+
+    def rates(self) -> tuple[float, float, float]:
+        """Tokens a second, for each second of the worker, and for each of worker and service."""
+        return (
+            self.n_tokens / self.seconds,
+            self.n_tokens / self.worker_s,
+            self.n_tokens / (self.worker_s + self.service_s),
+        )
 
 
-def measured(service: psutil.Process, work: Callable[[], int]) -> tuple[float, float]:
-    """Return the tokens for each second, and for each second of processor time of the service."""
-    before_s, begun_s = processor_s(service), time.monotonic()
+def measured(served: Served, work: Callable[[], int]) -> Measured:
+    def processor_s(process: psutil.Process) -> float:
+        return sum(process.cpu_times()[:2])
+
+    worker = served.worker
+    worker_s, service_s, begun_s = processor_s(worker), processor_s(served.process), time.monotonic()
     n_tokens = work()
-    return n_tokens / (time.monotonic() - begun_s), n_tokens / (processor_s(service) - before_s)
+    seconds = time.monotonic() - begun_s
+    return Measured(n_tokens, seconds, processor_s(worker) - worker_s, processor_s(served.process) - service_s)
 
 
 def main() -> None:
@@ -110,43 +130,43 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="")
     parser.add_argument("--documents", type=int, default=10)
     parser.add_argument("--questions", type=int, default=4)
-    parser.add_argument("--words", type=int, default=300)
+    parser.add_argument("--words", type=int, default=300, help="of each document")
     parser.add_argument("--answer", type=int, default=16, help="tokens of each answer")
+    parser.add_argument(
+        "--at-once", type=int, nargs="+", default=[0], help="requests at once; 0: as the command chooses"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    model = options.model or str(fetch(SMOLLM))
+    model = Path(options.model) if options.model else fetch(SMOLLM)
+    sizes = options.documents, options.questions, options.words, options.answer
+    found: dict[str, list[Measured]] = {}
     with tempfile.TemporaryDirectory() as name:
         own = {"DATA_DIR": f"{name}/data", "CACHE_DIR": f"{name}/cache", "CONFIG": f"{name}/config.toml"}
-        more = {"MODEL": model, "PORT": "18499", "IDLE_TUNE": "false"}
-        environment = {**os.environ, **{f"LOCALLLM_{key}": value for key, value in {**own, **more}.items()}}
-        command = python_command("app.cli.main", "serve", "--owned")
-        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-            assert process.stdin
-            assert process.stdout
-            url, service = json.loads(process.stdout.readline())["url"], psutil.Process(process.pid)
-            sizes = options.documents, options.questions, options.words, options.answer
+        more = {"MODEL": str(model), "PORT": str(free_port()), "IDLE_TUNE": "false"}
+        told = {**own, **more}
+        environment = {**os.environ, **{f"LOCALLLM_{key}": value for key, value in told.items()}}
+        with serve(model, int(more["PORT"]), **own, IDLE_TUNE="false") as served:
+            url = str(served.http.base_url)
             by_clients(url, requests_of("warm", 1, 1, 20))
-            ratios: list[tuple[float, float]] = []
             for number in range(options.rounds):
-                ways: list[tuple[str, Callable[[], int]]] = [
-                    ("batch", lambda n=number: by_batch(environment, Path(name), requests_of(f"b{n}", *sizes))),
-                    ("clients", lambda n=number: by_clients(url, requests_of(f"c{n}", *sizes))),
-                ]
-                found = {way: measured(service, work) for way, work in (ways if number % 2 else reversed(ways))}
-                ratios.append(tuple(a / b for a, b in zip(found["batch"], found["clients"], strict=True)))  # type: ignore[arg-type]
-                for way, (per_s, per_cpu_s) in found.items():
-                    print(
-                        f"round {number}: {way:8} {per_s:7.1f} tok/s, {per_cpu_s:7.1f} tok per processor second",
-                        flush=True,
+                ways = {f"{N_CLIENTS} clients": partial(by_clients, url, requests_of(f"c{number}", *sizes))}
+                for n_at_once in options.at_once:
+                    bodies = requests_of(f"b{number}-{n_at_once}", *sizes)
+                    ways[f"batch of {n_at_once or 'slots'}"] = partial(
+                        by_batch, environment, Path(name), bodies, n_at_once
                     )
-                print(
-                    f"round {number}: {ratios[-1][0]:.2f} times by the clock, {ratios[-1][1]:.2f} by the processors",
-                    flush=True,
-                )
-            for place, meaning in enumerate(("clock", "processors")):
-                values = [pair[place] for pair in ratios]
-                print(f"{meaning}: {statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
-            process.stdin.close()
+                for way, work in ways.items() if number % 2 else reversed(ways.items()):
+                    found.setdefault(way, []).append(measured(served, work))
+                    print(f"round {number}: {way:16} {found[way][-1]}", flush=True)
+    clients = found[f"{N_CLIENTS} clients"]
+    print("way: tokens; tok/s; tok for each second of the worker, of worker and service (times the clients', medians)")
+    for way, runs in found.items():
+        cells = []
+        for place in range(3):
+            rates = [run.rates()[place] for run in runs]
+            ratios = [rate / other.rates()[place] for rate, other in zip(rates, clients, strict=True)]
+            cells.append(f"{statistics.median(rates):.1f} ({statistics.median(ratios):.2f})")
+        print(f"{way:16} {runs[0].n_tokens}; {'; '.join(cells)}")
 
 
 if __name__ == "__main__":
