@@ -21,6 +21,7 @@ DeviceKindName: TypeAlias = Literal["cpu", "gpu", "integrated"]
 class ModelFit:
     """The fit of a model on the service's machine. `decode_tps` (tokens a second) is None where unknown, and may be off
     by `uncertainty`, a share of it; `measured_tps` is what its answers reached here, None before the first one.
+    `prefill_tps` is the speed of a prompt, None where the types of weights were not measured: it depends on them most.
     `total_bytes` are those of weights, cache and buffers."""
 
     verdict: VerdictName
@@ -28,6 +29,7 @@ class ModelFit:
     total_bytes: int
     uncertainty: float = 0.0
     measured_tps: float | None = None
+    prefill_tps: float | None = None
 
     @property
     def runs_well(self) -> bool:

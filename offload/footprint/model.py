@@ -43,8 +43,8 @@ from offload.footprint.weights import (
     output_bytes,
     weights_of,
 )
-from offload.speed.cost_model import HOST_FACTORS, attention_bytes, prompt_operations
-from offload.speed.type_costs import DEFAULT_LAYOUT, WeightLayout, in_layout, summed, type_of
+from offload.speed.cost_model import HOST_FACTORS, attention_bytes, attention_works, prompt_operations
+from offload.speed.type_costs import DEFAULT_LAYOUT, NO_WORK, WeightLayout, in_layout, summed, type_of
 from quantizer.convert.source_model import model_shape
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
@@ -146,11 +146,17 @@ def profile_of(
         kept = (*kept[:-1], prediction_cache_bytes(caches, run_config.kv_types, head_cells))
     seen = CacheCells(run_config.depth, min(run_config.depth, caches.n_window or run_config.depth), 1)
     read = cache_layers(caches, run_config.kv_types, seen, is_fused=run_config.is_fused)
-    attending = attention_bytes(header, caches, run_config.depth, is_fused=run_config.is_fused)
-    attending = chain(attending, repeat(0.0, caches.n_predicting))
+    attending = attention_works(header, caches, run_config.depth, is_fused=run_config.is_fused)
+    attending = chain(attending, repeat(NO_WORK, caches.n_predicting))
     layers = [
-        replace(layer, cache_bytes=n_kept, cache_read_bytes=n_read, attention_bytes=n_attending)
-        for layer, n_kept, n_read, n_attending in zip(weights.layers, kept, read, attending, strict=True)
+        replace(
+            layer,
+            cache_bytes=n_kept,
+            cache_read_bytes=n_read,
+            attention_bytes=attention_bytes(work, is_fused=run_config.is_fused),
+            attention=work,
+        )
+        for layer, n_kept, n_read, work in zip(weights.layers, kept, read, attending, strict=True)
     ]
     computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=n_ubatch, is_fused=run_config.is_fused)
     n_prompt = min(run_config.n_prompt, run_config.n_ctx or run_config.n_prompt)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from offload.speed.cost_model import unpacking_bytes
-from offload.speed.type_costs import Weights, summed, weights_by_kind
+from offload.speed.type_costs import NO_WORK, TypeWork, Weights, summed, weights_by_kind
 from quantizer.gguf.gguf_reader import ArrayRef
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
@@ -69,6 +69,7 @@ class Layer:
     unpacking_bytes: float = 0.0
     movable_unpacking_bytes: float = 0.0
     attention_bytes: float = 0.0
+    attention: TypeWork = NO_WORK
     weights: Weights = field(default_factory=dict)
     movable_weights: Weights = field(default_factory=dict)
 

@@ -19,7 +19,7 @@ from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.model import DEFAULT_RUN, ModelProfile, RunConfig
 from offload.footprint.weights import Layer
 from offload.speed.cost_model import Rates, Work, reading_by_device
-from offload.speed.type_costs import AS_IN_FILE, Weights, bytes_of, in_layout, summed, without
+from offload.speed.type_costs import AS_IN_FILE, NO_WORK, TypeWork, Weights, bytes_of, in_layout, summed, without
 
 _MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
 _HOST_MARGIN_BYTES = 512 << 20
@@ -150,9 +150,19 @@ def _tables(profile: ModelProfile, machine: Machine, rates: Rates, *, has_cache_
         used = {host: in_layout(weights, run_config.layout, 1)}
         return reading_by_device(Work(read_bytes={host: n_bytes}, weights=used), rates, model_bytes)[host]
 
-    attending = Work(read_bytes={}, is_fused=run_config.is_fused)
     attending_s = column(
-        [rates.attention_s(replace(attending, attention_bytes=each.attention_bytes)) for each in backwards]
+        [
+            rates.attention_s(
+                host,
+                Work(
+                    read_bytes={},
+                    attention_bytes=layer.attention_bytes,
+                    attention=layer.attention,
+                    is_fused=run_config.is_fused,
+                ),
+            )
+            for layer in backwards
+        ]
     )
     working_s = column([reading_s(layer.weights, layer.work_bytes) for layer in backwards]) + attending_s
     left_s = is_split * column([reading_s(layer.movable_weights, layer.movable_work_bytes) for layer in backwards])
@@ -274,6 +284,7 @@ class Share:
     operations: float
     work_bytes: float
     attention_bytes: float
+    attention: TypeWork = NO_WORK
     weights: Weights = field(default_factory=dict)
     run_config: RunConfig = DEFAULT_RUN
     has_output: bool = False
@@ -331,7 +342,11 @@ def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
 
 def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
     work = _work(shares, placement, {share.device.name: share.work_bytes for share in shares}, n_tokens=1)
-    return replace(work, attention_bytes=sum(share.attention_bytes for share in shares))
+    return replace(
+        work,
+        attention_bytes=sum(share.attention_bytes for share in shares),
+        attention=sum((share.attention for share in shares), start=NO_WORK),
+    )
 
 
 def prefill_work(profile: ModelProfile, shares: Sequence[Share], placement: Placement) -> Work:
@@ -391,6 +406,7 @@ def _share(
         operations=sum(part.operations for part in parts),
         work_bytes=weights_read + beside,
         attention_bytes=sum(part.attention_bytes for part in parts) if is_host else 0.0,
+        attention=sum((part.attention for part in parts), start=NO_WORK) if is_host else NO_WORK,
         weights=summed(*(part.weights for part in parts)),
         run_config=profile.run_config if is_host else replace(profile.run_config, layout=AS_IN_FILE),
         has_output=has_output,
@@ -411,7 +427,13 @@ def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> Layer:
     if not (has_cache_on_host and layer.cache_bytes):
         return left
     cached, n_read = layer.cache_bytes, layer.cache_read_bytes
-    return replace(left, cache_bytes=cached, cache_read_bytes=n_read, attention_bytes=layer.attention_bytes)
+    return replace(
+        left,
+        cache_bytes=cached,
+        cache_read_bytes=n_read,
+        attention_bytes=layer.attention_bytes,
+        attention=layer.attention,
+    )
 
 
 def _rest(layer: Layer, left: Layer) -> Layer:
@@ -423,5 +445,6 @@ def _rest(layer: Layer, left: Layer) -> Layer:
         operations=layer.operations - left.operations,
         unpacking_bytes=layer.unpacking_bytes - left.unpacking_bytes,
         attention_bytes=layer.attention_bytes - left.attention_bytes,
+        attention=NO_WORK if left.attention.n_weights else layer.attention,
         weights=without(layer.weights, left.weights) if left.weights else layer.weights,
     )

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from offload.devices.machine import DeviceKind, Machine
-from offload.speed.type_costs import TypeTable, TypeWork, Weights, bytes_of, type_of
+from offload.speed.type_costs import NO_WORK, TypeTable, TypeWork, Weights, bytes_of, type_of
 from offload.speed.type_costs import is_repacked as has_repacked_path
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import layer_values
@@ -63,7 +63,7 @@ class Rates:
     crossing_s: float = _CROSSING_S
     layer_s: float = _LAYER_S
     fixed_s: float = _FIXED_S
-    fused_factor: float = 1.0  # of what `attention_bytes` expects of fused attention
+    attention_factor: float = 1.0  # of what was measured of attention
     uncertainty: float = _UNCERTAINTY
 
     def weights_s(self, device: str, weights: Weights, model_bytes: float | None = None) -> dict[str, float]:
@@ -94,8 +94,13 @@ class Rates:
                 found[kind] = operations * factor * self.seconds_per_operation[host]
         return found
 
-    def attention_s(self, work: Work) -> float:
-        return work.attention_bytes * self.attention_seconds_per_byte * (self.fused_factor if work.is_fused else 1.0)
+    def attention_s(self, host: str, work: Work) -> float:
+        """Return the seconds of attention of the processor, called `host`, for a token of an answer."""
+        table = self.tables.get(host)
+        if table is None or table.graph is None or not work.attention.n_weights:
+            return work.attention_bytes * self.attention_seconds_per_byte
+        cost = table.graph.fused_attention if work.is_fused else table.graph.attention
+        return self.attention_factor * cost.of(work.attention)
 
     def overhead_s(self, n_layers: int, n_crossings: int = 0) -> float:
         return self.fixed_s + n_layers * self.layer_s + n_crossings * self.crossing_s
@@ -105,12 +110,14 @@ class Rates:
 class Work:
     """The work of one token: bytes read and operations (multiplications and additions) of each device, layers of all.
     Of the processor `read_bytes` are weights and what it could read while it unpacks them, `attention_bytes` what it
-    could read while it attends; `host_operations` are those of a prompt by kind. `weights` are those of each device by
-    kind; old records have neither. Between devices a token changes `n_crossings` times."""
+    could read while it attends, `attention` the elements and scores of that; `host_operations` are those of a prompt
+    by kind. `weights` are those of each device by kind; old records have neither. Between devices a token changes
+    `n_crossings` times."""
 
     read_bytes: Mapping[str, float]
     operations: Mapping[str, float] = field(default_factory=dict)
     attention_bytes: float = 0.0
+    attention: TypeWork = NO_WORK
     host_operations: Mapping[str, float] = field(default_factory=dict)
     weights: Mapping[str, Mapping[str, TypeWork]] = field(default_factory=dict)
     is_fused: bool = False
@@ -150,19 +157,18 @@ def expected_rates(machine: Machine, tables: Mapping[str, TypeTable] = MappingPr
     )
     if host is None or host.graph is None:
         return rates
-    return replace(
-        rates,
-        attention_seconds_per_byte=host.graph.attention_s,
-        fused_factor=host.graph.fused_attention_s / host.graph.attention_s,
-        layer_s=host.graph.layer_s,
-    )
+    return replace(rates, layer_s=host.graph.layer_s)
 
 
 def decode_s(work: Work, rates: Rates) -> float:
     """Return the seconds for one token of an answer: reading, one device after the other."""
     reading_s = sum(reading_by_device(work, rates).values())
     overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
-    return reading_s + rates.attention_s(work) + overhead_s
+    return reading_s + rates.attention_s(_host_of(work, rates), work) + overhead_s
+
+
+def _host_of(work: Work, rates: Rates) -> str:
+    return next((name for name in work.read_bytes if name not in rates.link_seconds_per_byte), "")
 
 
 def reading_by_device(work: Work, rates: Rates, model_bytes: float | None = None) -> dict[str, float]:
@@ -290,6 +296,7 @@ _STATE_OPERATIONS = 10.0  # each element of a state: decayed, added to and multi
 _SCORE_BYTES = 180  # the softmax of one head and one token, beside the products of its elements: a byte for each
 _FUSED_FACTOR = 3.5  # fused attention takes so many times as long on a processor
 _STATE_BYTES = 8.0  # each element of a state is read and written
+_STATE_ELEMENTS = 4.0  # as which it counts beside those of a cache, of two bytes
 _CELL_BLOCK = 256  # attention that is not fused computes whole blocks of cells, masked ones too
 
 
@@ -321,12 +328,6 @@ def _expected_bytes(kind: str, work: TypeWork) -> float:
     return work.n_weights * type_.bits_per_weight / 8 + unpacking
 
 
-def attention_unit(n_heads: float, n_cells: float, head_elements: float, *, is_fused: bool) -> float:
-    """Return the bytes that a processor could read while a token attends to `n_cells`; `head_elements` are those of a
-    key and a value."""
-    return n_heads * n_cells * (_SCORE_BYTES + head_elements) * (_FUSED_FACTOR if is_fused else 1.0)
-
-
 def prompt_attention_unit(n_heads: float, n_seen: float, head_elements: float) -> float:
     """Return the operations of a token of a prompt that attends to `n_seen` others."""
     return n_heads * n_seen * (_SCORE_OPERATIONS + _OPERATIONS_OF_PRODUCTS * 2 * head_elements)
@@ -336,8 +337,9 @@ def element_unit(n_elements: float) -> float:
     return n_elements * _ELEMENT_OPERATIONS
 
 
-def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> Iterator[float]:
-    """Yield the work of each main layer after `depth` tokens; fused attention skips masked cells."""
+def attention_works(header: Header, caches: LayerCaches, depth: int, *, is_fused: bool) -> Iterator[TypeWork]:
+    """Yield the elements of keys and values that each main layer attends to after `depth` tokens, and the scores. Fused
+    attention skips masked cells. A layer with a state has no scores, and its elements count twice as read."""
     layers = caches.main_layers
     heads = layer_values(header, "attention.head_count", len(layers))
     kv_heads = layer_values(header, "attention.head_count_kv", len(layers))
@@ -347,10 +349,15 @@ def attention_bytes(header: Header, caches: LayerCaches, depth: int, *, is_fused
         head_elements = k_head + (layer.v_elements / sharing or k_head)
         n_seen = min(depth, caches.n_window or depth) if layer.is_windowed and is_fused else depth
         n_cells = n_seen if is_fused else _CELL_BLOCK * (depth // _CELL_BLOCK + 1)
-        if layer.k_elements:
-            yield attention_unit(n_heads, n_cells, head_elements, is_fused=is_fused)
-        else:
-            yield _STATE_BYTES * layer.state_elements
+        n_scores = n_heads * n_cells if layer.k_elements else 0
+        yield TypeWork(n_scores * head_elements or _STATE_ELEMENTS * layer.state_elements, n_scores)
+
+
+def attention_bytes(work: TypeWork, *, is_fused: bool) -> float:
+    """Return what a processor could read meanwhile, where it was not measured."""
+    if not work.n_rows:
+        return _STATE_BYTES / _STATE_ELEMENTS * work.n_weights
+    return (_FUSED_FACTOR if is_fused else 1.0) * (_SCORE_BYTES * work.n_rows + work.n_weights)
 
 
 def prompt_operations(

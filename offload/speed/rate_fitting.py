@@ -70,7 +70,7 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
         [
             [
                 *(run.work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] for name in names),
-                rates.attention_s(run.work),
+                rates.attention_s(host, run.work),
                 rates.fixed_s,
                 *(seconds.get(kind, 0.0) for kind in kinds),
             ]
@@ -88,6 +88,7 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
         rates,
         seconds_per_byte={name: 0.0 if name in names else value for name, value in rates.seconds_per_byte.items()},
         attention_seconds_per_byte=0.0,
+        attention_factor=0.0,
         fixed_s=0.0,
         weight_factors=dict.fromkeys(kinds, 0.0 if is_measured else 1.0),
     )
@@ -107,6 +108,7 @@ def _fitted(rates: Rates, runs: Sequence[Run]) -> Rates:
         rates,
         seconds_per_byte={**rates.seconds_per_byte, **dict(zip(names, found.tolist(), strict=False))},
         attention_seconds_per_byte=float(found[-2]),
+        attention_factor=rates.attention_factor * float(found[-2] / expected[-2]),
         fixed_s=float(found[-1]),
         weight_factors={kind: max(_LEAST_SHARE, float(factor)) for kind, factor in zip(kinds, of_kind, strict=True)},
         known=rates.known | {name for run in runs for name, n_bytes in run.work.read_bytes.items() if n_bytes},

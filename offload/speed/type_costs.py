@@ -64,10 +64,11 @@ class TypeWork:
     n_weights: float = 0.0
     n_rows: float = 0.0
 
-    def times(self, factor: float) -> TypeWork:
-        return TypeWork(self.n_weights * factor, self.n_rows * factor)
+    def __add__(self, other: TypeWork) -> TypeWork:
+        return TypeWork(self.n_weights + other.n_weights, self.n_rows + other.n_rows)
 
 
+NO_WORK = TypeWork()
 Weights = Mapping[str, TypeWork]  # by kind
 
 
@@ -102,8 +103,7 @@ def summed(*parts: Weights) -> dict[str, TypeWork]:
     found: dict[str, TypeWork] = {}
     for part in parts:
         for kind, work in part.items():
-            before = found.get(kind, TypeWork())
-            found[kind] = TypeWork(before.n_weights + work.n_weights, before.n_rows + work.n_rows)
+            found[kind] = found.get(kind, NO_WORK) + work
     return found
 
 
@@ -170,12 +170,12 @@ def _share(value: float, low: float, high: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class GraphCost:
-    """What a processor takes between products: for each byte of attention (`cost_model.attention_bytes`) of an answer
-    and each operation of a prompt, where it is not fused and where it is, for each operation on the elements of a
-    prompt's token, and for a layer of one token."""
+    """What a processor takes between products. `attention` of a token of an answer, fused or not, is for each element
+    of a key or value that it attends to, and for each score. Of a prompt it is for each of the cost model's operations,
+    and so are the steps on elements; `layer_s` is for a layer of one token."""
 
-    attention_s: float
-    fused_attention_s: float
+    attention: ProductCost
+    fused_attention: ProductCost
     prompt_attention_s: float
     fused_prompt_attention_s: float
     element_s: float

@@ -17,6 +17,7 @@ from textual.worker import Worker
 
 from app.common.terminal import printable_line
 from app.settings.parsing import parse_byte_size
+from offload.format import format_speed
 from quantizer.gguf.tensor_types import is_lossy
 from quantizer.system.errors import UserError
 from tui.models.rows import format_size, short_rate
@@ -135,10 +136,7 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         if choice := self._choices.get(event.option_id or ""):
-            loss, needs = choice.perplexity_loss, choice.needs_imatrix
-            measured = "" if loss is None else f"; +{loss:.4f} perplexity"
-            before = "; computes an importance matrix first, which takes a while" if needs else ""
-            self._explain(f"{choice.description}{measured}{before}")
+            self._explain(about_type(choice))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         if choice := self._choices.get(event.option_id or ""):
@@ -176,6 +174,21 @@ def loss_words(perplexity_loss: float | None) -> str:
     if perplexity_loss is None:
         return "not measured"
     return next(words for limit, words in _LOSSES if perplexity_loss <= limit)
+
+
+def about_type(choice: TypeChoice) -> str:
+    """Return what the selected type is, costs and takes; how fast it reads only where types were measured here."""
+    fit = choice.quant.fit
+    parts = [choice.description]
+    if choice.perplexity_loss is not None:
+        parts.append(f"+{choice.perplexity_loss:.4f} perplexity")
+    if fit.prefill_tps and fit.decode_tps:
+        parts.append(
+            f"reads {format_speed(fit.prefill_tps)}, writes {format_speed(fit.decode_tps)} tokens a second here"
+        )
+    if choice.needs_imatrix:
+        parts.append("computes an importance matrix first, which takes a while")
+    return "; ".join(parts)
 
 
 def type_line(choice: TypeChoice, today: str, *, is_recommended: bool) -> Content:

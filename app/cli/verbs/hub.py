@@ -317,12 +317,14 @@ def _lines(hit: HubRepository) -> Iterator[str]:
     for model in hit.models:
         context = f", context {model.n_ctx_train:,}" if model.n_ctx_train else ""
         yield f"  {model.architecture}, {model.n_parameters / 1e9:.1f}B parameters{context}"
-        best = choose_quant(model.quants, model.n_parameters)
+        chosen = choose_quant(model.quants, model.n_parameters)
         width = max(len(quant.name) for quant in model.quants)
         for quant in model.quants:
-            mark = "  ← suits this machine best" if quant is best else ""
+            mark = "  ← suits this machine best" if chosen and quant is chosen.quant else ""
             size = f"{quant.n_bytes / 1e9:.2f} GB"
             yield f"    {quant.name.ljust(width)}  {size:>9}  {format_fit(quant.fit)}{mark}"
+        if chosen and chosen.reason:
+            yield f"    {chosen.reason}"
     if hit.problem:
         yield f"  ! {hit.problem}"
     if hit.n_left_out:

@@ -29,12 +29,14 @@ from app.cli.calibration import (
 from app.cli.options import complete_model, option, options, options_of
 from app.cli.output.format import print_json, print_lines, print_result, print_table
 from app.cli.output.progress import with_progress
-from app.cli.resources import read_text, resolve_model, shipped, window_size
+from app.cli.resources import read_text, requested_planning_context, resolve_model, shipped, window_size
 from app.common.terminal import format_bytes, printable
 from app.engine.load.load_check import LOAD_CHECK
 from app.library.local.model_sampling import read_generation_config, write_generation_config
 from app.library.local.resolve import guide_folder, guide_source
 from app.options.jobs import EvalOptions, QuantizeOptions, TextOptions, job_rows
+from app.settings.settings import load_settings
+from offload.format import format_speed
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_name, file_type_named, is_lossy
@@ -59,7 +61,8 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
 
     beside = plan_projector(source, source / "model.gguf", options.projector)
     bandwidth = measure_read_bandwidth(options.threads or os.cpu_count() or 1)
-    rows = list(type_rows(source, bandwidth.bytes_per_s, Path(options.base) if options.base else None))
+    here = requested_planning_context(load_settings({"threads": options.threads or None}), (), None)
+    rows = list(type_rows(source, bandwidth.bytes_per_s, here.fit, Path(options.base) if options.base else None))
     if wants_json:
         measured = {"read_bytes_per_s": round(bandwidth.bytes_per_s), "threads": bandwidth.n_threads}
         seen = {"projector": beside and {"type": beside.file_type.name, "bytes": beside.n_bytes}}
@@ -67,20 +70,22 @@ def _list_types(source: Path, options: QuantizeOptions, *, wants_json: bool) -> 
         return
     table = Table(box=None)
     table.add_column("type")
-    for heading in ("bits", "bytes", "loss", "tok/s"):
+    for heading in ("bits", "bytes", "loss", "reads", "writes"):
         table.add_column(heading, justify="right")
     table.add_column("")
     for row in rows:
         loss = "" if row.perplexity_loss is None else f"+{row.perplexity_loss:.4f}"
-        figures = (f"{row.bits_per_weight:.2f}", f"{row.bytes:,}", loss, f"{row.max_tokens_per_s:.1f}")
+        reads, writes = ("" if tps is None else format_speed(tps) for tps in (row.reads_tps, row.writes_tps))
+        figures = (f"{row.bits_per_weight:.2f}", f"{row.bytes:,}", loss, reads, writes)
         table.add_row(row.type, *figures, printable(f"{_NEEDS_MATRIX if row.needs_imatrix else ''}{row.description}"))
     print_table(table)
     click.echo(
         "bits: per weight. loss: how much a type adds, measured by llama.cpp, to the\n"
         "perplexity of Llama-3-8B, 6.23.\n"
-        f"tok/s: upper limit from reading the weights at {bandwidth.bytes_per_s / 1e9:.1f} GB/s,\n"
-        f"measured now with {bandwidth.n_threads} threads."
+        "reads, writes: tokens a second of prompts and of answers here, as planned."
     )
+    if not any(row.reads_tps for row in rows):
+        click.echo("How fast each type reads was not measured here yet: `localllm tune --types` does it.")
     today = file_type_name(read_header(source).integer("general.file_type")) if source.is_file() else ""
     if is_lossy(today):
         click.echo(

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from ctypes import c_bool, c_char_p, c_float, c_int, c_int64, c_size_t, c_void_p
 from functools import partial
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
 
 from app.engine.llama.devices import InitParams, new_context
 from app.engine.llama.native import ggml_function
-from offload.speed.cost_model import attention_unit, element_unit, prompt_attention_unit
+from offload.speed.cost_model import element_unit, prompt_attention_unit
 from offload.speed.type_costs import N_FEW, N_MANY, UNCACHED_BYTES, GraphCost, ProductCost, TypeCost, kind_of
 from quantizer.gguf.tensor_types import WEIGHT_TYPES, TensorType
 from quantizer.mix.type_rules import needs_imatrix
@@ -111,7 +112,10 @@ class TypeBench:
         if not all(found):
             return None
         lines = zip(*(times for times in found if times), strict=True)
-        one, cached, few, many = (_line(cases, times) for times in lines)
+        one, cached, few, many = (
+            _line([(case.n_columns, case.n_rows, seconds) for case, seconds in zip(cases, times, strict=True)])
+            for times in lines
+        )
         return TypeCost(one, cached, few, many)
 
     def _products(self, case: _Case) -> tuple[float, float, float, float] | None:
@@ -184,40 +188,47 @@ class TypeBench:
             return min(times_s[1:])
 
     def graph_cost(self) -> GraphCost:
-        """Return what attention and the steps between products take on the processor, in the units of the cost
-        model."""
-        attention, prompt_attention = (
-            {is_fused: self._attention(n_tokens, is_fused=is_fused) for is_fused in (False, True)}
-            for n_tokens in (1, N_MANY)
-        )
+        """Return what attention and the steps between products take on the processor."""
+        prompt_s = {
+            is_fused: fmean(
+                self._attention(N_MANY, head, is_fused=is_fused)
+                / N_MANY
+                / prompt_attention_unit(_N_HEADS, _N_CELLS, 2 * head)
+                for head in _HEADS
+            )
+            for is_fused in (False, True)
+        }
         return GraphCost(
-            attention_s=attention[False] / attention_unit(_N_HEADS, _N_CELLS, 2 * _HEAD, is_fused=False),
-            fused_attention_s=attention[True] / attention_unit(_N_HEADS, _N_CELLS, 2 * _HEAD, is_fused=True),
-            prompt_attention_s=prompt_attention[False] / N_MANY / prompt_attention_unit(_N_HEADS, _N_CELLS, 2 * _HEAD),
-            fused_prompt_attention_s=prompt_attention[True]
-            / N_MANY
-            / prompt_attention_unit(_N_HEADS, _N_CELLS, 2 * _HEAD),
+            attention=self._answer_attention(is_fused=False),
+            fused_attention=self._answer_attention(is_fused=True),
+            prompt_attention_s=prompt_s[False],
+            fused_prompt_attention_s=prompt_s[True],
             element_s=self._layer(N_MANY) / N_MANY / element_unit(_LAYER_ELEMENTS),
             layer_s=self._layer(1),
         )
 
-    def _attention(self, n_tokens: int, *, is_fused: bool) -> float:
+    def _answer_attention(self, *, is_fused: bool) -> ProductCost:
+        n_scores = _N_HEADS * _N_CELLS
+        points = [(2 * head, n_scores, self._attention(1, head, is_fused=is_fused)) for head in _HEADS]
+        return _line(points)
+
+    def _attention(self, n_tokens: int, head: int, *, is_fused: bool) -> float:
         """Return the seconds of attention of `n_tokens` over a cache of F16, as `build_attn_mha` of llama-graph.cpp
-        has it."""
+        has it: the heads of a key lie side by side, so those of one head are read in steps."""
         n_layers = _N_LAYERS if n_tokens == 1 else 1
         with ExitStack() as owned:
             context = new_context(16 * n_layers, 0, owned)
             mask = _new(context, _F16 if is_fused else _F32, _N_CELLS, n_tokens)
             outputs = []
             for _ in range(n_layers):
-                query = _new(context, _F32, _HEAD, n_tokens, _N_HEADS)
-                keys = _new(context, _F16, _HEAD, _N_CELLS, _N_KV_HEADS)
-                scale = 1 / float(np.sqrt(_HEAD))
+                query = _new(context, _F32, head, n_tokens, _N_HEADS)
+                keys = _by_head(context, _new(context, _F16, head, _N_KV_HEADS, _N_CELLS))
+                scale = 1 / float(np.sqrt(head))
                 if is_fused:
-                    values = _new(context, _F16, _HEAD, _N_CELLS, _N_KV_HEADS)
+                    values = _by_head(context, _new(context, _F16, head, _N_KV_HEADS, _N_CELLS))
                     outputs.append(_fused(context, query, keys, values, mask, scale))
                     continue
-                values = _new(context, _F16, _N_CELLS, _HEAD, _N_KV_HEADS)
+                values = _new(context, _F16, _N_CELLS, head, _N_KV_HEADS)
                 scores = _soft_max(context, _multiply(context, keys, query), mask, scale)
                 outputs.append(_multiply(context, values, scores))
             if not self._allocate(context, self._memory, owned):
@@ -257,23 +268,29 @@ class TypeBench:
 
 
 # A layer as models of half a billion weights have it.
-_N_HEADS, _N_KV_HEADS, _HEAD, _N_CELLS, _N_LAYERS = 16, 8, 64, 1024, 8
-_WIDTH, _KEY_WIDTH, _INNER = 1024, 512, 3072
+_N_HEADS, _N_KV_HEADS, _HEADS, _N_CELLS, _N_LAYERS = 16, 8, (64, 128), 1024, 8
+_HEAD, _WIDTH, _KEY_WIDTH, _INNER = 64, 1024, 512, 3072
 _TINY = 32
 _N_PRODUCTS = 9  # of a layer: q, k, v, its output, gate, up, down, and the two of attention
 _LAYER_ELEMENTS = 3.5 * _WIDTH + 2 * _WIDTH + 2 * _KEY_WIDTH + 3 * _INNER  # as GraphShape.layer_elements counts them
 
 
-def _line(cases: Sequence[_Case], times_s: Sequence[float]) -> ProductCost:
-    """Return the cost of a weight and of a row that explains two products; neither is below nothing."""
-    (long, short), (long_s, short_s) = cases, times_s
-    long_row_s, short_row_s = long_s / long.n_rows, short_s / short.n_rows
-    weight_s = (long_row_s - short_row_s) / (long.n_columns - short.n_columns)
-    row_s = long_row_s - weight_s * long.n_columns
+def _line(points: Sequence[tuple[int, int, float]]) -> ProductCost:
+    """Return the cost of a weight and of a row that explains two products, each of rows of so many weights, so many
+    rows, and seconds; neither is below nothing."""
+    (long, n_long, long_s), (short, n_short, short_s) = points
+    weight_s = (long_s / n_long - short_s / n_short) / (long - short)
+    row_s = long_s / n_long - weight_s * long
     if row_s < 0 or weight_s <= 0:  # what differs is noise: short rows took no longer
-        total_s, n_weights = long_s + short_s, sum(case.n_rows * case.n_columns for case in cases)
-        return ProductCost(total_s / n_weights, 0.0)
+        return ProductCost((long_s + short_s) / (long * n_long + short * n_short), 0.0)
     return ProductCost(weight_s, row_s)
+
+
+def _by_head(context: int, cached: int) -> int:
+    """Return a view of `cached`, cells of heads, as heads of cells."""
+    permute = ggml_function("ggml_permute", c_void_p, c_void_p, c_void_p, c_int, c_int, c_int, c_int)
+    view: int = permute(context, cached, 0, 2, 1, 3)
+    return view
 
 
 def _new(context: int, type_id: int, *shape: int) -> int:

@@ -165,12 +165,14 @@ def best_quant(repository: Repository, read: RepoModel, planned: PlannedModel, h
     HubError if none runs here."""
     family = families_of(repository.models)[0]
     quants = quants_of(family, read, planned, here)
-    best = choose_quant(quants, planned.n_parameters)
-    if best is None:
+    chosen = choose_quant(quants, planned.n_parameters)
+    if chosen is None:
         raise HubError(f"No quant of {repository.id} runs on this machine.", f"Name one: {repository.id}:QUANT.")
+    best = chosen.quant
     pace = f", at about {format_speed(best.fit.decode_tps)} tokens a second" if best.fit.decode_tps else ""
     rank = "the best that runs well here" if best.fit.runs_well else "none runs well here, this one runs best"
-    return QuantChoice(family[quants.index(best)], f"Of {len(family)} quants {rank}{pace}.")
+    reason = f"Of {len(family)} quants {rank}{pace}. {chosen.reason}".rstrip()
+    return QuantChoice(family[quants.index(best)], reason)
 
 
 def find_model(name: str, settings: Settings, here: Callable[[], PlanningContext]) -> tuple[PlannedModel, str]:
@@ -259,6 +261,7 @@ def _recommend(
             others = [_best_quant(models[k], fitted(k), role, pace_tps) for k in alike]
             best = _newest(found, (other for other in others if keeps_pace(other.quant, pace_tps)))
             why = _why(best, found, pace_tps, len(passed_over))
+            why = f"{why} {best.why}".rstrip()
             return Recommendation(role.value, why, replace(best, why=why, keeps_pace=True), tuple(passed_over))
         passed_over.append(found)
     running = [model for model in passed_over if model.quant.fit.verdict != "wont_run"]
@@ -271,6 +274,7 @@ def _recommend(
     best = _newest(first, (model for model in running if _is_same_size(model.n_parameters, first.n_parameters)))
     kind = "the best" if best is first else "the newest"
     why = f"No model of this kind fits and reaches {format_speed(pace_tps)} tok/s; this is {kind} of the fastest."
+    why = f"{why} {best.why}".rstrip()
     others = [other for other in passed_over if other is not best]
     return Recommendation(role.value, why, replace(best, why=why), tuple(others))
 
@@ -288,10 +292,11 @@ def _newest(first: Recommended, others: Iterable[Recommended]) -> Recommended:
 def _best_quant(model: CatalogueModel, fitted: _Fitted, role: Role, pace_tps: float) -> Recommended:
     """Return the model in its best quant for this machine, which may still not run."""
     outline, quants = fitted
-    quant = choose_quant(quants, outline.n_parameters, pace_tps) or min(quants, key=lambda quant: quant.n_bytes)
+    chosen = choose_quant(quants, outline.n_parameters, pace_tps)
+    quant = chosen.quant if chosen else min(quants, key=lambda quant: quant.n_bytes)
     return Recommended(
         role=role.value,
-        why="",
+        why=chosen.reason if chosen else "",
         keeps_pace=False,
         name=model.name,
         title=model.title,

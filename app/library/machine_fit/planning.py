@@ -27,12 +27,13 @@ from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.footprint.weights import weight_bytes_per_token
+from offload.format import format_speed
 from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import PlacementPlan, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.gguf.tensor_types import FILE_TYPES
-from quantizer.system.errors import UsageError
+from quantizer.system.errors import UsageError, UserError
 from quantizer.write.quantize_plan import header_of_plan, size_table
 
 _MOST_DRY_CELLS = 1 << 22  # a dry run takes 50 bytes for each cell, whatever the planned machine has
@@ -40,6 +41,8 @@ COMFORTABLE_TPS = 12.0  # faster than most people read
 _GOOD_BITS = 4.2  # IQ4_XS and MXFP4; below it the loss of quality outweighs the gain of speed
 _MOST_BITS = 9.0  # above Q8_0 nothing noticeable is gained
 NEARLY_AS_FAST = 0.85
+_MUCH_FASTER, _AS_FAST_WRITING = 1.3, 0.9  # reading decides between files only where nobody would miss the other one
+_SAME_LOSS = 0.03  # of a perplexity of 6.23: what Q6_K adds to Q8_0
 _HOW = "Write it like --vram GPU0=8GiB@900GB/s, or --vram 'RTX 3060=12GiB'."
 _PER_SECOND = "/s"
 
@@ -61,12 +64,15 @@ class PlanningContext:
         """Return the fit of `model`, whose `runs` were measured here. Raises as `best_assessment` does."""
         found = self.best_assessment(model)
         n_on_gpus = found.placement.n_on_gpus if found.placement is not None else 0
+        in_use = {share.device.name for share in found.shares if share.n_layers}
+        is_measured = in_use <= self.rates.tables.keys()
         return ModelFit(
             verdict=found.verdict.value,
             decode_tps=None if found.decode_tps is None else round(found.decode_tps, 3),
             total_bytes=found.profile.total_bytes,
             uncertainty=round(self.rates.uncertainty, 3),
             measured_tps=measured_speed(runs, n_on_gpus).decode_tps,
+            prefill_tps=round(found.speed.prefill_tps, 3) if found.speed is not None and is_measured else None,
         )
 
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
@@ -122,10 +128,52 @@ def plan_of_absent(model: PlannedModel, notice: str, context: PlanningContext) -
     return replace(found, warnings=(*found.warnings, f"{notice} {formula}"))
 
 
-def choose_quant(quants: Sequence[Quant], n_parameters: int, pace_tps: float = COMFORTABLE_TPS) -> Quant | None:
-    """Return the best quant of a model with `n_parameters`, None if none runs. That is the one with the most bits that
-    fits and reaches `pace_tps`; else the best good one that fits and is nearly as fast as the fastest of these; else
-    the best small one that fits; else the fastest that runs at all."""
+@dataclass(frozen=True, slots=True)
+class ChosenQuant:
+    """The quant to take, and the one that it replaces because it reads so much faster here."""
+
+    quant: Quant
+    instead_of: Quant | None = None
+
+    @property
+    def reason(self) -> str:
+        """A sentence about the replacement, "" without one."""
+        if self.instead_of is None or not (self.quant.fit.prefill_tps and self.instead_of.fit.prefill_tps):
+            return ""
+        fast, slow = (format_speed(each.fit.prefill_tps or 0.0) for each in (self.quant, self.instead_of))
+        return (
+            f"{self.quant.name} instead of {self.instead_of.name}: reads {fast} instead of {slow} tokens a second here."
+        )
+
+
+def choose_quant(quants: Sequence[Quant], n_parameters: int, pace_tps: float = COMFORTABLE_TPS) -> ChosenQuant | None:
+    """Return the best quant of a model with `n_parameters`, None if none runs. Where the types of weights were measured
+    here, another takes its place that loses no more, writes as fast and reads much faster."""
+    best = _best_quant(quants, n_parameters, pace_tps)
+    if best is None:
+        return None
+    faster = [quant for quant in quants if _reads_much_faster(quant, best, pace_tps)]
+    if not faster:
+        return ChosenQuant(best)
+    enough_tps = NEARLY_AS_FAST * max(quant.fit.prefill_tps or 0.0 for quant in faster)
+    fastest = [quant for quant in faster if (quant.fit.prefill_tps or 0.0) >= enough_tps]
+    return ChosenQuant(min(fastest, key=lambda quant: FILE_TYPES[quant.name].perplexity_loss or 0.0), best)
+
+
+def _reads_much_faster(other: Quant, best: Quant, pace_tps: float) -> bool:
+    ours, theirs = FILE_TYPES.get(best.name), FILE_TYPES.get(other.name)
+    losses = [known.perplexity_loss for known in (ours, theirs) if known and known.perplexity_loss is not None]
+    if len(losses) < 2 or losses[1] > losses[0] + _SAME_LOSS or not (best.fit.prefill_tps and other.fit.prefill_tps):
+        return False
+    keeps = other.fit.runs_well >= best.fit.runs_well and keeps_pace(other, pace_tps) >= keeps_pace(best, pace_tps)
+    writes = speed_of(other) >= _AS_FAST_WRITING * speed_of(best)
+    return keeps and writes and other.fit.prefill_tps >= _MUCH_FASTER * best.fit.prefill_tps
+
+
+def _best_quant(quants: Sequence[Quant], n_parameters: int, pace_tps: float) -> Quant | None:
+    """Return the quant of the best quality that serves: the one with the most bits that fits and reaches `pace_tps`;
+    else the best good one that fits and is nearly as fast as the fastest of these; else the best small one that fits;
+    else the fastest that runs at all."""
 
     def bits(quant: Quant) -> float:
         known = FILE_TYPES.get(quant.name)  # the type of most weights; of an unknown quant, the average
@@ -208,7 +256,8 @@ def _memory(text: str) -> tuple[int, float | None]:
 @dataclass(frozen=True, slots=True)
 class TypeRow:
     """One type for a model; `max_tokens_per_s` is the limit that reading its weights from memory sets here.
-    `perplexity_loss` is what the type adds to the 6.23 of Llama-3-8B as llama.cpp measured, None if unknown."""
+    `perplexity_loss` is what the type adds to the 6.23 of Llama-3-8B as llama.cpp measured, None if unknown. It reads
+    and writes so many tokens a second here, None where that is unknown."""
 
     type: str
     bits_per_weight: float
@@ -217,12 +266,25 @@ class TypeRow:
     max_tokens_per_s: float
     needs_imatrix: bool
     description: str
+    reads_tps: float | None = None
+    writes_tps: float | None = None
 
 
-def type_rows(source: Path, bytes_per_s: float, base: Path | None = None) -> Iterator[TypeRow]:
-    """Yield a row for each type for the model at `source`, with a memory bandwidth of `bytes_per_s`. `base` is the
-    model that a draft head is for. Raises UserError as planning does."""
-    for row, _ in _rows(source, bytes_per_s, base):
+def type_rows(
+    source: Path, bytes_per_s: float, fit: Callable[[PlannedModel], ModelFit], base: Path | None = None
+) -> Iterator[TypeRow]:
+    """Yield a row for each type for the model at `source`, with a memory bandwidth of `bytes_per_s` and the speeds of
+    its `fit`. `base` is the model that a draft head is for: neither that nor an adapter answers alone. Raises UserError
+    as planning does."""
+    answers_alone = True
+    for row, model in _rows(source, bytes_per_s, base):
+        if base is None and answers_alone:
+            try:
+                found = fit(model)
+            except UserError:  # an adapter, or a cache type of the settings that this model cannot have
+                answers_alone = False
+            else:
+                row = replace(row, reads_tps=found.prefill_tps, writes_tps=found.decode_tps)
         yield row
 
 

@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from offload.devices.machine import Device, DeviceKind, DeviceSpeed, Machine
-from offload.speed.cost_model import Work, attention_bytes, decode_s, expected_rates, prefill_s, unpacking_bytes
+from offload.speed.cost_model import (
+    Work,
+    attention_bytes,
+    attention_works,
+    decode_s,
+    expected_rates,
+    prefill_s,
+    unpacking_bytes,
+)
 from quantizer.gguf.header import TensorInfo
 from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.tensor_types import tensor_type_named
@@ -73,7 +81,8 @@ def test_what_was_measured_on_a_device_precedes_what_its_maker_says() -> None:
 
 def attending(name: str, depth: int, *, is_fused: bool = False) -> tuple[float, ...]:
     header = header_of(name)
-    return tuple(attention_bytes(header, layer_caches_of(header), depth, is_fused=is_fused))
+    works = attention_works(header, layer_caches_of(header), depth, is_fused=is_fused)
+    return tuple(attention_bytes(work, is_fused=is_fused) for work in works)
 
 
 def matrix(type_name: str, n_columns: int = 1024, n_rows: int = 8) -> TensorInfo:

@@ -51,7 +51,7 @@ TABLE = TypeTable(
         "Q6_K": cost(0.048, 0.0117),
         "F32": cost(0.24, 0.027),
     },
-    GraphCost(5e-11, 2e-11, 8e-12, 7e-12, 7e-13, 9e-6),
+    GraphCost(ProductCost(1e-10, 5e-9), ProductCost(2e-10, 1e-9), 8e-12, 7e-12, 7e-13, 9e-6),
 )
 HOST = Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=1 << 40, free_bytes=1 << 40, bytes_per_s=20e9, n_cores=2)
 MACHINE = Machine(HOST)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.protocol.library import ModelFit, Quant, TypeChoice
-from tui.models.dialogs import loss_words, offered_types, recommended_type, type_line
+from tui.models.dialogs import about_type, loss_words, offered_types, recommended_type, type_line
 
 
 def _choice(name: str, n_bytes: int, loss: float | None = 0.2, verdict="fits") -> TypeChoice:
@@ -61,3 +63,16 @@ def test_the_columns_of_types_are_aligned(today):
     lines = [type_line(choice, today, is_recommended=False).plain for choice in _CHOICES if choice.quant.name != today]
     assert len({line.index("● yes") for line in lines}) == 1
     assert len({line.index("tok/s") for line in lines}) == 1
+
+
+def test_a_selected_type_says_how_fast_it_reads_and_writes_where_types_were_measured():
+    choice = _choice("Q4_K_M", 50)
+    assert about_type(choice) == "; +0.2000 perplexity"
+    measured = replace(choice.quant.fit, decode_tps=81.0, prefill_tps=242.0)
+    said = about_type(
+        replace(choice, quant=replace(choice.quant, fit=measured), description="usual", needs_imatrix=True)
+    )
+    assert said.split("; ")[2:] == [
+        "reads 242, writes 81 tokens a second here",
+        "computes an importance matrix first, which takes a while",
+    ]

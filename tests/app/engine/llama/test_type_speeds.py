@@ -49,8 +49,9 @@ def test_a_build_that_must_not_repack_is_measured_as_the_file_has_it() -> None:
 
 def test_attention_and_the_steps_of_a_layer_take_some_time(bench: TypeBench) -> None:
     cost = bench.graph_cost()
-    times_s = (cost.attention_s, cost.fused_attention_s, cost.prompt_attention_s, cost.fused_prompt_attention_s)
-    assert min(*times_s, cost.element_s, cost.layer_s) > 0
+    for attention in (cost.attention, cost.fused_attention):
+        assert attention.of(TypeWork(2 * 64 * 1000, 1000)) > 0
+    assert min(cost.prompt_attention_s, cost.fused_prompt_attention_s, cost.element_s, cost.layer_s) > 0
 
 
 def test_long_rows_and_short_ones_tell_weights_from_rows() -> None:

@@ -11,7 +11,7 @@ from offload.speed.cost_model import expected_rates
 from offload.speed.type_costs import GraphCost, ProductCost, TypeCost, TypeTable
 
 COST = TypeCost(*(ProductCost(n * 1e-11, n * 1e-9) for n in (5, 4, 3, 2)), others_share=0.1)
-GRAPH = GraphCost(1e-11, 2e-11, 3e-11, 4e-11, 5e-11, 6e-6, 0.0)
+GRAPH = GraphCost(ProductCost(1e-11, 2e-9), ProductCost(2e-11, 0.0), 3e-11, 4e-11, 5e-11, 6e-6, 0.0)
 HOST = Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0, bytes_per_s=1e9)
 CARD = Device(name="GPU0", kind=DeviceKind.GPU, total_bytes=9, free_bytes=1, description="a card")
 

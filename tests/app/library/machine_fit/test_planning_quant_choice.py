@@ -4,6 +4,7 @@ import pytest
 
 from app.library.machine_fit.planning import choose_quant
 from app.protocol.library import ModelFit, Quant, VerdictName
+from quantizer.gguf.tensor_types import FILE_TYPES
 
 FITS: VerdictName = "fits"
 PARTIAL: VerdictName = "partial"
@@ -37,9 +38,44 @@ def quant(name: str, verdict: VerdictName, decode_tps: float | None) -> Quant:
 def test_the_best_quant_is_chosen(quants: list[tuple[str, VerdictName, float | None]], chosen: str) -> None:
     found = choose_quant([quant(*each) for each in quants], 10**9)
     assert found is not None
-    assert found.name == chosen
+    assert found.quant.name == chosen
+    assert found.reason == ""
 
 
 def test_no_quant_is_chosen_if_none_runs() -> None:
     assert choose_quant([quant("Q4_K_M", WONT_RUN, None)], 10**9) is None
     assert choose_quant([], 10**9) is None
+
+
+@pytest.mark.parametrize(
+    ("quants", "chosen", "reason"),
+    [
+        # Q4_1 has more bits, but loses more and reads slowly
+        (
+            {"Q4_1": (41, 88), "Q4_K_S": (81, 242), "Q3_K_M": (57, 350)},
+            "Q4_K_S",
+            "Q4_K_S instead of Q4_1: reads 242 instead of 88 tokens a second here.",
+        ),
+        (
+            {"Q5_0": (42, 177), "Q5_K_S": (49, 413)},
+            "Q5_K_S",
+            "Q5_K_S instead of Q5_0: reads 413 instead of 177 tokens a second here.",
+        ),
+        ({"Q6_K": (52, 288), "Q5_K_S": (49, 413)}, "Q6_K", ""),  # would lose much more
+        ({"Q8_0": (45, 216), "Q6_K": (52, 270)}, "Q8_0", ""),  # a quarter faster is no reason
+        ({"Q4_1": (41, 88), "Q4_K_S": (30, 242)}, "Q4_1", ""),  # answers would be slower
+        ({"Q4_1": (41, 88), "IQ4_XS": (50, 338)}, "Q4_1", ""),  # of unknown loss
+        ({"Q4_1": (41, None), "Q4_K_S": (81, 242)}, "Q4_1", ""),  # not measured
+    ],
+)
+def test_a_type_that_reads_much_faster_and_loses_no_more_is_taken_instead(
+    quants: dict[str, tuple[float, float | None]], chosen: str, reason: str
+) -> None:
+    given = [
+        Quant(name, n_bytes, ModelFit(FITS, writes, n_bytes, prefill_tps=reads))
+        for name, (writes, reads) in quants.items()
+        for n_bytes in (int(FILE_TYPES[name].base.bits_per_weight * 1e9 / 8),)
+    ]
+    found = choose_quant(given, 10**9)
+    assert found is not None
+    assert (found.quant.name, found.reason) == (chosen, reason)
