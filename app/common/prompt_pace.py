@@ -14,11 +14,11 @@ from statistics import median
 
 # Measured with prompts of 6,000 tokens of SmolLM2 135M: with one number of threads, steps differ by 3 % in processor
 # time, whatever else runs. The engine tries other numbers for three or four steps; these take 30 % more processor
-# time, for threads wait for each other by computing, and get the same share as before. Where it goes to and fro between
-# numbers, a median of steps would, too.
+# time, for threads wait for each other by computing, and get the same share as before, or another one where programs
+# are served by groups. Where it goes to and fro between numbers, a median of steps would, too.
 _N_RECENT = 16  # steps whose mean is a token's processor time
 _USUAL = 0.15  # by which a step may be off the others and still count for the growth
-_SHARE_S = 5.0  # after so long a share of the processors counts 1/e
+_SHARE_S = 8.0  # after so long a share of the processors counts 1/e; a trial of threads takes 4 to 6 s
 _LEAST_SAMPLES = 3  # steps that a line is laid through
 _MOST_STEPS = 128
 _LEAST_STEP_TOKENS, _LEAST_STEP_S = 16, 0.1  # what is shorter says little about a token's time: it joins the next step
