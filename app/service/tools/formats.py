@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from app.engine.grammar.call_rules import CALL_NUMBER, CALL_ORDINAL, numbered
@@ -98,6 +99,7 @@ class ToolFormat:
         return f"{syntax.before_first}{(syntax.between or '').join(one_by_one)}{syntax.after_last}"
 
 
+@lru_cache(64)  # a prompt asks for each of its messages; what is no format's is searched for 60 marks
 def tool_format_of(chat_template: str) -> ToolFormat | None:
     """Return the format in which `chat_template` writes calls, None for an unknown one."""
     return next((known for known in _FORMATS if all(mark in chat_template for mark in known.marks)), None)
