@@ -21,15 +21,21 @@ from quantizer.system.errors import UserError
 
 _N_TOGETHER = 6
 _LONGEST_S = 90.0  # for one repository: a very slow hub counts as stalled
+_OWN = (
+    "{repo} has another file {name}, but this one was not downloaded by localllm: it may be your own. "
+    "`localllm pull` with --overwrite replaces it."
+)
 _NO_HASH = "Its hash is not on record: verify it, then ask again."
 
 
 @dataclass(frozen=True, slots=True)
 class HashedModel:
-    """A model with the names of its files and their recorded SHA-256, "" where there is none."""
+    """A model with the names of its files and their recorded SHA-256, "" where there is none; whether all files were
+    downloaded, or some may be the person's own."""
 
     ref: ModelRef
     files: tuple[tuple[str, str], ...]
+    is_downloaded: bool
 
 
 def hashed_models(refs: Iterable[ModelRef], index: Index) -> list[HashedModel]:
@@ -38,8 +44,9 @@ def hashed_models(refs: Iterable[ModelRef], index: Index) -> list[HashedModel]:
     for ref in refs:
         is_elsewhere = ":" in index.origin(ref.path).partition(" ")[0]  # ollama:NAME, pypi:PACKAGE
         if REPO_NAME.fullmatch(ref.repo) and not is_elsewhere:
-            files = tuple((path.name, expected_sha256(path, index)) for path in verified_files(ref.path))
-            found.append(HashedModel(ref, files))
+            paths = verified_files(ref.path)
+            files = tuple((path.name, expected_sha256(path, index)) for path in paths)
+            found.append(HashedModel(ref, files, all(index.origin(path) for path in paths)))
     return found
 
 
@@ -84,6 +91,8 @@ def compared(model: HashedModel, answer: Repository | UserError) -> ModelUpdate:
             newer.append(there[0])
     if not newer:
         return replace(found, state="current")
+    if not model.is_downloaded:
+        return replace(found, reason=_OWN.format(repo=answer.id, name=newer[0].name))
     first = next(file for file in answer.files if file.name == model.files[0][0])
     n_bytes, reference = sum(file.n_bytes for file in newer), f"{answer.id}/{first.path}"
     return replace(found, state="newer", reference=reference, n_bytes=n_bytes, commit=answer.commit)

@@ -268,7 +268,7 @@ class Puller:
         """Record the hash `found` and the origin of a new file. Raises StorageError."""
         if file.digest.kind == "sha256":
             self.index.record_sha256(path, found)
-        if not file.digest.hex:
+        if file.fingerprint:  # also beside a hash: a file of one's own may have one and the same name
             self.index.record_origin(path, file.fingerprint)
 
     async def existing_hashes(self, staging: Staging, files: Sequence[RemoteFile]) -> list[str] | None:

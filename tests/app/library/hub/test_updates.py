@@ -32,7 +32,9 @@ def index(tmp_path: Path) -> Iterator[Index]:
         yield index
 
 
-def kept(tmp_path: Path, index: Index, name: str, repo: str = "org/repo", *, has_hash: bool = True) -> ModelRef:
+def kept(
+    tmp_path: Path, index: Index, name: str, repo: str = "org/repo", *, has_hash: bool = True, is_own: bool = False
+) -> ModelRef:
     """A model of the library whose files all have the old content."""
     path = tmp_path / "models" / repo / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +45,8 @@ def kept(tmp_path: Path, index: Index, name: str, repo: str = "org/repo", *, has
             from app.library.local.index import sha256_of
 
             index.record_sha256(path.with_name(each), sha256_of(path.with_name(each), lambda _: None))
+        if not is_own:
+            index.record_origin(path.with_name(each), "sha256 of-then 8")
     return ModelRef(name.removesuffix(".gguf"), path, repo)
 
 
@@ -69,6 +73,13 @@ async def test_each_model_is_newer_current_or_not_comparable_for_a_reason(hub, i
     assert len([request for request in hub.log if "/api/models/" in request.path]) == 1  # one repository
     (unknown,) = (await updates(hub, index, unread)).values()
     assert (unknown.state, "verify it" in unknown.reason) == ("unknown", True)
+
+
+async def test_a_file_of_ones_own_with_the_name_of_one_on_the_hub_is_not_called_old(hub, index, tmp_path):
+    own, same = (kept(tmp_path, index, name, is_own=True) for name in ("m-Q8_0.gguf", "same-Q8_0.gguf"))
+    found = await updates(hub, index, own, same)
+    assert (found["m-Q8_0"].state, found["same-Q8_0"].state) == ("unknown", "current")
+    assert "may be your own" in found["m-Q8_0"].reason
 
 
 async def test_a_repository_that_is_none_of_the_hub_leaves_the_others_compared(hub, index, tmp_path):
