@@ -226,7 +226,18 @@ class LocalllmApp(BaseApp):
             welcome.dismiss(False)  # at once: this key and those behind it are for the prompt
             if held is not None:
                 await super().on_event(held)
+        if isinstance(event, Key) and not isinstance(self.focused, Input | TextArea):
+            screen = self.screen
+            bound = (screen.active_bindings.get(key) for key in (event.key, *event.aliases))
+            dead = (active.binding.id or "" for active in bound if active is not None and not active.enabled)
+            if isinstance(screen, CommandScreen) and any(
+                (command := screen.TABLE.find(each)) is not None and command.takes_text for each in dead
+            ):
+                self.drop_typed_ahead()
         await super().on_event(event)
+
+    def drop_typed_ahead(self) -> None:
+        self._keys.drop_typed_ahead()
 
     @property
     def size(self) -> Size:

@@ -59,7 +59,8 @@ class Command:
     """The method that a command calls, with `values` and, if the command has an `argument`, the text after its slash
     word. `keys` are Textual's names, comma-separated; `also` are the slash words of other programs for it. A key that
     `has_priority` precedes a text field; the footer shows a command that `is_shown`, the palette one that
-    `is_listed`."""
+    `is_listed`. One that `takes_text` opens a field: where it does nothing, what is typed behind it must not run
+    as keys."""
 
     id: str
     title: str
@@ -73,6 +74,7 @@ class Command:
     has_priority: bool = True
     is_shown: bool = False
     is_listed: bool = True
+    takes_text: bool = False
 
     @property
     def help_text(self) -> str:
@@ -101,9 +103,20 @@ def list_command(
     *,
     is_shown: bool = True,
     values: tuple[object, ...] = (),
+    takes_text: bool = False,
 ) -> Command:
     """Return a command for a list: letters are its keys while no text field has the focus."""
-    return Command(command_id, title, tooltip, method, keys, values=values, has_priority=False, is_shown=is_shown)
+    return Command(
+        command_id,
+        title,
+        tooltip,
+        method,
+        keys,
+        values=values,
+        has_priority=False,
+        is_shown=is_shown,
+        takes_text=takes_text,
+    )
 
 
 class CommandTable:

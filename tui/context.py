@@ -50,6 +50,10 @@ class BaseApp(App[None]):
         super().__init__()
         self.notifications = NotificationCenter(self, clock)
 
+    def drop_typed_ahead(self) -> None:
+        """Drop the keys that were typed behind one that was refused."""
+        raise NotImplementedError
+
     async def go_to(self, feature_id: str) -> None:
         """Show a feature in its last state."""
         await self.switch_mode(feature_id)

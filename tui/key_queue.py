@@ -4,6 +4,7 @@ field is there. Over ssh a word arrives with the key before it, and Textual woul
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -13,11 +14,13 @@ from textual.app import App, ScreenStackError
 from textual.dom import DOMNode
 from textual.events import Key, Paste
 from textual.widget import Widget
+from textual.widgets import Input, TextArea
 from textual.worker import WorkerCancelled, WorkerFailed
 
 KEYS_WAIT = "keys-wait"  # the group of workers that open or close what takes the next key
 _LONGEST_WAIT_S = 3.0  # a handler may wait for the service; keys must not wait as long
 _N_ROUNDS = 2
+_TYPING_PAUSE_S = 0.2  # within which the next key follows when somebody types on without looking
 _LOOK_S = 0.05  # between two looks whether who was to handle a key is still there
 
 
@@ -31,11 +34,24 @@ class KeyQueue:
         self._dispatch = dispatch
         self._waiting: deque[Key | Paste] = deque()
         self._settling: asyncio.Task[None] | None = None
+        self._drops_until_s = 0.0
 
     async def add(self, event: Key | Paste) -> None:
         self._waiting.append(event)
         if self._settling is None:
             await self._pass_on()
+
+    def drop_typed_ahead(self) -> None:
+        """Drop the keys behind one that was refused, up to a pause or Esc: what it did not open would have taken them,
+        and a list would run them as commands. A text field keeps what is typed into it."""
+        self._drops_until_s = time.monotonic() + _TYPING_PAUSE_S
+
+    def _drops(self, event: Key | Paste, receiver: Widget | None) -> bool:
+        if time.monotonic() >= self._drops_until_s or isinstance(receiver, Input | TextArea):
+            return False
+        is_escape = isinstance(event, Key) and event.key == "escape"
+        self._drops_until_s = 0.0 if is_escape else time.monotonic() + _TYPING_PAUSE_S
+        return not is_escape
 
     async def _pass_on(self) -> None:
         """Pass on what waits, up to a key that may change where the next one belongs. Runs in the app's task."""
@@ -43,6 +59,8 @@ class KeyQueue:
         while self._waiting:
             event = self._waiting.popleft()
             receiver = self._app.focused
+            if self._drops(event, receiver):
+                continue
             await self._dispatch(event)
             if not _inserts(receiver, event):
                 self._settling = asyncio.create_task(self._settle(receiver))

@@ -203,8 +203,9 @@ class PaletteScreen(ModalScreen[None]):
         entries = await self._everything
         rated = _rated(entries, typed)
         if rated:
-            self._show(grouped(rated))
+            self._show(grouped(by_words(rated, typed)))
         rated += _rated(await self._model_entries(), typed)
+        rated = list(by_words(rated, typed))
         for entry in await self._found_chats(typed):
             rated.append((_CHAT_BY_TITLE if typed.casefold() in entry.title.casefold() else _CHAT_BY_TEXT, entry))
         self._show(grouped(rated))
@@ -392,6 +393,11 @@ def _rated(entries: Iterable[PaletteEntry], typed: str) -> list[tuple[float, Pal
     matcher = Matcher(typed)
     rated = ((rate(entry, typed, matcher.match(entry.title)), entry) for entry in entries)
     return [(score, entry) for score, entry in rated if score > 0]
+
+
+def by_words(rated: Sequence[tuple[float, PaletteEntry]], typed: str) -> Sequence[tuple[float, PaletteEntry]]:
+    """Return the entries that have what is typed; only where there are none, those with its letters scattered."""
+    return [(score, entry) for score, entry in rated if rate(entry, typed, 0.0) > 0] or rated
 
 
 def _words(command: Command) -> str:

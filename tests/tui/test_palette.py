@@ -17,6 +17,17 @@ async def _searches(user, typed: str) -> None:
     await user.types(typed)
 
 
+async def test_a_word_of_commands_finds_these_alone_and_scattered_letters_where_there_is_no_such_word(open_app):
+    async with open_app(client_with_models(), size=(100, 30)) as user:
+        await user.sees("ready")
+        await _searches(user, "theme")
+        await user.sees("Theme ", "Setting: theme")
+        assert "Chat with the new model" not in user.screen_text
+        await user.presses("ctrl+a", "ctrl+k")
+        await user.types("slctabv")
+        await user.sees("Select the message above")
+
+
 @pytest.mark.parametrize("screen", ["", "f9"])
 async def test_a_command_of_another_screen_is_found_and_its_key_named(open_app, screen):
     async with open_app(client_with_models()) as user:

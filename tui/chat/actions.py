@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, cast
 
 from textual.events import Paste
@@ -128,6 +128,14 @@ _EDITING: Mapping[str, str] = {
 }
 
 
+_NOT_WHILE_ANSWERING = ("edit", "delete")
+
+
+@lru_cache(1)
+def _has_code(text: str) -> bool:
+    return bool(code_blocks(text))  # the row of keys asks with every change of the status
+
+
 class MessageActions:
     """The methods that commands call; they work on `view`."""
 
@@ -221,6 +229,18 @@ class MessageActions:
                 await self._view.chat.restore(removed)
                 await self._view.transcript.remove_last_deletion()
             await self._view.show_all(at=removed.messages[0].id)
+
+    def applies(self, command_id: str) -> bool:
+        """Whether the command does something with the selected message."""
+        selected, conversation = self._view.transcript.selected, self._view.session.conversation
+        if selected is None or (self._view.chat.is_answering and command_id in _NOT_WHILE_ANSWERING):
+            return False
+        message = selected.entry.message
+        if command_id == "edit":
+            return message.id in conversation.messages and conversation.editable(message.id) is not None
+        if command_id == "again":
+            return message.id in conversation.messages and conversation.question_of(message.id) is not None
+        return command_id != "copy-code" or _has_code(message.content)
 
     def toggle_thoughts(self) -> None:
         if not self._view.transcript.toggle_thoughts():

@@ -150,6 +150,8 @@ class ChatScreen(CommandScreen):
         custom = self.app_context.settings_controller.keys
         for name, word in KEY_HINTS[place]:
             command = self.TABLE.find(name) or APP_COMMANDS.find(name)
+            if place == "message" and name != "stop" and not self._messages.applies(name):
+                continue
             if command is None:
                 yield KeyHint(PALETTE_KEY if name == "palette" else name, word)
             else:

@@ -31,7 +31,7 @@ from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 HISTORY_COMMANDS = CommandTable(
     Command("chats-search", "Search", "Search titles and messages; Down goes to the results", "go_to_search",
             keys="slash,ctrl+f", is_shown=True),  # with priority: the next key is text; check_action protects typing
-    list_command("chats-rename", "Rename", "r,R", "Rename the chat", "rename_chat"),
+    list_command("chats-rename", "Rename", "r,R", "Rename the chat", "rename_chat", takes_text=True),
     list_command("chats-pin", "Pin", "p", "Pin the chat to the top, or unpin it", "pin_chat"),
     list_command("chats-archive", "Archive", "a", "Archive the chat, or unarchive it", "archive_chat"),
     list_command("chats-delete", "Delete", "delete,x", "Delete the chat; it can be restored for a week", "delete_chat"),
@@ -39,7 +39,7 @@ HISTORY_COMMANDS = CommandTable(
     list_command("chats-duplicate", "Duplicate", "d", "Copy the chat with all its branches", "duplicate_chat",
                  is_shown=False),
     list_command("chats-export", "Export", "e", "Export the chat; the file extension selects Markdown, JSON or HTML",
-                 "export_chat", is_shown=False),
+                 "export_chat", is_shown=False, takes_text=True),
     list_command("chats-import", "Import", "i",
                  "Import chats from a JSON file of localllm, ChatGPT, Open WebUI or Ollama", "import_chats",
                  is_shown=False),
@@ -217,13 +217,13 @@ class HistoryScreen(FeatureScreen):
 
     async def _import(self, line: str) -> None:
         taken: ImportResult = await self._thread.do(partial(import_file, path_of(line)))
-        imported = f"Imported chats: {len(taken.ids)}."
-        if taken.skipped:
-            first = taken.skipped[0]
-            skipped = f"Skipped: {len(taken.skipped)}. First: {first.place} {first.why}."
-            self.warn(f"{imported} {skipped} `localllm chats import` lists them all.")
-        else:
+        imported = f"Imported {counted(len(taken.ids), 'chat')}."
+        if not taken.skipped:
             self.inform(imported)
+            return
+        first, n_more = taken.skipped[0], len(taken.skipped) - 1
+        more = f" {n_more:,} more: `localllm chats import FILE` lists them." if n_more else ""
+        self.warn(f"{imported} Not taken over: {first.place} {first.why}.{more}")
         self._reload()
 
     # The store

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.events import Key
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -57,6 +59,17 @@ class ModelInfoScreen(TableDialog):
         super().__init__(printable_line(title), [(printable_line(label), printable_line(text)) for label, text in rows])
 
 
+class _Types(OptionList):
+    class NothingSelected(Message):
+        """Enter was pressed without a selected type."""
+
+    def action_select(self) -> None:
+        if self.highlighted is None:
+            self.post_message(self.NothingSelected())
+        else:
+            super().action_select()
+
+
 class QuantizeScreen(ModalScreen[dict[str, object] | None]):
     """The types that a model can be quantized to, which `fetch` returns, and a field for a size; `n_bytes` and `type`
     are those of today. Returns the arguments of a quantize job. It opens with a single letter, so what is typed may be
@@ -86,7 +99,7 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
             )
             yield Static(title, id="quantize-title")
             yield Static("", markup=False, id="headings", classes="aside")
-            yield OptionList(markup=False)
+            yield _Types(markup=False)
             yield Static(f"Preparing: computing the sizes that {self._name} would have …", id="about", markup=False)
             yield Input(
                 placeholder="or a maximum size, such as 4.2GB: selects the best mix",
@@ -122,6 +135,11 @@ class QuantizeScreen(ModalScreen[dict[str, object] | None]):
         types.highlighted = None
         self._explain("Down selects a type; a digit begins a size." if offered else "There is no smaller type.")
         self.query_one("#losses", Static).update(_about_losses(self._type, n_larger))
+
+    @on(_Types.NothingSelected)
+    def _nothing_selected(self) -> None:
+        if self._choices:
+            self._explain("Nothing is selected yet: Down selects a type, a digit begins a size, Esc goes back.")
 
     def _explain(self, text: str) -> None:
         self.query_one("#about", Static).update(printable_line(text))

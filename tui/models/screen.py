@@ -65,8 +65,9 @@ _ENTER_WORDS: dict[RowKind, str] = {
     "file": "import",
     "folder": "open",
 }
-_HINTED = ("search", "plan-model", "quantize", "import", "remove", "card", "load", "make-default", "rename-model",
-           "export-model", "verify-model")  # fmt: skip
+_HINTED = ("search", "plan-model", "quantize", "verify-model", "import", "check-updates", "remove", "card", "load",
+           "make-default", "rename-model", "export-model")  # fmt: skip
+_HINT_WORDS = {"check-updates": "updates"}
 _MARGIN_CELLS = 1  # air
 _SIGN_CELLS = 2  # behind the name of a model that was verified, or has a newer revision
 
@@ -83,7 +84,8 @@ MODEL_COMMANDS = CommandTable(
                  "Chat with the model; a remote one is downloaded in the background", "choose"),
     list_command("search", "Search", "slash,ctrl+f", "Search local models and the hub", "focus_search"),
     list_command("plan-model", "Plan", "p", "See where the model's layers go, and how fast it is", "plan"),
-    list_command("quantize", "Quantize", "q", "Quantize the model to a type or a size; runs as a job", "quantize"),
+    list_command("quantize", "Quantize", "q", "Quantize the model to a type or a size; runs as a job", "quantize",
+                 takes_text=True),
     list_command("import", "Import", "i", "Link a file, or another program's model, into the library", "import_model"),
     list_command("remove", "Delete", "delete", "Delete the model after confirmation", "remove_model"),
     list_command("card", "Details", "d,c", "Show all that is known of the model", "show_card"),
@@ -94,8 +96,10 @@ MODEL_COMMANDS = CommandTable(
     list_command("make-default", "Default model", "m",
                  "Make it the default model, which answers at the start and where a client names none", "make_default",
                  is_shown=False),
-    list_command("rename-model", "Rename", "R", "Give the model another name", "rename_model", is_shown=False),
-    list_command("export-model", "Export", "e", "Copy the model's files to a folder", "export_model", is_shown=False),
+    list_command("rename-model", "Rename", "R", "Give the model another name", "rename_model", is_shown=False,
+                 takes_text=True),
+    list_command("export-model", "Export", "e", "Copy the model's files to a folder", "export_model", is_shown=False,
+                 takes_text=True),
     list_command("check-updates", "Check for updates", "U",
                  "Ask the hub which models have a newer revision, and offer to download it", "check_updates",
                  is_shown=False),
@@ -301,7 +305,8 @@ class ModelsScreen(FeatureScreen):
                 if command := self.TABLE.find(name):
                     key = command.key_name(custom)
                     key = key.lower() if len(key) > 1 or command.keys.islower() else key
-                    yield KeyHint(key, command.title.lower(), f"command('{name}')", self, self.applies(name))
+                    word = _HINT_WORDS.get(name, command.title.lower())
+                    yield KeyHint(key, word, f"command('{name}')", self, self.applies(name))
         yield KeyHint("f1", "help", "command('help')", self)
 
     def applies(self, command_id: str) -> bool:
@@ -569,7 +574,7 @@ class ModelsScreen(FeatureScreen):
     def _must_unload(self, row: ModelRow, verb: str) -> bool:
         """Say that a loaded model cannot be changed, before a name is typed or a removal confirmed."""
         if row.is_loaded:
-            self.warn(f"{row.name} is loaded. Unload it with u, then {verb} it.")
+            self.refuse(f"{row.name} is loaded. Unload it with u, then {verb} it.")
         return row.is_loaded
 
     def _local_row(self) -> ModelRow | None:
@@ -577,6 +582,7 @@ class ModelsScreen(FeatureScreen):
         if row is None or row.kind in ("remote", "file", "folder"):
             is_remote = row is None or row.kind == "remote"
             missing = "downloaded: Enter downloads" if is_remote else "imported: i imports"
+            cast("BaseApp", self.app).drop_typed_ahead()
             self.inform(f"This model is not {missing} it.")
             return None
         return row

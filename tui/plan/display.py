@@ -88,7 +88,7 @@ def aside(report: PlanReport) -> str:
     if prompt_s is not None and runs:
         parts.append(f"a prompt of {_PROMPT_TOKENS:,} tokens is read in {_seconds(prompt_s)}")
     if measured.decode_tps is None and report.decode_tps is not None:
-        parts.append("predicted, until an answer here measures it")
+        parts.append("predicted, not measured here yet")
     return " · ".join(parts)
 
 

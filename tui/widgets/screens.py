@@ -93,7 +93,7 @@ class CommandScreen(Screen[None]):
             if isawaitable(outcome):
                 await outcome
         except UserError as error:
-            self.warn(str(error))
+            self.refuse(str(error))
             return False
         return True
 
@@ -108,6 +108,11 @@ class CommandScreen(Screen[None]):
 
     def warn(self, text: str) -> None:
         self.notify(printable(text), severity="error", markup=False, timeout=_WARNING_S)
+
+    def refuse(self, text: str) -> None:
+        """Show why a command does nothing, and drop the keys that were typed for what it would have opened."""
+        cast("BaseApp", self.app).drop_typed_ahead()
+        self.warn(text)
 
     @contextmanager
     def warn_on_error(self) -> Iterator[None]:

@@ -26,6 +26,21 @@ async def test_the_only_block_of_the_selected_message_is_copied(open_app):
         assert user.app.clipboard == f"def f():\n\treturn 1  # twice\n\n{LONG}"
 
 
+@pytest.mark.parametrize(("answer", "has_code"), [("Plain words.", False), (ONE, True)])
+async def test_the_key_that_copies_code_is_shown_at_a_message_that_has_code(open_app, answer, has_code):
+    async with open_app(_answering(answer), size=(140, 40)) as user:
+        await user.asks("go")
+        await user.sees(answer[-12:], "ready")
+        await user.presses("ctrl+up")
+        await user.sees("y copy", "r again", "e edit")
+        words = {hint.word for hint in user.app.screen.key_hints()}
+        assert ("copy code" in words) == has_code
+        await user.presses("ctrl+up")  # the question, which has no code
+        await user.until(
+            lambda: "copy code" not in {hint.word for hint in user.app.screen.key_hints()}, "the key stayed"
+        )
+
+
 @pytest.mark.parametrize("keys", ["2", "down enter"])
 async def test_one_of_several_blocks_is_chosen_by_number_or_with_the_arrows(open_app, keys):
     async with open_app(_answering(THREE)) as user:

@@ -297,7 +297,7 @@ async def test_chats_of_a_file_are_imported_and_skipped_ones_are_reported(open_a
         await user.presses("f5", "i")
         await user.pastes(str(path))
         await user.presses("enter")
-        await user.sees("Imported chats: 1.", "Skipped: 1. First: chat 1", "a borrowed question")
+        await user.sees("Imported 1 chat. Not taken over: chat 1", "a borrowed question")
     assert len(titles(store)) == 1
 
 

@@ -430,12 +430,56 @@ async def test_keys_that_do_nothing_with_the_selected_row_are_dimmed_and_do_noth
         assert (hints["chat"], hints["plan"], hints["delete"], hints["rename"]) == (True, True, False, False)
         await user.presses("delete", "R")
         assert not user.app.screen.is_modal
+        await user.pilot.pause(0.3)  # what is typed behind R at once would be for its field
         await _chosen(user, "cut-short")
         hints = {hint.word: hint.is_enabled for hint in user.app.screen.key_hints()}
         assert (hints["chat"], hints["quantize"], hints["delete"]) == (False, False, True)
         await _chosen(user, "org/Qwen3-4B-GGUF:Q4_K_M")
         hints = {hint.word: hint.is_enabled for hint in user.app.screen.key_hints()}
         assert (hints["download"], hints["quantize"], hints["details"]) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("model", "is_loaded", "keys"),
+    [("qwen3-0.6b-Q8_0", True, "R"), ("guide", False, "R"), ("org/Qwen3-4B-GGUF:Q4_K_M", False, "q")],
+)
+async def test_what_is_typed_behind_a_refused_key_runs_no_commands(open_app, model, is_loaded, keys):
+    client = client_with_models()
+    here = client.library.here
+    for index, each in enumerate(here):
+        if is_loaded and each.id == model:
+            here[index] = replace(each, state="ready", loaded_as=model)
+    async with open_app(client, size=(140, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, model, among="qwen3-0.6b")
+        n_loads = len(client.loads)
+        await user.sends_at_once(keys, *"museum pqvui", "enter")
+        await user.pilot.pause(0.4)
+        assert (client.started, client.loads[n_loads:], client.library.removed) == ([], [], [])
+        assert not user.app.screen.is_modal
+        await user.sees("Models")  # Enter did not go to the chat with the model
+        await user.presses("slash")
+        await user.types("x")
+        await user.until(lambda: getattr(user.app.focused, "value", "") == "x", "the field lost a letter")
+
+
+async def test_keys_to_verify_and_to_ask_for_updates_are_in_the_last_row(open_app):
+    async with open_app(client_with_models(), size=(120, 30)) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
+        await user.sees("v verify", "U updates")
+
+
+async def test_enter_without_a_type_says_how_one_is_selected(open_app):
+    client = client_with_models()
+    async with open_app(client) as user:
+        await user.presses("f6")
+        await _chosen(user, "qwen3-0.6b-Q8_0")
+        await user.presses("q")
+        await user.sees("397 MB")
+        await user.presses("enter")
+        await user.sees("Nothing is selected yet: Down selects a type")
+    assert client.started == []
 
 
 async def test_a_model_is_renamed_and_becomes_the_default(open_app):

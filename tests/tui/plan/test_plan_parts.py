@@ -118,7 +118,7 @@ def test_the_headline_is_what_was_measured_with_these_layers_else_a_prediction(
 ) -> None:
     found = planner_for(name, measured=runs)(FULL)
     assert headline(found).startswith(said)
-    assert ("predicted, until" in aside(found)) == ("about" in said)
+    assert ("predicted, not measured" in aside(found)) == ("about" in said)
     assert "±" not in headline(found) + aside(found)
     assert "±" in " ".join(engine_words(found))
 

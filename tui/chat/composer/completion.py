@@ -120,7 +120,8 @@ def file_completions(typed: str, files: Sequence[str], recent: Sequence[str] = (
         names = (*first, *(file for file in files[: MAX_COMPLETIONS + len(first)] if file not in ranks))
         return Offer(tuple(Completion(f"@{file}") for file in names[:MAX_COMPLETIONS]), len(files))
     letters = typed.lower()
-    whole = [file for file in files if letters in file.lower()]
+    # A folder that is typed already completes nothing: what is in it is meant.
+    whole = [file for file in files if letters in file.lower() and not (file == typed and file.endswith("/"))]
     others = [file for file in files if letters not in file.lower() and _has_in_order(file.lower(), letters)]
     # Scoring takes longer than finding: of many the nearest are scored, and names before paths.
     whole.sort(key=lambda file: letters not in _name(file).lower())

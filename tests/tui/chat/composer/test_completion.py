@@ -82,6 +82,12 @@ def test_the_file_that_fits_best_comes_first(typed: str, first: str) -> None:
     assert file_completions(typed, FILES).best[0].text == f"@{first}"
 
 
+def test_a_folder_that_is_typed_offers_what_is_in_it_and_not_itself() -> None:
+    files = ["docs/", "docs/a.md", "docs/old/"]
+    assert {each.text for each in file_completions("docs/", files).best} == {"@docs/a.md", "@docs/old/"}
+    assert file_completions("docs", files).best[0].text == "@docs/"
+
+
 def test_what_fits_nothing_is_offered_nothing() -> None:
     assert file_completions("zzz", FILES) == Offer()
 
