@@ -29,8 +29,10 @@ from app.common.terminal import format_bytes, printable
 from app.engine.load.load_check import LOAD_CHECK
 from app.options.jobs import TextOptions
 from app.settings.settings import load_settings
+from offload.format import format_speed
 from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.gguf.tensor_types import tensor_type_named
+from quantizer.system.errors import UsageError
 from quantizer.system.files import private_folder, why_unwritable
 from quantizer.write.events import JobPlanned
 
@@ -134,14 +136,18 @@ _UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
 
 @dataclass(frozen=True, slots=True)
 class MixTarget:
-    """At most `n_bytes` of all files together, or at most `kld` nats a token; 0 for no limit."""
+    """At most `n_bytes` of all files together, or at most `kld` nats a token, or answers of at least `tps` tokens a
+    second here; 0 for no limit."""
 
     n_bytes: int = 0
     kld: float = 0.0
+    tps: float = 0.0
 
     @property
     def label(self) -> str:
-        """What an output is called after: 4.2GB, kld0.02."""
+        """What an output is called after: 4.2GB, kld0.02, 30tps."""
+        if self.tps:
+            return f"{self.tps:g}tps"
         if self.kld:
             return f"kld{self.kld:g}"
         unit, n_unit = next((unit for unit in _UNITS if self.n_bytes >= unit[1]), ("B", 1))
@@ -161,6 +167,9 @@ class MixResult:
 def find_mix(request: JobRequest, target: MixTarget, n_threads: int) -> MixResult:
     """Return the mix that `request` should write to meet `target`. `n_threads` 0 takes the default. Raises UserError,
     UsageError with the range that can be had where the target is beyond it."""
+    from app.library.machine_fit.mix_speeds import mix_speeds
+    from app.library.machine_fit.planning import local_planning_context
+    from offload.footprint.model import PlannedModel
     from quantizer.mix.search import MixSearch, check_reachable, check_unquantized, mix_for_kld
     from quantizer.write.partial_output import check_output
     from quantizer.write.quantize_plan import open_source
@@ -169,15 +178,24 @@ def find_mix(request: JobRequest, target: MixTarget, n_threads: int) -> MixResul
     model = open_source(source)
     check_unquantized(model)
     check_output(Path(request.output), [], model.inputs)  # not only after measuring
+    here = local_planning_context(load_settings({"threads": n_threads or None}))
+    if target.tps and not here.rates.tables:
+        cause = "How fast each type of weights is on this machine was not measured yet."
+        raise UsageError(cause, "Run `localllm tune --types` on a quiet machine, which takes 20 seconds.")
     if target.n_bytes:
         check_reachable(model, request, target.n_bytes)
     lossless = "BF16" if any(tensor.stored.name == "BF16" for tensor in model.tensors) else "F16"
     with Runnable(source, lossless, n_threads) as running:  # a checkpoint runs in the type in which it is as it was
+        speeds = mix_speeds(PlannedModel.read(running.path), here)
+        if target.tps and speeds is None:
+            raise UsageError("The model lies on several devices here.", "Give --size, or set gpu to false.")
         is_named = request.imatrix not in ("", AUTO)
         imatrix = Path(request.imatrix) if is_named else cached_imatrix(source, running, n_threads)
         request = replace(request, imatrix=str(imatrix))
-        search = MixSearch(model, request, _sensitivities(source, running, imatrix, n_threads))
-        if target.n_bytes:
+        search = MixSearch(model, request, _sensitivities(source, running, imatrix, n_threads), speeds)
+        if target.tps:
+            mix, kld = search.within_speed(target.tps), None
+        elif target.n_bytes:
             mix, kld = search.within_bytes(target.n_bytes), None
         else:
             trials = _Trials(request, running, n_threads)
@@ -257,6 +275,8 @@ def mix_json(found: MixResult) -> dict[str, object]:
         "window_tokens": one.n_ctx,
         "expected_kld": found.mix.kld,
         "measured_kld": found.kld,
+        "writes_tps": round(1 / found.mix.answer_s, 2) if found.mix.answer_s else None,
+        "reads_tps": round(1 / found.mix.prompt_s, 2) if found.mix.prompt_s else None,
         "groups": [asdict(row) for row in _rows(found)],
         "nearest_plain": plain and {"type": plain.file_type.name, "bytes": plain.n_bytes, "expected_kld": plain.kld},
         "tensors": dict(found.mix.types),
@@ -283,8 +303,15 @@ def print_mix(found: MixResult) -> None:
     )
     measured = "" if found.kld is None else f"; on another text it does by {found.kld:.3g}"
     click.echo(f"The mix should diverge from the original by {found.mix.kld:.3g} nats a token{measured}.")
+    if found.mix.answer_s:
+        click.echo(f"Here it {_speeds(found.mix)}.")
     if plain := found.search.nearest_plain(found.mix):
-        click.echo(f"{plain.file_type.name}, of {plain.n_bytes:,} bytes, should diverge by {plain.kld:.3g}.")
+        speeds = f" and {_speeds(plain)}" if plain.answer_s else ""
+        click.echo(f"{plain.file_type.name}, of {plain.n_bytes:,} bytes, should diverge by {plain.kld:.3g}{speeds}.")
+
+
+def _speeds(mix: Mix) -> str:
+    return f"reads {format_speed(1 / mix.prompt_s)}, writes {format_speed(1 / mix.answer_s)} tokens a second"
 
 
 def _rows(found: MixResult) -> list[_Row]:

@@ -66,7 +66,8 @@ class PullOptions(JobOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeOptions(JobOptions):
-    """What `localllm quantize` writes. `file_type`, `n_bytes` and `kld` exclude each other."""
+    """What `localllm quantize` writes. `file_type`, `n_bytes`, `kld` and `speed` exclude each
+    other."""
 
     kind = "quantize"
     source: str = argument("SRC", "A checkpoint folder, a GGUF, or guide.", kind=Kind.MODEL)
@@ -87,6 +88,13 @@ class QuantizeOptions(JobOptions):
         kind=Kind.NUMBER,
         most=1e6,
         metavar="NATS",
+    )
+    speed: float | None = option(
+        None,
+        "Find the mix of types with the least loss that writes so many tokens per second on this machine, such as 30.",
+        kind=Kind.NUMBER,
+        most=1e6,
+        metavar="TPS",
     )
     tensor_types: tuple[str, ...] = option(
         (), "Type of the tensors whose names match; repeatable.", flags=("--tensor",), metavar="REGEX=TYPE"

@@ -136,7 +136,8 @@ def _with_operations(rates: Rates, prompts: Sequence[Run]) -> Rates:
     for prompt in prompts:
         busy = [name for name, operations in prompt.work.operations.items() if operations]
         name = busy[0] if len(busy) == 1 and busy[0] in gpus else ""  # where others compute too, nothing follows
-        computing_s = 1 / prompt.tokens_per_s - rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch
+        overhead_s = rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch + rates.prompt_token_s
+        computing_s = 1 / prompt.tokens_per_s - overhead_s
         if name and computing_s > 0:
             measured.setdefault(name, []).append((prompt.weight, computing_s / prompt.work.operations[name]))
     found = {name: _pulled(rates.seconds_per_operation[name], seconds) for name, seconds in measured.items()}
@@ -159,7 +160,8 @@ def _operation_factors(rates: Rates, prompts: Sequence[Run]) -> dict[str, float]
     for prompt in fitted:
         by_kind = rates.operations_s(host, prompt.work, prompt.n_ubatch)
         expected_s = [by_kind.get(kind, 0.0) for kind in kinds]
-        computing_s = 1 / prompt.tokens_per_s - rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch
+        overhead_s = rates.overhead_s(prompt.work.n_layers) / prompt.n_ubatch + rates.prompt_token_s
+        computing_s = 1 / prompt.tokens_per_s - overhead_s
         # An error is relative to what was expected, so that a type that is many times slower is believed; of a busy
         # machine to what was measured: it may be the load that is many times slower.
         scale = prompt.weight / (sum(expected_s) if prompt.is_certain else 1 / prompt.tokens_per_s)

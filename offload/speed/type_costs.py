@@ -21,7 +21,7 @@ _INTERLEAVED_ROWS = 8
 N_FEW, N_MANY = 64, 512  # columns: tokens of a prompt that are multiplied at once
 # Weights up to the first size stay in the caches from one token to the next, those above the second do not. The second
 # is what a table is measured with.
-CACHED_BYTES, UNCACHED_BYTES = 6 << 20, 48 << 20
+CACHED_BYTES, UNCACHED_BYTES = 6 << 20, 80 << 20
 
 
 def kind_of(type_name: str, *, is_repacked: bool) -> str:

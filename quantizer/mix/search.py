@@ -23,11 +23,12 @@ from quantizer.convert.source_model import SourceModel, SourceTensor
 from quantizer.gguf.header import padding
 from quantizer.gguf.tensor_types import FILE_TYPES, FileType, TensorType, tensor_type_named
 from quantizer.mix.imatrix import ColumnWeights
+from quantizer.mix.speed import MixSpeeds
 from quantizer.mix.type_rules import Category, allows_quantization, category_of, needs_imatrix
 from quantizer.system.errors import UsageError
 from quantizer.write.dtype_conversion import encode, to_float32
 from quantizer.write.plan_options import PlanOptions
-from quantizer.write.quantize_plan import plan_model
+from quantizer.write.quantize_plan import QuantizePlan, plan_model
 
 PROBES = ("Q4_K", "Q4_0")  # what a tensor is bent into to be measured: the first that its rows fit
 
@@ -136,6 +137,10 @@ class Frontier:
         return sum(self._least)
 
     @property
+    def most_bytes(self) -> int:
+        return self.least_bytes + (len(self._losses) - 1) * self._unit
+
+    @property
     def least_loss(self) -> float:
         return float(self._losses[-1])
 
@@ -175,6 +180,8 @@ SIZE_TOLERANCE = 0.02  # how far below the asked size a mix may end
 # gave equal types to 72 % of the tensors before, to 82 % now, for 1.5 % more loss expected on another text.
 _USUAL = {"IQ3_XXS", "IQ4_XS", "Q5_K", "Q6_K", "Q8_0"}
 _TOLL = 0.2
+_PICOSECONDS = 1e12  # of a second: integers, as bytes are
+_TIME_TOLL = 0.15  # a mix that takes twice as long as the fastest has to lose this share less
 
 _FINE = "Q8_0"  # also of tensors that nothing is known of, such as layers that only draft
 _NOWHERE = Path("mix.gguf")
@@ -185,23 +192,34 @@ _FILE_TYPES = {entry.base_name: entry for entry in reversed(FILE_TYPES.values())
 @dataclass(frozen=True, slots=True)
 class Mix:
     """A type for each tensor that is quantized, the bytes of all files, and how far the model is expected to diverge.
-    `file_type` is what the file calls itself: most weights have its type."""
+    `file_type` is what the file calls itself: most weights have its type. `answer_s` and `prompt_s` are the seconds of
+    a token here, 0 where no speeds were given."""
 
     types: Mapping[str, str]
     file_type: FileType
     n_bytes: int
     kld: float
+    answer_s: float = 0.0
+    prompt_s: float = 0.0
 
 
 class MixSearch:
-    """The useful mixes of a model under `options`; `sensitivities` by the name of the tensor.
-    `free` are the tensors that types are chosen for, name -> shape. Raises UsageError where the options leave none."""
+    """The useful mixes of a model under `options`; `sensitivities` by the name of the tensor. `free` are the tensors
+    that types are chosen for, name -> shape. With `speeds` a mix may be chosen for its speed, and of mixes that lose
+    about the same a faster one is. Raises UsageError where the options leave none."""
 
-    def __init__(self, model: SourceModel, options: PlanOptions, sensitivities: Mapping[str, Sensitivity]) -> None:
+    def __init__(
+        self,
+        model: SourceModel,
+        options: PlanOptions,
+        sensitivities: Mapping[str, Sensitivity],
+        speeds: MixSpeeds | None = None,
+    ) -> None:
         self._model = model
+        self._speeds = speeds
         self._options = options
         self.sensitivities = sensitivities
-        is_tied = all(category_of(tensor.name) is not Category.OUTPUT for tensor in model.tensors)
+        is_tied = self._is_tied = all(category_of(tensor.name) is not Category.OUTPUT for tensor in model.tensors)
         overrides = options.overrides()
         ours = [
             tensor
@@ -235,6 +253,40 @@ class MixSearch:
         usual = self._mix(self._usual(room, mix.kld))
         return usual if n_bytes * (1 - SIZE_TOLERANCE) <= usual.n_bytes <= n_bytes else mix
 
+    def within_speed(self, tokens_per_s: float) -> Mix:
+        """Return the mix of the least loss that writes at least `tokens_per_s` here; among its ways to do so, prompts
+        and bytes weigh too. Needs speeds. Raises UsageError, with the fastest, where none is as fast."""
+        assert self._speeds is not None
+        frontier = Frontier(self._weighed_items(self._speeds))
+        low, high = frontier.least_bytes, frontier.most_bytes
+        fastest = self._mix(frontier.within_bytes(low))
+        if fastest.answer_s * tokens_per_s > 1:
+            raise UsageError(
+                f"No mix writes {tokens_per_s:g} tokens a second here.",
+                f"The fastest, of {fastest.n_bytes:,} bytes, writes {1 / fastest.answer_s:.3g}.",
+            )
+        found = fastest
+        while high - low > (frontier.most_bytes - frontier.least_bytes) >> 12:
+            middle = (low + high + 1) // 2
+            mix = self._mix(frontier.within_bytes(middle))
+            if mix.answer_s * tokens_per_s <= 1:
+                found, low = mix, middle
+            else:
+                high = middle
+        return found
+
+    def _weighed_items(self, speeds: MixSpeeds) -> list[list[Choice]]:
+        """Return the choices of each tensor with what they weigh, in picoseconds, in the place of their bytes."""
+        items = []
+        for (name, shape), item in zip(self.free.items(), self._items, strict=True):
+            weights_s = (
+                speeds.weight(name, kind, shape, choice.n_bytes, is_tied=self._is_tied)
+                for kind, choice in zip(self.sensitivities[name].distortions, item, strict=True)
+            )
+            pairs = zip(item, weights_s, strict=True)
+            items.append([Choice(round(_PICOSECONDS * weight_s), choice.loss) for choice, weight_s in pairs])
+        return items
+
     def within_loss(self, kld: float) -> Mix:
         """Return the smallest mix that is expected to diverge by at most `kld`, or the best or smallest there is."""
         return self._mix(self._frontier.within_loss(max(kld, self._frontier.least_loss)))
@@ -243,12 +295,16 @@ class MixSearch:
         """Return choices within `n_bytes` that lose hardly more than `loss`, which is the least, by the usual types."""
         toll = _TOLL * loss / len(self._items)
         items = []
-        for name, item in zip(self.free, self._items, strict=True):
+        weighed = self._weighed_items(self._speeds) if self._speeds else [[]] * len(self._items)
+        fastest = sum(min((choice.n_bytes for choice in item), default=0) for item in weighed) or 1
+        for name, item, weights in zip(self.free, self._items, weighed, strict=True):
             kinds = self.sensitivities[name].distortions
             *_, lossless = kinds
             # rows that are not whole blocks of 256 have few types, which agree anyway
             usual = _USUAL | {lossless} if "IQ4_XS" in kinds else kinds.keys()
             tolls = [0.0 if kind in usual else toll for kind in kinds]
+            shares = [each.n_bytes / fastest for each in weights] or [0.0] * len(tolls)
+            tolls = [cost + _TIME_TOLL * loss * share for cost, share in zip(tolls, shares, strict=True)]
             items.append([Choice(choice.n_bytes, choice.loss + cost) for choice, cost in zip(item, tolls, strict=True)])
         return Frontier(items).within_bytes(n_bytes)
 
@@ -259,7 +315,7 @@ class MixSearch:
         free = {name: types[name].name for name in self.free}
         if any(kind not in self.sensitivities[name].distortions for name, kind in free.items()):
             return None
-        return Mix(free, file_type, plan.n_bytes, self._loss(free))
+        return Mix(free, file_type, plan.n_bytes, self._loss(free), *self._token_s(plan))
 
     def nearest_plain(self, mix: Mix) -> Mix | None:
         plains = [plain for file_type in FILE_TYPES.values() if (plain := self.plain(file_type)) is not None]
@@ -277,7 +333,14 @@ class MixSearch:
             weights[types[name]] += math.prod(shape)
         file_type = _FILE_TYPES[weights.most_common(1)[0][0]]
         plan = plan_model(self._model, file_type, _NOWHERE, replace(self._options, mix=types))
-        return Mix(types, file_type, plan.n_bytes, self._loss(chosen))
+        return Mix(types, file_type, plan.n_bytes, self._loss(chosen), *self._token_s(plan))
+
+    def _token_s(self, plan: QuantizePlan) -> tuple[float, float]:
+        if self._speeds is None:
+            return 0.0, 0.0
+        outputs = [tensor.output for tensor in plan.tensors]
+        tensors = ((output.name, output.kind.name, output.shape) for output in outputs)
+        return self._speeds.token_s(tensors, is_tied=self._is_tied)
 
     def _loss(self, types: Mapping[str, str]) -> float:
         return sum(self.sensitivities[name].loss(kind) for name, kind in types.items())

@@ -142,8 +142,9 @@ def quantize(
 ) -> None:
     """Convert and quantize SRC (a checkpoint folder, a GGUF, or guide) to TYPE, Q4_K_M by default.
 
-    --size and --kld replace TYPE: they measure the sensitivity of each tensor, once per model, and choose a type for
-    each tensor to meet the target. They compute an importance matrix first. --prune-layers measures, once per model,
+    --size, --kld and --speed replace TYPE: they measure the sensitivity of each tensor, once per model, and choose a
+    type for each tensor to meet the target. --speed weighs what each type takes on this machine, which `localllm tune
+    --types` measures. They compute an importance matrix first. --prune-layers measures, once per model,
     which layers change their input least on the calibration text, and leaves these out.
 
     A vision/audio model gets its projector next to it, as mmproj-<name>-F16.gguf. The folder of a LoRA adapter becomes
@@ -217,13 +218,19 @@ def _source_path(source: str) -> Path:
 
 
 def _target(options: QuantizeOptions, *, wants_list: bool) -> MixTarget | None:
-    """Return the target of a mix, None without --size and --kld. Raises UsageError for more than one target."""
-    kld = options.kld
-    targets = {"TYPE": options.file_type, "--size": options.n_bytes, "--kld": kld is not None, "--list": wants_list}
+    """Return the target of a mix, None without --size, --kld and --speed. Raises UsageError for more than one."""
+    kld, tps = options.kld, options.speed
+    targets = {
+        "TYPE": options.file_type,
+        "--size": options.n_bytes,
+        "--kld": kld is not None,
+        "--speed": tps is not None,
+        "--list": wants_list,
+    }
     chosen = [name for name, is_set in targets.items() if is_set]
-    if len(chosen) > 1 and set(chosen) & {"--size", "--kld"}:
+    if len(chosen) > 1 and set(chosen) & {"--size", "--kld", "--speed"}:
         raise UsageError(f"{' and '.join(chosen)} exclude each other.", "Give one of them.")
-    return MixTarget(options.n_bytes, kld or 0.0) if options.n_bytes or kld else None
+    return MixTarget(options.n_bytes, kld or 0.0, tps or 0.0) if options.n_bytes or kld or tps else None
 
 
 def _imatrix(name: str, source: Path, n_threads: int, *, is_computing: bool) -> str:

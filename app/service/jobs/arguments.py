@@ -81,9 +81,11 @@ def title_of(options: JobOptions) -> str:
 
 
 def _target(options: QuantizeOptions) -> str:
-    """Return the type, size or divergence that is wanted, in a word."""
+    """Return the type, size, divergence or speed that is wanted, in a word."""
     if options.kld:
         return f"kld{options.kld:g}"
+    if options.speed:
+        return f"{options.speed:g}tps"
     return f"{options.n_bytes / 1e9:.4g}GB" if options.n_bytes else options.file_type.upper()
 
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from app.cli.calibration import MixTarget
+from app.engine.load.type_tables import FILE_NAME, TypeTables, host_key
+from offload.speed.type_costs import ProductCost, TypeCost
 from quantizer.gguf.header import read_header
-from quantizer.gguf.tensor_types import TENSOR_TYPES
+from quantizer.gguf.tensor_types import TENSOR_TYPES, WEIGHT_TYPES
 from tests.app.cli.in_process import json_of, run_localllm
 from tests.app.interrupting import interrupt
 from tests.quantizer.checkpoints import TinyLlama
@@ -81,6 +83,8 @@ def test_a_checkpoint_is_searched_as_well_and_leaves_only_its_mix(
         (("Q4_K_M", "--size", "1MB"), "TYPE and --size exclude each other"),
         (("--size", "1MB", "--kld", "0.1"), "--size and --kld exclude each other"),
         (("--kld", "0.1", "--list"), "--kld and --list exclude each other"),
+        (("--speed", "30", "--kld", "0.1"), "--kld and --speed exclude each other"),
+        (("--speed", "30"), "was not measured yet"),
         (("--kld", "0"), "0 must be more than 0"),
         (("--kld", "nan"), "nan must be more than 0"),
     ],
@@ -129,3 +133,29 @@ def test_outputs_are_called_after_their_target() -> None:
         *("4.2GB", "2.886MB", "5.12kB", "999B")
     ]
     assert MixTarget(kld=0.02).label == "kld0.02"
+    assert MixTarget(tps=30).label == "30tps"
+
+
+def test_a_speed_is_met_by_what_the_types_take_here(
+    tmp_path: Path, environment: Mapping[str, str], tiny_model: Path
+) -> None:
+    """The table is made up: each bit takes a microsecond, so that the answers of a tiny model depend on them."""
+    tables = TypeTables(Path(environment["LOCALLLM_CACHE_DIR"]))
+    for name, kind in WEIGHT_TYPES.items():
+        cost = ProductCost(kind.bits_per_weight * 1e-6, 0.0)
+        tables.add(host_key(1), name, TypeCost(cost, cost, cost, cost))
+    try:
+        planned = json_of(
+            localllm(environment, tmp_path, tiny_model, "--size", tiny_model.stat().st_size // 2, "--dry-run", "--json")
+        )
+        slowest = planned["mix"]["writes_tps"]
+        assert slowest > 0
+        asked = 1.3 * slowest
+        found = mixed(environment, tmp_path, tiny_model, "--speed", f"{asked:.6g}", "--dry-run")
+        assert asked * 0.999 <= found["mix"]["writes_tps"] <= asked * 1.3
+        assert found["bytes"] < planned["bytes"]
+        refused = localllm(environment, tmp_path, tiny_model, "--speed", 1000 * asked, "--dry-run")
+        assert refused.returncode == 2
+        assert "No mix writes" in refused.stderr
+    finally:
+        (Path(environment["LOCALLLM_CACHE_DIR"]) / FILE_NAME).unlink()
