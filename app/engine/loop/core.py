@@ -91,7 +91,7 @@ class Engine:
         self._aborted: set[str] = set()
         self._in_flight: Batch = {}  # the batch that may be interrupted
         self._announced: dict[str, Request] = {}  # not submitted yet; guarded as well
-        self._read_ahead = ReadAheadCounter()
+        self._read_ahead = ReadAheadCounter(self.counters)
 
     @property
     def is_idle(self) -> bool:
@@ -255,7 +255,6 @@ class Engine:
             if sequence.pace is None and not sequence.is_decoding:
                 if not sequence.request.reads_ahead:
                     self._read_ahead.ask(sequence.request.conversation, sequence.tokens)
-                    self.counters.n_vain_tokens = self._read_ahead.n_in_vain
                 n_cells = self._cache.n_cells_used if self._facts.passes_over_cells else sequence.n_computed
                 sequence.pace = PromptPace(
                     n_tokens=len(sequence.tokens),
@@ -439,8 +438,6 @@ class Engine:
             if sequence.request.reads_ahead:
                 computed = range(begin, begin + n_known)
                 self._read_ahead.read(sequence.request.conversation, sequence.tokens, computed)
-                self.counters.n_read_ahead_tokens = self._read_ahead.n_read
-                self.counters.n_vain_tokens = self._read_ahead.n_in_vain
             sequence.n_computed += n_known
             sequence.n_repeated = max(0, sequence.n_repeated - n_known)
             self._cache.record_computed(sequence.slot_id, sequence.tokens[begin : begin + n_known])

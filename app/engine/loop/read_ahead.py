@@ -8,6 +8,7 @@ from collections.abc import Sequence as Many
 from dataclasses import dataclass
 
 from app.common.common_prefix import n_common_prefix
+from app.engine.loop.counters import Counters
 from app.engine.loop.sequence import Sequence
 from app.engine.request import IN_MEMORY, Request
 
@@ -51,12 +52,12 @@ class _Reading:
 
 
 class ReadAheadCounter:
-    """Counts the tokens that were read ahead, and those of them that no question began with: they were read in vain. Of
-    a conversation nobody has asked in yet this is not known. Requests without a conversation are not counted: who
-    sends what is not known of them."""
+    """Counts in `counters`, which engines share, the tokens that were read ahead, and those of them that no question
+    began with: they were read in vain. Of a conversation nobody has asked in yet this is not known. Requests without a
+    conversation are not counted: who sends what is not known of them."""
 
-    def __init__(self) -> None:
-        self.n_read = self.n_in_vain = 0
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
         self._readings: dict[str, _Reading] = {}  # by conversation, the one read last at the end
 
     def read(self, conversation: str, tokens: Many[int], computed: range) -> None:
@@ -64,13 +65,13 @@ class ReadAheadCounter:
         if not conversation:
             return
         reading = self._readings.pop(conversation, None) or _Reading([], [])
-        self.n_in_vain += reading.cut(n_common_prefix(reading.tokens, list(tokens[: computed.start])))
+        self._counters.n_vain_tokens += reading.cut(n_common_prefix(reading.tokens, list(tokens[: computed.start])))
         reading.tokens = list(tokens[: computed.stop])
         reading.computed.append(computed)
-        self.n_read += len(computed)
+        self._counters.n_read_ahead_tokens += len(computed)
         self._readings[conversation] = reading
         if len(self._readings) > _MAX_CONVERSATIONS:
-            self.n_in_vain += self._readings.pop(next(iter(self._readings))).n_computed
+            self._counters.n_vain_tokens += self._readings.pop(next(iter(self._readings))).n_computed
 
     def ask(self, conversation: str, tokens: Many[int]) -> None:
         """Note the prompt of a question. The first one of a chat was read before the chat had a name."""
@@ -80,6 +81,6 @@ class ReadAheadCounter:
                 continue
             n_shared = n_common_prefix(reading.tokens, list(tokens[: len(reading.tokens)]))
             if name == conversation or any(each.start < n_shared for each in reading.computed):
-                self.n_in_vain += reading.cut(n_shared)
+                self._counters.n_vain_tokens += reading.cut(n_shared)
                 del self._readings[name]
                 return

@@ -14,6 +14,7 @@ from app.engine.backend import Chunk, DecodeStatus
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
+from app.engine.loop.counters import Counters
 from app.engine.loop.read_ahead import ReadAheadCounter, is_in_the_way
 from app.engine.request import IN_MEMORY, READ_AHEAD_PRIORITY, FinishReason, Request, SamplingParams
 from tests.app.engine.recording import Record, answered, run
@@ -274,15 +275,25 @@ def test_tokens_are_counted_that_no_question_began_with(wanted: list[Request], n
 
 @given(st.lists(st.tuples(st.booleans(), st.text("ab", min_size=1, max_size=6), st.sampled_from("xyz")), max_size=20))
 def test_no_token_is_counted_in_vain_that_was_not_read(moves: list[tuple[bool, str, str]]) -> None:
-    counter, known = ReadAheadCounter(), 0
+    counters, known = Counters(), 0
+    counter = ReadAheadCounter(counters)
     for is_question, text, conversation in moves:
         if is_question:
             counter.ask(conversation, text)
         else:
             counter.read(conversation, text, range(len(text) // 2, len(text)))
             known += len(text) - len(text) // 2
-        assert counter.n_read == known
-        assert 0 <= counter.n_in_vain <= counter.n_read
+        assert counters.n_read_ahead_tokens == known
+        assert 0 <= counters.n_vain_tokens <= known
+
+
+def test_an_engine_of_batches_with_the_same_counters_changes_nothing() -> None:
+    engine = Engine(FakeBackend(), Record())
+    run(engine, reading("a" * 30, **CHAT))
+    run(engine, question("q", "b" * 9, **CHAT))
+    batches = Engine(FakeBackend(), Record(), counters=engine.counters)
+    run(batches, question("batch", "c" * 9, priority=-2, **CHAT))
+    assert (engine.counters.n_read_ahead_tokens, engine.counters.n_vain_tokens) == (30, 30)
 
 
 def test_adapters_and_tokens_are_told_apart() -> None:
