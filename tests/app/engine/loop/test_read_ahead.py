@@ -181,6 +181,19 @@ def test_states_go_back_to_where_the_batch_began_that_made_way() -> None:
     assert record.text["later"] == answered(FakeBackend(), later).text["later"]
 
 
+@pytest.mark.parametrize("how", [{"supports_truncation": False}, {"n_window": 64}], ids=["states", "windows"])
+def test_models_that_cannot_go_back_anywhere_go_on_from_what_was_read(tmp_path: Path, how: dict[str, object]) -> None:
+    """A draft that goes on continues, and another question about the same file goes on behind the file."""
+    record = Record()
+    engine = Engine(FakeBackend(**how), record, StateStore(tmp_path, 1 << 20, 1 << 20))  # type: ignore[arg-type]
+    run(engine, reading(DOCUMENT))
+    run(engine, reading(DOCUMENT + "What does", "longer"))
+    run(engine, question("asked", DOCUMENT + "What does it say?", 3))
+    assert record.finished["asked"].usage.n_cached_tokens == len(DOCUMENT + "What does")
+    run(engine, question("other", DOCUMENT + "Sum it up.", 3))
+    assert record.finished["other"].usage.n_cached_tokens >= len(DOCUMENT) - 1
+
+
 def test_what_is_read_ahead_goes_before_a_batch_and_the_batch_goes_on_after_it() -> None:
     record = Record()
     engine = Engine(FakeBackend(n_sequences=1, n_batch=32), record)
