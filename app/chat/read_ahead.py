@@ -98,10 +98,9 @@ class SettledText:
         ends = [found.start() for found in _WORD_END.finditer(self._text[: settled + 1]) if found.start() <= settled]
         return self._text[: ends[-1]].lstrip() if ends else ""
 
-    def settles_after_s(self, now_s: float) -> float | None:
-        """Return in how many seconds more of the text settles, None where all of it has."""
-        open_s = [since_s for _, since_s in self._since if now_s - since_s < SETTLED_S]
-        return max(0.0, min(open_s) + SETTLED_S - now_s) if open_s else None
+    def next_settles_s(self, now_s: float) -> float | None:
+        """Return the moment at which more of the text has settled than `now_s`, None where all of it has."""
+        return min((since_s + SETTLED_S for _, since_s in self._since if now_s - since_s < SETTLED_S), default=None)
 
 
 def next_move(wanted: ReadTarget | None, running: ReadTarget | None, read: ReadTarget | None) -> Move:
@@ -141,9 +140,14 @@ class ReadAhead:
         self._reading: asyncio.Task[None] | None = None
         self._running: ReadTarget | None = None
         self._read: ReadTarget | None = None
+        self._looked_s = 0.0  # what has settled since then was not looked at
         self._retry_at_s = 0.0
         self._retry_after_s = RETRY_S
         self.words = ""  # for a person: "read 3,100 of 6,000"
+
+    @property
+    def is_reading(self) -> bool:
+        return self._running is not None
 
     def look(self, text: str) -> None:
         """Note the text in the prompt, and that something may have changed: the draft, the chat, the model."""
@@ -175,26 +179,28 @@ class ReadAhead:
                     await self._wake.wait()
             await asyncio.sleep(PAUSE_S)
             self._wake.clear()
+            self._looked_s = self._clock()
             wanted = None
             with suppress(UserError):  # the question reports it
                 wanted = await self._target()
             move = next_move(wanted, self._running, self._read)
             if move in ("stop", "restart"):
                 self.stop()
-            is_read = self._read is not None and wanted is not None and wanted.extends(self._read)
+            read = self._read
+            is_read = read is not None and wanted is not None and (wanted.extends(read) or read.extends(wanted))
             if self._running is None and not is_read:
                 self._say("")
-            if move in ("start", "restart") and wanted is not None and self._clock() >= self._retry_at_s:
+            if move in ("start", "restart") and wanted is not None and self._looked_s >= self._retry_at_s:
                 self._running = wanted
                 self._reading = asyncio.create_task(self._read_all(wanted))
 
     def _wait_s(self) -> float | None:
-        """Return how long nothing changes by itself."""
-        now_s = self._clock()
-        after_s = [after_s for after_s in (self._typed.settles_after_s(now_s),) if after_s is not None]
-        if self._running is None and self._retry_at_s > now_s:
-            after_s.append(self._retry_at_s - now_s)
-        return min(after_s, default=None)
+        """Return how long nothing changes by itself that was not looked at yet."""
+        settles_s = self._typed.next_settles_s(self._looked_s)
+        moments_s = [] if settles_s is None else [settles_s]
+        if self._running is None and self._retry_at_s > self._looked_s:
+            moments_s.append(self._retry_at_s)
+        return max(0.0, min(moments_s) - self._clock()) if moments_s else None
 
     async def _target(self) -> ReadTarget | None:
         """Return what the next question is certain to begin with, None where nothing may be read for it now. Raises
@@ -213,7 +219,7 @@ class ReadAhead:
             parent_id = edited.parent_id
         if parent_id == UNSAVED_ID or not await _can_offer_tools(chat):
             return None
-        beginning = self._typed.beginning(draft.cursor, self._clock())
+        beginning = self._typed.beginning(draft.cursor, self._looked_s)
         question = MessageContent(content=f"{beginning}{_ANY_QUESTION}", attachments=draft.attachments)
         if is_near(chat, parent_id, question):  # older messages become a summary first
             return None

@@ -67,9 +67,9 @@ def test_what_has_settled_are_whole_words_that_nobody_is_at(
 
 def test_it_is_known_when_more_settles() -> None:
     settled = typed((0, "Tell me "), (1, "Tell me more "))
-    assert settled.settles_after_s(1) == SETTLED_S - 1
-    assert settled.settles_after_s(2.5) == SETTLED_S - 1.5
-    assert settled.settles_after_s(9) is None
+    assert settled.next_settles_s(1) == SETTLED_S
+    assert settled.next_settles_s(2.5) == SETTLED_S + 1
+    assert settled.next_settles_s(9) is None
 
 
 words = st.text("ab \n", max_size=12)

@@ -101,11 +101,12 @@ class Person:
             await asyncio.sleep(seconds)
 
     async def until_read(self) -> None:
-        """Wait as somebody who types for longer than the reading takes."""
-        deadline_s = time.monotonic() + _READ_WITHIN_S
-        while self.is_reading and self.ahead.words != "read" and time.monotonic() < deadline_s:  # noqa: ASYNC110
+        """Wait as somebody who types for longer than the reading takes, and who looks at it for a while then."""
+        begun_s = quiet_s = time.monotonic()
+        while self.is_reading and quiet_s > time.monotonic() - 4.0 and begun_s > time.monotonic() - _READ_WITHIN_S:
+            if self.ahead.is_reading:
+                quiet_s = time.monotonic()
             await asyncio.sleep(0.05)
-        await self.wait(3.5)  # what was typed last settles and is read too
 
     async def use(self, model: str) -> None:
         """Switch the model, and wait until it is loaded."""
