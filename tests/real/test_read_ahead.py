@@ -78,3 +78,20 @@ def test_an_answer_is_the_same_where_its_question_was_read(reading: RunningServi
     after, _, n_cached = asked(reading, question)
     assert n_cached > 100
     assert after == plain
+
+
+def test_a_reading_that_made_way_leaves_the_cache_as_it_should_be(
+    reading: RunningService, smollm: RunningService
+) -> None:
+    long = [{"role": "user", "content": f"{FILE * 3}Name one vegetable of the notes."}]
+    short = [{"role": "user", "content": "How many days does a week have?"}]
+    body = {"messages": [{"role": "user", "content": FILE * 3}]}
+    with reading.http.stream("POST", "/api/localllm/read-ahead", json=body) as events:
+        progress = (line for line in events.iter_lines() if line.startswith("data: {"))
+        begun = json.loads(next(progress).removeprefix("data: "))
+        between, *_ = asked(reading, short, max_tokens=4)
+    assert 0 < begun["n_read"] <= begun["n_tokens"]
+    assert between == asked(smollm, short, max_tokens=4)[0]
+    text, n_prompt, n_cached = asked(reading, long, max_tokens=4)
+    assert 0 < n_cached < n_prompt
+    assert text == asked(smollm, long, max_tokens=4)[0]

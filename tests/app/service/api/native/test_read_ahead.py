@@ -175,6 +175,12 @@ async def test_on_battery_nothing_is_read(
 def test_a_machine_without_a_battery_is_plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "sensors_battery", lambda: None, raising=False)
     assert not runs_on_battery()
+
+    def fail() -> None:
+        raise FileNotFoundError("/sys/class/power_supply/BAT0/status")
+
+    monkeypatch.setattr(psutil, "sensors_battery", fail)
+    assert not runs_on_battery()
     monkeypatch.delattr(psutil, "sensors_battery")
     assert not runs_on_battery()
 
