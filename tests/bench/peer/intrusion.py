@@ -8,8 +8,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from app.bench.client import TimedAnswer
-from app.bench.measurement import Figure, Measurement, percentile
+from app.bench.measurement import Figure, Measurement
 from app.bench.workloads import Bench
 from app.protocol.errors import ServiceError
 
@@ -41,8 +43,8 @@ async def intrusion(bench: Bench) -> AsyncGenerator[Figure, None]:
         rates: list[float] = []
         for _ in range(bench.n_runs):
             gaps_s, rate = await _intrude(bench, arrival)
-            p50.append(1000 * percentile(gaps_s, 50))
-            p95.append(1000 * percentile(gaps_s, 95))
+            p50.append(1000 * float(np.percentile(gaps_s, 50)))
+            p95.append(1000 * float(np.percentile(gaps_s, 95)))
             rates.append(rate)
         yield Measurement("intrusion", f"{arrival}, gap p50", "ms", tuple(p50))
         yield Measurement("intrusion", f"{arrival}, gap p95", "ms", tuple(p95))

@@ -36,7 +36,6 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from app.bench.measurement import percentile
 from app.bench.workloads import RandomText
 from quantizer.gguf.header import read_header
 from tests.bench.served import Served, free_port, serve
@@ -143,8 +142,8 @@ def load(served: Served, options: argparse.Namespace, side: int) -> int:
     )
     for label, answers in (("text alone", quiet), ("text beside pictures", beside), ("pictures", seen)):
         gaps = [gap for answer in answers for gap in answer.gaps_ms]
-        p50, p95 = percentile(gaps, 50), percentile(gaps, 95)
-        first_s = percentile([answer.first_s for answer in answers], 50)
+        p50, p95 = np.percentile(gaps, 50), np.percentile(gaps, 95)
+        first_s = np.percentile([answer.first_s for answer in answers], 50)
         print(f"{label:22} {len(answers):4} answers: gaps {p50:.1f} ms, p95 {p95:.1f} ms; first token {first_s:.2f} s")
     print(f"wrong answers: {wrong} of {len(quiet) + len(mixed)}")
     return wrong
