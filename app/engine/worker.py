@@ -212,7 +212,7 @@ class Worker:
         if not (engine.is_idle or engine.is_stalled):
             batches.end_aborted()
             return False
-        engine.look_at_threads()
+        engine.follow_load()
         batches.step()
         self._outbox.flush_ended(BATCH_OUTPUT_INTERVAL_S)
         return not engine.is_stalled

@@ -176,7 +176,8 @@ class Engine:
     def step(self) -> None:
         """Compute one batch and emit its events."""
         self.save_checkpoints()
-        self.look_at_threads()
+        if self._threads is not None:
+            self._threads.look()
         self.end_aborted_and_late()
         for sequence in self._slots.without_room():
             self._finish(sequence, FinishReason.ABORTED)
@@ -199,10 +200,10 @@ class Engine:
         has_computed = self._step_media(with_media, is_alone=not with_text) or bool(with_text)
         self.is_stalled = not has_computed and any(sequence in self._slots.running for sequence in with_media)
 
-    def look_at_threads(self) -> None:
-        """Let other programs have threads if they compute. `step` begins with it."""
+    def follow_load(self) -> None:
+        """Let other programs have threads if they compute, while something else than this engine does."""
         if self._threads is not None:
-            self._threads.look()
+            self._threads.look(may_try=False)
 
     def save_checkpoints(self) -> None:
         """Save the states that the last step reached. `step` begins with it; the worker calls it earlier, once the last
@@ -292,6 +293,8 @@ class Engine:
             n_tokens = min(n_tokens, n_fewer)
         if any(pace.n_observed == 0 and pace.n_tokens - pace.n_read > n_tokens for pace in paces):
             n_tokens = min(n_tokens, _FIRST_PROMPT_STEP)  # of a long prompt: how fast the machine is now
+        if paces and self._threads is not None and (n_trial := self._threads.prompt_step_tokens) is not None:
+            n_tokens = min(n_tokens, n_trial)
         return self._budget if n_tokens == self._budget.n_tokens else replace(self._budget, n_tokens=n_tokens)
 
     def _shift_full(self) -> None:
@@ -367,13 +370,15 @@ class Engine:
         return max(0, min(n_steps_at_once(self._slots.foremost, self._step_cost.single_s) - 1, n_free))
 
     def _compute(self, batch: Batch, chunks: Many[Chunk], n_more_steps: int) -> None:
-        started_s = self._clock()
         with self._lock:
             if all(sequence.request.request_id in self._aborted for sequence in batch):
                 return  # since this step began nobody wants it
             if any(is_in_the_way(batch, request) for request in self._announced.values()):
                 return
             self._in_flight = batch if self._may_interrupt(batch) else {}
+        if self._threads is not None:
+            self._threads.prepare(sum(batch.values()))
+        started_s = self._clock()
         try:
             self._hold(batch)
             status = self._backend.decode(chunks)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import random
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
-from app.engine.loop.threads import QUIET_PROCESSORS, ThreadControl, decide
+from app.engine.loop.threads import PROMPT_TRIAL_TOKENS, QUIET_PROCESSORS, ThreadControl, decide, judge
 from app.engine.request import Request
 from app.engine.speculative.cost_model import StepCost
 from offload.devices.host import CpuTimes, LoadMeter, ProcessorLoad
@@ -80,6 +82,7 @@ def run(machine: Machine, control: ThreadControl, duration_s: float, n_tokens: i
     begun_s, n_steps = machine.now_s, 0
     while machine.now_s < begun_s + duration_s:
         control.look()
+        control.prepare(n_tokens)
         control.observe(n_tokens, machine.step())
         n_steps += 1
     return n_steps / (machine.now_s - begun_s)
@@ -198,6 +201,146 @@ def test_prompts_are_compared_with_prompts() -> None:
     assert control.n_threads == 1
     run(machine, control, 1.0)  # an answer, whose steps are far shorter
     assert control.n_threads == 1
+
+
+@dataclass
+class Shares:
+    """Two processors that are always taken, and shared by groups of programs: ours gets more of them with two threads
+    than with one, though its load says that it wants one. `token_s` is by number of threads, of prompts and answers."""
+
+    prompt_token_s: dict[int, float]
+    answer_token_s: dict[int, float]
+    noise: float = 0.0
+    random: random.Random = field(default_factory=lambda: random.Random(1))
+    now_s: float = 0.0
+    own_s: float = 0.0
+    n_threads: int = 2
+    n_tokens: Counter[tuple[str, int]] = field(default_factory=Counter)  # by kind of step and threads
+    steps: list[tuple[int, int]] = field(default_factory=list)  # tokens and threads of each step of a prompt
+
+    def control(self) -> ThreadControl:
+        meter = LoadMeter(range(2), lambda: CpuTimes(2 * self.now_s, 0.0, self.own_s))
+        return ThreadControl(2, self.apply, StepCost(), meter, lambda: self.now_s)
+
+    def apply(self, n_threads: int) -> None:
+        self.n_threads = n_threads
+
+    def compute(self, control: ThreadControl, n_tokens: int) -> None:
+        control.look()
+        kind = "answer" if n_tokens == 1 else "prompt"
+        if kind == "prompt":
+            n_tokens = min(n_tokens, control.prompt_step_tokens or n_tokens)
+        control.prepare(n_tokens)
+        token_s = (self.answer_token_s if kind == "answer" else self.prompt_token_s)[self.n_threads]
+        duration_s = n_tokens * token_s * self.random.lognormvariate(0.0, self.noise)
+        self.now_s += duration_s
+        self.own_s += duration_s * (1.0 if self.n_threads == 2 else 0.45)
+        self.n_tokens[kind, self.n_threads] += n_tokens
+        if kind == "prompt":
+            self.steps.append((n_tokens, self.n_threads))
+        control.observe(n_tokens, duration_s)
+
+    def chat(self, control: ThreadControl, n_prompt: int, n_answer: int) -> None:
+        """Read a prompt in steps of at most 128 tokens, and write an answer."""
+        while n_prompt > 0:
+            before = sum(self.n_tokens.values())
+            self.compute(control, min(128, n_prompt))
+            n_prompt -= sum(self.n_tokens.values()) - before
+        for _ in range(n_answer):
+            self.compute(control, 1)
+        self.now_s += 3.0
+
+    def share(self, kind: str, n_threads: int) -> float:
+        return self.n_tokens[kind, n_threads] / sum(n for key, n in self.n_tokens.items() if key[0] == kind)
+
+
+MEASURED = {1: 0.045, 2: 0.020}  # seconds a token of a prompt, SmolLM2 135M on two processors beside ten programs
+
+
+@pytest.mark.parametrize(
+    ("token_s", "best"),
+    [(MEASURED, 2), ({1: 0.010, 2: 0.040}, 1), ({1: 0.0045, 2: 0.002}, 2), ({1: 0.030, 2: 0.020}, 2)],
+)
+@pytest.mark.parametrize("n_prompt", [300, 1500, 6000])
+@pytest.mark.parametrize("noise", [0.0, 0.2])
+def test_prompts_with_long_steps_keep_the_threads_that_read_faster(
+    token_s: dict[int, float], best: int, n_prompt: int, noise: float
+) -> None:
+    shares = Shares(token_s, {1: 0.02, 2: 0.02}, noise)
+    control = shares.control()
+    while sum(shares.n_tokens.values()) < 60_000:
+        shares.chat(control, n_prompt, n_answer=0)
+    assert shares.share("prompt", best) >= 0.9
+
+
+def test_a_trial_of_prompts_takes_small_steps_and_ends_after_two() -> None:
+    shares = Shares(MEASURED, MEASURED)
+    control = shares.control()
+    shares.chat(control, 6000, n_answer=0)
+    tried = [n_tokens for n_tokens, n_threads in shares.steps if n_threads == 1]
+    assert tried
+    assert max(tried) <= PROMPT_TRIAL_TOKENS
+    assert sum(tried) <= 3 * PROMPT_TRIAL_TOKENS  # the first has nothing to be compared with
+
+
+def test_answers_and_prompts_have_threads_of_their_own() -> None:
+    shares = Shares(MEASURED, {1: 0.025, 2: 0.2})
+    control = shares.control()
+    for _ in range(40):
+        shares.chat(control, 600, n_answer=100)
+    assert shares.share("prompt", 2) >= 0.9
+    assert shares.share("answer", 1) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("ratios", "is_promised", "stays"),
+    [
+        ([], True, None),
+        ([1.02], True, None),
+        ([0.6], True, True),
+        ([0.6], False, True),
+        ([2.25], True, False),
+        ([1.02, 0.99], True, None),
+        ([1.02, 0.99, 1.01], True, True),  # as fast, and others have a thread more
+        ([1.02, 0.99, 1.01], False, False),
+        ([1.2, 0.9, 1.3], True, False),
+        ([0.9, 1.4, 0.8], False, True),
+    ],
+)
+def test_a_number_stays_that_is_faster_in_pairs(ratios: list[float], is_promised: bool, stays: bool | None) -> None:
+    assert judge(ratios, is_promised=is_promised) is stays
+
+
+@given(st.lists(st.floats(0.01, 100), max_size=3), st.floats(1.0, 3.0))
+def test_what_is_slower_than_what_lost_loses_too(ratios: list[float], factor: float) -> None:
+    for is_promised in (True, False):
+        if judge(ratios, is_promised=is_promised) is False:
+            assert judge([ratio * factor for ratio in ratios], is_promised=is_promised) is not True
+
+
+@given(st.floats(1.3, 4.0), st.integers(0, 2**32), st.floats(0.001, 0.05), st.floats(0.0, 0.15))
+def test_noise_does_not_make_the_slower_number_the_usual_one(
+    ratio: float, seed: int, token_s: float, noise: float
+) -> None:
+    shares = Shares({1: token_s * ratio, 2: token_s}, MEASURED, noise, random.Random(seed))
+    control = shares.control()
+    while shares.now_s < 600.0:
+        shares.chat(control, 1500, n_answer=0)
+    assert shares.share("prompt", 2) >= 0.8
+
+
+def test_what_is_computed_unobserved_follows_the_load_alone() -> None:
+    machine = Machine(2, n_busy=2)
+    control = control_of(machine)
+    for _ in range(3):
+        machine.pass_time(1.0, own=1.0, others=1.0)
+        control.look(may_try=False)
+    assert machine.n_threads == 1
+    machine.n_busy = 0
+    for _ in range(3):
+        machine.pass_time(1.0, own=1.0, others=0.0)
+        control.look(may_try=False)
+    assert machine.n_threads == 2
 
 
 def test_what_was_seen_long_ago_decides_nothing() -> None:
