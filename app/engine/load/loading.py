@@ -42,6 +42,7 @@ from app.engine.load.planner import (
 )
 from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
+from app.engine.load.slow_types import slow_type_notice
 from app.engine.loop.threads import ThreadControl
 from app.engine.messages import EngineConfig
 from app.engine.request import Adapter
@@ -248,6 +249,10 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     listener.on_plan(describe_plan(plan.attempt.plan))
     if warning := check_fit(plan.attempt.plan, config.when_unfit):
         listener.on_notice(warning)
+    planner, attempt = plan.planner, plan.attempt
+    rates = planner.rates_of(attempt.plan.assessment.machine)
+    if rates.tables and (sentence := slow_type_notice(planner.model, attempt, rates, key, cache_dir)):
+        listener.on_notice(sentence)
     projector = projector if plan.auxiliary.projector is not None else None
     return _Prepared(requested, config, header, devices, key, tuned, tuned_as, choice, plan, projector)
 
