@@ -38,11 +38,11 @@ def is_repacked(kind: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """Which weights are repacked at loading: those of no `plain_types`, where llama.cpp can. From `plain_from` tokens a
-    step (0: never) weights of `dual_types` are used as the file has them."""
+    """Which weights are repacked at loading, where llama.cpp can: all, or those of `repacked_types`. From `plain_from`
+    tokens a step (0: never) weights of `dual_types` are used as the file has them."""
 
     is_repacked: bool = True
-    plain_types: tuple[str, ...] = ()
+    repacked_types: tuple[str, ...] = ()
     plain_from: int = 0
     dual_types: tuple[str, ...] = ()
 
@@ -50,7 +50,8 @@ class WeightLayout:
         """Return the kind that a step of `n_tokens` uses, of weights that are `possible` at most."""
         name = type_of(possible)
         is_dual = 0 < self.plain_from <= n_tokens and name in self.dual_types
-        return possible if self.is_repacked and name not in self.plain_types and not is_dual else name
+        is_chosen = not self.repacked_types or name in self.repacked_types
+        return possible if self.is_repacked and is_chosen and not is_dual else name
 
 
 DEFAULT_LAYOUT = WeightLayout()
@@ -196,3 +197,26 @@ class TypeTable:
 
     def has_path(self, kind: str) -> bool:
         return kind in self.types
+
+
+_NOTABLE = 0.03  # by which share a path has to be faster
+
+
+def types_worth_repacking(weights: Weights, table: TypeTable, n_prompt: int, n_answer: int) -> tuple[str, ...]:
+    """Return the types of `weights` to repack for prompts and answers of so many tokens, where some gain by it and
+    others lose; () where all are alike."""
+    gaining: set[str] = set()
+    losing: set[str] = set()
+    for kind, work in weights.items():
+        name = type_of(kind)
+        if not is_repacked(kind) or not (table.has_path(kind) and table.has_path(name)):
+            continue
+        repacked_s, plain_s = (
+            n_answer * cost.answer(bytes_of(weights)).of(work) + n_prompt * cost.many.of(work)
+            for cost in (table.types[kind], table.types[name])
+        )
+        if repacked_s <= plain_s:
+            gaining.add(name)
+        elif plain_s < (1 - _NOTABLE) * repacked_s:
+            losing.add(name)
+    return tuple(sorted(gaining)) if gaining and losing else ()

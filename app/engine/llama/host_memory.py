@@ -22,6 +22,7 @@ import numpy as np
 from app.engine.llama.eval_callback import Tensor, ggml_ops, operands
 from app.engine.llama.native import ggml_function, lib
 from app.engine.tuning.tune_results import PLAIN_TYPES, WIDE_BYTES, WIDENED_TYPES
+from offload.speed.type_costs import is_repacked, type_of, weights_by_kind
 from quantizer.gguf.header import Header
 from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
 from quantizer.system.errors import EngineError
@@ -37,6 +38,7 @@ _BF16 = tensor_type_named("BF16").type_id
 _WIDE_FROM = 4  # tokens of a step; of one token BF16 only reads more bytes
 _PART_ELEMENTS = 1 << 20  # that are widened at a time
 _DEQUANTIZERS = {type_id: f"dequantize_row_{TENSOR_TYPES[type_id].name.lower()}" for type_id in WIDENED_TYPES}
+_CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU@0.3.36
 _USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 
 
@@ -111,6 +113,48 @@ def _c_library() -> Any:
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     library.memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     return library
+
+
+_MOST_INTERLEAVED = 16  # rows, on RISC-V
+_IN_LAYER = re.compile(r"^blk\.(\d+)\.(.+)$")
+
+
+def repacked_pattern(header: Header, types: Collection[str]) -> str:
+    """Return a regular expression for the names of the tensors of `types` in layers that can be repacked, "" for none.
+    The embedding is looked up row by row, as no repacked matrix can be. llama.cpp does not check a type of memory that
+    is named for a tensor, so its rows must fit any interleaving."""
+    layers: dict[str, list[str]] = {}
+    for tensor in header.tensors:
+        possible = weights_by_kind([(tensor, 1.0)])
+        fits = len(tensor.shape) > 1 and tensor.shape[1] % _MOST_INTERLEAVED == 0
+        is_chosen = any(is_repacked(kind) and type_of(kind) in types for kind in possible)
+        if fits and is_chosen and (match := _IN_LAYER.match(tensor.name)):
+            layers.setdefault(match[2], []).append(match[1])
+    names = (rf"blk\.({'|'.join(numbers)})\.{re.escape(name)}" for name, numbers in layers.items())
+    joined = "|".join(names)
+    return f"^({joined})$" if joined else ""
+
+
+def repacking_buffer_type() -> int | None:
+    """Return ggml's buffer type whose weights are repacked on the processor; None where there is none, or several, of
+    which llama.cpp chooses by the tensor."""
+    device = ggml_function("ggml_backend_dev_by_type", c_void_p, ctypes.c_int)(_CPU)
+    found = extra_buffer_types(device)
+    name_of = ggml_function("ggml_backend_buft_name", c_char_p, c_void_p)
+    return found[0] if len(found) == 1 and name_of(found[0]) in _REPACKED else None
+
+
+def extra_buffer_types(device: int) -> list[int]:
+    """Return the extra buffer types of the native `device`, in the order in which llama.cpp tries them."""
+    registry = ggml_function("ggml_backend_dev_backend_reg", c_void_p, c_void_p)(device)
+    by_name = ggml_function("ggml_backend_reg_get_proc_address", c_void_p, c_void_p, c_char_p)
+    if not (address := by_name(registry, b"ggml_backend_dev_get_extra_bufts")):
+        return []
+    types = ctypes.CFUNCTYPE(ctypes.POINTER(c_void_p), c_void_p)(address)(device)
+    found: list[int] = []
+    while types and types[len(found)]:
+        found.append(types[len(found)])
+    return found
 
 
 class RepackedTensors:

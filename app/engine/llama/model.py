@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,8 @@ from app.engine.llama.host_memory import (
     WideTensors,
     WideWeights,
     new_zero_pages_given_back,
+    repacked_pattern,
+    repacking_buffer_type,
 )
 from app.engine.llama.native import EvalObserver, architecture_of, ggml_function, lib, load_error, native_log
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
@@ -45,7 +47,7 @@ from offload.footprint.auxiliary_models import HEAD_BATCH
 from offload.footprint.kv_cache import DRAFT_CELLS, n_holds, n_rollback, n_seq_max, parse_kv_types
 from offload.footprint.model import RunConfig
 from offload.placement.load_parameters import LoadMode, LoadParameters
-from quantizer.gguf.header import Header
+from quantizer.gguf.header import Header, read_header
 from quantizer.system.errors import EngineError
 
 N_BATCH = 512
@@ -80,10 +82,12 @@ class LlamaModel:
         *,
         with_mtp: bool = False,
         is_writable: bool = False,
+        repacked_types: Sequence[str] = (),
     ) -> None:
         """Load the validated model at `path`, placed by `parameters`, its MTP layer only `with_mtp`. Weights that are
-        `is_writable` are in this process's memory, not in the file's pages. `on_progress` gets fractions from 0 to 1
-        and returns False to cancel. Raises EngineError with llama.cpp's message, MemoryShortError without memory."""
+        `is_writable` are in this process's memory, not in the file's pages. With `extra_buffers` all weights are
+        repacked that llama.cpp can, or those of `repacked_types` alone. `on_progress` gets fractions from 0 to 1 and
+        returns False to cancel. Raises EngineError with llama.cpp's message, MemoryShortError without memory."""
         self._owned = ExitStack()
         huge_pages = HugePages(has_gpu=next(ggml_gpus(), None) is not None)
 
@@ -93,9 +97,13 @@ class LlamaModel:
 
         progress = lib.llama_progress_callback(loads_on)
         params = _model_params()
-        self._parameters, self._placement = parameters, PlacementParams(parameters)
+        # Extra buffers take every weight that they can, also where a pattern names the processor's memory; a pattern
+        # that names the extra buffer itself is followed without them.
+        chosen = repacked_pattern(read_header(path), repacked_types) if extra_buffers and repacked_types else ""
+        buffer_type = repacking_buffer_type() if chosen and not parameters.devices else None
+        self._parameters, self._placement = parameters, PlacementParams(parameters, chosen, buffer_type)
         self._placement.fill(params)
-        params.use_extra_bufts = extra_buffers
+        params.use_extra_bufts = extra_buffers and buffer_type is None
         params.progress_callback = progress
         params.load_mtp = self._has_mtp = with_mtp
         if is_writable:
@@ -399,10 +407,11 @@ class _Override(ctypes.Structure):
 
 
 class PlacementParams:
-    """The native arrays of `parameters`, to which llama.cpp keeps pointers: must exist as long as the model. Raises
-    EngineError if a device no longer exists."""
+    """The native arrays of `parameters`, to which llama.cpp keeps pointers: must exist as long as the model. Tensors
+    whose names match `repacked` go to the memory of `buffer_type`, if there is one. Raises EngineError if a device no
+    longer exists."""
 
-    def __init__(self, parameters: LoadParameters) -> None:
+    def __init__(self, parameters: LoadParameters, repacked: str = "", buffer_type: int | None = None) -> None:
         self._parameters = parameters
         devices = [gpu_address(name) for name in parameters.devices]
         self._devices = (ctypes.c_void_p * (len(devices) + 1))(*devices, None)
@@ -411,7 +420,9 @@ class PlacementParams:
         # With any pattern llama.cpp does not pipeline: that keeps four copies of all that passes between GPUs, for
         # batches of several ubatches, which the engine never uses.
         pattern = parameters.host_pattern.encode() or (_NOTHING if len(devices) > 1 else None)
-        self._overrides = (_Override * 2)(_Override(pattern, host_memory), _Override(None, None))
+        overrides = [_Override(pattern, host_memory)] if pattern else []
+        overrides += [_Override(repacked.encode(), buffer_type)] if buffer_type is not None else []
+        self._overrides = (_Override * (len(overrides) + 1))(*overrides, _Override(None, None))
 
     def fill(self, params: lib.llama_model_params) -> None:
         params.n_gpu_layers = self._parameters.n_gpu_layers

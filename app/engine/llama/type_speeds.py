@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.llama.devices import InitParams, new_context
+from app.engine.llama.host_memory import extra_buffer_types
 from app.engine.llama.native import ggml_function
 from offload.speed.cost_model import element_unit, prompt_attention_unit
 from offload.speed.type_costs import N_FEW, N_MANY, UNCACHED_BYTES, GraphCost, ProductCost, TypeCost, kind_of
@@ -70,7 +71,7 @@ class TypeBench:
             raise EngineError("A device could not be opened to measure it.", "See `localllm doctor`.")
         self._owned.callback(ggml_function("ggml_backend_free", None, c_void_p), self._backend)
         self._memory: int = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)(self._device)
-        self._extra = tuple(self._extra_buffer_types()) if self._is_host and repacks else ()
+        self._extra = tuple(extra_buffer_types(self._device)) if self._is_host and repacks else ()
         if self._is_host:
             set_threads = ctypes.CFUNCTYPE(None, c_void_p, c_int)(self._registered("ggml_backend_set_n_threads"))
             set_threads(self._backend, n_threads)
@@ -94,15 +95,6 @@ class TypeBench:
         by_name = ggml_function("ggml_backend_reg_get_proc_address", c_void_p, c_void_p, c_char_p)
         found: int = by_name(registry, name.encode())
         return found
-
-    def _extra_buffer_types(self) -> Iterator[int]:
-        if not (address := self._registered("ggml_backend_dev_get_extra_bufts")):
-            return
-        types = ctypes.CFUNCTYPE(ctypes.POINTER(c_void_p), c_void_p)(address)(self._device)
-        index = 0
-        while types and types[index]:
-            yield types[index]
-            index += 1
 
     def _cost(self, entry: TensorType, buffer_type: int) -> TypeCost | None:
         """Return the cost of a type: what it takes for long rows and short ones gives that of a weight and of a row."""

@@ -276,7 +276,12 @@ def _open(
     path, setting = header.path, attempt.setting
     with ExitStack() as owned:
         model = llama.LlamaModel(
-            path, attempt.parameters, attempt.setting.extra_buffers, listener.on_progress, with_mtp=with_mtp
+            path,
+            attempt.parameters,
+            setting.extra_buffers,
+            listener.on_progress,
+            with_mtp=with_mtp,
+            repacked_types=setting.repacked_types,
         )
         owned.callback(model.close)
         adapters, vectors = _adapters(attempt.config), attempt.config.control_vectors

@@ -53,8 +53,8 @@ _NO_ROOM = "too little free memory for both"
 class RuntimeSettings:
     """What decides speed: threads, flash attention, repacked weights (extra buffer types), tokens of a micro-batch
     (ubatch), and the types of the KV cache, which users choose and no measurement does. With `plain_from` repacked
-    weights are mapped as the file has them too, for steps of at least so many tokens. Weights of `plain_types` are not
-    repacked at all."""
+    weights are mapped as the file has them too, for steps of at least so many tokens. With
+    `repacked_types` only weights of these are repacked, else all that llama.cpp can."""
 
     n_threads: int
     flash_attention: bool
@@ -62,11 +62,11 @@ class RuntimeSettings:
     n_ubatch: int = 512
     kv_type: str = DEFAULT_KV_TYPE
     plain_from: int = 0
-    plain_types: tuple[str, ...] = ()
+    repacked_types: tuple[str, ...] = ()
 
     @property
     def layout(self) -> WeightLayout:
-        return WeightLayout(self.extra_buffers, self.plain_types, self.plain_from, DUAL_TYPES)
+        return WeightLayout(self.extra_buffers, self.repacked_types, self.plain_from, DUAL_TYPES)
 
     @property
     def weights(self) -> Literal["plain", "repacked", "both"]:
@@ -290,7 +290,7 @@ def describe_settings(
     choice: SettingChoice, loaded: RuntimeSettings, requested: EngineConfig, facts: BackendFacts
 ) -> tuple[LoadedSetting, ...]:
     """Return what a model runs with and why: `loaded` is the setting of `choice`, as far as memory allowed it."""
-    weights = _part(choice, loaded, "weights", lambda setting: setting.weights, _weights)
+    weights = _part(choice, loaded, "weights", lambda setting: (setting.weights, setting.repacked_types), _weights)
     if choice.setting.weights == "both" != loaded.weights:
         weights = LoadedSetting("weights", _weights(loaded), "default", _NO_ROOM)
     attention = _part(choice, loaded, "attention", lambda setting: setting.flash_attention, _attention)
@@ -357,9 +357,11 @@ def _attention(setting: RuntimeSettings) -> str:
 
 
 def _weights(setting: RuntimeSettings) -> str:
-    if setting.weights == "both":
-        return f"repacked, from {setting.plain_from} tokens a step as in the file"
-    return "repacked" if setting.weights == "repacked" else "as in the file"
+    if setting.weights == "plain":
+        return "as in the file"
+    repacked = f"{', '.join(setting.repacked_types)} repacked" if setting.repacked_types else "repacked"
+    both = f", from {setting.plain_from} tokens a step as in the file" if setting.weights == "both" else ""
+    return repacked + both
 
 
 def _describe_truncation(truncation: Truncation) -> str:

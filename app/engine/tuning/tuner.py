@@ -22,6 +22,7 @@ import psutil
 from app.engine.load.machine_file import model_key
 from app.engine.load.planner import LoadDevices, requested_run
 from app.engine.load.self_test import run_self_test
+from app.engine.load.type_tables import TypeTables, host_key
 from app.engine.messages import EngineConfig
 from app.engine.model_task import TaskProgress, serve_task
 from app.engine.tuning.idle_process import begin_idle
@@ -43,6 +44,7 @@ from app.settings.settings import Settings, load_settings
 from offload.devices.host import CpuTimes, default_threads, is_quiet, others_share, read_cpu_times, usable_processors
 from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
 from offload.footprint.model import PlannedModel
+from offload.speed.type_costs import types_worth_repacking, weights_by_kind
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.gguf.validation import tensors_of
@@ -57,10 +59,13 @@ _KV_TYPES = ("q8_0", "q4_0")  # measured to show their cost; users choose them
 _CONFIG = EngineConfig(n_ctx=2 * max(THOROUGH.depths))
 
 
-def first_settings(default: RuntimeSettings, *, extra_buffers_are_safe: bool, plain_from: int) -> list[RuntimeSettings]:
+def first_settings(
+    default: RuntimeSettings, *, extra_buffers_are_safe: bool, plain_from: int, repacked_types: tuple[str, ...] = ()
+) -> list[RuntimeSettings]:
     """Return the `default` and then every other combination of attention and weight layouts, those that share loaded
-    weights one after the other. All combinations of everything would take hours, and most differ in one thing only:
-    `refinements` follow from the best of these."""
+    weights one after the other; at last one that repacks only `repacked_types`, where those alone gain by it. All
+    combinations of everything would take hours, and most differ in one thing only: `refinements` follow from the best
+    of these."""
     layouts = [(False, 0), *([(True, 0), (True, plain_from)] if extra_buffers_are_safe else [])]
     found = [
         replace(default, flash_attention=flash, extra_buffers=repacked, plain_from=n_tokens)
@@ -68,6 +73,8 @@ def first_settings(default: RuntimeSettings, *, extra_buffers_are_safe: bool, pl
         for flash in (False, True)
     ]
     found.sort(key=lambda setting: setting.extra_buffers != default.extra_buffers)
+    if extra_buffers_are_safe and repacked_types and not default.flash_attention:  # without a GPU
+        found.append(replace(default, extra_buffers=True, plain_from=0, repacked_types=repacked_types))
     return [*dict.fromkeys([default, *found])]
 
 
@@ -91,16 +98,17 @@ def _measured(
     """Yield the speeds of each candidate: of the first alone, unless they are `known`, of the others in turns with it.
     On a GPU there is room for one copy of the weights: a candidate that needs another layout is measured alone, and
     those after it in turns with that."""
-    models: dict[bool, LlamaModel] = {}
+    models: dict[tuple[object, ...], LlamaModel] = {}
     reference: tuple[SpeedBench, SpeedMeasurement] | None = None
     with ExitStack() as loaded:
         for setting in candidates:
-            if setting.extra_buffers not in models:
+            layout = setting.extra_buffers, setting.repacked_types
+            if layout not in models:
                 if devices.has_gpu:
                     loaded.close()
                     models, reference = {}, None
-                models[setting.extra_buffers] = loaded.enter_context(_model(header, devices, setting))
-            model = models[setting.extra_buffers]
+                models[layout] = loaded.enter_context(_model(header, devices, setting))
+            model = models[layout]
             if reference is not None:
                 with _bench(model, setting, effort) as bench:
                     yield bench.compare(*reference)
@@ -118,7 +126,9 @@ def _model(header: Header, devices: LoadDevices, setting: RuntimeSettings) -> It
 
     path, repacks = header.path, setting.extra_buffers
     parameters = devices.parameters(path, _CONFIG, setting)
-    with closing(LlamaModel(path, parameters, repacks, on_progress=lambda _fraction: True)) as model:
+    types = setting.repacked_types
+    loaded = LlamaModel(path, parameters, repacks, on_progress=lambda _fraction: True, repacked_types=types)
+    with closing(loaded) as model:
         if repacks:
             model.map_plain_weights(header)
         yield model
@@ -204,7 +214,20 @@ def _prepare(header: Header, n_threads: int, settings: Settings) -> tuple[LoadDe
     default = default_setting(
         n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe, plain_from=plain_from
     )
-    return devices, tuned, first_settings(default, extra_buffers_are_safe=is_safe, plain_from=plain_from)
+    first = first_settings(
+        default,
+        extra_buffers_are_safe=is_safe,
+        plain_from=plain_from,
+        repacked_types=() if devices.has_gpu else _repacked_types(header, cache_dir, default.n_threads),
+    )
+    return devices, tuned, first
+
+
+def _repacked_types(header: Header, cache_dir: Path, n_threads: int) -> tuple[str, ...]:
+    """Return the types of the model to repack, where the measured types say that some gain by it and others lose."""
+    table = TypeTables(cache_dir).read(host_key(n_threads))
+    weights = weights_by_kind((tensor, 1.0) for tensor in tensors_of(header) if tensor.name.startswith("blk."))
+    return types_worth_repacking(weights, table, DEFAULT_WORKLOAD.n_prefill, DEFAULT_WORKLOAD.n_decode)
 
 
 def _possible(settings: list[RuntimeSettings], shape: KvShape) -> list[RuntimeSettings]:

@@ -26,6 +26,7 @@ from offload.speed.type_costs import (
     in_layout,
     kind_of,
     summed,
+    types_worth_repacking,
     weights_by_kind,
     without,
 )
@@ -73,8 +74,8 @@ def tensor(type_name: str, n_columns: int = 2048, n_rows: int = 2048) -> TensorI
         (LAYOUT, "Q4_0 repacked", 512, "Q4_0 repacked"),
         (LAYOUT, "Q4_0", 1, "Q4_0"),  # rows that cannot be interleaved
         (WeightLayout(is_repacked=False), "Q4_0 repacked", 1, "Q4_0"),
-        (WeightLayout(plain_types=("Q4_0",)), "Q4_0 repacked", 1, "Q4_0"),
-        (WeightLayout(plain_types=("Q4_0",)), "Q4_K repacked", 1, "Q4_K repacked"),
+        (WeightLayout(repacked_types=("Q4_K",)), "Q4_0 repacked", 1, "Q4_0"),
+        (WeightLayout(repacked_types=("Q4_K",)), "Q4_K repacked", 1, "Q4_K repacked"),
     ],
 )
 def test_a_layout_and_a_step_decide_the_path_of_a_type(
@@ -233,3 +234,19 @@ def test_a_gpu_is_predicted_by_its_own_table() -> None:
         )
     assert decode_s(works[0], rates) > 4 * decode_s(works[1], rates)
     assert prefill_s(works[0], rates, HOST_NAME, 512) > 10 * prefill_s(works[1], rates, HOST_NAME, 512)
+
+
+@pytest.mark.parametrize(
+    ("types", "n_prompt", "n_answer", "repacked"),
+    [
+        (("Q4_0", "Q4_K"), 10_000, 1, ("Q4_0",)),  # prompts gain by Q4_K as in the file
+        (("Q4_0", "Q4_K"), 1, 10_000, ()),  # answers by both repacked
+        (("Q4_K",), 10_000, 1, ()),
+        (("Q4_0", "Q6_K"), 10_000, 1, ()),  # Q6_K has one path
+    ],
+)
+def test_types_are_repacked_apart_where_some_gain_and_others_lose(
+    types: tuple[str, ...], n_prompt: int, n_answer: int, repacked: tuple[str, ...]
+) -> None:
+    known = weights_by_kind((tensor(name), 1.0) for name in types)
+    assert types_worth_repacking(known, TABLE, n_prompt, n_answer) == repacked

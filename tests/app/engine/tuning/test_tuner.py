@@ -45,3 +45,13 @@ def test_a_refinement_changes_one_setting_and_those_it_requires() -> None:
     assert {setting.n_ubatch for setting in found} == {128, 256, 512}
     assert {setting.kv_type for setting in found} == {"f16", "q8_0", "q4_0"}
     assert all(setting.extra_buffers for setting in found)
+
+
+def test_types_that_alone_gain_by_repacking_are_tried_so_without_a_gpu_and_on_a_sound_build() -> None:
+    apart = replace(BOTH, plain_from=0, repacked_types=("Q4_0",))
+    found = first_settings(BOTH, extra_buffers_are_safe=True, plain_from=24, repacked_types=("Q4_0",))
+    assert [setting for setting in found if setting.repacked_types] == [apart]
+    on_gpu = replace(BOTH, flash_attention=True)
+    for default, is_safe in ((on_gpu, True), (BOTH, False)):
+        found = first_settings(default, extra_buffers_are_safe=is_safe, plain_from=24, repacked_types=("Q4_0",))
+        assert not any(setting.repacked_types for setting in found)
