@@ -56,6 +56,7 @@ _MARGIN_COLUMNS = 5  # of the screen and of a text, and the scrollbar
 _LEAST_CHART_COLUMNS, _LEAST_CHART_ROWS = 12, 3
 _AXIS_COLUMNS = 8
 _N_ANSWERS_SHOWN, _LEAST_ANSWERS, _OTHER_ROWS = 20, 4, 20
+_WHEN_CELLS = len("12 Nov 2025") + 1
 _MODEL_SIGNS = {"ready": ("●", "$text-success"), "loading": ("◌", "$text-warning"), "failed": ("✕", "$text-error")}
 _NOT_MEASURED = "Not measured yet. Ask a model something: its speed is shown here after the first answer."
 _RUN, _LEAVE = "run", "leave"
@@ -207,13 +208,13 @@ def answer_rows(
 ) -> list[Content]:
     """Return the newest answers as a table: when, of which model, tokens read and written, the wait for the first word,
     and the speed."""
-    columns = (("when", 10), ("read", 8), ("written", 9), ("first word", 12), ("a second", 10))
-    n_model = max(n_columns - sum(width for _, width in columns) - 1, 8)
+    columns = (("when", _WHEN_CELLS), ("read", 8), ("written", 9), ("first word", 12), ("a second", 10))
+    n_model = max(n_columns - sum(width for _, width in columns) - 1, 7)
 
     def row(when: str, model: str, *cells: str, style: str) -> Content:
         numbers = "".join(f"{text:>{width}}" for text, (_, width) in zip(cells, columns[1:], strict=True))
         shown = set_cell_size(model if cell_len(model) < n_model else model_label(model, n_model - 1), n_model)
-        return Content.assemble((f"{when:<10}", "$text-muted"), (shown, style), (numbers, style))
+        return Content.assemble((f"{when:<{_WHEN_CELLS}}", "$text-muted"), (shown, style), (numbers, style))
 
     lines = [row("when", "model", *(name for name, _ in columns[1:]), style="$text-muted")]
     for answer in answers[:n_most]:

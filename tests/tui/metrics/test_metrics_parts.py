@@ -210,11 +210,16 @@ def test_answers_are_a_table_with_their_models_and_no_speed_where_none_was_measu
     head, first, second, *others = (line.plain for line in answer_rows(answers, NOW, n_columns))
     assert head.split()[:2] == ["when", "model"]
     assert first.split() == ["now", "guide", "1,200", "55", "0.25", "s", "48"]
-    assert second.startswith("2 min     q")
+    assert second.startswith("2 min       q")
     assert second.split()[-2:] == ["0.25", "s"]
     assert len(others) == 18
     assert len({len(line) for line in (head, first, second)}) == 1
     assert len(first) <= max(n_columns, 58)
+
+
+def test_the_longest_moment_does_not_touch_the_name_of_the_model() -> None:
+    _, last_year = answer_rows((answer(60 * 24 * 120),), NOW, 80)
+    assert last_year.plain.startswith("12 Nov 2025 guide ")
 
 
 @pytest.mark.parametrize("n_columns", [0, 10, 22, 40])

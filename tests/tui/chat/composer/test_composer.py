@@ -345,10 +345,12 @@ async def test_the_picker_shows_folders_and_of_how_many_files_the_best(open_app,
         assert offered[0] == "@src/part19.txt"  # the one used last
 
 
-async def test_slash_words_are_in_one_column_and_their_meanings_in_another(open_app):
-    async with open_app(ScriptedClient(), size=(120, 40)) as user:
+@pytest.mark.parametrize("size", [(120, 40), (80, 24), (50, 24)])
+async def test_slash_words_are_in_one_column_and_their_meanings_in_another(open_app, size):
+    async with open_app(ScriptedClient(), size=size) as user:
         await user.types("/")
         await user.sees("/new", "8 of ")
         rows = [row for row in user.screen_text.splitlines() if row.strip().startswith("/")]
         assert rows[0].strip().startswith("/new")
+        assert len(rows) == 8
         assert len({len(row) - len(row.split(maxsplit=1)[1]) for row in rows}) == 1
