@@ -141,6 +141,7 @@ class ReadAhead:
         self._running: ReadTarget | None = None
         self._read: ReadTarget | None = None
         self._looked_s = 0.0  # what has settled since then was not looked at
+        self._refused: ReadTarget | None = None  # not read to its end: the service had something else to do
         self._retry_at_s = 0.0
         self._retry_after_s = RETRY_S
         self.words = ""  # for a person: "read 3,100 of 6,000"
@@ -190,6 +191,8 @@ class ReadAhead:
             is_read = read is not None and wanted is not None and (wanted.extends(read) or read.extends(wanted))
             if self._running is None and not is_read:
                 self._say("")
+            if self._refused is not None and wanted is not None and not wanted.extends(self._refused):
+                self._refused, self._retry_at_s, self._retry_after_s = None, 0.0, RETRY_S
             if move in ("start", "restart") and wanted is not None and self._looked_s >= self._retry_at_s:
                 self._running = wanted
                 self._reading = asyncio.create_task(self._read_all(wanted))
@@ -247,9 +250,10 @@ class ReadAhead:
             if self._running is target:  # not one that was stopped
                 self._reading = self._running = None
                 if last is not None and last.n_read >= last.n_tokens:
-                    self._read, self._retry_after_s = target, RETRY_S
+                    self._read, self._refused, self._retry_after_s = target, None, RETRY_S
                 else:
                     self._say("")
+                    self._refused = target
                     self._retry_at_s = self._clock() + self._retry_after_s
                     self._retry_after_s = min(2 * self._retry_after_s, MOST_RETRY_S)
                 self._wake.set()

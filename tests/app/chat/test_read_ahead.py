@@ -340,6 +340,20 @@ async def test_a_refused_reading_is_tried_again(monkeypatch: pytest.MonkeyPatch)
         await at.until(lambda: at.ahead.words == "read")
 
 
+async def test_something_else_is_tried_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(monkeypatch) as at:
+        monkeypatch.setattr(read_ahead, "RETRY_S", 600.0)
+        at.client.reading = ()
+        at.ahead._retry_after_s = 600.0
+        at.types("word " * 12)
+        await at.until(lambda: len(at.asked) == 1)
+        at.types("word " * 30)
+        await at.rests()
+        assert len(at.asked) == 1, "it goes on, and waits with the former"
+        at.types("word " * 12, FILE)
+        await at.until(lambda: len(at.asked) == 2)
+
+
 @pytest.mark.parametrize(
     "why", ["off", "command", "nothing", "loading", "answering", "template", "near", "unstarted program", "summary"]
 )
