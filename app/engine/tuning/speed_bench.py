@@ -19,6 +19,7 @@ from app.engine.tuning.tune_results import N_BATCHED, RuntimeSettings, SpeedMeas
 _RATIO_DEPTH = 512  # where the costs of steps are compared, if it is one of the depths
 _SEED_TOKENS = 64  # one sequence of at least these, restored again and again, fills the cache
 _MIN_REPEATS = 2
+_MEDIAN_DEVIATION = 0.6745  # the median of absolute deviations over the standard deviation, of normal samples
 
 Clock = Callable[[], float]
 _STEP_SIZES = (2, 4, 8, 15, 16, 17, 31, 32)
@@ -63,6 +64,21 @@ class _Case:
     n_answers: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """The median of the samples of a case, and the standard error of that as a share of it."""
+
+    value: float
+    noise: float
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> _Timed:
+        middle = median(samples)
+        # The standard error of a median is 1.25 times that of a mean, of samples without outliers.
+        spread = median(abs(sample - middle) for sample in samples) / _MEDIAN_DEVIATION
+        return cls(middle, 1.25 * spread / middle / len(samples) ** 0.5 if middle else 0.0)
+
+
 def _speeds(setting: RuntimeSettings, seconds: Mapping[_Case, float]) -> SpeedMeasurement:
     prefill = next(case.n_tokens / taken_s for case, taken_s in seconds.items() if case.depth is None)
     singles = {case.depth: taken_s for case, taken_s in seconds.items() if case.n_tokens == 1}
@@ -71,6 +87,19 @@ def _speeds(setting: RuntimeSettings, seconds: Mapping[_Case, float]) -> SpeedMe
     batched = next((case.n_answers / taken_s for case, taken_s in seconds.items() if case.n_answers), 0.0)
     ratios = tuple((n_tokens, taken_s / singles[_RATIO_DEPTH]) for n_tokens, taken_s in steps.items())
     return SpeedMeasurement(setting, prefill, decode, ratios or ((1, 1.0),), batched)
+
+
+def _with_noise(measured: SpeedMeasurement, pairs: Mapping[_Case, _Timed]) -> SpeedMeasurement:
+    """Return the speeds with the noise of their `pairs`, of answers the largest at any depth."""
+    prompts = [timed.noise for case, timed in pairs.items() if case.depth is None]
+    singles = [timed.noise for case, timed in pairs.items() if case.n_tokens == 1]
+    batched = [timed.noise for case, timed in pairs.items() if case.n_answers]
+    return replace(
+        measured,
+        prefill_noise=max(prompts, default=0.0),
+        decode_noise=max(singles, default=0.0),
+        batched_noise=max(batched, default=0.0),
+    )
 
 
 def _seconds(known: SpeedMeasurement, cases: Sequence[_Case]) -> dict[_Case, float]:
@@ -115,7 +144,8 @@ class SpeedBench:
 
     def measure(self) -> SpeedMeasurement:
         """Return the speeds of this backend alone."""
-        return _speeds(self._setting, self._sampled(self._begin, self._time))
+        sampled = self._sampled(self._begin, self._time)
+        return _speeds(self._setting, {case: timed.value for case, timed in sampled.items()})
 
     def compare(self, other: SpeedBench, known: SpeedMeasurement) -> SpeedMeasurement:
         """Return the speeds of this backend by those `known` of `other`, whose cases are timed in turns with it. A
@@ -126,7 +156,8 @@ class SpeedBench:
             lambda case: self._begin(case) and other._begin(case),
             lambda case: self._time(case) / other._time(case),
         )
-        return _speeds(self._setting, {case: ratios[case] * known_s[case] for case in ratios if case in known_s})
+        seconds = {case: timed.value * known_s[case] for case, timed in ratios.items() if case in known_s}
+        return _with_noise(_speeds(self._setting, seconds), ratios)
 
     def size_change(self, known: SpeedMeasurement) -> float:
         """Return what a step of several tokens costs more between steps of one than among its like, in steps of one.
@@ -159,9 +190,9 @@ class SpeedBench:
             found.append(_Case(0, max(self._effort.depths), N_BATCHED))
         return tuple(found)
 
-    def _sampled(self, begin: Callable[[_Case], bool], sample: Callable[[_Case], float]) -> dict[_Case, float]:
-        """Return the median of the samples of each case that can `begin`."""
-        found: dict[_Case, float] = {}
+    def _sampled(self, begin: Callable[[_Case], bool], sample: Callable[[_Case], float]) -> dict[_Case, _Timed]:
+        """Return the samples of each case that can `begin`."""
+        found: dict[_Case, _Timed] = {}
         effort = self._effort
         for case in self._cases:
             if not begin(case):
@@ -174,7 +205,7 @@ class SpeedBench:
                 len(samples) < effort.n_repeats and self._clock() - begun_s < effort.limit_s
             ):
                 samples.append(sample(case))
-            found[case] = median(samples)
+            found[case] = _Timed.of(samples)
         return found
 
     def _begin(self, case: _Case) -> bool:

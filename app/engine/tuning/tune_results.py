@@ -41,6 +41,8 @@ WIDENED_TYPES = frozenset({tensor_type_named("Q4_1").type_id, tensor_type_named(
 WIDE_BYTES = 2  # of a weight in BF16
 AS_FAST = 0.02  # the figures of one setting differ by this from one tuning to the next
 N_BATCHED = 4  # answers at once that are measured
+# By how much a setting has to do the work of this model faster than the default to be taken though it loses a part.
+_WORTH_A_LOSS = 1.1
 _X86 = ("x86_64", "amd64")
 # Earlier versions measured one setting after the other, while the machine grew faster or slower: six settings of a
 # Gemma 3 1B changed places each time. And of models with states they timed steps in memory that was new.
@@ -80,13 +82,17 @@ class RuntimeSettings:
 class SpeedMeasurement:
     """Speeds of one setting, in tokens a second. `decode` is by depth: (tokens in the cache, speed), ascending.
     `step_ratios` is the time of a step of n tokens over that of one: (n, ratio), ascending. `batched_decode` is that of
-    N_BATCHED answers at once, in all; 0 where there is no room for them."""
+    N_BATCHED answers at once, in all; 0 where there is no room for them. The `_noise` of each is the standard error of
+    the pairs in which it was compared with the default, as a share of it."""
 
     setting: RuntimeSettings
     prefill: float
     decode: tuple[tuple[int, float], ...]
     step_ratios: tuple[tuple[int, float], ...]
     batched_decode: float = 0.0
+    prefill_noise: float = 0.0
+    decode_noise: float = 0.0
+    batched_noise: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,35 @@ def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasur
     return min(as_fast, key=lambda candidate: (-candidate.batched_decode, seconds(candidate, work)))
 
 
+def choose(
+    measured: Sequence[SpeedMeasurement], default: SpeedMeasurement, work: Workload, *, is_used: bool
+) -> SpeedMeasurement:
+    """Return the setting of `measured` for `work`: the `default`, unless another is better. `is_used`: the model had
+    that work, else it is a guess."""
+    better = [item for item in measured if item is not default and _is_better(item, default, work, is_used=is_used)]
+    return fastest([default, *better], work)
+
+
+def _is_better(item: SpeedMeasurement, default: SpeedMeasurement, work: Workload, *, is_used: bool) -> bool:
+    """Return whether `item` does `work` faster than the `default`, and neither prompts nor an answer nor several at
+    once slower, each by more than its noise. What the model is used for may outweigh a slower prompt or single answer,
+    never slower answers beside each other: nobody knows how many programs will ask at once."""
+
+    def limit(noise: float) -> float:
+        return max(AS_FAST, 2 * noise)
+
+    gain = seconds(default, work) / seconds(item, work)
+    if gain <= 1 + limit(max(item.prefill_noise, item.decode_noise)):
+        return False
+    if item.batched_decode and item.batched_decode < default.batched_decode * (1 - limit(item.batched_noise)):
+        return False
+    is_slow_prompt = item.prefill < default.prefill * (1 - limit(item.prefill_noise))
+    depths = {depth for depth, _ in (*item.decode, *default.decode)}
+    shares = [_between(item.decode, depth) / _between(default.decode, depth) for depth in depths]
+    is_slow_answer = min(shares) < 1 - limit(item.decode_noise)
+    return not (is_slow_prompt or is_slow_answer) or (is_used and gain >= _WORTH_A_LOSS)
+
+
 def unasked(measured: Iterable[SpeedMeasurement]) -> list[SpeedMeasurement]:
     """Return those of `measured` that may be chosen for a user who asked for nothing: not smaller KV cache types."""
     # How far log probabilities are from F32's, over the distance of llama-server's default setting (README of this
@@ -200,9 +235,9 @@ class TuneFile:
         self._file.update(model, {"name": name, "measured": encode(measured)})
 
     def add(self, model: str, name: str, measured: SpeedMeasurement) -> None:
-        """Add a measurement of `model`, in place of an earlier one of the same setting."""
-        others = [item for item in self.measured(model) if item.setting != measured.setting]
-        self.store(model, name, [*others, measured])
+        """Add a measurement of `model`, in place of an earlier one of the same setting: the default stays the first."""
+        by_setting = {item.setting: item for item in self.measured(model)} | {measured.setting: measured}
+        self.store(model, name, [*by_setting.values()])
 
     def drop(self, model: str) -> None:
         if self._file.entry(model):
@@ -226,11 +261,12 @@ def tune_key(header: Header) -> str:
 
 
 def best_measurement(header: Header, cache_dir: Path) -> SpeedMeasurement | None:
-    """Return the measurement of the model with `header` that is fastest for its workload, of those that are chosen
-    unasked; None before it was tuned."""
+    """Return the measurement of the model with `header` that is chosen for its workload unasked; None before it was
+    tuned."""
     known, key = TuneFile(cache_dir), tune_key(header)
-    measured = unasked(known.measured(key))
-    return fastest(measured, known.work(key)) if measured else None
+    measured, work = unasked(known.measured(key)), known.work(key)
+    # The default is measured first and the others in turns with it.
+    return choose(measured, measured[0], work, is_used=work != DEFAULT_WORKLOAD) if measured else None
 
 
 def measured_step_cost(header: Header, cache_dir: Path) -> StepCost | None:
@@ -277,9 +313,10 @@ def choose_setting(
         for item in measured
         if item.setting.kv_type == config.kv_type and (is_safe or not item.setting.extra_buffers)
     )
-    if not any(replace(item.setting, n_threads=n_threads) == setting for item in known):
+    default = next((item for item in known if replace(item.setting, n_threads=n_threads) == setting), None)
+    if default is None:
         return SettingChoice(setting)  # nothing was measured, or not yet the default that others have to beat
-    best = fastest(known, work)
+    best = choose(known, default, work, is_used=work != DEFAULT_WORKLOAD)
     # A container may have got fewer processors since, which no key of these measurements contains.
     n_threads = config.n_threads or min(best.setting.n_threads, usable_processors())
     setting = replace(best.setting, n_threads=n_threads)

@@ -34,8 +34,8 @@ from app.engine.tuning.tune_results import (
     SpeedMeasurement,
     TuneFile,
     TuneRequest,
+    choose,
     default_setting,
-    fastest,
     plain_from_of,
     tune_key,
     with_kv_type,
@@ -152,7 +152,7 @@ def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
     def candidates() -> Iterator[RuntimeSettings]:
         yield from first
         tuned.store(key, path.name, measured)
-        best = fastest(measured, DEFAULT_WORKLOAD).setting
+        best = choose(measured, measured[0], DEFAULT_WORKLOAD, is_used=False).setting
         yield from _possible(refinements(best, usable_processors()), shape)
 
     for index, speeds in enumerate(_measured(header, devices, candidates(), THOROUGH)):

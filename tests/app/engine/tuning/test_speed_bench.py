@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -127,6 +128,32 @@ def test_a_comparison_finds_the_speeds_of_a_backend_on_a_machine_that_grows_slow
     assert clock.slowness > 1.5
     bench.close()
     other.close()
+
+
+@pytest.mark.parametrize(("factors", "least", "most"), [((1.0,), 0.0, 1e-9), ((1.0, 1.06, 0.97, 1.02), 0.005, 0.1)])
+def test_the_noise_of_a_comparison_is_that_of_its_pairs(
+    factors: tuple[float, ...], least: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, uneven = CountedTime(), itertools.cycle(factors)
+    known = measured(TimedBackend(clock, n_sequences=20), THOROUGH, clock)
+    assert known.prefill_noise == known.decode_noise == known.batched_noise == 0.0
+    backend = TimedBackend(clock, n_sequences=20)
+    decode = backend.decode
+
+    def decode_unevenly(chunks: list[Chunk]) -> object:
+        begun_s = clock.now_s
+        status = decode(chunks)
+        clock.now_s = begun_s + (clock.now_s - begun_s) * next(uneven)
+        return status
+
+    monkeypatch.setattr(backend, "decode", decode_unevenly)
+    with (
+        closing(SpeedBench(TimedBackend(clock, n_sequences=20), PLAIN, THOROUGH, clock)) as other,
+        closing(SpeedBench(backend, FUSED, THOROUGH, clock)) as bench,
+    ):
+        found = bench.compare(other, known)
+    for noise in (found.prefill_noise, found.decode_noise, found.batched_noise):
+        assert least <= noise <= most
 
 
 def test_only_what_is_known_of_the_other_is_compared() -> None:

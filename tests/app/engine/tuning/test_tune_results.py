@@ -20,6 +20,7 @@ from app.engine.tuning.tune_results import (
     TuneFile,
     Workload,
     best_measurement,
+    choose,
     choose_setting,
     default_setting,
     describe_drafts,
@@ -97,6 +98,56 @@ def test_of_settings_that_are_as_fast_the_one_is_taken_that_decodes_several_answ
     together = replace(FAST_DECODE, setting=FUSED, prefill=133.0, batched_decode=33.0)
     slower = replace(together, prefill=80.0, batched_decode=40.0)
     assert fastest([alone, together, slower], DEFAULT_WORKLOAD) is together
+
+
+def figures(prefill: float, decode: float, batched: float, noise: float = 0.0) -> SpeedMeasurement:
+    """Speeds in shares of the default's."""
+    by_depth = ((0, 19.0 * decode), (512, 17.0 * decode), (1792, 14.0 * decode))
+    return SpeedMeasurement(FUSED, 200.0 * prefill, by_depth, ((1, 1.0),), 30.0 * batched, noise, noise, noise)
+
+
+USED = Workload(n_prefill=4000, n_decode=40, depth=2000)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "work", "is_taken"),
+    [
+        (figures(1.0, 1.1, 1.0), DEFAULT_WORKLOAD, True),
+        (figures(0.99, 1.1, 0.99), DEFAULT_WORKLOAD, True),  # within what two tunings differ by
+        (figures(1.0, 1.1, 0.9), DEFAULT_WORKLOAD, False),  # wins alone, loses beside three others
+        (figures(0.9, 1.3, 1.1), DEFAULT_WORKLOAD, False),  # wins answers, loses prompts
+        (figures(1.3, 0.9, 1.1), DEFAULT_WORKLOAD, False),
+        (figures(1.01, 1.01, 1.5), DEFAULT_WORKLOAD, False),  # no faster at the work
+        (figures(0.9, 1.3, 0.9, noise=0.06), DEFAULT_WORKLOAD, True),  # whether it loses nobody knows
+        (figures(1.0, 1.1, 1.1, noise=0.06), DEFAULT_WORKLOAD, False),  # nor whether it wins
+        (figures(1.3, 0.8, 1.0), USED, True),  # what the model is used for outweighs a slower answer
+        (figures(1.3, 0.8, 0.9), USED, False),
+        (figures(1.08, 0.9, 1.0), USED, False),  # not by so little
+    ],
+)
+def test_a_setting_is_taken_that_wins_without_losing_a_part(
+    candidate: SpeedMeasurement, work: Workload, is_taken: bool
+) -> None:
+    default = replace(figures(1.0, 1.0, 1.0), setting=PLAIN)
+    found = choose([default, candidate], default, work, is_used=work is USED)
+    assert (found is candidate) is is_taken
+
+
+@given(*[st.floats(0.5, 2.0)] * 3, st.floats(0.0, 0.2), st.booleans())
+def test_no_choice_loses_answers_beside_each_other_or_the_work(
+    prefill: float, decode: float, batched: float, noise: float, is_used: bool
+) -> None:
+    default = replace(figures(1.0, 1.0, 1.0), setting=PLAIN)
+    found = choose([default, figures(prefill, decode, batched, noise)], default, USED, is_used=is_used)
+    assert seconds(found, USED) <= seconds(default, USED)
+    assert found.batched_decode >= default.batched_decode * (1 - max(0.02, 2 * noise)) * 0.999
+
+
+def test_a_default_that_is_measured_again_stays_the_one_that_others_have_to_beat(tmp_path: Path) -> None:
+    results = TuneFile(tmp_path, "this machine")
+    for item in (FAST_DECODE, FAST_PREFILL, replace(FAST_DECODE, prefill=140.0)):
+        results.add("model", "name.gguf", item)
+    assert [item.setting for item in results.measured("model")] == [PLAIN, FUSED]
 
 
 def test_a_new_measurement_replaces_that_of_the_same_setting(tmp_path: Path) -> None:
