@@ -45,6 +45,7 @@ class Ending(Enum):
     COMPLETE = "complete"
     CUT = "cut"  # at the limit of tokens
     STOPPED = "stopped"  # by the user, or with its process
+    ELSEWHERE = "elsewhere"  # not yet: another window writes it
     FAILED = "failed"
 
 
@@ -75,7 +76,8 @@ class LiveCall:
 class TranscriptEntry:
     """A shown message: its version (from 1 on), whether it is running, and the error that ended it in this session.
     `beside` is another version to compare it with; an answer that `has_figures` shows them, and
-    one that `names_model` has another than the answer before it.
+    one that `names_model` has another than the answer before it. Another window goes on after one that
+    `is_elsewhere`.
 
     A message of role "tool" answers `call`, which has `live` while it runs. An entry that `is_joined` is followed by
     another call of the same answer. A summary replaces `n_summarised` messages; a running one is written in parts, of
@@ -86,6 +88,7 @@ class TranscriptEntry:
     version: int = 1
     n_versions: int = 1
     is_running: bool = False
+    is_elsewhere: bool = False
     error: UserError | None = None
     beside: TranscriptEntry | None = None
     has_figures: bool = False
@@ -98,6 +101,8 @@ class TranscriptEntry:
 
     @property
     def ending(self) -> Ending:
+        if self.is_elsewhere and self.message.state is MessageState.PARTIAL:
+            return Ending.ELSEWHERE
         if self.error is not None:
             return Ending.FAILED
         if self.message.state is MessageState.PARTIAL:
@@ -124,9 +129,9 @@ class ContextSize:
 @dataclass(slots=True)
 class Conversation:
     """All messages of one chat by id. Raises KeyError for an unknown id. `leaf_id` is the end of the shown branch,
-    `running_id` the running answer; `errors` holds the errors of this session by message, `live` the calls of tools
-    that run. What the version `compared_id` says last is shown beside what the branch says in its place;
-    `shows_figures` of every answer."""
+    `running_id` the running answer, `elsewhere` the messages after which other windows go on; `errors` holds the
+    errors of this session by message, `live` the calls of tools that run. What the version `compared_id` says last
+    is shown beside what the branch says in its place; `shows_figures` of every answer."""
 
     settings: ChatSettings = field(default_factory=ChatSettings)
     messages: dict[int, Message] = field(default_factory=dict)
@@ -134,6 +139,7 @@ class Conversation:
     running_id: int | None = None
     compared_id: int | None = None
     shows_figures: bool = False
+    elsewhere: frozenset[int] = frozenset()
     part: tuple[int, int] = (1, 1)  # of a running summary
     errors: dict[int, UserError] = field(default_factory=dict)
     live: dict[int, LiveCall] = field(default_factory=dict)
@@ -154,7 +160,7 @@ class Conversation:
         """The message that ends the branch if the answer can be continued: it was stopped or cut off and has text, or
         its calls have not run or have no answer yet."""
         last = self._last
-        if last is None or last.message.role not in ("assistant", "tool"):
+        if last is None or last.message.role not in ("assistant", "tool") or last.is_elsewhere:
             return None
         if last.message.role == "tool" or made_calls(last.message):
             return last.message if last.message.role == "assistant" or last.message.result else None
@@ -163,6 +169,11 @@ class Conversation:
         parent_id = last.message.parent_id
         follows_calls = parent_id is not None and self.messages[parent_id].role == "tool"
         return last.message if last.message.content or follows_calls else None
+
+    @property
+    def is_answered_elsewhere(self) -> bool:
+        """Whether another window goes on after the shown branch."""
+        return self.leaf_id in self.elsewhere
 
     @property
     def is_answered(self) -> bool:
@@ -347,7 +358,8 @@ class Conversation:
             version=versions.index(message.id) + 1,
             n_versions=len(versions),
             is_running=message.id == self.running_id,
-            error=self.errors.get(message.id) or stored_failure(message),
+            is_elsewhere=message.id in self.elsewhere,
+            error=self.errors.get(message.id) or (None if message.id in self.elsewhere else stored_failure(message)),
             has_figures=self.shows_figures,
             live=self.live.get(message.id),
             part=self.part,

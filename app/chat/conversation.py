@@ -176,10 +176,12 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """A chat and all its messages, every branch, parents before children. Before it is stored its ids begin at 1."""
+    """A chat and all its messages, every branch, parents before children. Before it is stored its ids begin at 1.
+    `written` are the messages after which a window goes on now."""
 
     chat: Chat
     messages: tuple[Message, ...]
+    written: frozenset[int] = frozenset()
 
     @property
     def branch(self) -> tuple[Message, ...]:

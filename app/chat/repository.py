@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from app.chat.branches import UNSAVED_ID, Conversation, RemovedMessages
 from app.chat.conversation import MediaFile, Message, MessageContent, MessageState, placed, provisional_title
 from app.chat.store.attachment_files import encode_media
+from app.common.event_log import log_event
 from app.protocol.chat import MediaPart
 from app.protocol.errors import ServiceError
 from app.settings.private_files import remove_prefixes
@@ -83,6 +84,16 @@ class StoredChat(Protocol):
 
     def writing(self, target: AnswerTarget) -> AbstractAsyncContextManager[AnswerWriter]:
         """Store an answer until the block is left."""
+
+    def answering(self, message_id: int | None = None) -> AbstractAsyncContextManager[None]:
+        """Let other windows know, until the block is left, that this one goes on: after a message, and after each that
+        it adds. Raises nothing."""
+
+    async def withdraw(self) -> None:
+        """Take back what `answering` lets other windows know, until the next message is added."""
+
+    async def written_elsewhere(self) -> frozenset[int]:
+        """Return the ids of the messages after which other windows go on."""
 
     async def show(self, leaf_id: int | None) -> None:
         """Store which branch is shown."""
@@ -196,9 +207,18 @@ class InMemoryChat:
         answer = MessageContent(role="assistant", content="", model=target.model, state=MessageState.PARTIAL)
         yield _InMemoryWriter(target.continued or await self.add_message(target.parent_id, answer))
 
+    @asynccontextmanager
+    async def answering(self, message_id: int | None = None) -> AsyncIterator[None]:  # noqa: ARG002
+        yield
+
+    async def written_elsewhere(self) -> frozenset[int]:
+        return frozenset()
+
     async def _nothing_to_store(self, *_args: Any, **_named: Any) -> None: ...
 
-    prepare = write_result = finish_call = show = remove = restore = set_title = save_draft = _nothing_to_store
+    withdraw = prepare = write_result = finish_call = show = remove = restore = set_title = save_draft = (
+        _nothing_to_store
+    )
 
     async def unknown(self, known: Collection[int]) -> Sequence[Message]:  # noqa: ARG002
         return ()
@@ -240,11 +260,13 @@ class SqliteChatRepository:
 
     async def open(self, chat_id: int | None = None) -> OpenedChat:
         """Open a chat; without an id the one with the latest message. Raises UnknownChatError."""
-        transcript = await self.thread.do(partial(_read, chat_id))
-        if transcript is None:
+        found = await self.thread.do(partial(_read, chat_id))
+        if found is None:
             return OpenedChat(self.new(), Conversation())
+        transcript, elsewhere = found
         chat, messages = transcript.chat, {message.id: message for message in transcript.messages}
-        return OpenedChat(SqliteChat(self, chat), Conversation(chat.settings, messages, chat.leaf_id), chat.model)
+        conversation = Conversation(chat.settings, messages, chat.leaf_id, elsewhere=elsewhere)
+        return OpenedChat(SqliteChat(self, chat), conversation, chat.model)
 
     def new(self) -> SqliteChat:
         return SqliteChat(self)
@@ -292,6 +314,7 @@ class SqliteChat:
     def __init__(self, repository: SqliteChatRepository, chat: Chat | None = None) -> None:
         self._repository = repository
         self._chat = chat
+        self._is_answering = False
 
     @property
     def id(self) -> int | None:
@@ -306,8 +329,10 @@ class SqliteChat:
             self._chat = await self._thread.do(partial(_prepare, self.id, question, model, settings))
 
     async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
-        chat_id = self._prepared_id
-        return await self._thread.do(lambda store: store.messages.add(chat_id, parent_id, message))
+        chat_id, is_marked = self._prepared_id, self._is_answering
+        return await self._thread.do(
+            lambda store: store.messages.add(chat_id, parent_id, message, store.writers.window if is_marked else "")
+        )
 
     async def write_result(self, message_id: int, result: ToolResult) -> None:
         await self._thread.do(lambda store: store.messages.write_result(message_id, result))
@@ -320,9 +345,37 @@ class SqliteChat:
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
         from app.chat.store.chat_store import AnswerRecorder
 
-        recorder = AnswerRecorder(self._thread, self._prepared_id, target.parent_id, target.model, target.continued)
+        place = (self._prepared_id, target.parent_id, target.model, target.continued)
+        recorder = AnswerRecorder(self._thread, *place, is_marked=self._is_answering)
         async with self._repository.being_written(), recorder:
             yield recorder
+
+    @asynccontextmanager
+    async def answering(self, message_id: int | None = None) -> AsyncIterator[None]:
+        async with self._repository.being_written():
+            self._is_answering = True
+            try:
+                if message_id is not None:
+                    await self._mark(message_id)
+                yield
+            finally:
+                self._is_answering = False
+                await asyncio.shield(self._mark(None))
+
+    async def withdraw(self) -> None:
+        await self._mark(None)
+
+    async def _mark(self, message_id: int | None) -> None:
+        chat_id = self.id
+        if chat_id is not None:
+            try:
+                await self._thread.do(lambda store: store.writers.mark(chat_id, message_id))
+            except StorageError as error:  # an answer is worth more than its mark, and saving it reports a full disk
+                log_event("app", str(error))
+
+    async def written_elsewhere(self) -> frozenset[int]:
+        chat_id = self.id
+        return frozenset() if chat_id is None else await self._thread.do(lambda store: store.writers.of_chat(chat_id))
 
     async def show(self, leaf_id: int | None) -> None:
         chat_id = self._prepared_id
@@ -365,10 +418,10 @@ class SqliteChat:
         return self._repository.thread
 
 
-def _read(chat_id: int | None, store: ChatStore) -> Transcript | None:
+def _read(chat_id: int | None, store: ChatStore) -> tuple[Transcript, frozenset[int]] | None:
     store.purge_deleted()
     chat = store.chats.latest() if chat_id is None else store.chats.get(chat_id)
-    return store.transcripts.read(chat.id) if chat else None
+    return (store.transcripts.read(chat.id), store.writers.of_chat(chat.id)) if chat else None
 
 
 def _prepare(chat_id: int | None, question: str, model: str, settings: ChatSettings, store: ChatStore) -> Chat:

@@ -15,7 +15,7 @@ from app.chat.backend import ChatConnection
 from app.chat.branches import UNSAVED_ID, RemovedMessages
 from app.chat.compaction import TOKENS_AFTER, AutoCompaction, estimated_tokens
 from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
-from app.chat.events import Added, Changed, ChatEvent, Events, Note
+from app.chat.events import Added, Changed, ChatEvent, Events, Note, Written
 from app.chat.exchange import ask, ask_again, compare, go_on, remove
 from app.chat.repository import AnswerTarget, OpenedChat
 from app.chat.sampling_options import template_of
@@ -23,6 +23,7 @@ from app.chat.state import ChatState, Clock
 from app.chat.steps import StepHistory, UndoneStep
 from app.chat.stream import with_cache_key
 from app.chat.summaries import is_near, make_room, make_room_now
+from app.common.terminal import printable
 from app.protocol.chat import AnswerDelta, GenerationOptions
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.errors import NoTemplateError
@@ -36,6 +37,9 @@ _OTHER_WINDOW = (
     "Another window wrote here meanwhile: your question begins a branch, and ‹ › switches between the two. "
     "/newest asks it after the newest message instead."
 )
+_WAITS_FOR_WINDOW = "Another window is answering here: your question waits until it has ended. Esc takes it back."
+ANSWERED_ELSEWHERE = "Another window is answering here: its answer goes on by itself."
+_FOLLOWED_EVERY_S = 0.5  # as often as an answer is saved
 
 
 class OpenChat(ChatState):
@@ -118,11 +122,11 @@ class OpenChat(ChatState):
 
     def continue_answer(self, answer: Message) -> None:
         """Continue an unfinished answer, see `go_on`."""
-        self._start(go_on(self, answer))
+        self._start(go_on(self, answer), answer.id)
 
     def compact(self, focus: str = "") -> None:
         """Summarise the older messages now; `focus` is what to keep in mind above all."""
-        self._start(make_room_now(self, focus))
+        self._start(make_room_now(self, focus), self.conversation.leaf_id)
 
     def compare(self, model: str) -> bool:
         """Answer the last question with another model, beside the present answer. Return False if there is none."""
@@ -165,18 +169,15 @@ class OpenChat(ChatState):
     # Other windows with this chat. Both raise StorageError.
 
     async def catch_up(self) -> bool:
-        """Take over what other windows stored in this chat, and follow where they went on after the shown branch.
-        Return whether it did that. Does nothing while an answer runs."""
+        """Take over what other windows stored in this chat, and follow where they went on after the shown branch, also
+        within an answer. Return whether there are more messages. Does nothing while an answer runs."""
         if self.is_answering:
             return False
-        await self._take_over()
-        following = self.conversation.newest_below_leaf()
-        if self.is_answering or following is None:  # the wait may have been long
-            return False
-        self.conversation.leaf_id = following
-        self._measure()
-        await self._draw(Changed())
-        return True
+        leaf_id = self.conversation.leaf_id
+        async with aclosing(self._follow()) as events:
+            async for event in events:
+                await self._draw(event)
+        return self.conversation.leaf_id != leaf_id
 
     async def go_to_newest(self) -> bool:
         """Show the branch with the newest message, and ask there what was asked beside another window; return False if
@@ -204,7 +205,30 @@ class OpenChat(ChatState):
         # Of an answer that another window was writing, there may be more by now.
         partial = MessageState.PARTIAL
         whole = [message.id for message in conversation.messages.values() if message.state is not partial]
-        conversation.merge(await self.stored.unknown(whole))
+        # The marks first: a message that ends between the two is then read as whole.
+        elsewhere = await self.stored.written_elsewhere()
+        unknown = await self.stored.unknown(whole)
+        conversation.elsewhere = elsewhere
+        conversation.merge(unknown)
+
+    async def _follow(self) -> Events:
+        """Take over what other windows stored, and yield what changed of the shown branch. Raises StorageError."""
+        conversation = self.conversation
+        before, was_answering = conversation.entries(), self.is_answering
+        await self._take_over()
+        if self.is_answering and not was_answering:  # the wait may have been long
+            return
+        former = before[-1].message if before else None
+        last = conversation.messages.get(conversation.leaf_id or UNSAVED_ID)
+        if former is not None and last is not None and last.content.startswith(former.content):
+            text, thoughts = last.content[len(former.content) :], last.reasoning.removeprefix(former.reasoning)
+            if text or last.reasoning != former.reasoning:
+                yield Written(last, printable(text), printable(thoughts))
+        if (following := conversation.newest_below_leaf()) is not None:
+            conversation.leaf_id = following
+        if conversation.entries() != before:
+            self._measure()
+            yield Changed()
 
     # Questions that wait
 
@@ -306,18 +330,19 @@ class OpenChat(ChatState):
 
     # From one answer to the next
 
-    def _start(self, events: Events) -> None:
+    def _start(self, events: Events, message_id: int | None = None) -> None:
+        """Run `events`, which go on after a message unless they add their own first."""
         if self._titling is not None:
             self._titling.cancel()  # a title can wait, the user cannot
-        self._running = asyncio.create_task(self._run(events))
+        self._running = asyncio.create_task(self._run(events, message_id))
         self._running.add_done_callback(lambda _: self._on_change(self))
         self._on_change(self)
 
-    async def _run(self, first: Events) -> None:
+    async def _run(self, first: Events, message_id: int | None) -> None:
         """Draw what happens, and then generate the title."""
         has_ended = False
         try:
-            async with aclosing(self._answer_all(first)) as events:
+            async with self.stored.answering(message_id), aclosing(self._answer_all(first)) as events:
                 async for event in events:
                     self._on_change(self)
                     await self._draw(event)
@@ -348,21 +373,30 @@ class OpenChat(ChatState):
                 following = self._ask_at_leaf(question)
 
     async def _ask_at_leaf(self, question: MessageContent) -> Events:
-        """Make room for a question if it needs that, and ask it. It waits with the others meanwhile, so that it is not
-        lost if this is stopped, and may be taken back."""
+        """Wait for another window that answers here, and ask a question. It waits with the others meanwhile, so that
+        it is not lost if this is stopped, and may be taken back."""
         if self.conversation.leaf_id == UNSAVED_ID:
             await remove(self, UNSAVED_ID)
+        with suppress(StorageError):  # saving the question reports it
+            await self._take_over()
+        if self.conversation.is_answered_elsewhere:
+            async with aclosing(self._waiting(question, self._until_others_end(question))) as events:
+                async for event in events:
+                    yield event
+            if not self._take_from_queue(question):
+                return
+        async with aclosing(self._ask_with_room(question)) as events:
+            async for event in events:
+                yield event
+
+    async def _ask_with_room(self, question: MessageContent) -> Events:
+        """Make room for a question if it needs that, and ask it; it waits as in `_ask_at_leaf`."""
         leaf_id = self.conversation.leaf_id
         if self.connection.state.phase == "ready" and is_near(self, leaf_id, question):
-            self.queue = (question, *self.queue)
-            self._on_change(self)
-            async with aclosing(make_room(self, leaf_id, question)) as summary:
-                async for event in summary:
+            async with aclosing(self._waiting(question, make_room(self, leaf_id, question))) as events:
+                async for event in events:
                     yield event
-            is_waiting = any(each is question for each in self.queue)
-            self.queue = tuple(each for each in self.queue if each is not question)
-            self._on_change(self)
-            if not is_waiting:
+            if not self._take_from_queue(question):
                 return
         parent_id = self.conversation.leaf_id
         with suppress(StorageError):  # saving the question reports it
@@ -375,6 +409,32 @@ class OpenChat(ChatState):
                 if is_branch and isinstance(event, Added) and event.message.role == "user":
                     self._branched_id = event.message.id
                 yield event
+
+    async def _waiting(self, question: MessageContent, events: Events) -> Events:
+        """Let a question wait with the others during `events`."""
+        self.queue = (question, *self.queue)
+        self._on_change(self)
+        async with aclosing(events):
+            async for event in events:
+                yield event
+
+    def _take_from_queue(self, question: MessageContent) -> bool:
+        """Take a question that waited; return False if the person took it back."""
+        is_waiting = any(each is question for each in self.queue)
+        self.queue = tuple(each for each in self.queue if each is not question)
+        self._on_change(self)
+        return is_waiting
+
+    async def _until_others_end(self, question: MessageContent) -> Events:
+        """Follow other windows that answer here until they end or die, or the question is taken back."""
+        await self.stored.withdraw()  # two windows must not wait for each other
+        yield Note(_WAITS_FOR_WINDOW)
+        while self.conversation.is_answered_elsewhere and any(each is question for each in self.queue):
+            await asyncio.sleep(_FOLLOWED_EVERY_S)
+            with suppress(StorageError):  # saving the question reports it
+                async with aclosing(self._follow()) as events:
+                    async for event in events:
+                        yield event
 
     async def _update_title(self) -> None:
         """Generate a title after the first answer if the model is idle; if that fails, the question stays the title."""

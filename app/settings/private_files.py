@@ -61,6 +61,7 @@ _OURS = (
         "service-*.json",
         "jobs",
         "batches",
+        "windows",
         "models",
     ),
     *("attachments", "file-history", "checkpoints", "welcome-seen", "config.toml"),

@@ -13,7 +13,7 @@ from textual.worker import Worker
 
 from app.chat.branches import RemovedMessages, TranscriptEntry
 from app.chat.conversation import MessageContent
-from app.chat.session import OpenChat, joined
+from app.chat.session import ANSWERED_ELSEWHERE, OpenChat, joined
 from app.chat.steps import undone_text
 from app.common.terminal import printable_line
 from quantizer.system.errors import StorageError, UsageError
@@ -203,8 +203,13 @@ class MessageActions:
 
     async def continue_answer(self) -> None:
         await self._view.is_open.wait()
-        answer = None if self._view.chat.is_answering else self._view.session.conversation.unfinished_answer
-        if answer is None:
+        with self._screen.inform_on_error(StorageError):
+            await self._view.chat.catch_up()
+        conversation = self._view.session.conversation
+        answer = None if self._view.chat.is_answering else conversation.unfinished_answer
+        if answer is None and conversation.is_answered_elsewhere:
+            self._screen.inform(ANSWERED_ELSEWHERE)
+        elif answer is None:
             self._screen.inform("There is no unfinished answer.")
         else:
             self._view.answer(lambda chat: chat.continue_answer(answer))

@@ -22,6 +22,7 @@ _ENDINGS = {
     Ending.COMPLETE: "",
     Ending.CUT: "token limit reached",
     Ending.STOPPED: "stopped",
+    Ending.ELSEWHERE: "answering in another window",
     Ending.FAILED: "incomplete",
 }
 _FIGURES = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from tui.widgets.help import HelpSections
 
 _NAMES_WITHIN_S = 0.5
+_FOLLOWED_EVERY_S = 0.5  # as often as another window saves its answer
 
 
 class ChatScreen(CommandScreen):
@@ -179,6 +181,7 @@ class ChatScreen(CommandScreen):
         self._session.watch(self._answers_changed)
         self._show_status()
         self.watch(self.app, "app_focus", self._catch_up, init=False)
+        self.set_interval(_FOLLOWED_EVERY_S, self._follow_other_window)
         self._connection.watch(lambda: self.post_message(self.ConnectionChanged()))
         self.call_after_refresh(self._connection.connect)
         self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
@@ -561,6 +564,13 @@ class ChatScreen(CommandScreen):
                 self.sidebar.read_soon()
                 if await self._session.chat.catch_up():
                     self.inform("Another window went on with this chat.")
+
+    async def _follow_other_window(self) -> None:
+        """Show how the answer grows that another window writes in the shown chat."""
+        is_free = self._view.is_open.is_set() and self._view.edited_id is None and not self.is_answering
+        if is_free and self._session.conversation.elsewhere:
+            with suppress(StorageError):  # the next question reports it
+                await self._session.chat.catch_up()
 
     async def toggle_figures(self) -> None:
         await self._view.is_open.wait()

@@ -47,7 +47,8 @@ _ALL_AT_ONCE = 20_000  # rows towards the end: less work than many pages, withou
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """A chat in the list with the number of its messages, what it does ("answering", "asking") and, in a search, the
+    """A chat in the list with the number of its messages, what it does ("answering", "asking"; of another window only
+    the first) and, in a search, the
     position of the match."""
 
     chat: Chat
@@ -98,16 +99,20 @@ def query_rows(
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> list[HistoryRow]:
     """Return up to `n_rows` rows after the `shown` ones; fewer if `is_wanted` became false during a search."""
-    narrowed = chat_query.filter(now)
+    narrowed, answered = chat_query.filter(now), store.writers.chats()
+
+    def row(chat: Chat, n_messages: int, message_id: int | None = None, snippet: Snippet | None = None) -> HistoryRow:
+        return HistoryRow(chat, n_messages, message_id, snippet, "answering" if chat.id in answered else "")
+
     if chat_query.is_search:
         hits = store.search.find(chat_query.typed, narrowed, limit=len(shown) + n_rows, is_wanted=is_wanted)
         hits = hits[len(shown) :]
         counts = store.chats.message_counts([hit.chat.id for hit in hits])
-        return [HistoryRow(hit.chat, counts.get(hit.chat.id, 0), hit.message_id, hit.snippet) for hit in hits]
+        return [row(hit.chat, counts.get(hit.chat.id, 0), hit.message_id, hit.snippet) for hit in hits]
     after = shown[-1].chat if shown else None
     chats = store.chats.page(after=after, archived=chat_query.is_archived, chat_filter=narrowed, limit=n_rows)
     counts = store.chats.message_counts([chat.id for chat in chats])
-    return [HistoryRow(chat, counts.get(chat.id, 0)) for chat in chats]
+    return [row(chat, counts.get(chat.id, 0)) for chat in chats]
 
 
 async def fetch_rows(

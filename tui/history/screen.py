@@ -155,7 +155,7 @@ class HistoryScreen(FeatureScreen):
 
     def _marked(self, rows: Sequence[HistoryRow]) -> list[HistoryRow]:
         activities = self.app_context.session.activities
-        return [replace(row, activity=activities.get(row.chat.id, "")) for row in rows]
+        return [replace(row, activity=activities.get(row.chat.id, row.activity)) for row in rows]
 
     def _show_instead(self, text: str) -> None:
         """Show `text` where the list is empty."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 LEAST_COLUMNS: dict[str, float] = {"auto": 110, "on": 80, "off": math.inf}
 _READ_AFTER_S = 0.3
 _TURN_S = 0.3  # of the sign of an answer that is running
+_FOLLOWED_EVERY_S = 2.0
 _NO_CHATS = "Every chat you start is listed here."
 _NO_MATCH = "No chat matches."
 
@@ -148,6 +149,7 @@ class ChatSidebar(Vertical):
             await self.mount(Static("Chats", classes="part-title"), box, Static(markup=False, id="instead"), self._list)
             self._turning = self.set_interval(_TURN_S, self._list.turn, pause=True)
             self.set_interval(60, self._list.redraw)  # how long ago a chat was
+            self.set_interval(_FOLLOWED_EVERY_S, self._follow_others)
         self._read()
 
     def follow(self) -> None:
@@ -169,6 +171,11 @@ class ChatSidebar(Vertical):
             (self._turning.resume if set(activities) - {chat.stored.id} else self._turning.pause)()
         if must_read:
             self.read_soon()
+
+    def _follow_others(self) -> None:
+        """Read the list again while other windows answer: nobody says when they have ended."""
+        if self._list is not None and self.display and any(row.activity for row in self._list.rows):
+            self._read()
 
     def read_soon(self) -> None:
         if self._list is not None and self.display:

@@ -71,6 +71,8 @@ class SidebarList(ChatList):
 
     def _sign(self, row: HistoryRow) -> Content:
         activity: Mapping[int, str] = self._session.activities
+        if row.chat.id not in activity and row.activity:  # of another window
+            return Content.styled("◐ ", "$text-muted")
         match activity.get(row.chat.id, ""):
             case "asking":
                 return Content.styled("! ", "bold $text-warning")

@@ -14,7 +14,8 @@ from typing import Any
 
 from app.chat.activity import activity_of
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
-from app.chat.events import ChatEvent
+from app.chat.events import Changed, ChatEvent
+from app.chat.session import ANSWERED_ELSEWHERE
 from app.chat.steps import undone_text
 from app.chat.tool_switches import RequestedTools
 from app.cli.output.answer import ending_note, stats_line
@@ -104,6 +105,7 @@ class InlineChat:
         self._templates = Templates()
         self.dropped: tuple[Attachment, ...] = ()
         self.is_quitting = False
+        self._followed: int | None = None  # the message after which another window goes on, as it was printed
         self._session = session
         self._settings_editor = SettingsEditor(session, data_dir)
         self._tools = tools or LazyTools(data_dir)
@@ -131,6 +133,10 @@ class InlineChat:
     @property
     def branch(self) -> Sequence[Message]:
         return self._session.conversation.branch
+
+    @property
+    def is_answered_elsewhere(self) -> bool:
+        return self._session.conversation.is_answered_elsewhere
 
     async def open(
         self,
@@ -238,8 +244,13 @@ class InlineChat:
             await self._answer(self._session.chat.answer_again)
 
     async def continue_answer(self) -> None:
+        with self._print_errors():
+            await self._session.chat.catch_up()
         answer = self._session.conversation.unfinished_answer
-        if answer is None:
+        if answer is None and self._session.conversation.is_answered_elsewhere:
+            self._scrollback.interrupt()  # what it wrote since is printed
+            self._scrollback.print_line(ANSWERED_ELSEWHERE)
+        elif answer is None:
             self._scrollback.print_line("There is no unfinished answer.")
         else:
             await self._answer(partial(self._session.chat.continue_answer, answer))
@@ -438,7 +449,15 @@ class InlineChat:
             raise
 
     async def _draw(self, event: ChatEvent) -> None:
+        conversation, former = self._session.conversation, self._followed
+        self._followed = conversation.leaf_id if conversation.is_answered_elsewhere else None
+        if isinstance(event, Changed) and self._followed is not None and former not in (None, self._followed):
+            self._scrollback.interrupt()  # the window that is waited for asked its next question
+            self._scrollback.recall(self.branch)
         await self._scrollback.draw(event, self._session.chat.approvals)
+        if former is not None and self._followed is None:  # its text has ended, what follows is ours
+            self._scrollback.interrupt()
+            self._scrollback.begin()
 
     async def _show_progress(self) -> None:
         await asyncio.sleep(_SHOWN_AFTER_S)

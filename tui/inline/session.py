@@ -15,6 +15,7 @@ import click
 
 from app.chat.compaction import AutoCompaction
 from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
+from app.chat.session import ANSWERED_ELSEWHERE
 from app.cli.output.answer import LoadingLine
 from app.cli.prompts import ChatOptions, confirm_load, exit_on_signals
 from app.protocol.errors import UnfitError
@@ -120,6 +121,8 @@ class InlineSession:
         branch = self._chat.branch
         self._scrollback.recall(branch)
         stands = f" {len(branch)} messages so far, /new starts another chat;" if branch else " ask a question;"
+        if self._chat.is_answered_elsewhere:
+            self._scrollback.print_line(f"{ANSWERED_ELSEWHERE} What you ask waits for its end.")
         self._scrollback.print_line(f"{self._connection.state.model}:{stands} /help for help, Ctrl-D to quit.")
         while not self._chat.is_quitting:
             try:

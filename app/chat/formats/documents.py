@@ -35,7 +35,7 @@ def markdown(transcripts: Iterable[Transcript], content_of: ContentOf | None = N
         if chat.settings.system:
             yield f"## System prompt\n\n{closed(chat.settings.system)}\n\n"
         for message in transcript.branch:
-            yield _section(message, shown if content_of else None)
+            yield _section(message, shown if content_of else None, transcript)
     for name, file in shown.items():
         if content_of is not None:
             yield f"[{name}]: {data_url(file, content_of(file))}\n"
@@ -72,7 +72,7 @@ def closed(text: str) -> str:
     return f"{text}\n{fence}" if fence else text
 
 
-def _section(message: Message, shown: dict[str, MediaFile] | None) -> str:
+def _section(message: Message, shown: dict[str, MediaFile] | None, transcript: Transcript) -> str:
     if message.result is not None:
         title = _IN_A_LABEL.sub(r"\\\1", result_title(message))
         return f"## {speaker(message)}: {title}\n\n{fenced(message.content)}\n\n"
@@ -85,8 +85,12 @@ def _section(message: Message, shown: dict[str, MediaFile] | None) -> str:
     for attachment in message.attachments:
         parts += _attached(attachment, shown)
     if message.state is MessageState.PARTIAL:
-        parts.append("*(unfinished)*")
+        parts.append(f"*({_unfinished(message, transcript)})*")
     return "\n\n".join(parts) + "\n\n"
+
+
+def _unfinished(message: Message, transcript: Transcript) -> str:
+    return "still being written" if message.id in transcript.written else "unfinished"
 
 
 def _attached(attachment: Attachment, shown: dict[str, MediaFile] | None) -> Iterator[str]:
@@ -137,12 +141,14 @@ def page(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[s
         if transcript.chat.settings.system:
             yield _folded("System prompt", transcript.chat.settings.system)
         for message in transcript.branch:
-            yield from _html_section(message, renderer, content_of)
+            yield from _html_section(message, renderer, content_of, transcript)
         yield "</article>\n"
     yield "</body></html>\n"
 
 
-def _html_section(message: Message, renderer: MarkdownIt, content_of: ContentOf) -> Iterator[str]:
+def _html_section(
+    message: Message, renderer: MarkdownIt, content_of: ContentOf, transcript: Transcript
+) -> Iterator[str]:
     yield f'<section class="{message.role}">\n<h2>{escape(speaker(message))}</h2>\n'
     if message.result is not None:
         yield f"{_folded(result_title(message), message.content)}</section>\n"
@@ -160,7 +166,7 @@ def _html_section(message: Message, renderer: MarkdownIt, content_of: ContentOf)
         if attachment.content or not attachment.media:
             yield _folded(attachment.name, attachment.content)
     if message.state is MessageState.PARTIAL:
-        yield "<p><em>(unfinished)</em></p>\n"
+        yield f"<p><em>({_unfinished(message, transcript)})</em></p>\n"
     yield "</section>\n"
 
 

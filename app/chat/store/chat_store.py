@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from app.chat.conversation import Chat, Message, MessageContent, MessageState, Transcript
+from app.chat.store import writers
 from app.chat.store.attachment_files import FOLDER_NAME, AttachmentFiles, use_in_draft
 from app.chat.store.database import SCHEMA, attachments_json, attachments_of, chat_columns, insert, now_ms, storable
 from app.chat.store.search import Search
 from app.chat.store.tables import PURGE_AFTER_MS, Chats, Messages, insert_message, touch
+from app.chat.store.writers import Writers
 from app.common.database import Database
 from app.common.event_log import log_event
 from app.tools import file_history
@@ -35,14 +37,17 @@ _Result = TypeVar("_Result")
 class Transcripts:
     """Reads and writes chats with all their messages."""
 
-    def __init__(self, database: Database, chats: Chats, messages: Messages) -> None:
+    def __init__(self, database: Database, chats: Chats, messages: Messages, writers: Writers) -> None:
         self._database = database
         self._chats = chats
         self._messages = messages
+        self._writers = writers
 
     def read(self, chat_id: int) -> Transcript:
         """Return a chat and all its messages. Raises UnknownChatError."""
-        return Transcript(self._chats.get(chat_id), self._messages.of(chat_id))
+        chat = self._chats.get(chat_id)
+        written = self._writers.of_chat(chat_id, with_own=True)  # first: what ends meanwhile is then seen as whole
+        return Transcript(chat, self._messages.of(chat_id), written)
 
     def insert(self, transcript: Transcript) -> Chat:
         """Store a whole chat with new ids, all of it or nothing, and return it. Without a time it is of now."""
@@ -112,7 +117,8 @@ class ChatStore:
         self._database = Database(data_dir / FILE_NAME, SCHEMA)  # which opens it on first use
         self.chats = Chats(self._database)
         self.messages = Messages(self._database)
-        self.transcripts = Transcripts(self._database, self.chats, self.messages)
+        self.writers = Writers(self._database, data_dir / writers.FOLDER_NAME)
+        self.transcripts = Transcripts(self._database, self.chats, self.messages, self.writers)
         self.search = Search(self._database)
         self.drafts = Drafts(self._database)
         self.files = AttachmentFiles(self._database, data_dir / FOLDER_NAME)
@@ -137,7 +143,10 @@ class ChatStore:
         return n_purged
 
     def close(self) -> None:
-        self._database.close()
+        try:
+            self.writers.close()
+        finally:
+            self._database.close()
 
 
 class StoreThread:
@@ -169,7 +178,8 @@ SAVED_AFTER_S = 0.5  # with the time of the disk under a second
 class AnswerRecorder:
     """An async context manager that saves the answer to one message, or continues the saved answer `continued`.
     `message` is the answer so far. It is partial unless its state says otherwise, so that a kill leaves nothing to
-    repair. Leaving the block saves all of it, and raises StorageError if that fails."""
+    repair. A new one that `is_marked` is of this window (`app.chat.store.writers`) until somebody ends that. Leaving
+    the block saves all of it, and raises StorageError if that fails."""
 
     def __init__(
         self,
@@ -178,8 +188,11 @@ class AnswerRecorder:
         parent_id: int | None,
         model: str = "",
         continued: Message | None = None,
+        *,
+        is_marked: bool = False,
     ) -> None:
         self._thread = thread
+        self._is_marked = is_marked
         self._continued = continued
         self._new = (chat_id, parent_id, MessageContent(role="assistant", model=model, state=MessageState.PARTIAL))
         self._has_news = asyncio.Event()
@@ -187,7 +200,10 @@ class AnswerRecorder:
     async def __aenter__(self) -> AnswerRecorder:
         new, continued = self._new, self._continued
         if continued is None:
-            continued = await self._thread.do(lambda store: store.messages.add(*new))
+            is_marked = self._is_marked
+            continued = await self._thread.do(
+                lambda store: store.messages.add(*new, store.writers.window if is_marked else "")
+            )
         self.message: Message = continued
         self._saving = asyncio.create_task(self._save_along())
         return self

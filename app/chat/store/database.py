@@ -137,12 +137,23 @@ _TOOL_CALLS = (
     *_word_index("call_texts", "text"),
 )
 
+# After which message a window goes on with a chat: `app.chat.store.writers`.
+_WRITERS = (
+    """CREATE TABLE writers (
+        window TEXT NOT NULL,
+        chat_id INTEGER NOT NULL REFERENCES chats (id) ON DELETE CASCADE,
+        message_id INTEGER NOT NULL,
+        PRIMARY KEY (window, chat_id)
+    ) STRICT, WITHOUT ROWID""",
+)
+
 STEPS: tuple[tuple[str, ...], ...] = (
     (*_CHATS, *_word_index("messages", "content"), *_word_index("chats", "title")),
     _DRAFTS,
     _DRAFT_ATTACHMENTS,
     _MEDIA_FILES,
     _TOOL_CALLS,
+    _WRITERS,
 )
 
 

@@ -26,6 +26,7 @@ from app.chat.store.database import (
     storable,
 )
 from app.chat.store.search import ANYTHING, ChatFilter
+from app.chat.store.writers import mark_writer
 from app.common.database import Database
 from app.protocol.chat import ToolCall
 from app.protocol.codec import decode
@@ -238,14 +239,16 @@ class Messages:
         found = (_answer_record(str(row["model"]), row["created_ms"] / 1000, json.loads(row["stats"])) for row in rows)
         return [record for record in found if record is not None]
 
-    def add(self, chat_id: int, parent_id: int | None, message: MessageContent) -> Message:
+    def add(self, chat_id: int, parent_id: int | None, message: MessageContent, window: str = "") -> Message:
         """Add a message after `parent_id` (None: at the beginning) and show the branch that ends with it. Without a
-        time it is of now. When this returns it is on the disk."""
+        time it is of now. The `window` goes on after it, if given. When this returns it is on the disk."""
         message = message if message.created_ms else replace(message, created_ms=now_ms())
         with self._database.writing() as connection:
             message_id = insert_message(connection, chat_id, parent_id, message)
             _show(connection, chat_id, message_id)
             touch(connection, chat_id)
+            if window:
+                mark_writer(connection, window, chat_id, message_id)
             return message_of(connection.execute("SELECT * FROM messages WHERE id = ?", (message_id,)).fetchone())
 
     def write(self, message_id: int, content: str, reasoning: str = "", calls: Sequence[ToolCall] = ()) -> None:

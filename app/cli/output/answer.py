@@ -27,7 +27,11 @@ from app.protocol.chat import Completed
 from app.protocol.status import ModelStatus
 from app.tools.display import result_text
 
-_ENDINGS = {Ending.STOPPED: "stopped", Ending.CUT: "token limit reached: /continue resumes"}
+_ENDINGS = {
+    Ending.STOPPED: "stopped",
+    Ending.ELSEWHERE: "answering in another window",
+    Ending.CUT: "token limit reached: /continue resumes",
+}
 _REPEATING = "The answer repeats itself: Ctrl-C stops it."
 _LINE_EVERY_S = 10.0
 _ECHO = 2  # cells that the terminal writes for Ctrl-C, after the line

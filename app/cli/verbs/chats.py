@@ -14,6 +14,7 @@ import click
 from app.cli.options import option, options
 from app.cli.output.format import print_json
 from app.common.terminal import printable
+from app.protocol.codec import encode
 from app.protocol.errors import ServiceError
 from app.settings.settings import load_settings
 from quantizer.system.errors import UsageError
@@ -40,13 +41,15 @@ def list_chats(archived: bool, limit: int, wants_json: bool) -> None:
     """List chats: pinned ones first, then the newest."""
     with _store() as store:
         page = store.chats.page(archived=archived, limit=limit)
+        answering = store.writers.chats()
     if wants_json:
-        print_json(page)
+        print_json([{**encode(chat), "is_answering": chat.id in answering} for chat in page])
         return
     if not page:
         click.echo("There are no archived chats." if archived else "There are no chats yet.", err=True)
     for chat in page:
-        click.echo(f"{_line(chat)}{'  (pinned)' if chat.is_pinned else ''}")
+        marks = (("pinned", chat.is_pinned), ("answering", chat.id in answering))
+        click.echo(f"{_line(chat)}{''.join(f'  ({mark})' for mark, is_set in marks if is_set)}")
 
 
 @chats.command()

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from app.chat.conversation import Attachment, ChatSettings, Message, MessageState
+from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent, MessageState
 from app.chat.presets import Presets
 from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
@@ -586,3 +586,34 @@ def test_help_lists_every_command_and_promises_no_saving_for_an_unsaved_chat():
     assert "this one stays" not in forgotten
     assert "Alt+Enter" in kept
     assert "Alt+Enter" not in forgotten
+
+
+async def test_an_answer_of_another_window_is_printed_on_and_a_question_waits_for_it(opened, tmp_path, capsys):
+    client = ScriptedClient(ScriptedReply(deltas=("Mine.",)))
+    with ChatStore(tmp_path) as window:
+        stored = window.chats.create(title="Soup")
+        asked = window.messages.add(stored.id, None, MessageContent(content="how?"), window.writers.window)
+        begun = MessageContent(role="assistant", content="Boil", state=MessageState.PARTIAL)
+        message = window.messages.add(stored.id, asked.id, begun, window.writers.window)
+        async with opened(client) as chat:
+            await chat.open(stored.id, is_new=False, answered=ChatSettings())
+            assert chat.is_answered_elsewhere
+            await chat.submit("/continue")
+            assert "its answer goes on by itself" in capsys.readouterr().err
+            asking = asyncio.create_task(chat.submit("mine"))
+            await _printed(capsys, "waits until it has ended")
+            window.messages.write(message.id, "Boil it")
+            await _printed(capsys, " it")
+            assert client.requests == []
+            window.messages.finish(message.id, replace(message, content="Boil it well.", state=MessageState.FINISHED))
+            window.writers.mark(stored.id, None)
+            await asking
+    assert capsys.readouterr().out == " well.\nMine.\n"
+    assert [message.content for message in client.requests[0]] == ["how?", "Boil it well.", "mine"]
+
+
+async def _printed(capsys, text: str) -> None:
+    seen = ""
+    while text not in seen:
+        await asyncio.sleep(0.02)
+        seen += "".join(capsys.readouterr())

@@ -48,6 +48,7 @@ _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
     "summary": (("thoughts", "[b]T[/b]ext"), _EDIT, _DELETE, _COPY),
 }
 _GO_ON = ("continue", "[b]Ctrl+G[/b] continue")
+_NOT_CONTINUED = (Ending.COMPLETE, Ending.ELSEWHERE)
 _CODE = ("copy-code", "[b]C[/b]ode")
 _KEEP = (("keep-1", "[b]1[/b] keep the first"), ("keep-2", "[b]2[/b] the second"))
 _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
@@ -180,10 +181,11 @@ class MessageView(Vertical, can_focus=True):
         return bool(calls)
 
     async def show(self, entry: TranscriptEntry) -> None:
-        """Show the versions and the ending of the message; its text is unchanged."""
-        had_error, former, self.entry = bool(_failed(self.entry)), self.entry.beside, entry
+        """Show the versions and the ending of the message. Its text is unchanged, unless another window wrote it."""
+        had_error, former, text = bool(_failed(self.entry)), self.entry.beside, self.entry.message.content
+        self.entry = entry
         ids = [version and version.message.id for version in (former, entry.beside)]
-        if ids[0] != ids[1]:
+        if ids[0] != ids[1] or (entry.message.role == "assistant" and entry.message.content != text):
             await self.recompose()
             self._show_bar()
             return
@@ -232,7 +234,7 @@ class MessageBar(Static):
             actions = _ACTIONS.get(entry.message.role, (_DELETE, _COPY))
             if entry.beside is not None:
                 actions = (*_KEEP, *actions)
-            if entry.message.role == "assistant" and entry.ending is not Ending.COMPLETE:
+            if entry.message.role == "assistant" and entry.ending not in _NOT_CONTINUED:
                 actions = (*actions, _GO_ON)
             if entry.message.role != "tool" and code_blocks(entry.message.content):
                 actions = (*actions, _CODE)

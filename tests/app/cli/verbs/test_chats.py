@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from app.chat.conversation import MessageContent
+from app.chat.conversation import MessageContent, MessageState
 from app.chat.store.chat_store import ChatStore
 from app.settings.private_files import conversation_name
 from tests.app.cli.in_process import run_localllm
@@ -46,6 +46,20 @@ def test_chats_are_listed_as_lines_and_as_json(data_dir: Path) -> None:
     assert first.endswith("Soup  (pinned)")
     assert second.endswith("Bread")
     assert [chat["title"] for chat in json.loads(_run("list", "--json").stdout)] == ["Soup", "Bread"]
+
+
+def test_a_chat_that_a_window_answers_says_so_in_lists_and_documents(data_dir: Path) -> None:
+    chat_id = _keep(data_dir, "Soup", "how?")
+    begun = MessageContent(role="assistant", content="Boil", state=MessageState.PARTIAL)
+    shown: list[tuple[str, bool, str]] = []
+    with ChatStore(data_dir) as window:
+        window.messages.add(chat_id, window.chats.get(chat_id).leaf_id, begun, window.writers.window)
+        for _ in range(2):
+            is_answering = json.loads(_run("list", "--json").stdout)[0]["is_answering"]
+            listed = _run("list").stdout.strip().partition("Soup")[2]
+            shown.append((listed, is_answering, _run("show", str(chat_id)).stdout.strip().splitlines()[-1]))
+            window.writers.close()
+    assert shown == [("  (answering)", True, "*(still being written)*"), ("", False, "*(unfinished)*")]
 
 
 def test_without_chats_the_list_is_empty(data_dir: Path) -> None:
