@@ -6,6 +6,7 @@ from app.library.machine_fit.planning import PlanningContext
 from offload.devices.machine import HOST_NAME
 from offload.footprint.model import PlannedModel
 from offload.placement.search import decode_work, prefill_work
+from offload.speed.cost_model import REACHED_IN_MODELS
 from offload.speed.type_costs import AS_IN_FILE, bytes_of, kind_of
 from quantizer.gguf.tensor_types import WEIGHT_TYPES
 from quantizer.mix.speed import MixSpeeds, TypeSeconds
@@ -36,7 +37,8 @@ def mix_speeds(model: PlannedModel, here: PlanningContext) -> MixSpeeds | None:
         if answer is None or prompt is None:
             continue
         answer_cost, prompt_cost = answer.answer(model_bytes), prompt.prompt(run_config.n_ubatch)
-        factor, prompt_factor = rates.weight_factors.get(one, 1.0), rates.operation_factors.get(many, 1.0)
+        factor = rates.weight_factors.get(one, 1.0) / REACHED_IN_MODELS
+        prompt_factor = rates.operation_factors.get(many, 1.0) / REACHED_IN_MODELS
         types[name] = TypeSeconds(
             factor * answer_cost.weight_s,
             factor * answer_cost.row_s,

@@ -6,8 +6,10 @@ them, the guide and each MODEL one after the other. Prints for each a prompt of 
 tokens a second: measured, predicted by the types alone, and predicted after the runs of all models before. Exits with 1
 where a prompt is off by more than 20 % or an answer by more than 15 %.
 
-With one thread (the default) the clock is the time of this process, which other programs lengthen little: whatever else
-runs, they take memory bandwidth and caches. `--clock wall` with more threads is for a quiet machine.
+With one thread (the default) the clock is the time of this process. Other programs lengthen it by the memory bandwidth
+and the caches that they take, so the types of a model are measured again before and after it ran, and their mean
+predicts it. `--once` predicts by the first measurement alone: for a quiet machine, as is `--clock wall` with more
+threads.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 from app.engine.backend import Chunk
+from app.engine.llama.type_speeds import TypeBench
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.machine import detect_machine
 from app.engine.load.run_history import RunHistory, RunRecord, SpeedSample, machine_key, measured_runs
@@ -33,7 +37,9 @@ from app.engine.tuning.type_tuner import MeasuredKind, TypeTuneRequest
 from offload.devices.machine import HOST_NAME
 from offload.speed.cost_model import Rates, decode_s, expected_rates, prefill_s
 from offload.speed.rate_fitting import fit_rates
-from quantizer.gguf.tensor_types import file_type_named
+from offload.speed.type_costs import TypeCost, kind_of
+from quantizer.gguf.header import read_header
+from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
 from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
 from tests.bench.models.make_model import plan_random_model
@@ -120,6 +126,24 @@ def measured(path: Path, cache_dir: Path, n_threads: int, clock: Callable[[], fl
     return history.records(machine_key(machine))[n_before:]
 
 
+def possible_kinds(path: Path) -> set[str]:
+    """Return the kinds that the model at `path` may use: its types, on either path."""
+    header = read_header(path)
+    names = {TENSOR_TYPES[tensor.type_id].name for tensor in header.tensors if len(tensor.shape) > 1}
+    return {kind_of(name, is_repacked=is_repacked) for name in names for is_repacked in (False, True)}
+
+
+def measured_now(kinds: set[str], options: argparse.Namespace) -> dict[str, TypeCost]:
+    with closing(TypeBench(options.threads, repacks=True, clock=_CLOCKS[options.clock])) as bench:
+        found = {kind: measure() for kind, measure in bench.kinds() if kind in kinds}
+    return {kind: cost for kind, cost in found.items() if cost is not None}
+
+
+def mean_cost(one: TypeCost, other: TypeCost) -> TypeCost:
+    parts = ("one", "cached", "few", "many")
+    return TypeCost(*(getattr(one, part).towards(getattr(other, part), 0.5) for part in parts))
+
+
 def predicted(record: RunRecord, rates: Rates) -> float:
     if record.kind == "decode":
         return 1 / decode_s(record.work, rates)
@@ -128,10 +152,17 @@ def predicted(record: RunRecord, rates: Rates) -> float:
 
 def rows(options: argparse.Namespace, cache_dir: Path) -> Iterator[Row]:
     machine = detect_machine((), cache_dir)
-    fresh = expected_rates(machine, type_tables(machine, cache_dir, options.threads))
     known: list[RunRecord] = []
+    table = type_tables(machine, cache_dir, options.threads)[HOST_NAME]
     for name, path in models(options.folder, options.models):
+        if options.only not in name:
+            continue
+        kinds = set() if options.once else possible_kinds(path)
+        before = measured_now(kinds, options)
         records = measured(path, cache_dir, options.threads, _CLOCKS[options.clock])
+        types = {kind: mean_cost(before[kind], cost) for kind, cost in measured_now(kinds, options).items()}
+        now = replace(table, types={**table.types, **types})
+        fresh = expected_rates(machine, {HOST_NAME: now})
         after = fit_rates(fresh, *measured_runs(known, options.threads))
         speeds = {
             record.kind: (record.tokens_per_s, predicted(record, fresh), predicted(record, after)) for record in records
@@ -146,6 +177,8 @@ def main() -> None:
     parser.add_argument("models", nargs="*", type=Path, metavar="MODEL.gguf")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=_CLOCKS, default="processor")
+    parser.add_argument("--once", action="store_true", help="measure no type again beside each model")
+    parser.add_argument("--only", default="", help="a part of the names of the models to run")
     parser.add_argument("--keep-table", action="store_true", help="use the table of an earlier run")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import closing
+from ctypes import c_int, c_void_p
 
 import pytest
 
 from app.engine.llama import type_speeds
+from app.engine.llama.native import ggml_function
 from app.engine.llama.type_speeds import TypeBench
 from app.engine.load.self_test import run_self_test
 from app.settings.settings import load_settings
@@ -64,3 +66,15 @@ def test_long_rows_and_short_ones_tell_weights_from_rows() -> None:
     assert cost.many.of(TypeWork(weights, weights / 2048)) == pytest.approx(0.05 / 512)
     short_rows = 2**18 // 576 // 8 * 8
     assert cost.many.of(TypeWork(576 * short_rows, short_rows)) == pytest.approx(0.05 / 512)
+
+
+def test_a_device_beside_the_processor_is_measured_as_the_file_has_its_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processor by its address, as a GPU is given."""
+    monkeypatch.setattr(type_speeds, "_GPU_BYTES", 4 << 20)
+    address = ggml_function("ggml_backend_dev_by_type", c_void_p, c_int)(0)
+    with closing(TypeBench(0, repacks=True, device=address)) as bench:
+        kinds = dict(bench.kinds())
+        cost = kinds["Q4_0"]()
+    assert not any(map(is_repacked, kinds))
+    assert cost is not None
+    assert cost.many.weight_s > 0

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -148,6 +148,28 @@ async def test_the_head_beside_a_model_is_used_and_prefixes_are_saved_unless_the
     pool = EnginePool(given, thread_worker(), FakeMemory(20, SIZES), IdleTuning(lambda: False))
     shared = pool.engine_for(tiny_model, read_model_file(tiny_model), NOTHING_ATTACHED, None)
     assert {name: getattr(shared.engine.config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "idle_tune", "n_types"), [("llama", True, 1), ("llama", False, 0), ("fake", True, 0)]
+)
+async def test_the_types_of_weights_are_measured_once_and_before_any_model(
+    tmp_path: Path, engine: str, idle_tune: bool, n_types: int
+) -> None:
+    commands: list[Sequence[str]] = []
+    tuning = IdleTuning(lambda: False)
+    tuning.add = commands.append  # type: ignore[method-assign]
+    settings = Settings(engine=engine, data_dir=tmp_path, cache_dir=tmp_path, idle_tune=idle_tune, threads=3)
+    pool = EnginePool(settings, thread_worker(), FakeMemory(20, SIZES), tuning)
+    for n_layers in (1, 2):
+        path = tiny_llama(tmp_path / f"{n_layers}.gguf")
+        path.write_bytes(path.read_bytes() + bytes(n_layers))
+        pool.engine_for(path, read_model_file(path), NOTHING_ATTACHED, None)
+    modules = [next(word for word in command if word.startswith("app.engine.tuning")) for command in commands]
+    assert modules.count("app.engine.tuning.type_tuner") == n_types
+    assert len(commands) == 3 * n_types
+    assert all(command[-2:] == ["3", "--idle"] for command in map(list, commands))
+    assert not modules or modules[0] == "app.engine.tuning.type_tuner"
 
 
 async def test_a_model_is_loaded_with_its_projector_and_names_of_one_file_share_it(tmp_path: Path) -> None:
