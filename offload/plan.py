@@ -44,8 +44,12 @@ def plan(
 
 
 def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates) -> Assessment:
-    """Return the best assessment of `model`, without warnings and remedies. Raises as `plan` does."""
-    return choose(model, _resolved(model, requested), machine, rates, requested.gpu_layers)
+    """Return the best assessment of `model`, without warnings and remedies; copies of weights are left out where they
+    would leave little memory. Raises as `plan` does."""
+    found = choose(model, _resolved(model, requested), machine, rates, requested.gpu_layers)
+    if requested.layout.copies and found.verdict is not FitLevel.FITS:
+        return best_assessment(model, replace(requested, layout=replace(requested.layout, copies=())), machine, rates)
+    return found
 
 
 def _complete_plan(

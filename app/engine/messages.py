@@ -53,6 +53,7 @@ class EngineConfig:
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each validated adapter
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
     saves_prefixes: bool = True  # on disk
+    copies_weights: bool = True  # of types that this machine reads slowly, where memory allows
     projector_path: str = ""  # turns pictures or sounds into embeddings; none: the model reads text only
     passed_over: tuple[str, ...] = ()  # why files that may be its projector are not: notices of the load
     has_chosen_projector: bool = False  # by the user: it is loaded even where the model fits worse with it

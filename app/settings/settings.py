@@ -196,6 +196,13 @@ class Settings:
     idle_tune: bool = _speed(
         True, "Measure the fastest settings of a new model while the machine is idle.", title="Measure when idle"
     )
+    weight_copies: bool = _speed(
+        True,
+        "Read prompts with a copy of the weights whose type this processor reads slowly, in one that it reads faster, "
+        "where memory is left for it.",
+        effect=Effect.AT_LOAD,
+        title="Copies of slow weights",
+    )
     prefill_ahead: bool = _speed(
         True,
         "Read what the next question will contain before it is sent (prefill), so that answers begin sooner: the chat "

@@ -44,7 +44,7 @@ from offload.footprint.weights import (
     weights_of,
 )
 from offload.speed.cost_model import HOST_FACTORS, attention_bytes, attention_works, prompt_operations
-from offload.speed.type_costs import DEFAULT_LAYOUT, NO_WORK, WeightLayout, in_layout, summed, type_of
+from offload.speed.type_costs import DEFAULT_LAYOUT, NO_WORK, WeightLayout, copy_bytes, in_layout, summed, type_of
 from quantizer.convert.source_model import model_shape
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import hyperparameter
@@ -246,7 +246,8 @@ class PlannedModel:
         )
         extras = tuple(_auxiliary_usage_of(self.auxiliary, profile))
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
-        return replace(profile, extras=extras, tied_bytes=tied_bytes)
+        host_bytes = profile.host_bytes + copy_bytes(self.tensors, dict(run_config.layout.copies))
+        return replace(profile, extras=extras, tied_bytes=tied_bytes, host_bytes=host_bytes)
 
     @property
     def min_ubatch(self) -> int:

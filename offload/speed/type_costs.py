@@ -39,16 +39,21 @@ def is_repacked(kind: str) -> bool:
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
     """Which weights are repacked at loading, where llama.cpp can: all, or those of `repacked_types`. From `plain_from`
-    tokens a step (0: never) weights of `dual_types` are used as the file has them."""
+    tokens a step (0: never) weights of `dual_types` are used as the file has them; from `copy_from` tokens those of a
+    type of `copies`, which has pairs, as the kind that it is paired with."""
 
     is_repacked: bool = True
     repacked_types: tuple[str, ...] = ()
     plain_from: int = 0
     dual_types: tuple[str, ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
+    copy_from: int = 0
 
     def kind(self, possible: str, n_tokens: int) -> str:
         """Return the kind that a step of `n_tokens` uses, of weights that are `possible` at most."""
         name = type_of(possible)
+        if 0 < self.copy_from <= n_tokens and name in dict(self.copies):
+            return dict(self.copies)[name]
         is_dual = 0 < self.plain_from <= n_tokens and name in self.dual_types
         is_chosen = not self.repacked_types or name in self.repacked_types
         return possible if self.is_repacked and is_chosen and not is_dual else name
@@ -220,3 +225,56 @@ def types_worth_repacking(weights: Weights, table: TypeTable, n_prompt: int, n_a
         elif plain_s < (1 - _NOTABLE) * repacked_s:
             losing.add(name)
     return tuple(sorted(gaining)) if gaining and losing else ()
+
+
+# The kinds that a copy may have. Both halve how far prompts are from F32, for their products do not round activations
+# to 8 bits; copies in Q8_0 would add 20 % (README of app/engine/tuning).
+COPY_KINDS = ("BF16", "F16")
+UNQUANTIZED = ("F32", "F16", "BF16", "F64")
+_LEAST_GAIN = 1.5  # a smaller one is not worth the memory
+_USUAL_ROW = 1024
+_NO_PROMPT_PRODUCT = ("output.weight", "token_embd.weight")  # of a prompt only the last token needs logits
+
+
+def faster_copies(table: TypeTable, *, is_repacked: bool) -> dict[str, str]:
+    """Return the types that steps of many tokens read _LEAST_GAIN times as fast from a copy in another kind, each with
+    the fastest one, as `table` has measured them; empty before that. Types that are repacked at loading have no copy,
+    if `is_repacked`, nor have weights that are not quantized, which a copy would round."""
+    found = {}
+    for name, cost in table.types.items():
+        if name.endswith(_REPACKED) or name in UNQUANTIZED:
+            continue
+        if is_repacked and table.has_path(kind_of(name, is_repacked=True)):
+            continue
+        gains = {
+            kind: min(
+                _pace(own) / _pace(other)
+                for own, other in ((cost.few, table.types[kind].few), (cost.many, table.types[kind].many))
+            )
+            for kind in COPY_KINDS
+            if kind != name and kind in table.types
+        }
+        best = max(gains, key=lambda kind: gains[kind], default="")
+        if best and gains[best] >= _LEAST_GAIN:
+            found[name] = best
+    return found
+
+
+def _pace(cost: ProductCost) -> float:
+    return cost.weight_s + cost.row_s / _USUAL_ROW
+
+
+def is_copied(tensor: TensorInfo, copies: Mapping[str, str]) -> bool:
+    """Return whether `tensor` has one of `copies`: a matrix that every token of a prompt is multiplied with. Experts
+    have none: their products (MUL_MAT_ID) compute a token after the other in every type."""
+    is_matrix = sum(size > 1 for size in tensor.shape) == 2 and tensor.name.endswith(".weight")
+    return is_matrix and tensor.name not in _NO_PROMPT_PRODUCT and TENSOR_TYPES[tensor.type_id].name in copies
+
+
+def copy_bytes(tensors: Iterable[TensorInfo], copies: Mapping[str, str]) -> int:
+    """Return the bytes of the `copies` of `tensors`."""
+    return sum(
+        math.ceil(tensor.n_elements * _WEIGHT_BYTES[copies[TENSOR_TYPES[tensor.type_id].name]])
+        for tensor in tensors
+        if is_copied(tensor, copies)
+    )

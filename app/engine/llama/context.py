@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.llama.grammar_samplers import FirstCharacters, Grammar, GrammarSampler
-from app.engine.llama.host_memory import StepWeights
 from app.engine.llama.native import lib, native_log
 from app.engine.llama.rope_scaling import scales_rotations
 from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
 from app.engine.llama.sequence_memory import PositionMap, SequenceMemory, StateBuffers, StateMemory
+from app.engine.llama.step_weights import StepWeights
 from app.engine.llama.tokenizer import LlamaTokenizer
 from app.engine.loop.sampling import check_biases, n_candidates
 from app.engine.media.chunks import MediaRows
@@ -94,6 +94,7 @@ class LlamaBackend:
         model, context, facts = native.model, native.context, native.facts
         self._llama_adapters = native.adapters
         self._weights = native.weights
+        self._n_threads: int = lib.llama_n_threads(native.context)
         self._adapters: AdapterSet | None = None  # None before the first call of `set_adapters`
         self._owned = ExitStack()
         self._owned.callback(lib.llama_free, context)
@@ -199,6 +200,7 @@ class LlamaBackend:
             self._adapters = adapters
 
     def set_threads(self, n_threads: int) -> None:
+        self._n_threads = n_threads
         lib.llama_set_n_threads(self._context, n_threads, n_threads)
 
     @cached_property
@@ -225,7 +227,7 @@ class LlamaBackend:
             assert len(chunks) == 1, "a picture or sound is a batch of its own"
             batch = self._embedding_batch.fill_media(native[0], media)
         if self._weights is not None:
-            self._weights.choose(batch.n_tokens)
+            self._weights.choose(batch.n_tokens, self._n_threads, self._interrupt.is_set)
         # Encoders compute whole texts. llama_decode would end the process for a model with an encoder (T5), whose
         # decoder needs an encoded prompt.
         compute = lib.llama_decode if self.facts.can_generate else lib.llama_encode
@@ -437,6 +439,9 @@ class Interrupt:
 
     def set(self) -> None:
         self._buffer[0] = b"!"
+
+    def is_set(self) -> bool:
+        return self._buffer[0] != b"\0"
 
     def clear(self) -> None:
         self._buffer[0] = b"\0"

@@ -23,26 +23,26 @@ from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus, gpu_addr
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head_backend import HeadBackend, HeadContext
 from app.engine.llama.head_contexts import BlockContext, EagleContext, MtpContext
-from app.engine.llama.host_memory import (
-    HugePages,
-    PlainWeights,
-    RepackedTensors,
-    StepWeights,
-    WideTensors,
-    WideWeights,
-    new_zero_pages_given_back,
-    repacked_pattern,
-    repacking_buffer_type,
-)
+from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
 from app.engine.llama.native import EvalObserver, architecture_of, ggml_function, lib, load_error, native_log
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
 from app.engine.llama.rope_scaling import context_params
+from app.engine.llama.step_weights import (
+    PlainWeights,
+    StepWeights,
+    UsedWeights,
+    WeightCopies,
+    copied_weights,
+    repacked_pattern,
+    repacked_weights,
+    repacking_buffer_type,
+)
 from app.engine.media.chunks import MediaDecoder
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.engine.request import Adapter
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from app.engine.speculative.draft_model import Vocabulary
-from app.engine.tuning.tune_results import RuntimeSettings
+from app.engine.tuning.tune_results import COPY_FROM, RuntimeSettings
 from offload.footprint.auxiliary_models import HEAD_BATCH
 from offload.footprint.kv_cache import DRAFT_CELLS, n_holds, n_rollback, n_seq_max, parse_kv_types
 from offload.footprint.model import RunConfig
@@ -111,6 +111,7 @@ class LlamaModel:
         self._model = self._owned.enter_context(_loaded(path, params))
         self._adapters: tuple[Adapter, ...] = ()
         self._plain: PlainWeights | None = None
+        self._copies: WeightCopies | None = None
         self._llama_adapters = LlamaAdapters(self._model, {})
         if not lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)):  # tokenizing would end the process
             self.close()
@@ -123,11 +124,13 @@ class LlamaModel:
         observer: EvalObserver | None = None,
         head: LoadedHead | None = None,
         *,
-        is_wide: bool = False,
+        copies: WeightCopies | None = None,
+        copy_from: int = COPY_FROM,
     ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without memory for it. It
         is a HeadBackend with a `head`, and if the MTP layer was loaded and the model has no windows. `observer` gets
-        all graph nodes. One that `is_wide` computes steps of several tokens with wider weights, which it frees."""
+        all graph nodes. Steps of at least `copy_from` tokens use `copies`, which it frees, or if the setting has copies
+        those of the model."""
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
         with ExitStack() as owned:
@@ -139,8 +142,10 @@ class LlamaModel:
             # process for a model with an encoder (T5), unless a prompt was encoded before.
             can_generate = bool(lib.llama_get_memory(context)) and not lib.llama_model_has_encoder(self._model)
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
-            wide = self._wide_weights(setting) if is_wide else None
-            weights = StepWeights(self._plain, setting.plain_from, wide) if self._plain or wide else None
+            used = copies or (self._copies if setting.copies else None)
+            weights = None
+            if self._plain or used:
+                weights = StepWeights(self._plain, setting.plain_from, used, copy_from, copies is not None)
             if head is not None:
                 key, head_context = head.key, head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
             elif self._has_mtp and not facts.n_window:
@@ -151,12 +156,6 @@ class LlamaModel:
             owned.pop_all()
         facts = replace(facts, layout=f"{facts.layout}-{key}")
         return HeadBackend(NativeContext(self._model, context, facts, self._llama_adapters, weights), head_context)
-
-    def _wide_weights(self, setting: RuntimeSettings) -> WideWeights | None:
-        found = WideTensors()
-        with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
-            backend.decode([Chunk(0, 0, [0], 1)])
-        return WideWeights(found.addresses) if found.addresses else None
 
     def embedder(self, config: EngineConfig, setting: RuntimeSettings, pooling: Pooling) -> LlamaEmbedder:
         """Return an embedder over these weights; close it before the model. Raises EngineError without memory."""
@@ -173,20 +172,42 @@ class LlamaModel:
         self._llama_adapters = LlamaAdapters(self._model, paths, control_vector)
         self._adapters = tuple(adapters)
 
-    def map_plain_weights(self, header: Header, found: RepackedTensors | None = None) -> int:
+    def map_plain_weights(self, header: Header, found: UsedWeights | None = None) -> int:
         """Map the weights that were repacked at loading once more, as the file of `header` has them. Contexts created
         from now on choose between both if their setting has `plain_from`. Return the mapped bytes, 0 where no weight is
         repacked. `found` says which types of weights gain by it."""
-        found = found or RepackedTensors()
-        setting = RuntimeSettings(n_threads=1, flash_attention=False, extra_buffers=True)
-        with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
-            if not found.addresses:
-                backend.decode([Chunk(0, 0, [0], 1)])
-        if not found.addresses:
+        addresses = self._used(found or repacked_weights(), extra_buffers=True)
+        if not addresses:
             return 0
-        self._plain = PlainWeights(header, found.addresses)
+        self._plain = PlainWeights(header, addresses)
         self._owned.callback(self._plain.close)
         return self._plain.n_bytes
+
+    def add_copies(self, copies: Mapping[str, str], has_room: Callable[[int], bool]) -> int:
+        """Let contexts created from now on compute with `copies`, if their setting has any. Return their bytes. Raises
+        as `new_copies`."""
+        self._copies = self.new_copies(copies, has_room)
+        if self._copies is None:
+            return 0
+        self._owned.callback(self._copies.close)
+        return self._copies.n_bytes
+
+    def new_copies(self, copies: Mapping[str, str], has_room: Callable[[int], bool]) -> WeightCopies | None:
+        """Return `copies` of these weights, by the names of types and kinds; None where none has such a type. They are
+        closed before the model. Raises EngineError without address space."""
+        addresses = self._used(copied_weights(copies), extra_buffers=False)
+        try:
+            return WeightCopies(addresses, copies, has_room) if addresses else None
+        except OSError as error:
+            raise EngineError(
+                "There is no memory for a copy of weights.", "Close programs that take memory."
+            ) from error
+
+    def _used(self, found: UsedWeights, *, extra_buffers: bool) -> tuple[int, ...]:
+        setting = RuntimeSettings(n_threads=1, flash_attention=False, extra_buffers=extra_buffers)
+        with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
+            backend.decode([Chunk(0, 0, [0], 1)])
+        return found.addresses
 
     def vocabulary(self) -> Vocabulary:
         vocab = lib.llama_model_get_vocab(self._model)

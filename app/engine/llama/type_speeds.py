@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.llama.devices import InitParams, new_context
-from app.engine.llama.host_memory import extra_buffer_types
 from app.engine.llama.native import ggml_function
+from app.engine.llama.step_weights import extra_buffer_types
 from offload.speed.cost_model import element_unit, prompt_attention_unit
 from offload.speed.type_costs import N_FEW, N_MANY, UNCACHED_BYTES, GraphCost, ProductCost, TypeCost, kind_of
 from quantizer.gguf.tensor_types import WEIGHT_TYPES, TensorType

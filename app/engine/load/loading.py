@@ -51,13 +51,12 @@ from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.tuning.speed_bench import measure_step_cost
 from app.engine.tuning.tune_results import (
-    WIDE_BYTES,
-    WIDENED_TYPES,
     RuntimeSettings,
     SettingChoice,
     TuneFile,
     Workload,
     choose_setting,
+    copies_of,
     describe_projector,
     describe_settings,
     plain_from_of,
@@ -67,12 +66,15 @@ from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
 from app.settings.folders import cache_warning
 from offload.devices.host import LoadMeter, host_memory
+from offload.devices.machine import HOST_NAME, Device, DeviceKind
 from offload.footprint.model import ENGINE_BYTES, PlannedModel
 from offload.placement.load_parameters import DeviceUsage
-from offload.placement.search import ALL_ON_HOST
+from offload.placement.search import ALL_ON_HOST, margin_bytes
+from offload.speed.type_costs import copy_bytes
 from quantizer.gguf.adapters import read_control_vector
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.projector_header import ProjectorHeader
+from quantizer.gguf.validation import tensors_of
 from quantizer.system.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
 _SPARE_SHARE = 2  # free memory over the size of a file whose pages may stay in it
 _BATCH_ANSWERS = 32  # at once: a step of more tokens gains little on processors
 _BATCH_CELLS = 16_384  # for all of them, 512 each
+_BATCH_COPY_FROM = 4  # tokens of a step: with one a copy only is more bytes to read
 _BATCH_MEMORY_SHARE = 2  # half of the free memory may be a batch's
 MEMORY_SHARE = 8  # an eighth of this machine's memory may store sequences that left the KV cache
 
@@ -198,7 +201,13 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             partial(prepared.tuned.record_use, prepared.tuned_as),
             draft_sources=draft_sources,
             settings=(
-                *describe_settings(prepared.choice, native.setting, prepared.requested, native.backend.facts),
+                *describe_settings(
+                    prepared.choice,
+                    native.setting,
+                    prepared.requested,
+                    native.backend.facts,
+                    copy_bytes(planner.model.tensors, dict(native.setting.copies)),
+                ),
                 *describe_projector(
                     auxiliary.projector,
                     native.backend.facts,
@@ -210,7 +219,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
                 native.projector, prepared.key, cache_dir, saves=prepared.config.saves_prefixes
             ),
             owned=owned.pop_all(),
-            new_batch_backend=_batch_context(native, attempt, planner.model),
+            new_batch_backend=_batch_context(native, attempt, planner.model, cache_dir),
             n_batch_answers=_BATCH_ANSWERS,
             prompt_cost=PromptCost(None if speed is None else 1 / speed.prefill_tps / (1 + growth * middle), growth),
         )
@@ -236,6 +245,9 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over, *config.passed_over, unsound)):
         listener.on_notice(sentence)
     key, tuned, tuned_as = model_key(path), TuneFile(cache_dir), tune_key(header)
+    # A head borrows matrices of the model, whose pointers must not be exchanged.
+    with_head = bool(config.draft_path) and is_head(read_header(Path(config.draft_path)))
+    copies = copies_of(tensors_of(header), cache_dir, config.n_threads, is_repacked=tested.is_safe)
     choice = choose_setting(
         tuned.measured(tuned_as),
         tuned.work(tuned_as),
@@ -243,6 +255,7 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
         has_gpu=devices.has_gpu,
         is_safe=tested.is_safe,
         plain_from=plain_from_of(header),
+        copies=copies if config.copies_weights and not with_head else (),
     )
     has_found_head = config.draft_path != requested.draft_path
     plan = plan_load(devices, header, key, choice.setting, config, listener.on_notice, has_found_head=has_found_head)
@@ -288,7 +301,7 @@ def _open(
         scaled = [np.float32(scale) * read_control_vector(Path(file), path) for file, scale in vectors]
         model.load_adapters(adapters, np.sum(scaled, axis=0, dtype=np.float32) if scaled else None)
         buffers = log.take_buffers()
-        if head is not None:  # a head borrows matrices of the model, whose pointers must not be exchanged
+        if head is not None:  # as for copies
             setting = replace(setting, plain_from=0)
         loaded_head = None if head is None else load_head(head, header, attempt, place, owned)
         buffers = (*buffers, *log.take_buffers())
@@ -298,7 +311,9 @@ def _open(
         has_room = host_memory().free_bytes > _SPARE_SHARE * file_bytes
         if setting.plain_from and not (has_room and model.map_plain_weights(header)):
             setting = replace(setting, plain_from=0)
-        log.take_buffers()  # those of the context that looked for repacked weights count nowhere
+        if setting.copies and not model.add_copies(dict(setting.copies), _has_room):
+            setting = replace(setting, copies=())
+        log.take_buffers()  # those of contexts that looked for weights count nowhere
         backend = model.context(attempt.config, setting, head=loaded_head)
         owned.callback(backend.close)
         usage = llama.buffer_bytes_by_device((*buffers, *log.take_buffers()))
@@ -311,6 +326,13 @@ def _open(
         return _NativeModel(
             model, backend, setting, usage, owned.pop_all(), loaded_projector, projector_bytes, has_head
         )
+
+
+def _has_room(n_bytes: int) -> bool:
+    """Return whether `n_bytes` may be taken: the margin of plans stays free."""
+    memory = host_memory()
+    host = Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=memory.total_bytes, free_bytes=memory.free_bytes)
+    return n_bytes <= memory.free_bytes - margin_bytes(host)
 
 
 def _thread_control(
@@ -333,7 +355,9 @@ def _thread_control(
     return ThreadControl(n_most, apply, step_cost, meter)
 
 
-def _batch_context(native: _NativeModel, attempt: LoadAttempt, model: PlannedModel) -> Callable[[], Backend] | None:
+def _batch_context(
+    native: _NativeModel, attempt: LoadAttempt, model: PlannedModel, cache_dir: Path
+) -> Callable[[], Backend] | None:
     """Return what makes a second context over the weights of `native`, in which many answers of batches run at once;
     None where one context serves both: on GPUs, whose memory is planned to the end and whose attention is fused anyway,
     and for models whose states or windows take memory for each answer. Attention is fused there: SmolLM2 135M, of a
@@ -342,21 +366,26 @@ def _batch_context(native: _NativeModel, attempt: LoadAttempt, model: PlannedMod
     is_shared = not facts.is_on_host or not facts.truncation.is_unlimited or not facts.can_generate
     if is_shared or native.has_head:
         return None
-    from app.engine import llama
 
     def new_backend() -> Backend:
         limit_bytes = host_memory().free_bytes // _BATCH_MEMORY_SHARE
-        wide_bytes = WIDE_BYTES * sum(tensor.n_elements for tensor in model.tensors if tensor.type_id in WIDENED_TYPES)
-        has_wide = bool(wide_bytes) and "AVX512_BF16" in llama.system_info()
         setting = replace(native.setting, flash_attention=True)
-        # Wide weights make a step two to three times as fast, more cells only let more answers share it.
-        for is_wide in (True, False) if has_wide else (False,):
+        # Those that prompts use are there already.
+        wanted = (
+            {}
+            if setting.copies or not config.copies_weights
+            else dict(copies_of(model.tensors, cache_dir, config.n_threads, is_repacked=setting.extra_buffers))
+        )
+        copied_bytes = copy_bytes(model.tensors, wanted)
+        # Copies make a step two to three times as fast, more cells only let more answers share it.
+        for has_copies in (True, False) if wanted else (False,):
             for n_cells in (max(_BATCH_CELLS, facts.n_ctx), facts.n_ctx):
                 size = replace(config, n_ctx=facts.n_ctx, n_cells=n_cells, n_sequences=_BATCH_ANSWERS)
                 profile = model.profile(replace(requested_run(size, is_fused=True), n_ubatch=setting.n_ubatch))
                 n_bytes = profile.cache_bytes + profile.compute_bytes + profile.host_bytes - ENGINE_BYTES
-                if n_bytes + wide_bytes * is_wide <= limit_bytes:
-                    return native.model.context(size, setting, is_wide=is_wide)
+                if n_bytes + copied_bytes * has_copies <= limit_bytes:
+                    copies = native.model.new_copies(wanted, _has_room) if has_copies else None
+                    return native.model.context(size, setting, copies=copies, copy_from=_BATCH_COPY_FROM)
         needed, free = n_bytes >> 20, limit_bytes * _BATCH_MEMORY_SHARE >> 20
         cause = f"a context of their own needs {needed:,} MiB, and half of the {free:,} MiB that are free may be used."
         raise EngineError(cause, "Close programs that take memory, or use a smaller --ctx.")

@@ -18,6 +18,7 @@ from app.engine.backend import MemoryShortError
 from app.engine.load.machine import check_reachable, detect_machine, known_speeds
 from app.engine.load.machine_file import MachineFile, model_key, this_build
 from app.engine.load.run_history import fitted_rates
+from app.engine.load.type_tables import copies_here
 from app.engine.messages import EngineConfig, UnfitPolicy
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting, usual_plain_from
@@ -110,11 +111,16 @@ def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
     return cause
 
 
-def requested_config(settings: Settings, machine: Machine) -> RunConfig:
-    """Return the run configuration that `settings` request, with fused attention on GPUs. Raises UsageError."""
+def requested_config(settings: Settings, machine: Machine, *, is_here: bool) -> RunConfig:
+    """Return the run configuration that `settings` request on `machine`, this one if it `is_here`, with fused attention
+    on GPUs. Raises UsageError."""
     config = EngineConfig(n_ctx=settings.ctx, kv_type=settings.kv_type, n_sequences=settings.parallel)
     has_gpu, plain_from = bool(machine.gpus), usual_plain_from()
-    setting = default_setting(1, has_gpu=has_gpu, extra_buffers_are_safe=True, plain_from=plain_from)
+    has_copies = is_here and settings.weight_copies
+    copies = copies_here(settings.cache_dir, settings.threads, is_repacked=True) if has_copies else {}
+    setting = default_setting(
+        1, has_gpu=has_gpu, extra_buffers_are_safe=True, plain_from=plain_from, copies=tuple(sorted(copies.items()))
+    )
     return replace(requested_run(config, is_fused=setting.flash_attention), layout=setting.layout)
 
 
@@ -193,10 +199,13 @@ class LoadPlanner:
         found = dry_plan(self.model, requested, machine, rates, self.dry_run) if machine.gpus else None
         parameters = parameters_of(found.assessment) if found else ON_HOST
         if found is None or not parameters.devices:
-            setting = replace(setting, n_ubatch=self.model.bounded_ubatch(of_setting))
-            return LoadAttempt(config, setting, plan(self.model, of_setting, machine, rates))
+            chosen = plan(self.model, of_setting, machine, rates)
+            copies = chosen.run_config.layout.copies
+            setting = replace(setting, n_ubatch=self.model.bounded_ubatch(of_setting), copies=copies)
+            return LoadAttempt(config, setting, chosen)
         setting = replace(
             setting,
+            copies=(),
             flash_attention=found.run_config.is_fused,
             n_ubatch=found.run_config.n_ubatch,
             n_threads=config.n_threads or parameters.n_threads or setting.n_threads,

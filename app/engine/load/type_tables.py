@@ -13,9 +13,9 @@ from pathlib import Path
 from app.engine.load.machine_file import MachineFile, this_build
 from app.protocol.codec import decode, encode
 from offload.devices.gpus import driver_versions
-from offload.devices.host import default_threads
+from offload.devices.host import default_threads, is_quiet
 from offload.devices.machine import HOST_NAME, Device, Machine
-from offload.speed.type_costs import GraphCost, TypeCost, TypeTable
+from offload.speed.type_costs import GraphCost, TypeCost, TypeTable, faster_copies
 
 FILE_NAME = "types.json"
 _GRAPH = "graph"  # beside the kinds, which are written with capitals
@@ -62,3 +62,17 @@ def type_tables(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Mappin
     keys |= {gpu.name: gpu_key(gpu) for gpu in machine.gpus if not gpu.is_remote}
     found = {name: tables.read(key) for name, key in keys.items()}
     return {name: table for name, table in found.items() if table.types}
+
+
+def copies_here(cache_dir: Path, n_threads: int, *, is_repacked: bool) -> dict[str, str]:
+    """Return the types that this processor reads much faster as another kind, with that. How much faster hardly depends
+    on the threads: without a table for `n_threads` that for the physical cores counts. What was measured beside other
+    programs does not: there any type may seem slow."""
+    tables = TypeTables(cache_dir)
+    found = tables.read(host_key(n_threads or default_threads()))
+    if not found.types:
+        found = tables.read(host_key(default_threads()))
+    types = {
+        kind: cost for kind, cost in found.types.items() if cost.others_share is None or is_quiet(cost.others_share)
+    }
+    return faster_copies(TypeTable(types), is_repacked=is_repacked)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
+from app.engine.load.type_tables import copies_here
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.protocol.codec import decode, encode
 from app.protocol.status import LoadedSetting
@@ -19,12 +20,12 @@ from offload.devices.host import default_threads, usable_processors
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
 from offload.format import format_memory
-from offload.speed.type_costs import WeightLayout
-from quantizer.gguf.tensor_types import tensor_type_named
+from offload.speed.type_costs import WeightLayout, is_copied
+from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
 
 if TYPE_CHECKING:
     from app.engine.speculative.cost_model import StepCost
-    from quantizer.gguf.header import Header
+    from quantizer.gguf.header import Header, TensorInfo
 
 
 DEFAULT_KV_TYPE = "f16"
@@ -35,10 +36,7 @@ DISTURBED = 75
 DUAL_TYPES = ("Q2_K", "Q4_K")
 PLAIN_TYPES = frozenset(tensor_type_named(name).type_id for name in DUAL_TYPES)
 PLAIN_FROM = 24
-# Types whose kernels on x86 compute one token after the other, however many a step has: of several BF16 is faster there
-# (figures in `app/engine/llama/host_memory.py`).
-WIDENED_TYPES = frozenset({tensor_type_named("Q4_1").type_id, tensor_type_named("Q5_1").type_id})
-WIDE_BYTES = 2  # of a weight in BF16
+COPY_FROM = PLAIN_FROM  # tokens of a step that computes with copies of weights: of a prompt, not of drafts
 AS_FAST = 0.02  # the figures of one setting differ by this from one tuning to the next
 N_BATCHED = 4  # answers at once that are measured
 # By how much a setting has to do the work of this model faster than the default to be taken though it loses a part.
@@ -56,7 +54,8 @@ class RuntimeSettings:
     """What decides speed: threads, flash attention, repacked weights (extra buffer types), tokens of a micro-batch
     (ubatch), and the types of the KV cache, which users choose and no measurement does. With `plain_from` repacked
     weights are mapped as the file has them too, for steps of at least so many tokens. With
-    `repacked_types` only weights of these are repacked, else all that llama.cpp can."""
+    `repacked_types` only weights of these are repacked, else all that llama.cpp can. `copies` are pairs of a type and
+    the kind into which its weights are copied for prompts."""
 
     n_threads: int
     flash_attention: bool
@@ -65,10 +64,18 @@ class RuntimeSettings:
     kv_type: str = DEFAULT_KV_TYPE
     plain_from: int = 0
     repacked_types: tuple[str, ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
 
     @property
     def layout(self) -> WeightLayout:
-        return WeightLayout(self.extra_buffers, self.repacked_types, self.plain_from, DUAL_TYPES)
+        return WeightLayout(
+            self.extra_buffers,
+            self.repacked_types,
+            self.plain_from,
+            DUAL_TYPES,
+            self.copies,
+            COPY_FROM * bool(self.copies),
+        )
 
     @property
     def weights(self) -> Literal["plain", "repacked", "both"]:
@@ -127,18 +134,34 @@ def usual_plain_from() -> int:
     return PLAIN_FROM if platform.machine().lower() in _X86 else 0
 
 
+def copies_of(
+    tensors: Iterable[TensorInfo], cache_dir: Path, n_threads: int, *, is_repacked: bool
+) -> tuple[tuple[str, str], ...]:
+    """Return the copies by which prompts of a model with `tensors` gain on this processor, by what its types were
+    measured to take; none before that."""
+    faster = copies_here(cache_dir, n_threads, is_repacked=is_repacked)
+    copied = {TENSOR_TYPES[tensor.type_id].name for tensor in tensors if is_copied(tensor, faster)}
+    return tuple(sorted((name, faster[name]) for name in copied))
+
+
 def default_setting(
-    n_threads: int, *, has_gpu: bool, extra_buffers_are_safe: bool, plain_from: int = 0
+    n_threads: int,
+    *,
+    has_gpu: bool,
+    extra_buffers_are_safe: bool,
+    plain_from: int = 0,
+    copies: tuple[tuple[str, str], ...] = (),
 ) -> RuntimeSettings:
-    """Return the settings to use before anything is measured, with `plain_from` of the model. On a CPU fused attention
-    halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens, 1.24B Q4_K_M, 2 AVX-512 cores); on a GPU it is the faster
-    way."""
+    """Return the settings to use before a model is measured, with its `plain_from` and `copies`. On a CPU fused
+    attention halves decode at depth (14.1 to 6.5 tok/s at 1,800 tokens, 1.24B Q4_K_M, 2 AVX-512 cores); on a GPU it is
+    the faster way."""
     has_both = extra_buffers_are_safe and not has_gpu
     return RuntimeSettings(
         n_threads,
         flash_attention=has_gpu,
         extra_buffers=extra_buffers_are_safe,
         plain_from=plain_from if has_both else 0,
+        copies=() if has_gpu else copies,
     )
 
 
@@ -164,11 +187,11 @@ def decode_speed(measured: SpeedMeasurement, work: Workload) -> float:
 
 def fastest(measured: Sequence[SpeedMeasurement], work: Workload) -> SpeedMeasurement:
     """Return the measurement that does `work` in the least time. `measured` must not be empty. Among those that are as
-    fast, the one that decodes several answers fastest: fused attention skips the cells of the others, and may take
-    longer for one long answer."""
+    fast, one without copies, which take memory, and then the one that decodes several answers fastest: fused attention
+    skips the cells of the others, and may take longer for one long answer."""
     limit_s = (1 + AS_FAST) * min(seconds(candidate, work) for candidate in measured)
     as_fast = [candidate for candidate in measured if seconds(candidate, work) <= limit_s]
-    return min(as_fast, key=lambda candidate: (-candidate.batched_decode, seconds(candidate, work)))
+    return min(as_fast, key=lambda found: (bool(found.setting.copies), -found.batched_decode, seconds(found, work)))
 
 
 def choose(
@@ -177,6 +200,9 @@ def choose(
     """Return the setting of `measured` for `work`: the `default`, unless another is better. `is_used`: the model had
     that work, else it is a guess."""
     better = [item for item in measured if item is not default and _is_better(item, default, work, is_used=is_used)]
+    if default.setting.copies:  # which only take memory where prompts are as fast without
+        without, least = replace(default.setting, copies=()), default.prefill * (1 - AS_FAST)
+        better += [item for item in measured if item.setting == without and item.prefill >= least]
     return fastest([default, *better], work)
 
 
@@ -302,16 +328,21 @@ def choose_setting(
     has_gpu: bool,
     is_safe: bool,
     plain_from: int = 0,
+    copies: tuple[tuple[str, str], ...] = (),
 ) -> SettingChoice:
-    """Return the setting to load with; `is_safe` is whether this build can run repacked weights, `plain_from` the
-    model's."""
+    """Return the setting to load with; `is_safe` is whether this build can run repacked weights, `plain_from` and
+    `copies` are the model's. Measurements with other copies than these do not count."""
     n_threads = config.n_threads or default_threads()
-    setting = default_setting(n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe, plain_from=plain_from)
+    setting = default_setting(
+        n_threads, has_gpu=has_gpu, extra_buffers_are_safe=is_safe, plain_from=plain_from, copies=copies
+    )
     setting = with_kv_type(setting, config.kv_type)
     known = tuple(
         item
         for item in measured
-        if item.setting.kv_type == config.kv_type and (is_safe or not item.setting.extra_buffers)
+        if item.setting.kv_type == config.kv_type
+        and (is_safe or not item.setting.extra_buffers)
+        and item.setting.copies in ((), setting.copies)
     )
     default = next((item for item in known if replace(item.setting, n_threads=n_threads) == setting), None)
     if default is None:
@@ -324,9 +355,14 @@ def choose_setting(
 
 
 def describe_settings(
-    choice: SettingChoice, loaded: RuntimeSettings, requested: EngineConfig, facts: BackendFacts
+    choice: SettingChoice,
+    loaded: RuntimeSettings,
+    requested: EngineConfig,
+    facts: BackendFacts,
+    copied_bytes: int = 0,
 ) -> tuple[LoadedSetting, ...]:
-    """Return what a model runs with and why: `loaded` is the setting of `choice`, as far as memory allowed it."""
+    """Return what a model runs with and why: `loaded` is the setting of `choice`, as far as memory allowed it.
+    `copied_bytes` are those of its copies."""
     weights = _part(choice, loaded, "weights", lambda setting: (setting.weights, setting.repacked_types), _weights)
     if choice.setting.weights == "both" != loaded.weights:
         weights = LoadedSetting("weights", _weights(loaded), "default", _NO_ROOM)
@@ -346,11 +382,25 @@ def describe_settings(
     return (
         attention,
         weights,
+        *_prompt_weights(choice, loaded, copied_bytes),
         threads,
         micro_batch,
         LoadedSetting("KV cache", loaded.kv_type, "option" if has_kv_option else "default"),
         LoadedSetting("truncation", _describe_truncation(facts.truncation), "model"),
     )
+
+
+def _prompt_weights(choice: SettingChoice, loaded: RuntimeSettings, n_bytes: int) -> tuple[LoadedSetting, ...]:
+    """Return the copies for prompts; nothing of a model that has none, in whatever setting."""
+    if not choice.setting.copies and not any(item.setting.copies for item in choice.known):
+        return ()
+    name = "weights for prompts"
+    if choice.setting.copies and not loaded.copies:
+        return (LoadedSetting(name, _copies(loaded), "default", _NO_ROOM),)
+    part = _part(choice, loaded, name, lambda setting: setting.copies, _copies)
+    if part.reason == _NOT_MEASURED:
+        part = replace(part, reason="these types read slowly here")
+    return (replace(part, value=f"{part.value}, {format_memory(n_bytes)}") if n_bytes else part,)
 
 
 def describe_drafts(names: Sequence[str], *, has_draft_model: bool) -> LoadedSetting:
@@ -399,6 +449,13 @@ def _weights(setting: RuntimeSettings) -> str:
     repacked = f"{', '.join(setting.repacked_types)} repacked" if setting.repacked_types else "repacked"
     both = f", from {setting.plain_from} tokens a step as in the file" if setting.weights == "both" else ""
     return repacked + both
+
+
+def _copies(setting: RuntimeSettings) -> str:
+    if not setting.copies:
+        return "the same"
+    named = ", ".join(f"{name} as {kind}" for name, kind in setting.copies)
+    return f"{named} from {COPY_FROM} tokens a step"
 
 
 def _describe_truncation(truncation: Truncation) -> str:

@@ -35,16 +35,25 @@ from app.engine.tuning.tune_results import (
     TuneFile,
     TuneRequest,
     choose,
+    copies_of,
     default_setting,
     plain_from_of,
     tune_key,
     with_kv_type,
 )
 from app.settings.settings import Settings, load_settings
-from offload.devices.host import CpuTimes, default_threads, is_quiet, others_share, read_cpu_times, usable_processors
+from offload.devices.host import (
+    CpuTimes,
+    default_threads,
+    host_memory,
+    is_quiet,
+    others_share,
+    read_cpu_times,
+    usable_processors,
+)
 from offload.footprint.kv_cache import parse_kv_types, supports_kv_types
 from offload.footprint.model import PlannedModel
-from offload.speed.type_costs import types_worth_repacking, weights_by_kind
+from offload.speed.type_costs import copy_bytes, types_worth_repacking, weights_by_kind
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.gguf.validation import tensors_of
@@ -72,6 +81,7 @@ def first_settings(
         for repacked, n_tokens in layouts
         for flash in (False, True)
     ]
+    found += [replace(default, flash_attention=flash, copies=()) for flash in (False, True)]
     found.sort(key=lambda setting: setting.extra_buffers != default.extra_buffers)
     if extra_buffers_are_safe and repacked_types and not default.flash_attention:  # without a GPU
         found.append(replace(default, extra_buffers=True, plain_from=0, repacked_types=repacked_types))
@@ -131,7 +141,13 @@ def _model(header: Header, devices: LoadDevices, setting: RuntimeSettings) -> It
     with closing(loaded) as model:
         if repacks:
             model.map_plain_weights(header)
+        if setting.copies:
+            model.add_copies(dict(setting.copies), _has_room)
         yield model
+
+
+def _has_room(n_bytes: int) -> bool:
+    return host_memory().free_bytes >= n_bytes
 
 
 @contextmanager
@@ -181,12 +197,13 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
     status: DISTURBED where some are still to be measured."""
     header = read_header(path)
     profile = PlannedModel(header, tensors_of(header)).profile(requested_run(_CONFIG, is_fused=False))
-    # The weights in both layouts, and the two contexts that are measured in turns.
-    needed_bytes = 2 * (profile.weight_bytes + profile.cache_bytes + profile.compute_bytes)
-    if psutil.virtual_memory().available < needed_bytes:
-        return 0
     devices, tuned, first = _prepare(header, n_threads, settings)
     key, default = tune_key(header), first[0]
+    # The weights in both layouts with their copies, and the two contexts that are measured in turns.
+    copied_bytes = copy_bytes(tensors_of(header), dict(default.copies))
+    needed_bytes = 2 * (profile.weight_bytes + copied_bytes + profile.cache_bytes + profile.compute_bytes)
+    if psutil.virtual_memory().available < needed_bytes:
+        return 0
     if devices.has_gpu:
         if not devices.attempt(header, _CONFIG, default).is_all_on_gpus:
             return 0
@@ -212,7 +229,11 @@ def _prepare(header: Header, n_threads: int, settings: Settings) -> tuple[LoadDe
     devices, tuned = LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), cache_dir), TuneFile(cache_dir)
     tuned.drop(model_key(header.path))  # the key of earlier versions, which measured in another way
     default = default_setting(
-        n_threads or default_threads(), has_gpu=devices.has_gpu, extra_buffers_are_safe=is_safe, plain_from=plain_from
+        n_threads or default_threads(),
+        has_gpu=devices.has_gpu,
+        extra_buffers_are_safe=is_safe,
+        plain_from=plain_from,
+        copies=copies_of(tensors_of(header), cache_dir, n_threads, is_repacked=is_safe),
     )
     first = first_settings(
         default,

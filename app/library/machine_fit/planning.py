@@ -82,7 +82,7 @@ class PlanningContext:
 
 def planning_context(settings: Settings, machine: Machine) -> PlanningContext:
     """Return the context for a `machine` other than this one. Raises UsageError for unknown types."""
-    return PlanningContext(machine, expected_rates(machine), requested_config(settings, machine))
+    return PlanningContext(machine, expected_rates(machine), requested_config(settings, machine, is_here=False))
 
 
 def local_planning_context(settings: Settings, machine: Machine | None = None) -> PlanningContext:
@@ -91,7 +91,7 @@ def local_planning_context(settings: Settings, machine: Machine | None = None) -
     machine = machine or survey(parse_rpc_endpoints(settings.rpc), settings.cache_dir).machine
     machine = machine if settings.gpu else Machine(machine.host)
     rates = fitted_rates(machine, settings.cache_dir, settings.threads)
-    return PlanningContext(machine, rates, requested_config(settings, machine))
+    return PlanningContext(machine, rates, requested_config(settings, machine, is_here=True))
 
 
 def with_own_files(model: PlannedModel, ref: ModelRef, choice: str) -> PlannedModel:

@@ -330,6 +330,7 @@ def _engine_config(
         draft_path=attached.draft_path,
         finds_head=settings.draft != NO_DRAFT,
         saves_prefixes=settings.save_prefixes,
+        copies_weights=settings.weight_copies,
         projector_path=file.projector_path,
         has_chosen_projector=file.projector.is_chosen,
         passed_over=file.projector.passed_over,

@@ -31,7 +31,9 @@ from app.engine.tuning.tune_results import DEFAULT_KV_TYPE, RuntimeSettings, pla
 from app.engine.tuning.tuner import first_settings, refinements
 from offload.devices.host import usable_processors
 from offload.placement.load_parameters import ON_HOST
+from offload.speed.type_costs import COPY_KINDS, UNQUANTIZED
 from quantizer.gguf.header import read_header
+from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.gguf.validation import validate_gguf
 from tests.bench.report import show
 from tests.real.texts import TEXTS
@@ -104,19 +106,23 @@ class _Candidate:
                 f"micro-batch {setting.n_ubatch}",
                 f"KV {setting.kv_type}",
                 f"{setting.n_threads} thread{'s' if setting.n_threads > 1 else ''}",
+                *(f"{name} as {kind}" for name, kind in setting.copies),
             )
         )
 
 
 def _candidates(path: Path) -> Iterator[_Candidate]:
     """Yield llama-server's default first, then what the tuner measures: its first settings, and of the default of a
-    processor all neighbours. Each reads the text in steps of a prompt; one is read as an answer is, token by token."""
+    processor all neighbours; and with all weights copied into each kind. Each reads the text in steps of a prompt; one
+    is read as an answer is, token by token."""
     plain_from = plain_from_of(read_header(path))
     n_processors = usable_processors()
     default = RuntimeSettings(n_processors, flash_attention=False, extra_buffers=True, plain_from=plain_from)
     yardstick = replace(default, flash_attention=True, plain_from=0)
     first = first_settings(default, extra_buffers_are_safe=True, plain_from=plain_from)
-    for setting in dict.fromkeys([yardstick, *first, *refinements(default, n_processors)]):
+    types = sorted({TENSOR_TYPES[tensor.type_id].name for tensor in read_header(path).tensors} - set(UNQUANTIZED))
+    copied = [replace(default, copies=tuple((name, kind) for name in types)) for kind in COPY_KINDS]
+    for setting in dict.fromkeys([yardstick, *first, *copied, *refinements(default, n_processors)]):
         yield _Candidate(setting, N_WINDOW, is_chosen=setting.kv_type == DEFAULT_KV_TYPE)
     for setting in (yardstick, default):
         for n_step in (32, 1):
@@ -140,7 +146,11 @@ def _texts(model: LlamaModel, n_positions: int) -> list[list[int]]:
 def _logits(model: LlamaModel, candidate: _Candidate, texts: Sequence[Sequence[int]]) -> Iterator[NDArray[np.float32]]:
     """Yield the logits of each text, all positions but the last, which predicts nothing."""
     config = EngineConfig(n_ctx=2 * N_WINDOW, n_sequences=1, n_batch=max(candidate.n_step, candidate.setting.n_ubatch))
-    with closing(model.context(config, candidate.setting)) as backend:
+    named = dict(candidate.setting.copies)
+    copies = model.new_copies(named, lambda _n_bytes: True) if named else None
+    with closing(model.context(config, candidate.setting, copies=copies)) as backend:
+        if copies is not None:
+            backend.decode([Chunk(0, 0, [1] * N_WINDOW, 1)])  # pays for them
         n_step = min(candidate.n_step, backend.facts.n_batch)  # with a sliding window a micro-batch at most
         for tokens in texts:
             backend.truncate(0, 0)

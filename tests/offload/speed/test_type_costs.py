@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.model import PlannedModel, RunConfig
+from offload.placement.assessment import Assessment, FitLevel
 from offload.placement.search import ALL_ON_HOST, allocate, decode_work, prefill_work
+from offload.plan import best_assessment
 from offload.speed.cost_model import REACHED_IN_MODELS, Work, decode_s, expected_rates, prefill_s
 from offload.speed.rate_fitting import Run, fit_rates
 from offload.speed.type_costs import (
@@ -23,7 +25,10 @@ from offload.speed.type_costs import (
     TypeWork,
     WeightLayout,
     bytes_of,
+    copy_bytes,
+    faster_copies,
     in_layout,
+    is_copied,
     kind_of,
     summed,
     types_worth_repacking,
@@ -76,6 +81,9 @@ def tensor(type_name: str, n_columns: int = 2048, n_rows: int = 2048) -> TensorI
         (WeightLayout(is_repacked=False), "Q4_0 repacked", 1, "Q4_0"),
         (WeightLayout(repacked_types=("Q4_K",)), "Q4_0 repacked", 1, "Q4_0"),
         (WeightLayout(repacked_types=("Q4_K",)), "Q4_K repacked", 1, "Q4_K repacked"),
+        (WeightLayout(copies=(("Q4_1", "BF16"),), copy_from=24), "Q4_1 repacked", 24, "BF16"),
+        (WeightLayout(copies=(("Q4_1", "BF16"),), copy_from=24), "Q4_1 repacked", 23, "Q4_1 repacked"),
+        (WeightLayout(copies=(("Q4_1", "BF16"),), copy_from=24), "Q5_1", 24, "Q5_1"),
     ],
 )
 def test_a_layout_and_a_step_decide_the_path_of_a_type(
@@ -250,3 +258,86 @@ def test_types_are_repacked_apart_where_some_gain_and_others_lose(
 ) -> None:
     known = weights_by_kind((tensor(name), 1.0) for name in types)
     assert types_worth_repacking(known, TABLE, n_prompt, n_answer) == repacked
+
+
+# Types whose kernels compute tokens one after the other, beside some kinds that a copy may have.
+SLOW = {"Q4_1": cost(0.07, 0.048), "Q5_0": cost(0.06, 0.022), "Q8_0": cost(0.06, 0.018), "F16": cost(0.08, 0.02)}
+
+
+@pytest.mark.parametrize(
+    ("more", "copies"),
+    [
+        ({"BF16": cost(0.09, 0.010)}, {"Q4_1": "BF16", "Q5_0": "BF16", "Q8_0": "BF16"}),
+        ({}, {"Q4_1": "F16"}),  # a processor without AVX512_BF16
+        ({"BF16": cost(0.09, 0.060)}, {"Q4_1": "F16"}),
+        ({"BF16": cost(0.09, 0.060), "F16": cost(0.08, 0.04)}, {}),
+        ({"BF16": cost(0.09, 0.010), "Q4_1 repacked": cost(0.05, 0.03)}, {"Q5_0": "BF16", "Q8_0": "BF16"}),
+        ({"BF16": cost(0.09, 0.010), "Q2_K": cost(0.03, 0.014)}, {"Q4_1": "BF16", "Q5_0": "BF16", "Q8_0": "BF16"}),
+    ],
+)
+def test_a_type_has_a_copy_in_what_this_machine_reads_half_as_fast_again(
+    more: dict[str, TypeCost], copies: dict[str, str]
+) -> None:
+    assert faster_copies(TypeTable(SLOW | more), is_repacked=True) == copies
+
+
+def test_what_is_repacked_has_a_copy_only_where_nothing_is_repacked() -> None:
+    table = TypeTable({"Q4_0": cost(0.06, 0.022), "Q4_0 repacked": cost(0.03, 0.02), "BF16": cost(0.09, 0.01)})
+    assert faster_copies(table, is_repacked=True) == {}
+    assert faster_copies(table, is_repacked=False) == {"Q4_0": "BF16"}
+
+
+def test_nothing_has_a_copy_before_types_were_measured() -> None:
+    assert faster_copies(TypeTable(), is_repacked=True) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "is_a_matrix"),
+    [
+        ("blk.0.ffn_up.weight", (2048, 2048), True),
+        ("blk.0.ffn_up.weight", (2048, 2048, 1, 1), True),
+        ("blk.0.ffn_up_exps.weight", (2048, 2048, 8), False),
+        ("blk.0.ffn_up.bias", (2048,), False),
+        ("output.weight", (2048, 4096), False),
+        ("token_embd.weight", (2048, 4096), False),
+    ],
+)
+def test_matrices_that_every_token_of_a_prompt_is_multiplied_with_are_copied(
+    name: str, shape: tuple[int, ...], is_a_matrix: bool
+) -> None:
+    kind = tensor_type_named("Q4_1")
+    info = TensorInfo(name, shape, kind.type_id, 0, kind.tensor_bytes(shape))
+    assert is_copied(info, {"Q4_1": "BF16"}) == is_a_matrix
+    assert not is_copied(info, {"Q5_1": "BF16"})
+    assert copy_bytes([info], {"Q4_1": "BF16"}) == (2 * info.n_elements if is_a_matrix else 0)
+
+
+def test_a_plan_has_the_memory_and_the_speed_of_copies_or_neither() -> None:
+    header = header_of("llama-3.1-8b")
+    kind = tensor_type_named("Q4_1")
+    tensors = tuple(
+        replace(each, type_id=kind.type_id, n_bytes=kind.tensor_bytes(each.shape)) if len(each.shape) == 2 else each
+        for each in header.tensors
+    )
+    model = PlannedModel(header, tensors)
+    layout = WeightLayout(copies=(("Q4_1", "BF16"),), copy_from=24)
+    rates = expected_rates(MACHINE, {HOST_NAME: replace(TABLE, types={**TABLE.types, "BF16": cost(0.09, 0.01)})})
+
+    def planned(free_bytes: int, run_config: RunConfig) -> Assessment:
+        machine = Machine(replace(HOST, free_bytes=free_bytes, total_bytes=1 << 34))
+        return best_assessment(model, run_config, machine, rates)
+
+    own = planned(1 << 40, RunConfig(n_ctx=4096))
+    copied = planned(1 << 40, RunConfig(n_ctx=4096, layout=layout))
+    n_bytes = copy_bytes(tensors, dict(layout.copies))
+    assert n_bytes > 1 << 30
+    assert copied.profile.total_bytes == own.profile.total_bytes + n_bytes
+    assert own.speed is not None
+    assert copied.speed is not None
+    assert copied.speed.prefill_tps > 2 * own.speed.prefill_tps
+    assert copied.speed.decode_tps == own.speed.decode_tps
+    # Memory that is enough for the model, and not for copies beside the margins.
+    tight = planned(own.profile.total_bytes + n_bytes + (512 << 20), RunConfig(n_ctx=4096, layout=layout))
+    assert tight.profile == replace(own.profile, run_config=tight.profile.run_config)
+    assert tight.profile.run_config.layout.copies == ()
+    assert tight.verdict is FitLevel.FITS

@@ -16,7 +16,7 @@ import numpy as np
 
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel
-from app.engine.llama.host_memory import RepackedTensors
+from app.engine.llama.step_weights import repacked_weights
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
@@ -49,7 +49,7 @@ def main() -> None:
         plain = logits(model, replace(REPACKED, extra_buffers=False))
     with closing(loaded(path, is_repacked=True)) as model:
         repacked = logits(model, REPACKED)
-        n_bytes = model.map_plain_weights(read_header(path), RepackedTensors(EVERY_TYPE))
+        n_bytes = model.map_plain_weights(read_header(path), repacked_weights(EVERY_TYPE))
         with_both = replace(REPACKED, plain_from=PLAIN_FROM)
         both = logits(model, with_both)
         with closing(model.context(CONFIG, with_both)) as other:

@@ -5,9 +5,7 @@ import mmap
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -17,14 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from app.engine.llama import host_memory
-from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back, repacked_pattern
-from app.engine.load.self_test import run_self_test
-from offload.footprint.model import PlannedModel
-from quantizer.gguf.tensor_types import FILE_TYPES, file_type_named
-from quantizer.write.plan_options import PlanOptions
-from quantizer.write.quantize import execute
-from quantizer.write.quantize_plan import plan
-from tests.offload.model_outlines import header_of
+from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
 
 MIB = 1 << 20
 REAL_CACHE = Path(__file__).with_name("real_cache.py")
@@ -143,84 +134,3 @@ def test_a_cache_takes_memory_as_it_is_used() -> None:
     assert report["n_bytes"] == 256 * MIB
     assert report["new"] < 64 * MIB
     assert report["used"] - report["new"] < 64 * MIB
-
-
-REAL = Path(__file__).with_name("real_weight_layouts.py")
-
-
-def found(tmp_path: Path, kind: str) -> dict[str, Any]:
-    model = tmp_path / f"tiny-{kind}.gguf"
-    subprocess.run([sys.executable, "tests/bench/models/make_model.py", "tiny-llama", kind, model], check=True)
-    done = subprocess.run([sys.executable, str(REAL), model], capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-def test_small_steps_compute_with_repacked_weights_and_large_ones_as_the_file_has_them(tmp_path: Path) -> None:
-    if not run_self_test(tmp_path).is_safe:
-        pytest.skip("this build crashes on this processor when it repacks quantized weights, and the app does not")
-    answer = found(tmp_path, "Q4_0")
-    if not answer["n_bytes"]:
-        pytest.skip("this processor repacks no weights of this type")
-    assert answer["same"] == {"few": True, "many": True, "few again": True, "a context beside it": True}
-    assert answer["differ"], "else nothing shows which weights were used"
-
-
-def test_a_model_without_repacked_weights_maps_none(tmp_path: Path) -> None:
-    answer = found(tmp_path, "F16")
-    assert answer["n_bytes"] == 0
-    assert all(answer["same"].values())
-
-
-def widened(tmp_path: Path, kind: str) -> dict[str, Any]:
-    model, bf16 = tmp_path / f"tiny-{kind}.gguf", tmp_path / "bf16.gguf"
-    subprocess.run([sys.executable, "tests/bench/models/make_model.py", "tiny-llama", kind, model], check=True)
-    script = Path(__file__).with_name("real_wide_weights.py")
-    command = [sys.executable, str(script), str(model), str(bf16)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
-    return answer
-
-
-@pytest.mark.parametrize("kind", ["Q4_1", "Q5_1"])
-def test_widened_weights_compute_like_bf16_and_leave_other_contexts_their_own(tmp_path: Path, kind: str) -> None:
-    answer = widened(tmp_path, kind)
-    assert answer["n_bytes"] > 0
-    assert all(answer["same"].values()), answer["same"]
-    assert answer["differ"], "else nothing shows which weights were used"
-
-
-def test_other_types_are_not_widened(tmp_path: Path) -> None:
-    assert widened(tmp_path, "Q8_0")["n_bytes"] == 0
-
-
-REAL_TYPES = Path(__file__).with_name("real_repacked_types.py")
-
-
-def test_only_the_chosen_types_are_repacked(tmp_path: Path) -> None:
-    if not run_self_test(tmp_path).is_safe:
-        pytest.skip("this build crashes on this processor when it repacks quantized weights, and the app does not")
-    model, mixed = tmp_path / "tiny.gguf", tmp_path / "mixed.gguf"
-    subprocess.run([sys.executable, "tests/bench/models/make_model.py", "tiny-llama", "F16", model], check=True)
-    options = PlanOptions(tensor_types=("ffn_down=Q4_0", "ffn_up=IQ4_NL"))
-    execute(plan(model, file_type_named("Q8_0"), mixed, options), 1, is_overwriting=True, report=lambda _event: None)
-    command = [sys.executable, str(REAL_TYPES), str(mixed), "Q4_0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    if not {"Q4_0", "IQ4_NL"} <= set(answer["all"]):
-        pytest.skip("this processor does not repack both types")
-    assert answer["chosen"] == ["Q4_0"]
-    assert all(answer["near"])
-
-
-def test_a_pattern_names_what_can_be_repacked_of_the_types_and_nothing_else() -> None:
-    header = header_of("qwen3-0.6b")
-    assert repacked_pattern(header, ("Q4_0",)) == ""
-    quantized = PlannedModel(header, header.tensors).quantized(FILE_TYPES["Q8_0"])
-    named = re.compile(repacked_pattern(replace(header, tensors=quantized.tensors), ("Q8_0",)))
-    matrices = [tensor.name for tensor in quantized.tensors if len(tensor.shape) > 1]
-    assert [name for name in matrices if not named.search(name)] == ["token_embd.weight"]
-    assert not any(named.search(tensor.name) for tensor in quantized.tensors if len(tensor.shape) == 1)

@@ -74,6 +74,24 @@ def test_without_a_gpu_the_measured_settings_are_unchanged_without_a_dry_run() -
     assert attempt.plan.run_config.n_cells == CONFIG.n_cells
 
 
+@pytest.mark.parametrize(("free_gib", "has_copies"), [(64, True), (12, False)])
+def test_copies_of_weights_are_left_out_where_they_would_leave_little_memory(free_gib: int, has_copies: bool) -> None:
+    host = replace(WITHOUT_CARD.host, total_bytes=free_gib * GIB, free_bytes=free_gib * GIB)
+    wanted = replace(TUNED, copies=(("Q8_0", "BF16"), ("Q6_K", "BF16"), ("Q4_K", "BF16"), ("F16", "BF16")))
+    attempt = planner(Machine(host)).attempt(CONFIG, wanted)
+    without = planner(Machine(host)).attempt(CONFIG, TUNED)
+    assert attempt.setting == (wanted if has_copies else TUNED)
+    assert attempt.config == CONFIG
+    assert attempt.plan.assessment.verdict is FitLevel.FITS
+    taken = attempt.plan.assessment.profile.total_bytes - without.plan.assessment.profile.total_bytes
+    assert (taken > GIB) == has_copies
+
+
+def test_a_load_onto_a_gpu_makes_no_copies_of_weights() -> None:
+    wanted = replace(TUNED, copies=(("Q8_0", "BF16"),))
+    assert planner(CARD).attempt(CONFIG, wanted).setting.copies == ()
+
+
 def test_a_long_context_gets_a_smaller_micro_batch_where_its_scores_would_take_too_much_memory() -> None:
     setting, config = replace(TUNED, n_ubatch=512), replace(CONFIG, n_ctx=32768, n_cells=32768)
     attempt = planner(WITHOUT_CARD).attempt(config, setting)

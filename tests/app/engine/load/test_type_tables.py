@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from app.engine.load.machine_file import this_build
 from app.engine.load.run_history import fitted_rates
-from app.engine.load.type_tables import FILE_NAME, TypeTables, gpu_key, host_key, type_tables
+from app.engine.load.type_tables import FILE_NAME, TypeTables, copies_here, gpu_key, host_key, type_tables
+from offload.devices.host import default_threads
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.speed.cost_model import expected_rates
 from offload.speed.type_costs import GraphCost, ProductCost, TypeCost, TypeTable
@@ -50,3 +52,16 @@ def test_rates_use_what_was_measured(tmp_path: Path) -> None:
     rates = fitted_rates(machine, tmp_path, 2)
     assert rates.tables == {"CPU": TypeTable({"Q4_0": COST})}
     assert rates.uncertainty < expected_rates(machine).uncertainty
+
+
+def test_copies_of_slow_types_go_by_what_was_measured_alone_for_any_number_of_threads(tmp_path: Path) -> None:
+    slow, fast = (replace(COST, few=pace, many=pace) for pace in (ProductCost(5e-11, 0.0), ProductCost(1e-11, 0.0)))
+    tables, n_threads = TypeTables(tmp_path), default_threads()
+    assert copies_here(tmp_path, 0, is_repacked=True) == {}
+    tables.add(host_key(n_threads), "Q4_1", slow)
+    tables.add(host_key(n_threads), "Q5_1", replace(slow, others_share=0.9))
+    tables.add(host_key(n_threads), "BF16", fast)
+    for asked in (0, n_threads, n_threads + 1):
+        assert copies_here(tmp_path, asked, is_repacked=True) == {"Q4_1": "BF16"}
+    tables.add(host_key(n_threads), "BF16", replace(fast, others_share=0.9))
+    assert copies_here(tmp_path, 0, is_repacked=True) == {}

@@ -307,3 +307,59 @@ def test_drafts_name_their_sources() -> None:
     assert describe_drafts((), has_draft_model=False).value == "none"
     named = describe_drafts(("prompt lookup", "draft model"), has_draft_model=True)
     assert (named.value, named.source) == ("prompt lookup, draft model", "option")
+
+
+COPIES = (("Q4_1", "BF16"),)
+COPIED = replace(BOTH, copies=COPIES)
+
+
+def chosen_with_copies(*measured: SpeedMeasurement) -> SettingChoice:
+    return choose_setting(
+        measured, DEFAULT_WORKLOAD, CONFIG, has_gpu=False, is_safe=True, plain_from=PLAIN_FROM, copies=COPIES
+    )
+
+
+@pytest.mark.parametrize(
+    ("prefill", "setting", "value", "reason"),
+    [
+        (300.0, COPIED, "Q4_1 as BF16 from 24 tokens a step, 191 MiB", "300 + 30 tok/s, the same 100 + 30 tok/s"),
+        # As fast: a copy only takes memory.
+        (100.5, BOTH, "the same", "100 + 30 tok/s, Q4_1 as BF16 from 24 tokens a step 100 + 30 tok/s"),
+    ],
+)
+def test_copies_for_prompts_are_used_where_they_were_measured_to_win(
+    prefill: float, setting: RuntimeSettings, value: str, reason: str
+) -> None:
+    choice = chosen_with_copies(speeds(COPIED, prefill, 30.0), speeds(BOTH, 100.0, 30.0))
+    assert choice.setting == setting
+    found = describe_settings(choice, choice.setting, CONFIG, FACTS, 200_000_000 if setting.copies else 0)
+    assert [item for item in found if item.name == "weights for prompts"] == [
+        LoadedSetting("weights for prompts", value, "measured", reason)
+    ]
+
+
+def test_copies_are_used_before_the_model_was_tuned_as_its_types_were_measured() -> None:
+    choice = chosen_with_copies()
+    assert choice.setting == COPIED
+    (found,) = (item for item in describe_settings(choice, COPIED, CONFIG, FACTS, 1) if "prompts" in item.name)
+    assert (found.source, found.reason) == ("default", "these types read slowly here")
+
+
+def test_too_little_memory_for_copies_is_said() -> None:
+    choice = chosen_with_copies(speeds(COPIED, 300.0, 30.0))
+    found = described(choice, copies=())["weights for prompts"]
+    assert (found.value, found.source, found.reason) == ("the same", "default", "too little free memory for both")
+
+
+def test_a_measurement_with_copies_that_this_machine_no_longer_has_is_not_chosen() -> None:
+    faster = speeds(replace(BOTH, copies=(("Q4_1", "F16"),)), 9e9, 9e9)
+    assert chosen_with_copies(speeds(COPIED, 300.0, 30.0), faster).setting == COPIED
+    assert chosen((speeds(COPIED, 9e9, 9e9), *MEASURED)).setting == BOTH
+
+
+def test_a_model_without_slow_types_says_nothing_of_copies() -> None:
+    assert "weights for prompts" not in described(chosen(MEASURED))
+
+
+def test_gpus_compute_without_copies() -> None:
+    assert default_setting(2, has_gpu=True, extra_buffers_are_safe=True, copies=COPIES).copies == ()

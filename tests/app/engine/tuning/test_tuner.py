@@ -55,3 +55,13 @@ def test_types_that_alone_gain_by_repacking_are_tried_so_without_a_gpu_and_on_a_
     for default, is_safe in ((on_gpu, True), (BOTH, False)):
         found = first_settings(default, extra_buffers_are_safe=is_safe, plain_from=24, repacked_types=("Q4_0",))
         assert not any(setting.repacked_types for setting in found)
+
+
+def test_copies_for_prompts_are_compared_with_none() -> None:
+    copied = replace(BOTH, copies=(("Q4_1", "BF16"),))
+    found = first_settings(copied, extra_buffers_are_safe=True, plain_from=BOTH.plain_from)
+    assert found[0] == copied
+    assert len(found) == len(set(found)) == 8
+    assert {replace(BOTH, flash_attention=flash) for flash in (False, True)} == {
+        setting for setting in found if not setting.copies
+    }
