@@ -22,6 +22,7 @@ from app.protocol.sampling import (
     NUMBER_RANGES,
     NUMBER_TYPES,
     SAMPLER_DESCRIPTIONS,
+    USUAL_RANGES,
     ModelSampling,
     SamplingOptions,
 )
@@ -312,6 +313,16 @@ def default_text(name: str, sampling: ModelSampling | None) -> str:
         return json.dumps(SamplingOptions().dry_sequence_breakers)
     default = sampling.options.get(name) if sampling is not None else None
     return "the engine's default" if default is None else default.words
+
+
+def unusual_text(options: Mapping[str, object]) -> str:
+    """Return which of the `options`, valid as they are, have numbers that nobody uses, in a line; "" for none."""
+    texts = []
+    for name, value in valid_options(options).items():
+        usual = USUAL_RANGES.get(name)
+        if usual is not None and isinstance(value, int | float) and not usual.least <= value <= usual.most:
+            texts.append(f"{name} {value:g} is unusual, {usual.least:g} to {usual.most:g} is common")
+    return f"Note: {'; '.join(texts)}." if texts else ""
 
 
 def parse_options(texts: Mapping[str, str]) -> dict[str, Scalar]:

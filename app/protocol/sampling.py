@@ -20,6 +20,15 @@ _MAX_BREAKERS = 16
 _MAX_BREAKER_BYTES = 40  # llama.cpp cuts longer ones
 
 
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """The numbers that people use, both bounds inclusive: another one is valid, but hardly meant. Temperature and the
+    two penalties as OpenAI's API takes them; the others are our estimates, wide enough for every preset that ships."""
+
+    least: float
+    most: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOptions:
     """The options of the sampler, each with its meaning. `temperature` 0 is greedy; `seed` None is random.
@@ -27,28 +36,36 @@ class SamplingOptions:
     replaces every stage but biases and temperature. Raises RequestError when a number is outside its range, a list too
     long or the grammar larger than 64 KiB."""
 
-    temperature: Annotated[float, Interval(ge=0, le=100), "0 always takes the likeliest token"] = 0.8
-    top_k: Annotated[int, Interval(ge=0, le=1_000_000), "so many of the likeliest tokens; 0 all"] = 40
-    top_p: Annotated[float, Interval(ge=0, le=1), "share of probability that is kept"] = 0.95
-    min_p: Annotated[float, Interval(ge=0, le=1), "least probability beside the likeliest"] = 0.05
-    repeat_penalty: Annotated[float, Interval(ge=0.01, le=100), "above 1 tokens used lately are less likely"] = 1.0
-    presence_penalty: Annotated[float, Interval(ge=-100, le=100), "above 0 used tokens are less likely"] = 0.0
-    frequency_penalty: Annotated[float, Interval(ge=-100, le=100), "the same, growing with each use"] = 0.0
+    temperature: Annotated[float, Interval(ge=0, le=100), Usual(0, 2), "0 always takes the likeliest token"] = 0.8
+    top_k: Annotated[int, Interval(ge=0, le=1_000_000), Usual(0, 1000), "so many of the likeliest tokens; 0 all"] = 40
+    top_p: Annotated[float, Interval(ge=0, le=1), Usual(0.05, 1), "share of probability that is kept"] = 0.95
+    min_p: Annotated[float, Interval(ge=0, le=1), Usual(0, 0.5), "least probability beside the likeliest"] = 0.05
+    repeat_penalty: Annotated[
+        float, Interval(ge=0.01, le=100), Usual(0.8, 2), "above 1 tokens used lately are less likely"
+    ] = 1.0
+    presence_penalty: Annotated[
+        float, Interval(ge=-100, le=100), Usual(-2, 2), "above 0 used tokens are less likely"
+    ] = 0.0
+    frequency_penalty: Annotated[float, Interval(ge=-100, le=100), Usual(-2, 2), "the same, growing with each use"] = (
+        0.0
+    )
     penalty_last_n: Annotated[int, Interval(ge=-1, le=1_000_000), "tokens back that count as used; -1 all"] = 64
-    typical_p: Annotated[float, Interval(ge=0, le=1), "tokens of expected surprise; 1 off"] = 1.0
-    top_n_sigma: Annotated[float, Interval(ge=-1, le=1000), "deviations below the likeliest; -1 off"] = -1.0
+    typical_p: Annotated[float, Interval(ge=0, le=1), Usual(0.05, 1), "tokens of expected surprise; 1 off"] = 1.0
+    top_n_sigma: Annotated[
+        float, Interval(ge=-1, le=1000), Usual(-1, 10), "deviations below the likeliest; -1 off"
+    ] = -1.0
     xtc_probability: Annotated[float, Interval(ge=0, le=1), "how often the likeliest are left out"] = 0.0
     xtc_threshold: Annotated[float, Interval(ge=0, le=1), "XTC leaves out only tokens above this"] = 0.1
-    dynatemp_range: Annotated[float, Interval(ge=0, le=100), "temperature varies this far; 0 off"] = 0.0
+    dynatemp_range: Annotated[float, Interval(ge=0, le=100), Usual(0, 2), "temperature varies this far; 0 off"] = 0.0
     dynatemp_exponent: Annotated[float, Interval(ge=0, le=100), "how entropy becomes temperature"] = 1.0
-    dry_multiplier: Annotated[float, Interval(ge=0, le=100), "penalty for repeated sequences; 0 off"] = 0.0
-    dry_base: Annotated[float, Interval(ge=1, le=100), "its growth with each repeated token"] = 1.75
+    dry_multiplier: Annotated[float, Interval(ge=0, le=100), Usual(0, 5), "penalty for repeated sequences; 0 off"] = 0.0
+    dry_base: Annotated[float, Interval(ge=1, le=100), Usual(1, 4), "its growth with each repeated token"] = 1.75
     dry_allowed_length: Annotated[int, Interval(ge=0, le=1_000_000), "tokens that may repeat without it"] = 2
     dry_penalty_last_n: Annotated[int, Interval(ge=-1, le=1_000_000), "tokens back that it searches; -1 all"] = 64
     dry_sequence_breakers: Annotated[tuple[str, ...], "texts at which a sequence ends"] = ("\n", ":", '"', "*")
     mirostat: Annotated[int, Interval(ge=0, le=2), "1 or 2 replaces the samplers above; 0 off"] = 0
-    mirostat_tau: Annotated[float, Interval(ge=0, le=100), "surprise that mirostat aims at"] = 5.0
-    mirostat_eta: Annotated[float, Interval(ge=0, le=10), "how fast mirostat adapts"] = 0.1
+    mirostat_tau: Annotated[float, Interval(ge=0, le=100), Usual(1, 10), "surprise that mirostat aims at"] = 5.0
+    mirostat_eta: Annotated[float, Interval(ge=0, le=10), Usual(0.001, 1), "how fast mirostat adapts"] = 0.1
     seed: Annotated[int | None, "same seed and question, same answer"] = None
     grammar: Annotated[str, "form of the answer: GBNF, or its file"] = ""
 
@@ -81,6 +98,9 @@ NUMBER_TYPES: dict[str, type[int] | type[float]] = {
 # name: (lowest, highest) allowed, both inclusive. NaN and infinities are refused.
 NUMBER_RANGES: dict[str, tuple[float, float]] = {
     name: (_HINTS[name][1][0].ge, _HINTS[name][1][0].le) for name in NUMBER_TYPES
+}
+USUAL_RANGES: dict[str, Usual] = {
+    name: note for name, (_, notes) in _HINTS.items() for note in notes if isinstance(note, Usual)
 }
 # What each option does, for people.
 SAMPLER_DESCRIPTIONS: dict[str, str] = {name: notes[-1] for name, (_, notes) in _HINTS.items()}

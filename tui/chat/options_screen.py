@@ -17,7 +17,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static, TextArea
 
 from app.chat.conversation import Scalar
-from app.chat.sampling_options import BASIC_OPTIONS, FILE_OPTIONS, MORE_OPTIONS, OPTIONS_BY_NAME, default_text
+from app.chat.sampling_options import (
+    BASIC_OPTIONS,
+    FILE_OPTIONS,
+    MORE_OPTIONS,
+    OPTIONS_BY_NAME,
+    default_text,
+    unusual_text,
+)
 from app.common.terminal import printable, printable_line
 from app.protocol.sampling import ModelSampling
 from quantizer.system.errors import UserError
@@ -92,6 +99,16 @@ class _Row(Horizontal):
     def _text(self) -> str:
         field = self.query_one(f"#{self.option}")
         return field.text if isinstance(field, TextArea) else field.value if isinstance(field, Input) else ""
+
+    @property
+    def about(self) -> str:
+        """What it does; of a number that nobody uses, that."""
+        option = OPTIONS_BY_NAME.get(self.option)
+        try:
+            value = None if option is None or self.option in FILE_OPTIONS else option.parse(self._text.strip())
+        except UserError:  # which applying it reports
+            value = None
+        return unusual_text({} if value is None else {self.option: value}) or self.meaning
 
     @on(Input.Changed)
     @on(TextArea.Changed)
@@ -193,6 +210,8 @@ class OptionsScreen(ModalScreen[None]):
         if isinstance(event.input, SearchBox):
             event.stop()
             self._show_rows()
+        else:
+            self._show_meaning()
 
     @on(SearchBox.Left)
     def _left_search(self, event: SearchBox.Left) -> None:
@@ -206,7 +225,7 @@ class OptionsScreen(ModalScreen[None]):
         """Explain the field that has the focus now: of a burst of keys the events come in any order."""
         focused = self.focused
         row = next((node for node in focused.ancestors if isinstance(node, _Row)), None) if focused else None
-        about = row.meaning if row is not None else _ABOUT_EMPTY
+        about = row.about if row is not None else _ABOUT_EMPTY
         self.query_one("#about", Static).update(_ABOUT_MORE if isinstance(focused, _More) else about)
 
     @on(Input.Submitted)

@@ -20,6 +20,7 @@ from app.chat.sampling_options import (
     split_changes,
     template_of,
     think_of,
+    unusual_text,
 )
 from app.protocol.sampling import ModelSampling
 from app.settings.settings import Settings
@@ -97,7 +98,7 @@ class SettingsEditor:
         conversation = self._session.conversation  # another chat may be shown in the meantime
         options = await self._changed(conversation.settings.options, split_changes(text))
         conversation.settings = replace(conversation.settings, options=options)
-        return self._said(settings_line(conversation.settings, self.sampling))
+        return self._said(_with_note(settings_line(conversation.settings, self.sampling), options))
 
     def set_thinking(self, text: str) -> str:
         """Set how much to think, "auto" for the model's own way; without a text, say how it is. Raises UsageError."""
@@ -119,7 +120,7 @@ class SettingsEditor:
         if preset:
             await asyncio.to_thread(self._presets.save, preset, settings)
         conversation.settings = settings
-        return self._said(settings_line(settings, self.sampling))
+        return self._said(_with_note(settings_line(settings, self.sampling), settings.options))
 
     async def use_preset(self, name: str) -> str:
         """Apply a preset, with this chat's system prompt if it has none; without a name, list the presets. Raises
@@ -129,7 +130,8 @@ class SettingsEditor:
         preset = await asyncio.to_thread(self._presets.get, name)
         system = preset.system or self.settings.system
         self._change_prompt(replace(preset, system=system, tools=self.settings.tools))
-        return self._said(f"{name}: {settings_line(self.settings, self.sampling)}")
+        line = f"{name}: {settings_line(self.settings, self.sampling)}"
+        return self._said(_with_note(line, self.settings.options))
 
     def use_template(self, name: str) -> str:
         """Use a prompt template, "model" for the model's own; without a name, list them. Raises UsageError."""
@@ -180,6 +182,10 @@ class SettingsEditor:
         if schema is not None and schema != schema_of(self.settings.options):
             await (await self._session.connection.service()).check_schema(schema)
         return changed
+
+
+def _with_note(line: str, options: Mapping[str, Scalar]) -> str:
+    return " ".join(filter(None, (unusual_text(options), line)))
 
 
 def _with_files(texts: Mapping[str, str]) -> dict[str, str]:

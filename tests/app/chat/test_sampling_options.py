@@ -22,13 +22,14 @@ from app.chat.sampling_options import (
     schema_of,
     split_changes,
     template_stops,
+    unusual_text,
     valid_options,
     validate_options,
 )
 from app.client.connection import chat_body, completion_body
 from app.engine.request import SamplingParams
 from app.protocol.chat import GenerationOptions, Message
-from app.protocol.sampling import SamplingOptions
+from app.protocol.sampling import NUMBER_RANGES, USUAL_RANGES, SamplingOptions
 from app.service.api.openai.requests import ChatCompletionBody
 from quantizer.system.errors import UsageError
 
@@ -208,3 +209,27 @@ def test_completion_continues_the_text_itself() -> None:
     assert render_prompt(COMPLETION, turns) == "Once upon a time.\nThe dragon"
     assert render_prompt(COMPLETION, turns[:2]) == "Once upon a time."
     assert template_stops(COMPLETION) == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"temperature": 0.9, "top_p": 0.95}, ""),
+        ({"temperature": 2.0}, ""),
+        ({"temperature": 9.0}, "Note: temperature 9 is unusual, 0 to 2 is common."),
+        (
+            {"repeat_penalty": 11.0, "top_k": 5000, "stop": '["END"]'},
+            "Note: top_k 5000 is unusual, 0 to 1000 is common; repeat_penalty 11 is unusual, 0.8 to 2 is common.",
+        ),
+        ({"temperature": 900.0}, ""),  # not valid: refused, or ignored in a stored chat
+    ],
+)
+def test_a_number_that_nobody_uses_is_valid_and_noted(options: dict[str, object], text: str) -> None:
+    assert unusual_text(options) == text
+
+
+def test_what_is_usual_is_allowed_and_what_nobody_sets_is_usual() -> None:
+    unsaid = SamplingOptions()
+    for name, usual in USUAL_RANGES.items():
+        lowest, highest = NUMBER_RANGES[name]
+        assert lowest <= usual.least <= getattr(unsaid, name) <= usual.most <= highest, name

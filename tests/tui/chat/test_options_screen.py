@@ -68,6 +68,28 @@ async def test_an_invalid_value_is_reported_and_changes_nothing(open_app):
     assert client.options == [GenerationOptions()]
 
 
+async def test_a_number_that_nobody_uses_is_taken_and_noted_in_the_form_and_in_the_line(open_app):
+    client = ScriptedClient()
+    note = "temperature 9 is unusual, 0 to 2 is common"
+    async with open_app(client, (120, 40)) as user:
+        await user.sees("ready")
+        await user.asks("/options")
+        await user.sees("Options of the answers", "0 always takes the likeliest token")
+        await user.types("9")
+        await user.sees(note)
+        await user.presses("backspace", "1")
+        await user.no_longer_sees(note)
+        await user.presses("backspace", "9", "enter")
+        await user.sees(f"Note: {note}. temperature 9.0")
+        await user.asks("/options temperature=0.9")
+        await user.sees("· temperature 0.9")
+        await user.asks("/options temperature=9")
+        await user.sees(f"Note: {note}. temperature 9.0")
+        await user.asks("hello")
+        await user.sees("Hello.")
+    assert client.options == [GenerationOptions(temperature=9.0)]
+
+
 async def test_an_option_is_set_in_the_line_itself(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
