@@ -69,7 +69,8 @@ class ModelFacts:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalModel(ModelFacts):
     """A model of the service's machine; `where` is "library" or the program that holds it. 0 and "" are unknown.
-    `damaged` is why its file was refused; one that `is_arriving` may be growing still. `fit` is None where it was not
+    `damaged` is why its file was refused, `mismatch` what `verify` found: a hash that is not the recorded one, which
+    keeps nobody from using it; one that `is_arriving` may be growing still. `fit` is None where it was not
     computed yet, or cannot be. For a loaded model `loaded_as` is the id that it answers to, and `expires_s` when it is
     unloaded, None for one that stays."""
 
@@ -84,6 +85,7 @@ class LocalModel(ModelFacts):
     loaded_as: str = ""
     expires_s: float | None = None
     is_arriving: bool = False
+    mismatch: str = ""
 
     @property
     def file_stem(self) -> str:

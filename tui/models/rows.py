@@ -222,6 +222,8 @@ def _with_verification(row: ModelRow, job: Job) -> ModelRow:
         return row
     if job.state == "failed" and job.error is not None:
         return replace(row, verified=f"Not verified: {job.error.cause} {job.error.remedy}")
+    if row.verified:  # what is recorded counts: an older job may have found the file sound
+        return row
     return replace(row, verified=f"Verified. {job.message}", is_sound=True) if job.state == "done" else row
 
 
@@ -254,6 +256,7 @@ def _local_row(model: LocalModel) -> ModelRow:
         role=_role(model),
         is_built_in=model.where == "built in",
         modified_s=model.modified_s,
+        verified=f"Not verified: {model.mismatch}" if model.mismatch else "",
     )
 
 

@@ -76,7 +76,8 @@ def ls(*, has_external: bool, wants_json: bool) -> None:
         click.echo(_line("name", width, _HEADINGS) + ("where" if has_external else ""))
         for entry in _read(entries, index):
             place = (entry.ref.place or LIBRARY) if has_external else ""
-            click.echo(f"{_row(entry, width)}{place}".rstrip())
+            mismatch = f"{'  ' if place else ''}SHA-256 differs: `localllm show`" if entry.mismatch else ""
+            click.echo(f"{_row(entry, width)}{place}{mismatch}".rstrip())
 
 
 def _read(entries: Sequence[LibraryEntry], index: Index) -> Iterator[LibraryEntry]:
@@ -296,7 +297,7 @@ def verify(options: VerifyOptions, others: tuple[str, ...], *, is_recording: boo
     damaged.
     """
     from app.cli.output.progress import Meter
-    from app.library.local.index import verified_files
+    from app.library.local.index import MISMATCH_REMEDY, verified_files
     from app.library.local.index import verify as verdict_of
     from app.library.local.resolve import available, resolve
 
@@ -324,8 +325,7 @@ def verify(options: VerifyOptions, others: tuple[str, ...], *, is_recording: boo
         print_json({"models": listed})
     if damaged := [verdict for verdict in verdicts if verdict.state == "damaged"]:
         if events is not None:  # a job fails with what is wrong
-            remedy = "Download or copy it again; `localllm verify --record` takes it as it is."
-            raise ModelFileError(f"{damaged[0].ref.id} is damaged: {damaged[0].reason}", remedy)
+            raise ModelFileError(f"{damaged[0].ref.id} is damaged: {damaged[0].reason}", MISMATCH_REMEDY)
         raise click.exceptions.Exit(1)
 
 

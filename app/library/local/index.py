@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 
 LIBRARY = "library"  # `where` of a model in the models folder
-VERSION = 3  # of the facts and how they are computed: facts of another version are read again
+VERSION = 4  # of the facts and how they are computed: facts of another version are read again
+MISMATCH_REMEDY = "Download or copy it again; `localllm verify --record` takes it as it is."
 _MAGIC = b"GGUF"
 _FACT_NAMES = {item.name for item in fields(ModelFacts)}
 _BUSY_TIMEOUT_S, _PAUSE_S = 30.0, 0.01
@@ -45,6 +46,8 @@ _SCHEMA = (
     sha256 TEXT NOT NULL) WITHOUT ROWID""",
     """CREATE TABLE IF NOT EXISTS origins (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
     origin TEXT NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE IF NOT EXISTS mismatches (path BLOB PRIMARY KEY, n_bytes INTEGER NOT NULL, inode TEXT NOT NULL,
+    reason TEXT NOT NULL) WITHOUT ROWID""",
 )
 _BLOB = re.compile(r"(?:sha256-)?([0-9a-f]{64})")
 _READ_BYTES = 4 << 20
@@ -111,7 +114,7 @@ class Index:
 
     def forget(self, paths: Iterable[bytes | str | Path]) -> None:
         keys = [(index_key(path),) for path in paths]
-        for table in ("models", "hashes", "origins") if keys else ():
+        for table in ("models", "hashes", "origins", "mismatches") if keys else ():
             self._run(f"DELETE FROM {table} WHERE path = ?", keys)  # noqa: S608  (one of these names)
 
     def sha256(self, path: Path) -> str:
@@ -119,8 +122,23 @@ class Index:
         return self._text_of("SELECT n_bytes, inode, sha256 FROM hashes WHERE path = ?", path)
 
     def record_sha256(self, path: Path, sha256: str) -> None:
+        """Record the SHA-256 of a file whose bytes are right: a mismatch that was found before is no more."""
         row = (index_key(path), *_identity(path), sha256)
         self._run("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?, ?)", [row])
+        self._run("DELETE FROM mismatches WHERE path = ?", [(row[0],)])
+
+    def mismatch(self, model: Path) -> str:
+        """Return why a hash of a model's files is not the recorded one, as `verify` found it last; "" where it did not,
+        and for a file that another one replaced."""
+        known = {path for (path,) in self._run("SELECT path FROM mismatches")}
+        statement = "SELECT n_bytes, inode, reason FROM mismatches WHERE path = ?"
+        files = verified_files(model) if known else ()  # which looks into the folder: hardly ever
+        found = (self._text_of(statement, path) for path in files if index_key(path) in known and path.exists())
+        return next(filter(None, found), "")
+
+    def record_mismatch(self, path: Path, reason: str) -> None:
+        row = (index_key(path), *_identity(path), reason.encode(errors="replace").decode())
+        self._run("INSERT OR REPLACE INTO mismatches VALUES (?, ?, ?, ?)", [row])
 
     def origin(self, path: Path) -> str:
         """Return the fingerprint of the file at its source; empty as for `sha256`."""
@@ -131,7 +149,8 @@ class Index:
         self._run("INSERT OR REPLACE INTO origins VALUES (?, ?, ?, ?)", [row])
 
     def paths(self) -> set[bytes]:
-        rows = self._run("SELECT path FROM models UNION SELECT path FROM hashes UNION SELECT path FROM origins")
+        tables = ("models", "hashes", "origins", "mismatches")
+        rows = self._run(" UNION ".join(f"SELECT path FROM {table}" for table in tables))  # noqa: S608  (these names)
         return {path for (path,) in rows}
 
     def _text_of(self, statement: str, path: Path) -> str:
@@ -242,13 +261,15 @@ def _identity(path: Path) -> list[object]:
 @dataclass(frozen=True, slots=True)
 class LibraryEntry:
     """A model on this machine: its file status, and its facts or the `fault` of validation; neither before it is read,
-    nor while it `is_arriving`: its files have just changed, so that somebody may still be copying them."""
+    nor while it `is_arriving`: its files have just changed, so that somebody may still be copying them. `mismatch` is
+    what `verify` found last: the hash of a file that is not the recorded one."""
 
     ref: ModelRef
     disk: ModelStat
     facts: ModelFacts | None = None
     fault: str = ""
     is_arriving: bool = False
+    mismatch: str = ""
 
     @property
     def is_read(self) -> bool:
@@ -264,6 +285,7 @@ class LibraryEntry:
             modified_s=round(self.disk.modified_s),
             damaged=self.fault,
             is_arriving=self.is_arriving,
+            mismatch=self.mismatch,
             fit=fit,
             **(asdict(self.facts) if self.facts else {}),
         )
@@ -276,7 +298,8 @@ def list_entries(refs: Iterable[ModelRef], index: Index) -> list[LibraryEntry]:
     for ref in refs:
         disk, record = _stat_with_projectors(ref.path, look), records.get(index_key(ref.path))
         facts, fault = (record.facts, record.fault) if record and record.stamp == disk.stamp else (None, "")
-        entries.append(LibraryEntry(ref, disk, facts, fault))
+        mismatch = index.mismatch(ref.path)
+        entries.append(LibraryEntry(ref, disk, facts, fault, mismatch=mismatch))
     return entries
 
 
@@ -375,6 +398,7 @@ def verify(
             is_known = is_known and bool(expected)
             if expected not in ("", found[-1]):
                 reason = f"{part.name} has the SHA-256 {found[-1]} and should have {expected}."
+                index.record_mismatch(part, reason)
                 return VerificationResult(ref, "damaged", tuple(found), reason)
     except UserError as error:
         return VerificationResult(ref, "damaged", tuple(found), str(error))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from app.engine.tuning.tune_results import SpeedMeasurement, best_measurement
 from app.library.external import hugging_face_snapshots
-from app.library.local.index import Index, expected_sha256, full_model_info
+from app.library.local.index import MISMATCH_REMEDY, Index, expected_sha256, full_model_info
 from app.library.local.model_files import parts_of
 from app.library.local.model_sampling import read_model_sampling
 from app.library.local.projectors import FoundProjector, find_projector
@@ -52,12 +52,12 @@ class TemplateBase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription(ModelInfo):
-    """The facts of a model's files, this machine's records of it, and both as printable `rows`. `sha256` has one hash,
-    if known, for each of `files`. `template_base` is None where the model's base is not on this machine. `tuned` is the
-    fastest setting measured here; `sampling` is how it is sampled where a request does not say it. `source` is the
-    package that it was pulled from, "" for another model. With the file `projector`, of `projector_type`, it sees or
-    hears; the tokens are those of a picture of 1024 × 1024 pixels, the most that any picture takes, and those of 30
-    seconds of sound."""
+    """The facts of a model's files, this machine's records of it, and both as printable `rows`. `sha256` has one
+    hash, if known, for each of `files`, `mismatch` what `verify` found wrong with one. `template_base` is None where
+    the model's base is not on this machine. `tuned` is the fastest setting measured here; `sampling` is how it is
+    sampled where a request does not say it. `source` is the package that it was pulled from, "" for another model.
+    With the file `projector`, of `projector_type`, it sees or hears; the tokens are those of a picture of 1024 ×
+    1024 pixels, the most that any picture takes, and those of 30 seconds of sound."""
 
     sees: bool = False
     hears: bool = False
@@ -69,6 +69,7 @@ class ModelDescription(ModelInfo):
     path: str
     files: tuple[str, ...]
     sha256: tuple[str | None, ...]
+    mismatch: str = ""
     template_base: TemplateBase | None
     tuned: SpeedMeasurement | None
     source: str = ""
@@ -85,6 +86,7 @@ def describe_model(header: Header, index: Index, cache_dir: Path, recipe: Recipe
         path=str(files[0]),
         files=tuple(map(str, files)),
         sha256=tuple(expected_sha256(part, index) or None for part in files),
+        mismatch=index.mismatch(header.path),
         template_base=TemplateBase(base.repo, base.text == header.text(_TEMPLATE)) if base else None,
         # Without measurements the file is not hashed, which the search for them begins with.
         tuned=best_measurement(header, cache_dir) if is_file(cache_dir / "tune.json") else None,
@@ -115,6 +117,7 @@ def describe_model(header: Header, index: Index, cache_dir: Path, recipe: Recipe
     )
     for path, sha256 in zip(described.files, described.sha256, strict=True):
         rows = (*rows, ("file", path), ("sha256", sha256 or "unknown until `localllm verify`"))
+    rows = (*rows, ("mismatch", f"{described.mismatch} {MISMATCH_REMEDY}" if described.mismatch else ""))
     return replace(described, rows=tuple((label, text) for label, text in rows if text))
 
 

@@ -132,6 +132,10 @@ class EngineOwner:
     async def admit(self, engine: EngineClient) -> None:
         """Wait until `engine` may load. Raises the UserError for which it may not."""
 
+    async def load_notices(self, engine: EngineClient) -> tuple[str, ...]:  # noqa: ARG002
+        """Return what a person should know of the model that `engine` loads now."""
+        return ()
+
     def on_work(self) -> None:
         """The engine begins to load, or a use begins."""
 
@@ -482,6 +486,8 @@ class EngineClient:
         until_ended: AbstractContextManager[None] = self._uses_blocked()  # else they would fail with it
         try:
             worker.send(Load(str(self.model_path), self.config))
+            notices = await self._owner.load_notices(self)
+            self.status = replace(self.status, notices=(*self.status.notices, *notices))
             async with aclosing(worker.messages()) as messages:
                 async for message in messages:
                     self._handle(message)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.engine.messages import EngineConfig, UnfitPolicy
+from app.library.local.index import MISMATCH_REMEDY, Index
 from app.library.local.model_files import FileIdentity, ModelRef, identity_of
 from app.protocol.errors import RequestError
 from app.service.models.model_file import Attachments, ModelFile
@@ -195,8 +196,10 @@ class SharedEngine(EngineOwner):
         start_worker: StartWorker,
         queue: LoadQueue,
         tuning: IdleTuning,
+        cache_dir: Path,
     ) -> None:
         self.identity = identity
+        self._cache_dir = cache_dir
         self.engine = EngineClient(path, config, start_worker, self)
         self.prefill_ahead = PrefillAhead(self.engine)
         self.growth = ContextGrowth(self.engine, queue)
@@ -229,6 +232,14 @@ class SharedEngine(EngineOwner):
         )
         await self.growth.settle()
         await self._queue.admit(engine)
+
+    async def load_notices(self, engine: EngineClient) -> tuple[str, ...]:
+        def mismatch() -> str:
+            with Index(self._cache_dir) as index:
+                return index.mismatch(engine.model_path)
+
+        found = await asyncio.to_thread(mismatch)
+        return (f"`localllm verify` found a damaged file: {found} {MISMATCH_REMEDY}",) if found else ()
 
     def on_work(self) -> None:
         self._tuning.interrupt()
@@ -286,7 +297,8 @@ class EnginePool:
                     self._tuning.add(python_command("app.engine.tuning.type_tuner", threads, "--idle"))
                 self._tuning.add(python_command("app.engine.tuning.tuner", str(path), threads, "--idle"))
             config = _engine_config(self._settings, file, attached, key.n_ctx, when_unfit)
-            shared = SharedEngine(path, key.identity, config, self._start_worker, self._queue, self._tuning)
+            parts = (config, self._start_worker, self._queue, self._tuning, self._settings.cache_dir)
+            shared = SharedEngine(path, key.identity, *parts)
             self._shared[key] = shared
         return self._shared[key]
 

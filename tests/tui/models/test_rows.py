@@ -61,7 +61,7 @@ _HERE = ModelRow(id="local:library:/m.gguf", kind="local", name="m", model="/m.g
 _DAMAGED = ErrorInfo("ModelFileError", "m is damaged: m.gguf has another SHA-256.", "Download it again.")
 
 
-@pytest.mark.parametrize(
+_VERIFICATIONS = pytest.mark.parametrize(
     ("changes", "progress", "verified", "is_sound"),
     [
         ({"state": "queued"}, "verifying: queued", "", False),
@@ -78,6 +78,23 @@ _DAMAGED = ErrorInfo("ModelFileError", "m is damaged: m.gguf has another SHA-256
         ({"state": "forgotten", "ended_s": 101.0}, "", "", False),
     ],
 )
+
+
+@_VERIFICATIONS
+def test_a_recorded_mismatch_is_shown_without_a_job_and_outlasts_an_older_one(changes, progress, verified, is_sound):
+    """The parameters are those of the job, whose outcome counts only while it runs and where it failed."""
+    model = LocalModel(
+        id="m", where="library", path="/m.gguf", n_bytes=1, modified_s=100, mismatch="m.gguf has another."
+    )
+    (shown,), _ = local_rows([model])
+    assert (shown.verified, shown.is_sound) == ("Not verified: m.gguf has another.", False)
+    job = Job(id="1", kind="verify", title="", arguments={"model": "/m.gguf"}, created_s=0.0, **changes)
+    (row,) = with_jobs([shown], [job])
+    assert (row.progress, row.is_sound) == (progress, False)
+    assert row.verified.startswith("Not verified: m")
+
+
+@_VERIFICATIONS
 def test_a_row_shows_its_last_verification(changes, progress, verified, is_sound):
     job = Job(id="1", kind="verify", title="", arguments={"model": "/m.gguf"}, created_s=0.0, **changes)
     (row,) = with_jobs([_HERE], [job])

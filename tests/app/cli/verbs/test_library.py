@@ -248,7 +248,14 @@ def test_damage_is_reported_and_exits_with_1(localllm: Run, models: Path) -> Non
     guide, model = ran.json["models"]
     assert list(model) == ["id", "path", "state", "sha256", "reason"]
     assert (guide["state"], model["state"]) == ("recorded", "damaged")
+    row = next(line for line in localllm("ls").out.splitlines() if line.startswith("m "))
+    assert row.endswith("SHA-256 differs: `localllm show`")
+    assert [each["mismatch"] for each in localllm("ls", "--json").json["models"]] == ["", model["reason"]]
+    assert f"{model['reason']} Download or copy it again" in localllm("show", "m").out
+    assert localllm("show", "m", "--json").json["mismatch"] == model["reason"]
     assert localllm("verify", "m", "--record").status == 0
+    assert "differs" not in localllm("ls").out
+    assert "mismatch" not in localllm("show", "m").out
     assert localllm("verify").status == 0
 
 
@@ -266,7 +273,7 @@ def test_a_model_is_shown_as_one_object_with_documented_keys(localllm: Run) -> N
     output = localllm("show", "guide", "--json").json
     assert output["architecture"] == "llama"
     assert output["kv_bytes_per_token"] > 0
-    keys = ["path", "files", "sha256", "template_base", "tuned", "source", "sampling", "rows"]
+    keys = ["path", "files", "sha256", "mismatch", "template_base", "tuned", "source", "sampling", "rows"]
     assert list(output)[-len(keys) :] == keys
 
 

@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.library.local.index import Index, IndexRecord, VerificationResult, index_key, read_facts, verify
+from app.library.local.index import (
+    Index,
+    IndexRecord,
+    VerificationResult,
+    index_key,
+    list_entries,
+    read_facts,
+    sha256_of,
+    verify,
+)
 from app.library.local.model_files import ModelRef
 from app.protocol.library import ModelFacts
 from quantizer.system.errors import StorageError
@@ -237,6 +246,57 @@ def test_what_was_damaged_stays_so_until_it_is_taken_for_right(tmp_path: Path, i
     assert [_verdict(path, index).state for _ in range(2)] == ["damaged", "damaged"]
     assert _verdict(path, index, is_recording=True).state == "recorded"
     assert _verdict(path, index).state == "sound"
+
+
+def _mended(path: Path, index: Index) -> None:
+    _flip(path)
+    assert _verdict(path, index).state == "sound"
+
+
+def _taken_as_it_is(path: Path, index: Index) -> None:
+    _verdict(path, index, is_recording=True)
+
+
+def _pulled_again(path: Path, index: Index) -> None:
+    path.rename(path.with_suffix(".old"))  # so that no new file gets its inode
+    small_model(path)
+    index.record_sha256(path, sha256_of(path, lambda _: None))
+
+
+def _replaced(path: Path, index: Index) -> None:
+    path.rename(path.with_suffix(".old"))
+    small_model(path)
+
+
+def _removed(path: Path, index: Index) -> None:
+    path.unlink()
+    index.forget([path])
+
+
+@pytest.mark.parametrize("clear", [_mended, _taken_as_it_is, _pulled_again, _replaced, _removed])
+def test_a_mismatch_is_recorded_until_the_file_is_right(
+    tmp_path: Path, index: Index, clear: Callable[[Path, Index], None]
+) -> None:
+    path, other = small_model(tmp_path / "m.gguf"), small_model(tmp_path / "other.gguf")
+    _verdict(path, index)
+    assert index.mismatch(path) == ""
+    _flip(path)
+    found = _verdict(path, index)
+    assert found.reason == index.mismatch(path) != ""
+    entries = list_entries([ModelRef("m", path), ModelRef("other", other)], index)
+    assert [entry.describe().mismatch for entry in entries] == [found.reason, ""]
+    with Index(tmp_path / "cache") as reopened:
+        assert reopened.mismatch(path) == found.reason
+    clear(path, index)
+    assert index.mismatch(path) == ""
+
+
+def test_a_mismatch_of_any_part_is_the_models(tmp_path: Path, index: Index) -> None:
+    paths = small_shards(tmp_path / "big.gguf", 2)
+    _verdict(paths[0], index)
+    _flip(paths[1])
+    assert index.mismatch(paths[0]) == ""
+    assert _verdict(paths[0], index).reason == index.mismatch(paths[0]) != ""
 
 
 @pytest.mark.parametrize(

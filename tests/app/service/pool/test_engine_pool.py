@@ -14,6 +14,7 @@ from typing import Any, cast
 import pytest
 
 from app.engine.request import Request
+from app.library.local.index import MISMATCH_REMEDY, Index
 from app.service.models.model_file import NOTHING_ATTACHED, Attachments, read_model_file
 from app.service.pool.background import IdleTuning
 from app.service.pool.engine_client import EngineClient, EngineStatus
@@ -485,3 +486,23 @@ def test_a_request_that_asks_the_engine_nothing_does_not_lengthen_the_idle_time(
         pass
     name.clock.advance(4)
     assert not name.hold.is_holding
+
+
+async def test_loading_a_model_whose_hash_differs_says_so_once_and_works(tmp_path: Path, tiny_model: Path) -> None:
+    path = shutil.copy(tiny_model, tmp_path / "m.gguf")
+    settings = Settings(engine="fake", data_dir=tmp_path, cache_dir=tmp_path)
+    with Index(tmp_path) as index:
+        index.record_mismatch(path, "m.gguf has another SHA-256.")
+    pool = EnginePool(settings, thread_worker(), FakeMemory(20, {"m": 1}), IdleTuning(lambda: False))
+    shared = pool.engine_for(path, read_model_file(path), NOTHING_ATTACHED, None)
+    said = []
+    for is_right in (False, True):
+        if is_right:
+            with Index(tmp_path) as index:
+                index.record_sha256(path, "0" * 64)
+        async with shared.engine.in_use():
+            assert shared.engine.status.state == "ready"
+            said.append([text for text in shared.engine.status.notices if "SHA-256" in text])
+        shared.engine.unload()
+    assert said == [[f"`localllm verify` found a damaged file: m.gguf has another SHA-256. {MISMATCH_REMEDY}"], []]
+    await pool.close()
