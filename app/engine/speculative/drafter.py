@@ -80,7 +80,7 @@ class Drafter:
 
     def new_acceptance(self) -> dict[str, Acceptance]:
         """Return the acceptance by source that a new request begins with."""
-        return {name: acceptance.copy() for name, acceptance in self._acceptance.items()}
+        return {name: acceptance.for_next_answer() for name, acceptance in self._acceptance.items()}
 
     def assign(self, running: Many[Sequence], budget: StepBudget) -> None:
         """Give each running answer the draft that pays, with the drafts of the others counted in the step."""

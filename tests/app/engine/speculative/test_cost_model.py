@@ -7,8 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.speculative.cost_model import (
+    AGREEMENT,
+    CONFIDENCE,
+    MATCH_LENGTH,
     MAX_DRAFT_TOKENS,
     Acceptance,
+    Evidence,
     Rejection,
     StepCost,
     best_draft_length,
@@ -55,6 +59,31 @@ def test_later_tokens_of_a_draft_have_a_higher_chance() -> None:
         acceptance.observe(draft(12, n_matched=3), 12, 12)
     assert first_chance(acceptance, 14) > 0.75
     assert first_chance(acceptance, 1) == first_chance(Acceptance(), 1)
+
+
+@pytest.mark.parametrize(("evidence", "n_drafts"), [(MATCH_LENGTH, 6), (AGREEMENT, 6), (CONFIDENCE, 60)])
+@pytest.mark.parametrize("n_edits", [1, 10, 100])
+def test_new_text_after_edits_is_found_out_by_few_drafts(evidence: Evidence, n_drafts: int, n_edits: int) -> None:
+    shared = Acceptance(evidence)
+    for _ in range(n_edits):
+        shared.observe(draft(16), 16, 16)
+    own, n_failed = shared.for_next_answer(), 0
+    assert first_chance(own, 20) == pytest.approx(first_chance(shared, 20)), "the rates are the same"
+    while first_chance(own, 20) > 0.35:  # of which a draft begins to pay, with the usual costs
+        own.observe(draft(3), 3, 0)
+        n_failed += 1
+    assert n_failed <= n_drafts
+
+
+def test_an_edit_after_new_text_is_drafted_soon() -> None:
+    shared = Acceptance(AGREEMENT)
+    for _ in range(100):
+        shared.observe(draft(3), 3, 0)
+    own, n_tokens = shared.for_next_answer(), 0
+    while first_chance(own, 20) < 0.8:
+        own.observe(draft(1), 1, 1, is_probe=True)
+        n_tokens += 1
+    assert n_tokens <= 12
 
 
 def test_a_copy_on_a_cpu_is_drafted_long() -> None:
@@ -104,7 +133,7 @@ def test_beside_answers_with_large_states_an_unlikely_draft_does_not_pay() -> No
 
 def test_a_copy_of_the_acceptance_is_independent() -> None:
     shared = Acceptance()
-    own = shared.copy()
+    own = shared.for_next_answer()
     own.observe(draft(1, 1), 1, 1)
     assert first_chance(own, 1) > first_chance(shared, 1)
 
