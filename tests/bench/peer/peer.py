@@ -1,4 +1,4 @@
-"""llama-server as a benchmark holds it: the flags that are worth comparing, started, and ended.
+"""llama-server, of llama.cpp or of ik_llama.cpp, as a benchmark holds it: flags worth comparing, start, end.
 
 Owns the process and its flags. Knows nothing of what it is asked.
 """
@@ -12,7 +12,18 @@ from pathlib import Path
 
 from tests.bench.served import free_port
 
-__all__ = ["ATTENTION", "DEFAULT", "PEER_FLAGS", "SLOTS", "SPECULATION", "serve_peer"]
+__all__ = [
+    "ATTENTION",
+    "DEFAULT",
+    "IK_ATTENTION",
+    "IK_FLAGS",
+    "IK_SLOTS",
+    "IK_SPECULATION",
+    "PEER_FLAGS",
+    "SLOTS",
+    "SPECULATION",
+    "serve_peer",
+]
 
 DEFAULT = "default"
 _END_TIMEOUT_S = 30.0
@@ -31,6 +42,20 @@ PEER_FLAGS: dict[str, tuple[str, ...]] = {
 ATTENTION = (DEFAULT, "-fa off")
 SLOTS = (*ATTENTION, "-np 8", "-fa off -np 8")
 SPECULATION = (DEFAULT, *(f"-fa off {name}" for name in _SPEC_TYPES))
+
+# Those of ik_llama.cpp's server, where fused attention, fused experts and a prompt cache are on unless switched off. It
+# repacks weights as it loads them (-rtr), has one slot by default, and each of several has its share of the cells.
+IK_FLAGS: dict[str, tuple[str, ...]] = {
+    "ik": (),
+    "ik -rtr": ("-rtr",),
+    "ik -np 8": ("-np", "8"),
+    "ik -rtr -np 8": ("-rtr", "-np", "8"),
+    "ik ngram-simple": ("--spec-type", "ngram-simple"),
+    "ik ngram-mod": ("--spec-type", "ngram-mod"),
+}
+IK_ATTENTION = ("ik", "ik -rtr")
+IK_SLOTS = (*IK_ATTENTION, "ik -np 8", "ik -rtr -np 8")
+IK_SPECULATION = ("ik", "ik ngram-simple", "ik ngram-mod")
 
 
 @contextmanager

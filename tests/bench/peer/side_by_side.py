@@ -8,6 +8,8 @@ than llama-server by default, and than its best flags for that case; `own` is an
 without drafts. Shapes that are not in `--folder` are made there, and each is tuned once, as `--tune` says. Exits with 1
 where a line of `AIMS` is missed. On a busy machine `--processor-time` counts the seconds that a server computed, with
 one thread each; needs Linux. `--busy N` measures beside N programs that compute all the time, as a compiler would.
+`--ik SERVER` measures ik_llama.cpp's llama-server too, with the best of its flags in columns of its own: no aim is held
+against it.
 """
 
 from __future__ import annotations
@@ -42,8 +44,20 @@ from quantizer.system.process import python_command
 from quantizer.write.quantize import execute
 from tests.bench.models.make_model import plan_random_model
 from tests.bench.models.shapes import SHAPES
+from tests.bench.peer.categories import Sample, categories, read_samples
 from tests.bench.peer.intrusion import intrusion
-from tests.bench.peer.peer import ATTENTION, DEFAULT, PEER_FLAGS, SLOTS, SPECULATION, serve_peer
+from tests.bench.peer.peer import (
+    ATTENTION,
+    DEFAULT,
+    IK_ATTENTION,
+    IK_FLAGS,
+    IK_SLOTS,
+    IK_SPECULATION,
+    PEER_FLAGS,
+    SLOTS,
+    SPECULATION,
+    serve_peer,
+)
 from tests.bench.peer.processor_clock import processor_clock
 from tests.bench.peer.restart import restart_workloads
 from tests.bench.report import show
@@ -69,16 +83,18 @@ while True:
     pass
 """
 
-# Each work, and the flags of llama-server that may win it.
+# Each work, and the flags of llama-server and of ik_llama.cpp's that may win it.
 WORKS: dict[str, tuple[str, ...]] = {
-    "decode": ATTENTION,
-    "prefill": ATTENTION,
-    "turns": ATTENTION,
-    _RESTART: ATTENTION,
-    "clients": SLOTS,
-    "intrusion": ATTENTION,
-    "edit": SPECULATION,
+    "decode": (*ATTENTION, *IK_ATTENTION),
+    "prefill": (*ATTENTION, *IK_ATTENTION),
+    "turns": (*ATTENTION, *IK_ATTENTION),
+    _RESTART: (*ATTENTION, *IK_ATTENTION),
+    "clients": (*SLOTS, *IK_SLOTS),
+    "intrusion": (*ATTENTION, *IK_ATTENTION),
+    "edit": (*SPECULATION, *IK_SPECULATION),
+    "categories": (*SPECULATION, *IK_SPECULATION),
 }
+_DEFAULT_WORKS = [name for name in WORKS if name != "categories"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +142,14 @@ class SideBySide:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case: ours, llama-server by default, and its best; None where a side has no figure."""
+    """One case: ours, llama-server by default, its best, and the best of ik_llama.cpp's; None where a side has no
+    figure."""
 
     ours: Measurement
     default: Measurement | None
     best: tuple[str, Measurement] | None
     own: float | None
+    ik: tuple[str, Measurement] | None = None
 
     @property
     def aim(self) -> Aim:
@@ -154,6 +172,10 @@ def _gain(ours: Measurement, other: Measurement) -> float:
     return median(replace(ours, samples=(one,)).gain_over(replace(other, samples=(two,))) for one, two in pairs)
 
 
+def _gain_over(ours: Measurement, other: tuple[str, Measurement]) -> float:
+    return _gain(ours, other[1])
+
+
 def rows(measured: SideBySide) -> list[Row]:
     """Return a row for each case that ours has."""
     by_side = {peer.label: {item.key: item for item in peer.measurements} for peer in measured.peers}
@@ -161,9 +183,16 @@ def rows(measured: SideBySide) -> list[Row]:
     found = []
     for item in measured.ours.measurements:
         others = [(name, figures[item.key]) for name, figures in by_side.items() if item.key in figures]
-        best = min(others, key=lambda other: _gain(item, other[1]), default=None)
+        best, ik = (
+            min(
+                (other for other in others if (other[0] in IK_FLAGS) is is_ik),
+                key=partial(_gain_over, item),
+                default=None,
+            )
+            for is_ik in (False, True)
+        )
         own = _gain(item, plain) if plain and item.work == "edit" else None
-        found.append(Row(item, by_side.get(DEFAULT, {}).get(item.key), best, own))
+        found.append(Row(item, by_side.get(DEFAULT, {}).get(item.key), best, own, ik))
     return found
 
 
@@ -183,13 +212,17 @@ def compared(measured: SideBySide) -> Table:
     for name in (OURS, "own", DEFAULT, "×", "best", "×"):
         made.add_column(name, justify="right", no_wrap=True)
     made.add_column("flags")
+    found = rows(measured)
+    has_ik = any(row.ik for row in found)
+    for name in ("ik", "×", "flags") if has_ik else ():
+        made.add_column(name, no_wrap=True)
     made.add_column("")
-    for row in rows(measured):
-        made.add_row(*_cells(row))
+    for row in found:
+        made.add_row(*_cells(row, has_ik=has_ik))
     return made
 
 
-def _cells(row: Row) -> Iterator[str]:
+def _cells(row: Row, *, has_ik: bool) -> Iterator[str]:
     yield row.ours.work
     yield row.ours.case
     yield f"{row.ours.value:.4g} {row.ours.unit}"
@@ -198,6 +231,11 @@ def _cells(row: Row) -> Iterator[str]:
         yield f"{other.value:.4g}" if other else ""
         yield f"{_gain(row.ours, other):.2f}" if other else ""
     yield row.best[0] if row.best else ""
+    if has_ik:
+        name, ik = row.ik or ("", None)
+        yield f"{ik.value:.4g}" if ik else ""
+        yield f"{_gain(row.ours, ik):.2f}" if ik else ""
+        yield name
     yield "missed" if any(row.misses()) else ""
 
 
@@ -206,8 +244,10 @@ def _sides(options: argparse.Namespace, model: Path, tuned: Path, peers: Sequenc
     sides = [Side(OURS, partial(_start_ours, model, tuned, threads))]
     common = ("-c", str(options.ctx), *(("-t", "1", "-tb", "1") if threads else ()))
     for name in peers:
-        flags = (*common, *PEER_FLAGS[name])
-        sides.append(Side(name, partial(_start_peer, options.llama_server, model, flags)))
+        flags = (*common, *(IK_FLAGS.get(name) or PEER_FLAGS.get(name, ())))
+        sides.append(
+            Side(name, partial(_start_peer, options.ik if name in IK_FLAGS else options.llama_server, model, flags))
+        )
     return sides
 
 
@@ -229,8 +269,19 @@ def _start_peer(binary: Path, model: Path, flags: tuple[str, ...], folder: Path)
 class _Turn:
     """One server that does one work `n_passes` times, a case at a time. One that fails is unmeasured from there on."""
 
-    def __init__(self, side: Side, folder: Path, work: str, seed: int, n_passes: int, *, in_cpu_s: bool) -> None:
+    def __init__(
+        self,
+        side: Side,
+        folder: Path,
+        work: str,
+        seed: int,
+        n_passes: int,
+        samples: Sequence[Sample],
+        *,
+        in_cpu_s: bool,
+    ) -> None:
         self.figures: list[Figure] = []
+        self._samples = samples
         self._name, self._work, self._n_passes = side.name, work, n_passes
         self._cases = self._measured(side, folder, seed, in_cpu_s=in_cpu_s)
 
@@ -253,7 +304,8 @@ class _Turn:
     async def _measured(
         self, side: Side, folder: Path, seed: int, *, in_cpu_s: bool
     ) -> AsyncGenerator[Figure | None, None]:
-        work = (WORKLOADS | {"intrusion": intrusion} | restart_workloads(folder / "conversation.json"))[self._work]
+        more = {"intrusion": intrusion, "categories": partial(categories, samples=self._samples)}
+        work = (WORKLOADS | more | restart_workloads(folder / "conversation.json"))[self._work]
         with side.start(folder) as running:
             clock = processor_clock(running.process_ids) if in_cpu_s else time.perf_counter
             async with BenchClient(running.url, clock=clock) as client:
@@ -293,7 +345,7 @@ def _busy(n_programs: int) -> Iterator[None]:
 
 
 def _one_round(
-    sides: Sequence[Side], work: str, seed: int, n_passes: int, *, in_cpu_s: bool
+    sides: Sequence[Side], work: str, seed: int, n_passes: int, samples: Sequence[Sample], *, in_cpu_s: bool
 ) -> dict[str, list[Figure]]:
     """Return the figures of each side."""
     found: dict[str, list[Figure]] = {side.name: [] for side in sides}
@@ -304,7 +356,7 @@ def _one_round(
                 own = Path(folder, str(number))
                 own.mkdir(exist_ok=True)
                 n_times = 1 if work == _RESTART else n_passes  # a server restarts once
-                turns.append(_Turn(side, own, part, seed, n_times, in_cpu_s=in_cpu_s))
+                turns.append(_Turn(side, own, part, seed, n_times, samples, in_cpu_s=in_cpu_s))
             asyncio.run(_in_turns(turns, random.Random(seed)))
             for side, turn in zip(sides, turns, strict=True):
                 found[side.name] += turn.figures
@@ -323,16 +375,21 @@ def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
 
 def _measure(options: argparse.Namespace, shape: str) -> SideBySide:
     model, tuned = _prepared(options.folder, shape, options.tune)
+    samples = read_samples(options.samples, options.n_samples)
     figures: dict[str, list[Figure]] = {OURS: []}
     loads: list[float] = []
     for work in options.only:
-        peers = [peer for peer in WORKS[work] if not options.peers or peer in options.peers]
+        peers = [
+            peer
+            for peer in WORKS[work]
+            if (peer not in IK_FLAGS or options.ik) and (not options.peers or peer in options.peers)
+        ]
         for number in range(options.rounds):
             loads.append(psutil.getloadavg()[0])
             sides = _sides(options, model, tuned, peers)
             seed = options.seed + number * options.passes
             with _busy(options.busy):
-                done = _one_round(sides, work, seed, options.passes, in_cpu_s=options.processor_time)
+                done = _one_round(sides, work, seed, options.passes, samples, in_cpu_s=options.processor_time)
             for name, of_round in done.items():
                 figures.setdefault(name, []).extend(of_round)
     ours, *others = (_merged(label, shape, of_it) for label, of_it in figures.items())
@@ -367,10 +424,15 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("llama_server", type=Path, metavar="LLAMA_SERVER", help="the program to compare with")
     models, works = partial(_names, list(SHAPES), "shape"), partial(_names, list(WORKS), "work")
-    peers = partial(_names, list(PEER_FLAGS), "flags")
+    peers = partial(_names, [*PEER_FLAGS, *IK_FLAGS], "flags")
     parser.add_argument("--models", type=models, default=list(_SHAPES), help=f"shapes or files ({','.join(_SHAPES)})")
-    parser.add_argument("--only", type=works, default=list(WORKS), metavar="WORK,...", help=", ".join(WORKS))
-    parser.add_argument("--peers", type=peers, default=[], metavar="FLAGS,...", help=", ".join(PEER_FLAGS))
+    parser.add_argument("--only", type=works, default=_DEFAULT_WORKS, metavar="WORK,...", help=", ".join(WORKS))
+    flags = ", ".join([*PEER_FLAGS, *IK_FLAGS])
+    parser.add_argument("--peers", type=peers, default=[], metavar="FLAGS,...", help=flags)
+    parser.add_argument("--ik", type=Path, metavar="IK_LLAMA_SERVER", help="ik_llama.cpp's, to be measured too")
+    own = "chats of `categories`: lines of JSON with `category` and `turns` (those of categories.py)"
+    parser.add_argument("--samples", type=Path, metavar="FILE", help=own)
+    parser.add_argument("--n-samples", type=int, default=2, metavar="N", help="chats of each category of a file (2)")
     parser.add_argument("--rounds", type=int, default=3, help="of each work, each with servers of its own (3)")
     parser.add_argument("--passes", type=int, default=1, help="how often the servers of a round do the work (1)")
     parser.add_argument("--ctx", type=int, default=16384, help="tokens of llama-server's cache, for all slots (16384)")
