@@ -246,8 +246,10 @@ class PlannedModel:
         )
         extras = tuple(_auxiliary_usage_of(self.auxiliary, profile))
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
-        host_bytes = profile.host_bytes + copy_bytes(self.tensors, dict(run_config.layout.copies))
-        return replace(profile, extras=extras, tied_bytes=tied_bytes, host_bytes=host_bytes)
+        if copied_bytes := copy_bytes(self.tensors, dict(run_config.layout.copies)):
+            kinds = "/".join(sorted(set(dict(run_config.layout.copies).values())))
+            extras = (*extras, AuxiliaryUsage(what=f"copy in {kinds} for prompts", host_bytes=copied_bytes))
+        return replace(profile, extras=extras, tied_bytes=tied_bytes)
 
     @property
     def min_ubatch(self) -> int:

@@ -332,6 +332,7 @@ def test_a_plan_has_the_memory_and_the_speed_of_copies_or_neither() -> None:
     n_bytes = copy_bytes(tensors, dict(layout.copies))
     assert n_bytes > 1 << 30
     assert copied.profile.total_bytes == own.profile.total_bytes + n_bytes
+    assert [(extra.what, extra.n_bytes) for extra in copied.profile.extras] == [("copy in BF16 for prompts", n_bytes)]
     assert own.speed is not None
     assert copied.speed is not None
     assert copied.speed.prefill_tps > 2 * own.speed.prefill_tps
