@@ -25,7 +25,7 @@ from app.library.local.projectors import Look, find_projector, look_into, own_pr
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import explained, has_record_locks, is_folder, private_folder
+from quantizer.system.files import explained, has_record_locks, is_file, is_folder, private_folder
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
@@ -133,7 +133,7 @@ class Index:
         known = {path for (path,) in self._run("SELECT path FROM mismatches")}
         statement = "SELECT n_bytes, inode, reason FROM mismatches WHERE path = ?"
         files = verified_files(model) if known else ()  # which looks into the folder: hardly ever
-        found = (self._text_of(statement, path) for path in files if index_key(path) in known and path.exists())
+        found = (self._text_of(statement, path) for path in files if index_key(path) in known and is_file(path))
         return next(filter(None, found), "")
 
     def record_mismatch(self, path: Path, reason: str) -> None:
