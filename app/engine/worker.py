@@ -112,6 +112,7 @@ class Worker:
             own.n_waiting + other.n_waiting,
             own.n_cells_used + other.n_cells_used,
             own.n_cells + other.n_cells,
+            own.saved_bytes,
         )
         running = (*engine.running, *batches.running)
         return messages.EngineMetrics(call_id, engine.counters, occupancy, running, engine.thread_use)

@@ -47,12 +47,14 @@ class EngineCounters:
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """The load of an engine at this moment: running and waiting answers, and used cells of its KV cache."""
+    """The load of an engine at this moment: running and waiting answers, used cells of its KV cache, and the memory of
+    chats that left them and can come back."""
 
     n_running: int
     n_waiting: int
     n_cells_used: int
     n_cells: int
+    saved_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

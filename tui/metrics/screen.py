@@ -167,6 +167,7 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
         ("cache hits", cached, [sample.cached_share for sample in samples], 1.0),
         *((("read ahead", read_ahead, (), None),) if counters.n_read_ahead_tokens else ()),
         ("memory", format_memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
+        *((("saved chats", format_memory(occupancy.saved_bytes), (), None),) if occupancy.saved_bytes else ()),
         ("KV cells", cells, [sample.n_cells_used for sample in samples], occupancy.n_cells),
     )
     # What a model runs with, and why; another program's service does not say it.

@@ -54,6 +54,11 @@ class KVCacheManager:
     def n_cells_used(self) -> int:
         return self._tree.n_cells
 
+    @property
+    def saved_bytes(self) -> int:
+        """The bytes of saved sequences in memory; callable from any thread."""
+        return 0 if self._offloader is None else self._offloader.saved_bytes
+
     def n_cells_available(self) -> int:
         return self._facts.n_cells - self._tree.locked_cells()
 

@@ -54,6 +54,11 @@ class StateOffloader:
         self._checkpoint_bytes = 0  # of the last one
 
     @property
+    def saved_bytes(self) -> int:
+        """The bytes of saved states in memory; callable from any thread."""
+        return self._store.memory_bytes
+
+    @property
     def min_end_tokens(self) -> int:
         """How many tokens a checkpoint at the end of a prompt must spare."""
         return self._min_tokens(self._checkpoint_bytes)

@@ -14,7 +14,7 @@ import queue
 import threading
 import time
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,13 +69,19 @@ class _Entry:
 class StateStore:
     """Saved states of one model. Use it from one thread; it writes files in a thread of its own. A write takes a
     processor from the engine, so it waits for `writing`, unless memory is full or it has waited long. A `namespace`
-    stands for what states depend on besides tokens; states of one never match in another."""
+    stands for what states depend on besides tokens; states of one never match in another. Of what is free, as
+    `free_bytes` says, the states take no more than they leave."""
 
     def __init__(
-        self, folder: Path, max_memory_bytes: int = MAX_MEMORY_BYTES, max_disk_bytes: int = MAX_DISK_BYTES
+        self,
+        folder: Path,
+        max_memory_bytes: int = MAX_MEMORY_BYTES,
+        max_disk_bytes: int = MAX_DISK_BYTES,
+        free_bytes: Callable[[], int] | None = None,
     ) -> None:
         self._folder = folder
         self._max_memory_bytes = max_memory_bytes
+        self._free_bytes = free_bytes
         self._max_disk_bytes = max_disk_bytes
         self._lock = threading.RLock()  # guards _entries, which the writing thread changes too
         self._entries: dict[str, _Entry] = {}  # the least recently used first
@@ -161,6 +167,12 @@ class StateStore:
                 self._remove(name)
 
     @property
+    def memory_bytes(self) -> int:
+        """The bytes of the states in memory; callable from any thread."""
+        with self._lock:
+            return sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
+
+    @property
     def max_state_bytes(self) -> int:
         """The largest state to save: half of the memory for all."""
         return self._max_memory_bytes // 2
@@ -198,7 +210,7 @@ class StateStore:
             # Until the engine has been idle for a moment: the next request often comes at once, and a write beside a
             # prompt takes a processor from it. A full memory cannot wait, nor a chat for ever.
             deadline_s = time.monotonic() + MAX_WRITE_DELAY_S
-            while time.monotonic() < deadline_s and self._memory_bytes() <= self._max_memory_bytes:
+            while time.monotonic() < deadline_s and not self._is_over():
                 if self._may_write.wait(_POLL_S) and (self._closing.wait(_POLL_S) or self._may_write.is_set()):
                     break
             with self._lock:
@@ -212,17 +224,24 @@ class StateStore:
                         remove_file(self._folder / name)
             self._shrink()
 
-    def _memory_bytes(self) -> int:
-        with self._lock:
-            return sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
+    def _limit_bytes(self, n_held: int) -> int:
+        """Return how much memory states may take now, of which they hold `n_held`."""
+        if self._free_bytes is None:
+            return self._max_memory_bytes
+        return min(self._max_memory_bytes, (n_held + self._free_bytes()) // 2)
+
+    def _is_over(self) -> bool:
+        n_held = self.memory_bytes
+        return n_held > self._limit_bytes(n_held)
 
     def _shrink(self) -> None:
         """Drop states from memory and files from disk, the least recently used first, down to the limits."""
         with self._lock:
-            n_memory = self._memory_bytes()
+            n_memory = self.memory_bytes
+            limit_bytes = self._limit_bytes(n_memory)
             n_disk = sum(entry.file_bytes for entry in self._entries.values())
             for name, entry in list(self._entries.items()):
-                if n_memory > self._max_memory_bytes and entry.state is not None:
+                if n_memory > limit_bytes and entry.state is not None:
                     n_memory -= len(entry.state)
                     entry.state = None
                 if n_disk > self._max_disk_bytes and entry.file_bytes:

@@ -85,7 +85,8 @@ _BATCH_ANSWERS = 32  # at once: a step of more tokens gains little on processors
 _BATCH_CELLS = 16_384  # for all of them, 512 each
 _BATCH_COPY_FROM = 4  # tokens of a step: with one a copy only is more bytes to read
 _BATCH_MEMORY_SHARE = 2  # half of the free memory may be a batch's
-MEMORY_SHARE = 8  # an eighth of this machine's memory may store sequences that left the KV cache
+# A third of this machine's memory may store sequences that left the KV cache, and never more than is left free then.
+MEMORY_SHARE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +399,8 @@ def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, ow
     weights = "-".join([key, *(fingerprint(Path(path), scale) for path, scale in config.control_vectors)])
     max_memory_bytes = host_memory().total_bytes // MEMORY_SHARE
     folder = cache_dir / "prefix" / f"{weights}-{backend.facts.layout}"
-    store = StateStore(folder, max_memory_bytes, MAX_DISK_BYTES if config.saves_prefixes else 0)
+    max_disk_bytes = MAX_DISK_BYTES if config.saves_prefixes else 0
+    store = StateStore(folder, max_memory_bytes, max_disk_bytes, free_bytes=lambda: host_memory().free_bytes)
     owned.callback(store.close)
     return store
 

@@ -106,7 +106,7 @@ class Engine:
     def occupancy(self) -> Occupancy:
         """Return what is running, waiting and cached; callable from any thread."""
         n_running, n_waiting = len(self._slots.running), self._slots.n_waiting
-        return Occupancy(n_running, n_waiting, self._cache.n_cells_used, self._facts.n_cells)
+        return Occupancy(n_running, n_waiting, self._cache.n_cells_used, self._facts.n_cells, self._cache.saved_bytes)
 
     @property
     def running(self) -> tuple[AnswerProgress, ...]:

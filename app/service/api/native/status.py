@@ -352,6 +352,10 @@ _METRICS: Mapping[str, tuple[str, Callable[[EngineMetrics], float]]] = {
     "localllm_answers_total": ("Answers that have ended.", lambda of: of.counters.n_finished),
     "localllm_cache_cells": ("Cells of the cache.", lambda of: of.occupancy.n_cells),
     "localllm_cache_cells_used": ("Cells that hold a token.", lambda of: of.occupancy.n_cells_used),
+    "localllm_saved_state_bytes": (
+        "Memory of chats that left the cells and can come back.",
+        lambda of: of.occupancy.saved_bytes,
+    ),
 }
 _HISTOGRAMS: Mapping[str, tuple[str, Callable[[EngineMetrics], Histogram]]] = {
     "localllm_first_token_seconds": (

@@ -89,6 +89,17 @@ def test_states_leave_memory_for_the_disk_and_are_read_again(tmp_path: Path) -> 
     assert load(store, [2] * 4) == b"y" * 600
 
 
+@pytest.mark.parametrize(("room_bytes", "n_left"), [(9000, 3), (3600, 3), (3599, 2), (2400, 2), (1200, 1), (0, 0)])
+def test_states_take_no_more_memory_than_they_leave_free(tmp_path: Path, room_bytes: int, n_left: int) -> None:
+    states = [([number] * 4, b"x" * 600) for number in range(3)]
+    store = StateStore(tmp_path, 10_000, 0, free_bytes=lambda: max(0, room_bytes - store.memory_bytes))
+    for tokens, state in states:
+        store.save(tokens, state)
+    store.close()
+    assert store.memory_bytes == 600 * n_left
+    assert [store.match(tokens) is not None for tokens, _ in states] == [False] * (3 - n_left) + [True] * n_left
+
+
 class Written:
     """The names of files as they are written."""
 
