@@ -350,7 +350,7 @@ def _print_measured(name: str, measured: Sequence[SpeedMeasurement], *, wants_js
         mark, style = (_MARK, "bold") if item is best else ("", None)
         table.add_row(
             f"{mark}{'fused' if setting.flash_attention else 'plain'}",
-            f"{setting.weights} + copy" if setting.copies else setting.weights,
+            f"{setting.weights}+" if setting.copies else setting.weights,
             str(setting.n_threads),
             str(setting.n_ubatch),
             setting.kv_type,
@@ -366,6 +366,6 @@ def _print_measured(name: str, measured: Sequence[SpeedMeasurement], *, wants_js
     )
     click.echo(f"of {_VERIFIED}: the time of a step of {_VERIFIED} tokens divided by that of one token.")
     click.echo("Weights: as in the file (plain), repacked for the processor, or both, for large and small steps;")
-    click.echo("with a copy for prompts where their type reads slowly here.")
+    click.echo("+: with a copy for prompts in a type that reads faster here.")
     among = f"of those within {100 * AS_FAST:g} %, for {N_BATCHED} answers"
     click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer; {among}.")
