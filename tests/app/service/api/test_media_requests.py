@@ -28,7 +28,7 @@ from app.service.generation.media import PromptMedia
 from app.service.generation.message_order import STRICTEST, in_order
 from app.service.models.model_file import ModelFile, Senses
 from app.service.models.served_model import ServedModel
-from app.service.pool.background import _prefill_request
+from app.service.pool.background import prefill_request
 from tests.app.engine.media.files import picture_file, sound_file
 from tests.app.service.api.picture_requests import FILE, REQUESTS, URL, PictureRequest
 from tests.app.service.generation.test_chat import PLAIN, HereAndNow
@@ -140,7 +140,7 @@ async def test_several_answers_share_the_pictures() -> None:
 async def test_what_is_computed_ahead_has_the_pictures_of_its_text() -> None:
     turn = TURNS["/v1/chat/completions"](_asking(_picture(b"x"), _picture(b"y")), all_senses())
     (request,) = await requests_of(turn)
-    ahead = _prefill_request(request, f"<user>{request.media[0].marker}")
+    ahead = prefill_request(request, f"<user>{request.media[0].marker}")
     assert ahead.media == request.media[:1]
 
 
