@@ -18,12 +18,12 @@ Run = Callable[..., Any]
 def test_a_newer_revision_is_named_with_the_command_that_fetches_it(
     localllm: Run, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = models / "org" / "repo"
-    path, _ = small_model(folder / "m.gguf"), small_model(folder / "own.gguf")
-    assert localllm("verify", "m", "own").status == 0  # records the hashes
-    repo = HubRepo.of("org/repo", {"m.gguf": path.read_bytes()})
+    own = small_model(models / "org" / "repo" / "own.gguf")
+    assert localllm("verify", "own").status == 0  # records the hash
+    repo = HubRepo.of("org/repo", {"m.gguf": own.read_bytes()})
     with HubServer(repo) as hub:
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        assert localllm("pull", "org/repo/m.gguf").status == 0
         assert "m  current\n" in localllm("outdated").out
         repo.put("m.gguf", b"GGUF of tomorrow")
         ran = localllm("outdated")
