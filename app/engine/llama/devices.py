@@ -8,6 +8,7 @@ never answers, so this process exits after a timeout.
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 import threading
@@ -20,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from app.engine.llama.native import Buffer, ggml_function, lib
+from app.engine.llama.native import Buffer, ggml_function, lib, registered_address
 from offload.devices.gpus import ListedGpu
 from offload.devices.host import others_share, read_cpu_times
 from offload.devices.machine import HOST_NAME, DeviceSpeed
@@ -95,8 +96,10 @@ class _Products:
         owned.callback(ggml_function("ggml_backend_free", None, c_void_p), backend)
         _allocate(self._context, device, owned)
         before = read_cpu_times()
+        new_graph = ggml_function("ggml_new_graph", c_void_p, c_void_p)
         reading_s, computing_s = (
-            _best_s(self._context, backend, each, clock) for each in (self._reading, self._computing)
+            best_pass_s(new_graph(self._context), each, backend, clock, n_passes=_N_PASSES, most_s=_MOST_S)
+            for each in (self._reading, self._computing)
         )
         return DeviceSpeed(
             bytes_per_s=self._n_bytes / reading_s,
@@ -105,19 +108,31 @@ class _Products:
         )
 
 
-def _best_s(context: int, backend: int, products: Sequence[int], clock: Callable[[], float]) -> float:
-    """Return the seconds of the best pass over `products` after a first one, of as many as the time allows."""
-    graph = ggml_function("ggml_new_graph", c_void_p, c_void_p)(context)
+def best_pass_s(
+    graph: int,
+    outputs: Sequence[int],
+    backend: int,
+    clock: Callable[[], float],
+    *,
+    n_passes: int,
+    most_s: float,
+    slow_s: float = math.inf,
+) -> float:
+    """Return the seconds of the best pass over the empty `graph` with `outputs`, of at most `n_passes` that take
+    `most_s` together, after one that does not count unless it takes more than `slow_s`. Raises EngineError where the
+    device fails."""
     expand = ggml_function("ggml_build_forward_expand", None, c_void_p, c_void_p)
-    for product in products:
-        expand(graph, product)
+    for output in outputs:
+        expand(graph, output)
     compute = ggml_function("ggml_backend_graph_compute", c_int, c_void_p, c_void_p)
     times_s: list[float] = []
-    while len(times_s) < 2 or (len(times_s) <= _N_PASSES and sum(times_s[1:]) < _MOST_S):
+    while len(times_s) < 2 or (len(times_s) <= n_passes and sum(times_s[1:]) < most_s):
         begun_s = clock()
         if status := compute(backend, graph):
             raise EngineError(f"A device failed to multiply matrices (status {status}).", "Update its driver.")
         times_s.append(max(clock() - begun_s, 1e-9))
+        if times_s[0] > slow_s:
+            return times_s[0]
     return min(times_s[1:])
 
 
@@ -131,14 +146,22 @@ def new_context(n_tensors: int, n_graphs: int, owned: ExitStack) -> int:
     return context
 
 
+def allocated(context: int, buffer_type: int, owned: ExitStack) -> int | None:
+    """Give all tensors of `context` memory of `buffer_type`, which `owned` frees; return the buffer, None without
+    memory."""
+    allocate = ggml_function("ggml_backend_alloc_ctx_tensors_from_buft", c_void_p, c_void_p, c_void_p)
+    buffer: int | None = allocate(context, buffer_type)
+    if buffer:
+        owned.callback(ggml_function("ggml_backend_buffer_free", None, c_void_p), buffer)
+    return buffer
+
+
 def _allocate(context: int, device: int, owned: ExitStack) -> None:
     """Give all tensors of `context` memory on `device`, filled; `owned` frees it. Raises EngineError without memory."""
     memory_type = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)(device)
-    allocate = ggml_function("ggml_backend_alloc_ctx_tensors_from_buft", c_void_p, c_void_p, c_void_p)
-    buffer = allocate(context, memory_type)
+    buffer = allocated(context, memory_type, owned)
     if not buffer:
         raise EngineError(f"{_name(device)} has too little memory to measure its speed.", "Free memory there.")
-    owned.callback(ggml_function("ggml_backend_buffer_free", None, c_void_p), buffer)
     ggml_function("ggml_backend_buffer_clear", None, c_void_p, c_uint8)(buffer, _BYTE)
 
 
@@ -260,7 +283,7 @@ def rpc_function(name: str) -> Any:
     registry = by_name(b"RPC") if lib.llama_supports_rpc() else None
     if not registry:
         raise EngineError("This build of llama.cpp has no RPC.", "Install one that is built with -DGGML_RPC=on.")
-    return ggml_function("ggml_backend_reg_get_proc_address", c_void_p, c_void_p, c_char_p)(registry, name.encode())
+    return registered_address(registry, name)
 
 
 def _give_up(endpoint: str) -> None:

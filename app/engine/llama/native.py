@@ -14,7 +14,7 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from ctypes import c_char_p, c_size_t, c_void_p
+from ctypes import c_char_p, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -37,6 +37,9 @@ from app.engine.library_files import library_folders, load_backends
 from app.protocol.errors import RequestError
 from offload.format import format_memory
 from quantizer.system.errors import EngineError, redact_paths
+
+_CPU_DEVICE = 0  # GGML_BACKEND_DEVICE_TYPE_CPU@0.3.36
+_USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 
 lib = llama_cpp  # the ctypes bindings, which the other modules of this folder take from here
 
@@ -189,6 +192,24 @@ def ggml_function(name: str, *types: Any) -> Any:
                 function.restype, function.argtypes = types[0], types[1:]
             return function
     raise EngineError(f"This build of llama.cpp has no {name}.", "Install llama-cpp-python again.")
+
+
+def registered_address(registry: int, name: str) -> int | None:
+    """Return the address of a function that a backend of ggml offers by its registry, None where it has none."""
+    by_name = ggml_function("ggml_backend_reg_get_proc_address", c_void_p, c_void_p, c_char_p)
+    address: int | None = by_name(registry, name.encode())
+    return address
+
+
+def cpu_device() -> int:
+    """Return ggml's device of the processor."""
+    device: int = ggml_function("ggml_backend_dev_by_type", c_void_p, c_int)(_CPU_DEVICE)
+    return device
+
+
+def mark_as_weights(buffer: int) -> None:
+    """Tell ggml that a buffer has weights, for which kernels of its type of buffer are used."""
+    ggml_function("ggml_backend_buffer_set_usage", None, c_void_p, c_int)(buffer, _USAGE_WEIGHTS)
 
 
 def system_info() -> str:

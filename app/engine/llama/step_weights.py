@@ -15,14 +15,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from ctypes import c_char_p, c_int, c_int64, c_size_t, c_void_p
+from ctypes import c_char_p, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from app.engine.llama.eval_callback import Tensor, ggml_ops
-from app.engine.llama.native import ggml_function, lib
+from app.engine.llama.native import cpu_device, ggml_function, lib, mark_as_weights, registered_address
 from app.engine.tuning.tune_results import PLAIN_TYPES
 from offload.speed.type_costs import is_copied, is_repacked, type_of, weights_by_kind
 from quantizer.gguf.header import Header, TensorInfo
@@ -30,8 +30,6 @@ from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType, tensor_type_na
 
 _REPACKED = frozenset({b"CPU_REPACK", b"CPU_KLEIDIAI"})  # the processor's buffer types; AMX's is made for large steps
 _ON_HOST = frozenset({b"CPU", b"CPU_Mapped"})
-_CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU@0.3.36
-_USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 _ENCODERS = {"BF16": "ggml_fp32_to_bf16_row", "F16": "ggml_fp32_to_fp16_row"}
 _PART_WEIGHTS = 1 << 20  # that are copied at a time
 # Copying a weight takes a core 3 to 4 ns, a token of a prompt gains 20 to 40 ps by it: so many tokens pay for it.
@@ -61,8 +59,7 @@ def repacked_pattern(header: Header, types: Collection[str]) -> str:
 def repacking_buffer_type() -> int | None:
     """Return ggml's buffer type whose weights are repacked on the processor; None where there is none, or several, of
     which llama.cpp chooses by the tensor."""
-    device = ggml_function("ggml_backend_dev_by_type", c_void_p, c_int)(_CPU)
-    found = extra_buffer_types(device)
+    found = extra_buffer_types(cpu_device())
     name_of = ggml_function("ggml_backend_buft_name", c_char_p, c_void_p)
     return found[0] if len(found) == 1 and name_of(found[0]) in _REPACKED else None
 
@@ -70,8 +67,7 @@ def repacking_buffer_type() -> int | None:
 def extra_buffer_types(device: int) -> list[int]:
     """Return the extra buffer types of the native `device`, in the order in which llama.cpp tries them."""
     registry = ggml_function("ggml_backend_dev_backend_reg", c_void_p, c_void_p)(device)
-    by_name = ggml_function("ggml_backend_reg_get_proc_address", c_void_p, c_void_p, c_char_p)
-    if not (address := by_name(registry, b"ggml_backend_dev_get_extra_bufts")):
+    if not (address := registered_address(registry, "ggml_backend_dev_get_extra_bufts")):
         return []
     types = ctypes.CFUNCTYPE(ctypes.POINTER(c_void_p), c_void_p)(address)(device)
     found: list[int] = []
@@ -151,7 +147,7 @@ class SecondWeights:
         from_address = ggml_function("ggml_backend_cpu_buffer_from_ptr", c_void_p, c_void_p, c_size_t)
         self._buffer: int = from_address(self._begin, len(view))
         self._owned.callback(ggml_function("ggml_backend_buffer_free", None, c_void_p), self._buffer)
-        ggml_function("ggml_backend_buffer_set_usage", None, c_void_p, c_int)(self._buffer, _USAGE_WEIGHTS)
+        mark_as_weights(self._buffer)
         self._tensors: list[tuple[Tensor, _Place, _Place]] = []
         self._is_used = False
         self.n_bytes = 0

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.engine.llama.devices import InitParams, new_context
-from app.engine.llama.native import ggml_function
+from app.engine.llama.devices import InitParams, allocated, best_pass_s, new_context
+from app.engine.llama.native import cpu_device, ggml_function, mark_as_weights, registered_address
 from app.engine.llama.step_weights import extra_buffer_types
 from offload.speed.cost_model import element_unit, prompt_attention_unit
 from offload.speed.type_costs import N_FEW, N_MANY, UNCACHED_BYTES, GraphCost, ProductCost, TypeCost, kind_of
@@ -30,8 +30,6 @@ from quantizer.write.dtype_conversion import encode
 Clock = Callable[[], float]
 
 _F32, _F16, _I32, _I64 = 0, 1, 26, 27  # ggml_type@0.3.36
-_CPU = 0  # GGML_BACKEND_DEVICE_TYPE_CPU@0.3.36
-_USAGE_WEIGHTS = 1  # GGML_BACKEND_BUFFER_USAGE_WEIGHTS@0.3.36
 # Rows of 2,048 weights, and those of small models: 576 is no multiple of 256, so that other types have to serve it.
 _LONG_ROW, _SHORT_ROWS = 2048, (576, 512)
 _MATRIX_WEIGHTS = 1 << 20
@@ -63,8 +61,7 @@ class TypeBench:
     ) -> None:
         self._owned = ExitStack()
         self._clock = clock
-        by_type = ggml_function("ggml_backend_dev_by_type", c_void_p, c_int)
-        self._device: int = by_type(_CPU) if device is None else device
+        self._device = cpu_device() if device is None else device
         self._is_host = device is None
         self._backend = ggml_function("ggml_backend_dev_init", c_void_p, c_void_p, c_char_p)(self._device, None)
         if not self._backend:
@@ -73,7 +70,10 @@ class TypeBench:
         self._memory: int = ggml_function("ggml_backend_dev_buffer_type", c_void_p, c_void_p)(self._device)
         self._extra = tuple(extra_buffer_types(self._device)) if self._is_host and repacks else ()
         if self._is_host:
-            set_threads = ctypes.CFUNCTYPE(None, c_void_p, c_int)(self._registered("ggml_backend_set_n_threads"))
+            registry = ggml_function("ggml_backend_dev_backend_reg", c_void_p, c_void_p)(self._device)
+            address = registered_address(registry, "ggml_backend_set_n_threads")
+            assert address is not None, "every processor's backend has it"
+            set_threads = ctypes.CFUNCTYPE(None, c_void_p, c_int)(address)
             set_threads(self._backend, n_threads)
 
     def close(self) -> None:
@@ -89,12 +89,6 @@ class TypeBench:
     def _repacked_cost(self, entry: TensorType) -> TypeCost | None:
         # llama.cpp takes the first buffer type that has such a product
         return next((cost for buffer_type in self._extra if (cost := self._cost(entry, buffer_type))), None)
-
-    def _registered(self, name: str) -> int:
-        registry = ggml_function("ggml_backend_dev_backend_reg", c_void_p, c_void_p)(self._device)
-        by_name = ggml_function("ggml_backend_reg_get_proc_address", c_void_p, c_void_p, c_char_p)
-        found: int = by_name(registry, name.encode())
-        return found
 
     def _cost(self, entry: TensorType, buffer_type: int) -> TypeCost | None:
         """Return the cost of a type: what it takes for long rows and short ones gives that of a weight and of a row."""
@@ -119,8 +113,9 @@ class TypeBench:
         with ExitStack() as owned:
             weights, values = new_context(n_matrices, 0, owned), new_context(n_matrices + _N_CACHED + 8, 0, owned)
             matrices = [_new(weights, kind.type_id, *shape) for _ in range(n_matrices)]
-            if not self._allocate(weights, case.buffer_type, owned, is_weights=True):
+            if not (buffer := allocated(weights, case.buffer_type, owned)):
                 return None
+            mark_as_weights(buffer)
             inputs = {n: _new(values, _F32, case.n_columns, n) for n in (1, N_FEW, N_MANY)}
             few, many = (_multiply(values, matrices[0], inputs[n]) for n in (N_FEW, N_MANY))
             supports = ggml_function("ggml_backend_dev_supports_op", c_bool, c_void_p, c_void_p)
@@ -128,7 +123,7 @@ class TypeBench:
                 return None
             from_memory = [_multiply(values, matrix, inputs[1]) for matrix in matrices]
             cached = [_multiply(values, matrices[0], inputs[1]) for _ in range(_N_CACHED)]
-            if not supports(self._device, cached[0]) or not self._allocate(values, self._memory, owned):
+            if not supports(self._device, cached[0]) or not allocated(values, self._memory, owned):
                 return None
             random = np.random.default_rng(1)
             rows = random.standard_normal((_N_DIFFERENT_ROWS, case.n_columns), np.float32) * np.float32(_SPREAD)
@@ -145,18 +140,8 @@ class TypeBench:
                 self._seconds([many]) / N_MANY,
             )
 
-    def _allocate(self, context: int, buffer_type: int, owned: ExitStack, *, is_weights: bool = False) -> bool:
-        allocate = ggml_function("ggml_backend_alloc_ctx_tensors_from_buft", c_void_p, c_void_p, c_void_p)
-        buffer = allocate(context, buffer_type)
-        if not buffer:
-            return False
-        owned.callback(ggml_function("ggml_backend_buffer_free", None, c_void_p), buffer)
-        if is_weights:
-            ggml_function("ggml_backend_buffer_set_usage", None, c_void_p, c_int)(buffer, _USAGE_WEIGHTS)
-        return True
-
     def _seconds(self, outputs: Sequence[int]) -> float:
-        """Return the seconds of the best pass over the graph of `outputs`, after one that does not count."""
+        """Return the seconds of the best pass over the graph of `outputs`."""
         n_nodes = 16 * len(outputs) + 256
         size = ggml_function("ggml_graph_overhead_custom", c_size_t, c_size_t, c_bool)(n_nodes, False)
         with ExitStack() as owned:
@@ -165,19 +150,9 @@ class TypeBench:
             graph = ggml_function("ggml_new_graph_custom", c_void_p, c_void_p, c_size_t, c_bool)(
                 context, n_nodes, False
             )
-            expand = ggml_function("ggml_build_forward_expand", None, c_void_p, c_void_p)
-            for output in outputs:
-                expand(graph, output)
-            compute = ggml_function("ggml_backend_graph_compute", c_int, c_void_p, c_void_p)
-            times_s: list[float] = []
-            while len(times_s) < 2 or (len(times_s) <= _MOST_PASSES and sum(times_s[1:]) < _MOST_S):
-                begun_s = self._clock()
-                if status := compute(self._backend, graph):
-                    raise EngineError(f"A device failed to multiply matrices (status {status}).", "Update its driver.")
-                times_s.append(max(self._clock() - begun_s, 1e-9))
-                if times_s[0] > _SLOW_S:
-                    return times_s[0]
-            return min(times_s[1:])
+            return best_pass_s(
+                graph, outputs, self._backend, self._clock, n_passes=_MOST_PASSES, most_s=_MOST_S, slow_s=_SLOW_S
+            )
 
     def graph_cost(self) -> GraphCost:
         """Return what attention and the steps between products take on the processor."""
@@ -223,7 +198,7 @@ class TypeBench:
                 values = _new(context, _F16, _N_CELLS, head, _N_KV_HEADS)
                 scores = _soft_max(context, _multiply(context, keys, query), mask, scale)
                 outputs.append(_multiply(context, values, scores))
-            if not self._allocate(context, self._memory, owned):
+            if not allocated(context, self._memory, owned):
                 raise EngineError("There is too little memory to measure attention.", "Close other programs.")
             _fill(context)
             return self._seconds(outputs) / n_layers
@@ -253,7 +228,7 @@ class TypeBench:
                 outputs.append(_binary("swiglu_split", context, gate, up))
                 outputs += [_binary("add", context, state, state) for _ in range(2)]
                 outputs += [_multiply(context, tiny, one) for _ in range(_N_PRODUCTS)]
-            if not self._allocate(context, self._memory, owned):
+            if not allocated(context, self._memory, owned):
                 raise EngineError("There is too little memory to measure the steps of a layer.", "Close programs.")
             _fill(context)
             return self._seconds(outputs) / n_layers
