@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 from quantizer.system.errors import EngineError, WrongProcessorError, redact_paths
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory
 
-_LOW_NICE = 10
+_LOW_NICE, _LOWEST_NICE = 10, 19
 _GRACE_S = 5.0
 _STDERR_WAIT_S = 0.5  # grandchildren may hold the pipe open for longer
 _CHUNK_BYTES = 65536
@@ -56,15 +56,17 @@ def system_root() -> Path:
     return Path(os.environ.get("SYSTEMDRIVE", "C:") + "\\" if sys.platform == "win32" else "/")
 
 
-def lower_priority(process_id: int) -> None:
-    """Give a process and its later children less processor time than the user interface and answers get."""
+def lower_priority(process_id: int, *, is_lowest: bool = False) -> None:
+    """Give a process and its later children less processor time than the user interface and answers get; the least of
+    all if `is_lowest`."""
     import psutil
 
     with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(process_id)
         if sys.platform == "win32":
-            psutil.Process(process_id).nice(psutil.BELOW_NORMAL_PRIORITY_CLASS)
+            process.nice(psutil.IDLE_PRIORITY_CLASS if is_lowest else psutil.BELOW_NORMAL_PRIORITY_CLASS)
         else:
-            psutil.Process(process_id).nice(_LOW_NICE)
+            process.nice(_LOWEST_NICE if is_lowest else _LOW_NICE)
 
 
 def is_process_alive(process: str) -> bool:

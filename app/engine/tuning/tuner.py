@@ -10,6 +10,7 @@ dropped, and it exits with DISTURBED.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -25,7 +26,6 @@ from app.engine.load.self_test import run_self_test
 from app.engine.load.type_tables import TypeTables, host_key
 from app.engine.messages import EngineConfig
 from app.engine.model_task import TaskProgress, serve_task
-from app.engine.tuning.idle_process import begin_idle
 from app.engine.tuning.speed_bench import QUICK, THOROUGH, SpeedBench, TuningEffort
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
@@ -57,7 +57,9 @@ from offload.speed.type_costs import copy_bytes, types_worth_repacking, weights_
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import KvShape, kv_shape_of
 from quantizer.gguf.validation import tensors_of
+from quantizer.system.child_request import exit_with_parent
 from quantizer.system.errors import UserError
+from quantizer.system.process import lower_priority
 
 if TYPE_CHECKING:
     from app.engine.llama import LlamaModel
@@ -260,7 +262,8 @@ def main() -> int:
     """Tune the model of a request on stdin, or with `--idle` the one of the arguments. Return 1 when that fails."""
     if "--idle" not in sys.argv:
         return serve_task(TuneRequest, _tune)
-    begin_idle()
+    lower_priority(os.getpid(), is_lowest=True)
+    exit_with_parent()
     try:
         return _tune_idle(Path(sys.argv[1]), int(sys.argv[2]), load_settings())
     except UserError:

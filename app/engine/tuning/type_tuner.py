@@ -10,6 +10,7 @@ programs took the processors meanwhile.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +22,14 @@ from app.engine.load.machine import detect_machine
 from app.engine.load.self_test import run_self_test
 from app.engine.load.type_tables import TypeTables, gpu_key, host_key
 from app.engine.model_task import TaskProgress, serve_task
-from app.engine.tuning.idle_process import begin_idle
 from app.engine.tuning.tune_results import DISTURBED
 from app.settings.settings import Settings, load_settings
 from offload.devices.host import CpuTimes, default_threads, is_quiet, others_share, read_cpu_times
 from offload.devices.machine import HOST_NAME
 from offload.speed.type_costs import GraphCost, TypeCost
+from quantizer.system.child_request import exit_with_parent
 from quantizer.system.errors import UserError
+from quantizer.system.process import lower_priority
 
 if TYPE_CHECKING:
     from app.engine.llama.type_speeds import TypeBench
@@ -115,7 +117,8 @@ def main() -> int:
     """Measure as a request on stdin asks, or with `--idle` what is missing. Return 1 when that fails."""
     if "--idle" not in sys.argv:
         return serve_task(TypeTuneRequest, _tune)
-    begin_idle()
+    lower_priority(os.getpid(), is_lowest=True)
+    exit_with_parent()
     try:
         return _tune_idle(int(sys.argv[1]))
     except UserError:
