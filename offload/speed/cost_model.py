@@ -197,7 +197,7 @@ def reading_by_device(work: Work, rates: Rates, model_bytes: float | None = None
             cache_s = max(0.0, n_bytes - bytes_of(weights)) * rates.seconds_per_byte[name]
             found[name] = sum(seconds.values()) + cache_s
         else:
-            found[name] = sum(rates.weight_factors.get(kind, 1.0) * each for kind, each in seconds.items())
+            found[name] = corrected_s(seconds, rates.weight_factors)
     return found
 
 
@@ -211,7 +211,7 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
         computing_s = operations * rates.seconds_per_operation[name]
         if name == host and work.host_operations:
             by_kind = rates.operations_s(host, work, n_ubatch)
-            computing_s = sum(rates.operation_factors.get(kind, 1.0) * each for kind, each in by_kind.items())
+            computing_s = corrected_s(by_kind, rates.operation_factors)
         elif name != host and name in rates.tables and work.weights.get(name):
             computing_s = _gpu_operations_s(work.weights[name], rates.tables[name], n_ubatch, computing_s)
         seconds[name] = max(computing_s, reading_s)
@@ -225,6 +225,11 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
         seconds[host] = min([seconds[host], *lent_s])
     overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
     return sum(seconds.values()) + overhead_s / n_ubatch + rates.prompt_token_s
+
+
+def corrected_s(seconds: Mapping[str, float], factors: Mapping[str, float]) -> float:
+    """Return the `seconds` of all kinds, each times what runs taught of it."""
+    return sum(factors.get(kind, 1.0) * each for kind, each in seconds.items())
 
 
 def _gpu_operations_s(weights: Weights, table: TypeTable, n_ubatch: int, expected_s: float) -> float:

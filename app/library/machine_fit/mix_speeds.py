@@ -6,7 +6,7 @@ from app.library.machine_fit.planning import PlanningContext
 from offload.devices.machine import HOST_NAME
 from offload.footprint.model import PlannedModel
 from offload.placement.search import decode_work, prefill_work
-from offload.speed.cost_model import REACHED_IN_MODELS
+from offload.speed.cost_model import REACHED_IN_MODELS, corrected_s
 from offload.speed.type_costs import AS_IN_FILE, bytes_of, kind_of
 from quantizer.gguf.tensor_types import WEIGHT_TYPES
 from quantizer.mix.speed import MixSpeeds, TypeSeconds
@@ -51,16 +51,10 @@ def mix_speeds(model: PlannedModel, here: PlanningContext) -> MixSpeeds | None:
     n_experts = header.integer(f"{header.architecture}.expert_count") or 0
     n_used = header.integer(f"{header.architecture}.expert_used_count") or n_experts
     # what a token takes beside weights: the plan's seconds less those of its weights
-    answer_s = sum(
-        rates.weight_factors.get(kind, 1.0) * seconds
-        for kind, seconds in rates.weights_s(device, decode.weights.get(device, {})).items()
-    )
+    answer_s = corrected_s(rates.weights_s(device, decode.weights.get(device, {})), rates.weight_factors)
     by_kind = rates.operations_s(device, prefill, run_config.n_ubatch) if device == HOST_NAME else {}
-    prompt_s = sum(
-        rates.operation_factors.get(kind, 1.0) * by_kind[kind]
-        for kind in prefill.weights.get(device, {})
-        if kind in by_kind
-    )
+    of_weights = {kind: by_kind[kind] for kind in prefill.weights.get(device, {}) if kind in by_kind}
+    prompt_s = corrected_s(of_weights, rates.operation_factors)
     return MixSpeeds(
         types,
         fixed_s=max(0.0, 1 / found.speed.decode_tps - answer_s),
