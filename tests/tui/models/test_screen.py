@@ -19,6 +19,14 @@ from tests.tui.conftest import QUICK_CLOCK
 from tests.tui.model_scenes import client_with_models
 
 
+async def _opens_quantize(user) -> None:
+    """Open the dialog for a model, with its sizes."""
+    await user.presses("f6")
+    await _chosen(user, "qwen3-0.6b-Q8_0")
+    await user.presses("q")
+    await user.sees("397 MB")
+
+
 async def _chosen(user, name, among="Recommended for this machine"):
     """Go down to the row of which the lines below the list say that it is `name`."""
     await user.sees(among)
@@ -195,10 +203,7 @@ async def test_a_size_is_typed_right_behind_the_key_that_opens_the_dialog(open_a
 
 async def test_the_choice_of_types_and_the_field_for_a_size_are_seen_in_a_tiny_terminal(open_app):
     async with open_app(client_with_models(), size=(100, 30)) as user:
-        await user.presses("f6")
-        await _chosen(user, "qwen3-0.6b-Q8_0")
-        await user.presses("q")
-        await user.sees("397 MB")
+        await _opens_quantize(user)
         for size in ((80, 24), (60, 18), (20, 6)):
             await user.pilot.resize_terminal(*size)
             await user.sees("Q4_K_M", "or a maximum")
@@ -231,10 +236,7 @@ async def test_quantizing_says_at_once_that_it_prepares_and_a_second_press_opens
 async def test_a_model_is_quantized_to_a_size(open_app):
     client = client_with_models()
     async with open_app(client) as user:
-        await user.presses("f6")
-        await _chosen(user, "qwen3-0.6b-Q8_0")
-        await user.presses("q")
-        await user.sees("397 MB")
+        await _opens_quantize(user)
         await user.presses("tab")
         await user.types("nonsense")
         await user.presses("enter")
@@ -473,10 +475,7 @@ async def test_keys_to_verify_and_to_ask_for_updates_are_in_the_last_row(open_ap
 async def test_enter_without_a_type_says_how_one_is_selected(open_app):
     client = client_with_models()
     async with open_app(client) as user:
-        await user.presses("f6")
-        await _chosen(user, "qwen3-0.6b-Q8_0")
-        await user.presses("q")
-        await user.sees("397 MB")
+        await _opens_quantize(user)
         await user.presses("enter")
         await user.sees("Nothing is selected yet: Down selects a type")
     assert client.started == []
