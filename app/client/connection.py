@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
+
+import anyio
 
 from app.client.httpx_alone import httpx
 from app.client.own_service import NotOursError
@@ -18,6 +20,7 @@ from app.protocol.codec import decode, encode
 from app.protocol.errors import ForeignServiceError, ServiceError
 from quantizer.system.errors import ErrorInfo, UsageError, UserError
 
+_T = TypeVar("_T")
 MAX_QUOTED = 300  # characters of a server's text, in an error
 _START_AGAIN = "Start it with `localllm serve`, or start localllm again."
 _SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that OpenAI's API calls otherwise
@@ -40,7 +43,7 @@ class HttpConnection(ABC):
         if "verify" not in options and transport is None:
             options["verify"] = tls_context() if base_url.startswith("https:") else no_tls()
         self._http = httpx.AsyncClient(base_url=base_url, headers=headers, transport=transport, **options)
-        self._requests: set[asyncio.Task[httpx.Response]] = set()  # until the head of the response is here
+        self._running: dict[asyncio.Task[Any], anyio.CancelScope] = {}
         self._is_closed = False
 
     async def __aenter__(self) -> Self:
@@ -49,16 +52,40 @@ class HttpConnection(ABC):
     async def __aexit__(self, *_error: object) -> None:
         self._is_closed = True
         # A socket that is being opened when httpx closes is opened all the same, and nobody would close it.
-        for request in self._requests:
-            request.cancel()
-        await asyncio.gather(*self._requests, return_exceptions=True)
+        for scope in self._running.values():
+            scope.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
         await self._http.aclose()
+
+    async def _alone(self, work: Coroutine[Any, Any, _T]) -> _T | None:
+        """Return the result of `work` on a socket; None if this connection was closed before its end. A caller that is
+        cancelled waits until `work` has ended too.
+
+        It runs in a task that is cancelled by anyio only. httpcore shields its closing of sockets, those of other
+        requests as well, from anyio's cancellation but not from `Task.cancel`, by which they would stay open."""
+        scope = anyio.CancelScope()
+
+        async def run() -> _T | None:
+            with scope:
+                return await work
+            return None
+
+        running = asyncio.create_task(run())
+        self._running[running] = scope
+        running.add_done_callback(self._running.pop)
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError:
+            scope.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            raise
+        return running.result()
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         """Return the JSON of the response."""
         with self._reachable():
             async with self._response(method, path, body) as response:
-                await response.aread()
+                await self._alone(response.aread())
         if not response.is_success:
             raise self._refusal(path, response.status_code, response.content)
         with self._parsing():
@@ -68,7 +95,7 @@ class HttpConnection(ABC):
         """Return the status and the JSON of a POST, a refusal's as well; None for what is not JSON."""
         with self._reachable():
             async with self._response("POST", path, body, headers) as response:
-                await response.aread()
+                await self._alone(response.aread())
         try:
             return response.status_code, response.json()
         except ValueError:
@@ -80,7 +107,7 @@ class HttpConnection(ABC):
         with self._reachable():
             async with self._response(method, path, body) as response:
                 if not response.is_success:
-                    raise self._refusal(path, response.status_code, await response.aread())
+                    raise self._refusal(path, response.status_code, await self._alone(response.aread()) or b"")
                 async for line in response.aiter_lines():
                     if not line.startswith("data:"):
                         continue
@@ -107,19 +134,19 @@ class HttpConnection(ABC):
             text = repr(error.object[max(0, error.start - 20) : error.end + 20])
             cause = f"The request holds text that is not UTF-8: … {text} …"
             raise UsageError(cause, "Write it in UTF-8; `localllm ls` lists the names of models.") from error
-        sending = asyncio.create_task(self._http.send(request, stream=True))
-        self._requests.add(sending)
-        sending.add_done_callback(self._requests.discard)
+        opened: list[httpx.Response] = []
+
+        async def send() -> None:
+            opened.append(await self._http.send(request, stream=True))
+
         try:
-            await asyncio.wait({sending})
-            if sending.cancelled():
+            await self._alone(send())
+            if not opened:
                 raise closed
-            yield sending.result()
+            yield opened[0]
         finally:
-            sending.cancel()
-            await asyncio.wait({sending})
-            if not sending.cancelled() and sending.exception() is None:
-                await sending.result().aclose()
+            for response in opened:
+                await self._alone(response.aclose())
 
     def _event(self, data: str) -> Any:
         """Return the value of an event's JSON. Raises the error that it reports."""

@@ -57,6 +57,46 @@ async def test_a_request_under_way_when_its_owner_closes_ends_and_leaves_no_sock
     assert left == []
 
 
+async def test_a_request_that_is_cancelled_while_it_closes_what_the_server_left_leaves_no_socket(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writers: list[asyncio.StreamWriter] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            if len(writers) == 4:  # so that each has a connection
+                for each in writers:
+                    each.write(
+                        b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 12\r\n\r\n{"jobs": []}'
+                    )
+            await reader.read()
+
+    left: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: left.append(str(unraisable.exc_value)))
+    for n_turns in range(30):
+        writers.clear()
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            async with ServiceClient(f"http://127.0.0.1:{port}") as client:
+                await asyncio.gather(*(client.jobs() for _ in range(4)))
+                server.close()
+                for writer in writers:
+                    writer.close()
+                    await writer.wait_closed()
+                asking = asyncio.create_task(client.jobs())
+                for _ in range(n_turns):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                with suppress(asyncio.CancelledError, ServiceError):
+                    await asking
+        del asking
+        gc.collect(1)
+    gc.collect()
+    assert left == []
+
+
 async def test_a_request_that_its_caller_cancels_is_closed_before_the_caller_goes_on() -> None:
     is_open = asyncio.Event()
 
