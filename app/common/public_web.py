@@ -1,8 +1,9 @@
 """Files at addresses of the public web: of the internet alone, never of this machine or its network.
 
 Owns what may be connected to, so that no address of a client, a model or a page makes this program ask another one
-here. A name is resolved once, and the connection goes to the address that was checked; each redirect is checked as the
-first address is. Owns the limits of bytes, seconds and redirects. What a file is, its reader says.
+here: no special range, no address of this machine's interfaces or of the networks that they are in, in whatever form
+IPv6 writes one of IPv4. A name is resolved once, and the connection goes to the address that was checked; each redirect
+is checked as the first address is. Owns the limits of bytes, seconds and redirects. What a file is, its reader says.
 """
 
 from __future__ import annotations
@@ -10,34 +11,95 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urljoin
 
 import httpx
+import psutil
 
 from app.common.outbound import no_tls, tls_context
 from app.protocol.errors import RequestError
 
 _REDIRECTS = (301, 302, 303, 307, 308)
-# Addresses of IPv6 in which one of IPv4 is written: RFC 6052 and 3056.
-_NAT64, _6TO4 = ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("2002::/16")
+_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+# Every range of IANA's registries of special-purpose addresses (iana-ipv4-special-registry), and multicast. Listed here
+# because `is_global` of the standard library differs between patch versions of Python.
+_SPECIAL_V4 = tuple(
+    map(
+        ipaddress.IPv4Network,
+        (
+            *("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12"),
+            *("192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24"),
+            *("192.168.0.0/16", "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
+            *("224.0.0.0/4", "240.0.0.0/4"),
+        ),
+    )
+)
+# Of IPv6 only 2000::/3 is given to hosts of the internet (iana-ipv6-address-space): all else is local, of one link,
+# multicast or a form of IPv4 (::/96, ::ffff:0:0/96, ::ffff:0:0:0/96, 64:ff9b:1::/48, 5f00::/16 …). In it, the
+# special ranges (iana-ipv6-special-registry) are Teredo and others of the IETF, documentation, 6to4 and AS112.
+_INTERNET_V6 = ipaddress.IPv6Network("2000::/3")
+_SPECIAL_V6 = tuple(
+    map(ipaddress.IPv6Network, ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20"))
+)
+# The two forms of IPv4 in IPv6 by which a host of the internet is reached: a system that maps (RFC 4291), and a network
+# without IPv4, where DNS64 names each host by the well-known prefix (RFC 6052).
+_MAPPED, _NAT64 = ipaddress.IPv6Network("::ffff:0:0/96"), ipaddress.IPv6Network("64:ff9b::/96")
+_ISATAP_IDENTIFIERS = (0x00005EFE, 0x02005EFE)  # before the IPv4 address, in any network (RFC 5214)
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]  # a host and a port to addresses
 
 
-def is_public(address: str) -> bool:
-    """Return whether an IP address is one of the internet: neither private nor of this machine, nor one in IPv6."""
-    found = ipaddress.ip_address(address.partition("%")[0])
-    meant: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = [found]
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped:
-        meant.append(found.ipv4_mapped)
-    if found in _NAT64:
-        meant.append(ipaddress.IPv4Address(int(found) & 0xFFFFFFFF))
-    if found in _6TO4:
-        meant.append(ipaddress.IPv4Address(int(found) >> 80 & 0xFFFFFFFF))
-    return all(each.is_global and not each.is_multicast for each in meant)
+def is_public(address: str, own_networks: Sequence[_Network] | None = None) -> bool:
+    """Return whether an IP address is one of the internet and not in `own_networks` (None: those of this machine)."""
+    try:
+        found = ipaddress.ip_address(address)  # one with a zone is of a link, and in no network
+    except ValueError:
+        return False
+    if own_networks is None:
+        own_networks = networks_of_this_machine()
+    if any(found in network for network in own_networks):
+        return False
+    if isinstance(found, ipaddress.IPv4Address):
+        return not any(found in network for network in _SPECIAL_V4)
+    if found.scope_id is not None:
+        return False
+    embedded = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    if found in _MAPPED or found in _NAT64:
+        return is_public(str(embedded), own_networks)
+    if found not in _INTERNET_V6 or any(found in network for network in _SPECIAL_V6):
+        return False
+    has_identifier = int(found) >> 32 & 0xFFFFFFFF in _ISATAP_IDENTIFIERS
+    return not has_identifier or is_public(str(embedded), own_networks)
+
+
+def networks_of_this_machine() -> tuple[_Network, ...]:
+    """Return the networks of its interfaces, as they are now: its own addresses, those of its neighbours, and the other
+    end of a tunnel. A global address may be one of them: IPv6 gives one to each machine of a home."""
+    networks: list[_Network] = []
+    for addresses in psutil.net_if_addrs().values():
+        for each in addresses:
+            if each.family not in (socket.AF_INET, socket.AF_INET6):
+                continue
+            networks += (
+                _network_of(address, each.netmask if address == each.address else None)
+                for address in (each.address, each.ptp)
+                if address
+            )
+    return tuple(networks)
+
+
+def _network_of(address: str, netmask: str | None) -> _Network:
+    """Return the network of an interface's address. One of IPv6 has at least 64 bits for hosts, whatever the mask says:
+    DHCPv6 gives a single address of such a network, and Windows tells no mask."""
+    own = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(own, ipaddress.IPv4Address):
+        return ipaddress.IPv4Network(f"{own}/{netmask or 32}", strict=False)
+    n_bits = min(64, int(ipaddress.IPv6Address(netmask)).bit_count()) if netmask else 64
+    return ipaddress.IPv6Network(f"{own}/{n_bits}", strict=False)
 
 
 async def resolve(host: str, port: int) -> list[str]:
