@@ -17,6 +17,7 @@ _PREFIXES = "KMGT"
 _MAX_S = 1e9  # a clock has to be able to count them
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 _PART = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|µs|ms|s|m|h)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_()]*\*?")
 _PLAIN = re.compile(r"\d{1,18}(?:\.\d{1,9})?")
 _ENDPOINT = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(\d{1,5})")
 _MOST_PORT = 65_535
@@ -68,6 +69,18 @@ def is_loopback(host: str) -> bool:
 def is_host_name(text: str) -> bool:
     """Return whether `text` is the name of a machine, in lower case and without a port."""
     return _HOST_NAME.fullmatch(text) is not None
+
+
+def parse_variable_names(text: str) -> tuple[str, ...]:
+    """Return the names that the setting lists, separated by commas. Raises UsageError for anything but names."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for name in names:
+        if not _VARIABLE.fullmatch(name):
+            raise UsageError(
+                f"{name[:100]!r} is not the name of a variable.",
+                "Write names, separated by commas: AWS_PROFILE, KUBECONFIG, MYAPP_*.",
+            )
+    return names
 
 
 def parse_host_names(text: str) -> tuple[str, ...]:

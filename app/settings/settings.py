@@ -24,6 +24,7 @@ from app.settings.parsing import (
     parse_host_names,
     parse_origins,
     parse_rpc_endpoints,
+    parse_variable_names,
     projector_file,
 )
 from quantizer.system.errors import UsageError
@@ -341,6 +342,18 @@ class Settings:
         True,
         "Summarise the older messages of a chat when the context fills and cannot grow; /compact does it at any time.",
         title="Summarise long chats",
+    )
+    command_variables: str = _chat(
+        "",
+        "Environment variables that commands of models and `!COMMAND` get besides the usual ones: AWS_PROFILE, "
+        "MYAPP_*; comma-separated. See `localllm help tools`.",
+        metavar="NAME,...",
+        separator=",",
+        check=parse_variable_names,
+        effect=Effect.AT_START,
+        title="Variables for commands",
+        unset="none",
+        section=Section.PRIVACY,
     )
     compact_at: int = _chat(
         80,

@@ -12,10 +12,12 @@ from app.tools.tool import FileChange, ServerStatus, ServerTool
 
 
 class LazyTools:
-    """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window whose data is in `data_dir`."""
+    """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window whose data is in `data_dir`;
+    `variables` of the environment are those that commands get besides the usual ones."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, variables: Sequence[str] = ()) -> None:
         self._data_dir = data_dir
+        self._variables = tuple(variables)
         self._made: ToolBackend | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -39,12 +41,12 @@ class LazyTools:
     async def _backend(self) -> ToolBackend:
         async with self._one_at_a_time:
             if self._made is None:
-                self._made = await asyncio.to_thread(_make, self._data_dir)
+                self._made = await asyncio.to_thread(_make, self._data_dir, self._variables)
             return self._made
 
 
-def _make(data_dir: Path) -> ToolBackend:
+def _make(data_dir: Path, variables: Sequence[str]) -> ToolBackend:
     from app.tools.builtin.servers import tool_runner
     from app.tools.mcp.server import mcp_servers
 
-    return tool_runner(data_dir, mcp_servers())
+    return tool_runner(data_dir, mcp_servers(), variables)

@@ -44,7 +44,7 @@ _NEVER = "The user does not allow this tool in this chat."
 
 class ToolRunner:
     """A `ToolBackend` of `servers`: of two with one name the first counts. Only tools of servers that are `trusted` may
-    read without a question. `undo` takes back changes, in a thread; `environment` is that of commands."""
+    read without a question. `undo` takes back changes, in a thread."""
 
     def __init__(
         self,
@@ -52,13 +52,11 @@ class ToolRunner:
         undo: Callable[[Sequence[FileChange]], tuple[FileChange, ...]],
         *,
         trusted: Collection[str] = (),
-        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._servers: dict[str, ToolServer] = {}
         self._hidden: list[ServerStatus] = []
         self._undo = undo
         self._trusted = frozenset(trusted)
-        self._environment = environment or {}
         for server in servers:
             if server.name in self._servers:
                 problem = f"Another server is called {server.name}; rename this one."
@@ -107,7 +105,6 @@ class ToolRunner:
                 folders=tuple(map(Path, settings.folders)),
                 on_progress=request.on_progress,
                 record_change=running.record,
-                environment=self._environment,
                 max_characters=request.max_characters,
             )
             server = self._servers[tool.server]

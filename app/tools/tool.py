@@ -7,7 +7,7 @@ Knows no kind of server.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -183,7 +183,6 @@ class CallContext:
     folders: tuple[Path, ...] = ()
     on_progress: Callable[[ToolProgress], None] = lambda _: None
     record_change: Callable[[FileChange], Awaitable[None]] = _record_nothing
-    environment: Mapping[str, str] = field(default_factory=dict)
     max_characters: int = MAX_CHARACTERS
 
 

@@ -26,6 +26,7 @@ from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
 from app.common.help_topics import TOPICS
 from app.common.terminal import printable_line
+from app.settings.parsing import parse_variable_names
 from quantizer.system.errors import StorageError, UsageError, UserError
 from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActions
 from tui.chat.activity_line import ActivityLine
@@ -99,7 +100,7 @@ class ChatScreen(CommandScreen):
         self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._settings_changed)
         options = SettingsActions(self._view, self._settings_editor, self._settings_changed)
         stored = OpenChatActions(self, lambda: self.sidebar.read_soon())
-        self._shell = ShellActions(self._view, Path.cwd())
+        self._shell = ShellActions(self._view, Path.cwd(), parse_variable_names(app_context.settings.command_variables))
         self.command_targets = (self._messages, self._draft, self._tools, options, stored, self)
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from tui.chat.transcript.shell_view import ShellView
 
 
 class ShellActions:
-    """Runs commands in `folder`. Nothing is stored, and nothing sent but the attachment, with the next question."""
+    """Runs commands in `folder`, with `variables` of the environment besides the usual ones. Nothing is stored, and
+    nothing sent but the attachment, with the next question."""
 
-    def __init__(self, view: ChatView, folder: Path) -> None:
+    def __init__(self, view: ChatView, folder: Path, variables: Sequence[str]) -> None:
         self._view = view
         self._folder = folder
+        self._variables = tuple(variables)
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -50,7 +53,7 @@ class ShellActions:
     async def _run(self, command: str, shown: ShellView) -> None:
         await self._view.transcript.add_beside(shown)
         try:
-            done = await run_shell_command(command, self._folder, shown.add)
+            done = await run_shell_command(command, self._folder, shown.add, variables=self._variables)
         except UserError as error:
             shown.end(str(error), has_failed=True)
         except asyncio.CancelledError:

@@ -1,14 +1,13 @@
 """The server of the tool that runs commands, with the rights of the person, in a folder of the chat.
 
-Owns what the person sees of a command before it runs, what the model reads after, and the environment of commands: the
-person's, without variables whose name or value looks like a secret. There is no shell unless the arguments name one.
+Owns what the person sees of a command before it runs, and what the model reads after. Which variables it gets is in
+`app.tools.environment`. There is no shell unless the arguments name one.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from app.protocol.chat import Tool
 from app.tools.builtin.folders import Folders
 from app.tools.builtin.processes import run_to_end
+from app.tools.environment import SETTING, CommandEnvironment
 from app.tools.tool import (
     CallContext,
     Effect,
@@ -71,17 +71,17 @@ RUN_COMMAND = ServerTool(
 
 
 class CommandServer(FixedServer):
-    """A `ToolServer` that runs commands; `removed` are the variables that they do not get, which previews name."""
+    """A `ToolServer` that runs commands, which get `environment`."""
 
-    def __init__(self, removed: Sequence[str] = ()) -> None:
+    def __init__(self, environment: CommandEnvironment) -> None:
         super().__init__(_SERVER, (RUN_COMMAND,))
-        self._removed = tuple(removed)
+        self._environment = environment
 
     async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return the command with its program, folder and environment. Raises UserError for one that cannot run."""
         del tool
         argv, folder = arguments["argv"], _folder(arguments, context)
-        program = _program(argv[0], folder, context.environment)
+        program = _program(argv[0], folder, self._environment.variables)
         shown = " ".join(
             shlex.quote(each) if each.isprintable() else json.dumps(each) for each in argv
         )  # nothing hides
@@ -89,7 +89,7 @@ class CommandServer(FixedServer):
             shown,
             f"program: {program}",
             f"folder: {folder}",
-            f"environment: yours, without {', '.join(self._removed)}" if self._removed else "environment: yours",
+            *_environment_lines(self._environment, argv),
             f"input: none; stopped after {_timeout_s(arguments)} s",
         ]
         return Preview("command", f"run {shown}", "\n".join(lines), tuple(argv))
@@ -102,7 +102,8 @@ class CommandServer(FixedServer):
         def show(data: bytes) -> None:
             context.on_progress(ToolProgress(output=cleaned(decoded(data))))
 
-        program, environment = _program(argv[0], folder, context.environment), context.environment
+        environment = self._environment.variables
+        program = _program(argv[0], folder, environment)
         ended = await run_to_end(argv, program, folder, environment, _timeout_s(arguments), show)
         text, status = decoded(ended.output), ended.status or 0
         how = f"exit status {status}" if status >= 0 else f"ended by signal {-status}"
@@ -110,6 +111,16 @@ class CommandServer(FixedServer):
             how = f"stopped: {ended.reason}"
         separator = "" if text.endswith("\n") or not text else "\n"
         return ToolOutput(f"{text}{separator}[{how}]", bool(ended.reason), how, ended.n_bytes, ended.is_timed_out)
+
+
+def _environment_lines(environment: CommandEnvironment, argv: Sequence[str]) -> list[str]:
+    """Return which variables a command gets: names that are the person's choice in full, and those that it may miss."""
+    n_usual = len(environment.variables) - len(environment.added)
+    added = f" and {', '.join(environment.added)} ({SETTING})" if environment.added else ""
+    lines = [f"environment: {n_usual} usual variables{added}, without {len(environment.withheld)} others of yours"]
+    if missed := environment.withheld_in(argv):
+        lines.append(f"not passed: {', '.join(missed)}, which the command names ({SETTING} adds names)")
+    return lines
 
 
 def _folder(arguments: Mapping[str, Any], context: CallContext) -> Path:
@@ -135,36 +146,3 @@ def _program(name: str, folder: Path, environment: Mapping[str, str]) -> str:
     if os.name == "nt" and found.lower().endswith(_SCRIPTS):
         raise UsageError(f"{name} is a script of the Windows shell.", 'Run it as ["cmd", "/c", ...].')
     return found
-
-
-# HF_TOKEN, LOCALLLM_API_KEY, AWS_SECRET_ACCESS_KEY, PGPASSWORD; not TOKENIZERS_PARALLELISM, not SSH_AUTH_SOCK.
-_NAMES = re.compile(
-    r"(?:^|_)(?:[A-Z0-9]*(?:APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL)S?|KEYS?|PASS|PAT|JWT|COOKIE|DSN)"
-    r"(?:_|$)|_AUTH$"
-)
-_VALUES = re.compile(
-    r"://[^/\s@]*:[^/\s@]+@"  # an address with a password
-    r"|^(?:sk-|ghp_|gho_|ghs_|github_pat_|hf_|glpat-|xox[abprs]-|AKIA)[A-Za-z0-9_-]{8}"
-    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
-)
-UNATTENDED = {
-    "PAGER": "cat",  # nobody turns pages
-    "GIT_PAGER": "cat",
-    "GIT_TERMINAL_PROMPT": "0",
-    "TERM": "dumb",
-    "NO_COLOR": "1",
-}
-
-
-def removed_names(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the variables that commands do not get, sorted."""
-    return tuple(sorted(name for name, value in environment.items() if _is_secret(name, value)))
-
-
-def command_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    kept = {name: value for name, value in environment.items() if not _is_secret(name, value)}
-    return {**kept, **UNATTENDED}
-
-
-def _is_secret(name: str, value: str) -> bool:
-    return _NAMES.search(name.upper()) is not None or _VALUES.search(value) is not None

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from app.common.event_log import log_event
 from app.settings.settings import settings_file
-from app.tools.builtin.commands import CommandServer, command_environment, removed_names
+from app.tools.builtin.commands import CommandServer
 from app.tools.builtin.files import FileServer
 from app.tools.builtin.web import WebServer
+from app.tools.environment import command_environment
 from app.tools.file_history import FOLDER_NAME, FileHistory
 from app.tools.runner import ToolRunner
 from app.tools.tool import ToolServer
@@ -20,19 +21,23 @@ from quantizer.system.errors import StorageError
 _TRUSTED = ("files",)  # what only reads in the folders of a chat needs no question
 
 
-def built_in_servers(history: FileHistory, own_folders: Sequence[Path] = ()) -> tuple[ToolServer, ...]:
+def built_in_servers(
+    history: FileHistory, own_folders: Sequence[Path] = (), variables: Sequence[str] = ()
+) -> tuple[ToolServer, ...]:
     """Return the servers that come with localllm; what they overwrite is kept in `history`. They write no file in
-    `own_folders`."""
-    return (FileServer(history, own_folders), CommandServer(removed_names(os.environ)), WebServer())
+    `own_folders`. Commands get the `variables` of the environment besides the usual ones."""
+    environment = command_environment(os.environ, variables)
+    return (FileServer(history, own_folders), CommandServer(environment), WebServer())
 
 
-def tool_runner(data_dir: Path, others: Iterable[ToolServer] = ()) -> ToolRunner:
+def tool_runner(data_dir: Path, others: Iterable[ToolServer] = (), variables: Sequence[str] = ()) -> ToolRunner:
     """Return the tools of a window whose data is in `data_dir`, with the servers of `others` after the built-in ones.
-    What killed processes left of files is removed meanwhile, in a thread."""
+    Commands get the `variables` of the environment besides the usual ones. What killed processes left of files is
+    removed meanwhile, in a thread."""
     history = FileHistory(data_dir / FOLDER_NAME)
     threading.Thread(target=_sweep, args=(history,), name="file-history", daemon=True).start()
-    servers = (*built_in_servers(history, (data_dir, settings_file().parent)), *others)
-    return ToolRunner(servers, history.undo, trusted=_TRUSTED, environment=command_environment(os.environ))
+    servers = (*built_in_servers(history, (data_dir, settings_file().parent), variables), *others)
+    return ToolRunner(servers, history.undo, trusted=_TRUSTED)
 
 
 def _sweep(history: FileHistory) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,21 +46,29 @@ class ShellRun:
 
 
 async def run_shell_command(
-    command: str, folder: Path, on_output: Callable[[str], None], environment: Mapping[str, str] = os.environ
+    command: str,
+    folder: Path,
+    on_output: Callable[[str], None],
+    environment: Mapping[str, str] = os.environ,
+    variables: Sequence[str] = (),
 ) -> ShellRun:
-    """Run `command` by the person's shell in `folder`, with the rights and the variables of the person, without input.
-    `on_output` gets its printable output as it comes. Cancelling ends the command and all that it started. Raises
+    """Run `command` by the person's shell in `folder`, with the rights of the person and those variables of
+    `environment` that commands get, without input: its output may go to a model. `variables` are those that the setting
+    adds. `on_output` gets its printable output as it comes. Cancelling ends the command and all that it started. Raises
     EngineError if the system cannot start it."""
-    from app.tools.builtin.commands import UNATTENDED  # psutil: not before the first frame
-    from app.tools.builtin.processes import run_to_end
+    from app.tools.builtin.processes import run_to_end  # psutil: not before the first frame
+    from app.tools.environment import SETTING, command_environment
 
     def show(data: bytes) -> None:
         on_output(_text(data))
 
     # Windows' own rule for COMSPEC is in subprocess; elsewhere it would take /bin/sh, which few people type for.
     shell = None if sys.platform == "win32" else environment.get("SHELL") or None
-    ended = await run_to_end(command, shell, folder, {**environment, **UNATTENDED}, _MAX_S, show)
-    return ShellRun(command, _text(ended.output), ended.status, _how(ended))
+    passed = command_environment(environment, variables)
+    ended = await run_to_end(command, shell, folder, passed.variables, _MAX_S, show)
+    missed = passed.withheld_in([command])
+    note = f"; not passed: {', '.join(missed)} ({SETTING} adds names)" if missed else ""
+    return ShellRun(command, _text(ended.output), ended.status, _how(ended) + note)
 
 
 def _text(data: bytes) -> str:

@@ -6,6 +6,7 @@ Owns what may pass: how much a server may send unasked, what it may ask of us, a
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -16,13 +17,13 @@ import anyio
 import httpx2
 import mcp_types as types
 from mcp.client.sse import sse_client
-from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
 
 from app.common.event_log import log_event
 from app.common.outbound import no_tls, tls_context
 from app.common.terminal import printable_line
+from app.tools.environment import server_environment
 from app.tools.mcp.config import HttpLaunch, StdioLaunch
 from app.tools.mcp.connection import Observer
 from app.tools.mcp.process import MAX_MESSAGE_BYTES, OWNER_VARIABLE, ServerProcess, owner_mark
@@ -166,7 +167,7 @@ _ANSWER_AT_END = re.compile(rb'\}\s*,\s*(?:"jsonrpc"\s*:\s*"2.0"\s*,\s*)?"id"\s*
 @asynccontextmanager
 async def stdio(launch: StdioLaunch, watch: Watch) -> AsyncGenerator[Any, None]:
     """Start a process and yield the streams of its messages; ends it with all that it started."""
-    environment = {**get_default_environment(), **launch.env, OWNER_VARIABLE: owner_mark()}
+    environment = {**server_environment(os.environ), **launch.env, OWNER_VARIABLE: owner_mark()}
     process = await ServerProcess.start(launch, environment, watch.observer.log)
     watch.ending = process.wait_exited
     inbound_send, inbound = anyio.create_memory_object_stream[SessionMessage | Exception](0)

@@ -262,7 +262,7 @@ async def test_progress_is_printable() -> None:
 
 
 async def test_a_server_sees_its_own_variables_and_no_key_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LOCALLLM_API_KEY", "OPENAI_API_KEY", "HF_TOKEN"):
+    for name in ("LOCALLLM_API_KEY", "OPENAI_API_KEY", "HF_TOKEN", "MYSQL_PWD", "DOCKER_AUTH_CONFIG", "PYTHONPATH"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("NOTES_TOKEN", "of notes")
     async with hostile("honest", env={"TOKEN": "${NOTES_TOKEN}", "OTHER": "b"}) as server:

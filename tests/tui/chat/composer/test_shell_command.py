@@ -49,11 +49,21 @@ async def test_output_comes_as_it_is_written_and_is_offered_with_the_exit_status
 
 
 @posix
-async def test_it_is_the_persons_shell_with_the_persons_variables_and_no_terminal(tmp_path):
-    environment = {**ENVIRONMENT, "SHELL": "/bin/sh", "OWN": "here"}
-    command = "echo $OWN $PAGER; pwd; read x || echo no input"
-    done = await run_shell_command(command, tmp_path, lambda _: None, environment)
+async def test_it_is_the_persons_shell_with_the_usual_variables_and_no_terminal(tmp_path):
+    environment = {**ENVIRONMENT, "SHELL": "/bin/sh", "OWN": "here", "MYSQL_PWD": "hunter2"}
+    command = "echo $OWN $PAGER; pwd; read x || echo no input; env"
+    done = await run_shell_command(command, tmp_path, lambda _: None, environment, ["OWN"])
     assert done.output.split("\n")[:3] == ["here cat", str(tmp_path.resolve()), "no input"]
+    assert "hunter2" not in done.output
+    assert done.how == "exit status 0"
+
+
+@posix
+async def test_a_command_that_names_a_variable_which_it_does_not_get_says_so(tmp_path):
+    environment = {**ENVIRONMENT, "SHELL": "/bin/sh", "AWS_PROFILE": "work"}
+    done = await run_shell_command('echo "[$AWS_PROFILE] $PWD"', tmp_path, lambda _: None, environment)
+    assert done.output.startswith("[] ")
+    assert done.how == "exit status 0; not passed: AWS_PROFILE (command_variables adds names)"
 
 
 @posix
