@@ -4,7 +4,8 @@
 
 Counted are user and system time of the app's process, which hold beside other programs: until the prompt is on the
 terminal, and until the app has done nothing for half a second (then the open chat and the list of chats are there).
-With a sidebar (140×40) and without (100×40), over 60 stored chats. The app runs with this Python and compiled modules.
+With a sidebar (140×40) and without (100×40), over 60 chats that each checkout stores itself: an older one refuses
+tables of a newer one, and has no chat to show then. The app runs with this Python and compiled modules.
 Ends with 1 where this checkout takes more than `LIMITS_S` longer than the other one. Linux.
 """
 
@@ -15,26 +16,44 @@ import codecs
 import os
 import select
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from app.chat.store.chat_store import ChatStore
 from tests.bench.screen.paced_engine import PacedEngine
-from tests.bench.screen.search_chats import fill
 from tests.tui.at_terminal import start_at_terminal
 
 LIMITS_S = {(140, 40): 0.08, (100, 40): 0.0}
 _PROMPT = "sk something"  # without the letter below the cursor
 _N_CHATS = 60
+# Run in a checkout's folder with that of its data: print the last message of the chat that the app opens.
+_STORE = f"""
+import sys
+from pathlib import Path
+from app.chat.store.chat_store import ChatStore
+from tests.bench.screen.search_chats import fill
+with ChatStore(Path(sys.argv[1])) as store:
+    fill(store, {_N_CHATS}, 4)
+    print(store.transcripts.read(store.chats.latest().id).messages[-1].content)
+"""
 _IDLE_S, _IDLE_CPU_S = 0.5, 0.02
 _PATIENCE_S = 60.0
 _CTRL_Q = b"\x11"
 
 
-def started_s(checkout: Path, url: str, data: Path, size: tuple[int, int]) -> dict[str, float]:
-    """Start the app, wait until it rests, quit it; return the CPU seconds at each stage."""
+def stored(checkout: Path, data: Path) -> str:
+    """Let a checkout store its chats; return the first words of the message that its app shows last."""
+    data.mkdir()
+    command = [sys.executable, "-c", _STORE, str(data)]
+    message = subprocess.run(command, cwd=checkout, check=True, capture_output=True, text=True).stdout
+    return " ".join(message.split()[:3])
+
+
+def started_s(checkout: Path, url: str, data: Path, last_words: str, size: tuple[int, int]) -> dict[str, float]:
+    """Start the app, wait until it rests with `last_words` on the terminal, quit it; return the CPU seconds at each
+    stage."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     environment |= {"LOCALLLM_DATA_DIR": str(data), "LOCALLLM_CACHE_DIR": str(data / "cache")}
     environment |= {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
@@ -56,7 +75,12 @@ def started_s(checkout: Path, url: str, data: Path, size: tuple[int, int]) -> di
                 taken["prompt"] = cpu_s
             if cpu_s - rest_cpu_s > _IDLE_CPU_S:
                 rest_cpu_s, rest_from_s = cpu_s, time.perf_counter()
-            elif "prompt" in taken and "ready" in seen and time.perf_counter() - rest_from_s > _IDLE_S:
+            elif (
+                "prompt" in taken
+                and "ready" in seen
+                and last_words in seen
+                and time.perf_counter() - rest_from_s > _IDLE_S
+            ):
                 taken["rest"] = cpu_s
         os.write(ours, _CTRL_Q)
         while select.select([ours], [], [], _PATIENCE_S)[0]:
@@ -80,15 +104,13 @@ def main() -> None:
     checkouts = [Path.cwd(), *([options.other.resolve()] if options.other else [])]
     has_missed = False
     with tempfile.TemporaryDirectory() as folder, PacedEngine().serving() as engine:
-        for index, _ in enumerate(checkouts):
-            (Path(folder) / str(index)).mkdir()
-            with ChatStore(Path(folder) / str(index)) as store:
-                fill(store, _N_CHATS, 4)
+        places = [Path(folder) / str(index) for index, _ in enumerate(checkouts)]
+        last_words = [stored(checkout, data) for checkout, data in zip(checkouts, places, strict=True)]
         for size, limit_s in LIMITS_S.items():
             runs: list[list[dict[str, float]]] = [[] for _ in checkouts]
             for number in range(-1, options.runs):  # the first one compiles
                 for index, checkout in enumerate(checkouts):
-                    taken = started_s(checkout, engine.url, Path(folder) / str(index), size)
+                    taken = started_s(checkout, engine.url, places[index], last_words[index], size)
                     if number >= 0:
                         runs[index].append(taken)
             for stage in ("prompt", "rest"):
