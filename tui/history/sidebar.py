@@ -27,6 +27,7 @@ from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
     from app.chat.store.chat_store import StoreThread
+    from tui.history.chat_list import HistoryRow
     from tui.history.sidebar_list import SidebarList
     from tui.history.stored_chats import StoredChats
 
@@ -136,21 +137,27 @@ class ChatSidebar(Vertical):
         """Read the first chats, once there is a place for them."""
         if not self.display:
             return
-        if self._list is None:
-            from tui.history.sidebar_list import SidebarList
-            from tui.history.stored_chats import StoredChats
+        if self._list is not None:
+            self._read()
+            return
+        from tui.history.sidebar_list import SidebarList
+        from tui.history.stored_chats import StoredChats
 
-            thread = self.thread
-            assert thread is not None, "it is not displayed without a store"
-            self._list = SidebarList(self._session)
-            self._stored = StoredChats(cast("CommandScreen", self.screen), thread, self._read_again)
-            box = SearchBox("filter")
-            box.display = False
+        thread = self.thread
+        assert thread is not None, "it is not displayed without a store"
+        fetched = await self._fetch(thread)
+        if self._list is not None:  # filled meanwhile, for another size of the terminal
+            return
+        self._list = SidebarList(self._session)
+        self._stored = StoredChats(cast("CommandScreen", self.screen), thread, self._read_again)
+        box = SearchBox("filter")
+        box.display = False
+        with self.app.batch_update():  # one layout for the list and its rows
             await self.mount(Static("Chats", classes="part-title"), box, Static(markup=False, id="instead"), self._list)
-            self._turning = self.set_interval(_TURN_S, self._list.turn, pause=True)
-            self.set_interval(60, self._list.redraw)  # how long ago a chat was
-            self.set_interval(_FOLLOWED_EVERY_S, self._follow_others)
-        self._read()
+            self._show(fetched)
+        self._turning = self.set_interval(_TURN_S, self._list.turn, pause=True)
+        self.set_interval(60, self._list.redraw)  # how long ago a chat was
+        self.set_interval(_FOLLOWED_EVERY_S, self._follow_others)
 
     def follow(self) -> None:
         """Show what the open chats are at, and read the list again where a chat may have another place or title."""
@@ -219,24 +226,39 @@ class ChatSidebar(Vertical):
         _: Worker[None] = self.run_worker(work, group="chats", exclusive=True)
 
     async def _read_list(self, is_new_query: bool) -> None:
+        if self.thread is not None:
+            self._show(await self._fetch(self.thread, is_new_query=is_new_query), is_new_query=is_new_query)
+
+    async def _fetch(self, thread: StoreThread, *, is_new_query: bool = False) -> tuple[list[HistoryRow], bool] | str:
+        """Return as many rows as are shown, at least a page, and whether there are no more; or why there are none."""
         from app.chat.store.tables import PAGE_SIZE
         from tui.history.chat_list import ChatQuery, fetch_rows
 
-        chats, thread = self._list, self.thread
-        if chats is None or thread is None:
-            return
-        typed = self.query_one(SearchBox).value
-        n_rows = PAGE_SIZE if is_new_query else max(PAGE_SIZE, len(chats.rows) + chats.is_complete)
+        n_rows = PAGE_SIZE
+        if self._list is not None and not is_new_query:
+            n_rows = max(n_rows, len(self._list.rows) + self._list.is_complete)
         try:
-            rows = await fetch_rows(thread, ChatQuery(typed=typed), n_rows)
+            rows = await fetch_rows(thread, ChatQuery(typed=self._typed), n_rows)
         except UserError as error:
-            self._show_instead(f" {printable(str(error))}")
+            return f" {printable(str(error))}"
+        return rows, len(rows) < n_rows
+
+    def _show(self, fetched: tuple[list[HistoryRow], bool] | str, *, is_new_query: bool = False) -> None:
+        chats = self._list
+        if chats is None or isinstance(fetched, str):
+            self._show_instead(fetched if isinstance(fetched, str) else "")
             return
+        rows, is_complete = fetched
         if rows != chats.rows or is_new_query:
-            chats.show(rows, is_complete=len(rows) < n_rows, is_new_query=is_new_query)
+            chats.show(rows, is_complete=is_complete, is_new_query=is_new_query)
         if not self.has_keys:
             chats.go_to_open_chat()
-        self._show_instead("" if rows else _NO_MATCH if typed.strip() else _NO_CHATS)
+        self._show_instead("" if rows else _NO_MATCH if self._typed.strip() else _NO_CHATS)
+
+    @property
+    def _typed(self) -> str:
+        """What is typed in the search box."""
+        return next((box.value for box in self.query(SearchBox)), "")
 
     def _show_instead(self, text: str) -> None:
         for instead in self.query("#instead").results(Static):
@@ -248,7 +270,7 @@ class ChatSidebar(Vertical):
 
         chats, thread = self._list, self.thread
         if chats is not None and thread is not None:
-            query, n_rows = ChatQuery(typed=self.query_one(SearchBox).value), chats.n_wanted
+            query, n_rows = ChatQuery(typed=self._typed), chats.n_wanted
             with cast("CommandScreen", self.screen).warn_on_error():
                 rows = await fetch_rows(thread, query, n_rows, tuple(chats.rows))
                 chats.add(rows, is_complete=len(rows) < n_rows)
