@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from app import __version__
-from app.chat.repository import SqliteChatRepository, delete_prefixes
+from app.chat.repository import SqliteChatRepository
 from app.common.event_log import log_event, logging_to_file
 from app.common.terminal import printable
 from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
-from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import is_file, open_private, private_folder
+from quantizer.system.errors import UserError
+from quantizer.system.files import open_private, private_folder
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
 from tui.models.first_run import is_first_run
@@ -158,9 +158,9 @@ class _AppRun:
     async def run(self) -> None:
         asyncio.get_running_loop().set_exception_handler(self._on_task_error)
         with logging_to_file(self._settings.cache_dir), mark_in_use(self._settings):
-            for sentence in await _tidy(self._settings):
+            for sentence in await asyncio.to_thread(keep_private, self._settings):
                 log_event("app", sentence)
-            async with SqliteChatRepository(self._settings.data_dir) as repository:
+            async with SqliteChatRepository(self._settings.data_dir, self._settings.cache_dir) as repository:
                 try:
                     await self._show(repository)
                 except Exception as error:  # reported once everything is saved
@@ -190,26 +190,6 @@ class _AppRun:
             self.background_errors.append(error)
         else:
             loop.default_exception_handler(context)
-
-
-async def _tidy(settings: Settings) -> list[str]:
-    """Make private what derives from chats, and delete prefixes of deleted chats that a service saved afterwards;
-    return what to log."""
-    sentences = await asyncio.to_thread(keep_private, settings)
-    try:
-        await delete_prefixes(await asyncio.to_thread(_deleted_keys, settings), settings.cache_dir)
-    except StorageError as error:  # opening a chat reports it too
-        sentences.append(str(error))
-    return sentences
-
-
-def _deleted_keys(settings: Settings) -> list[str]:
-    from app.chat.store.chat_store import FILE_NAME, ChatStore
-
-    if not is_file(settings.data_dir / FILE_NAME):
-        return []
-    with ChatStore(settings.data_dir) as store:
-        return [chat.prompt_cache_key for chat in store.chats.deleted()]
 
 
 def _quit_on_signals(app: LocalllmApp) -> None:

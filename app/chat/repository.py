@@ -239,10 +239,12 @@ class _InMemoryWriter:
 
 
 class SqliteChatRepository:
-    """The repository over chats.db. An async context manager; leaving it waits until every message is on the disk."""
+    """The repository over chats.db. An async context manager; leaving it waits until every message is on the disk.
+    With a `cache_dir`, the first opening of a chat deletes what services saved there of chats after their deletion."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, cache_dir: Path | None = None) -> None:
         self._data_dir = data_dir
+        self._untidy_cache_dir = cache_dir
         self._opened: StoreThread | None = None
         self._n_writers = 0
         self._is_written = asyncio.Event()
@@ -260,6 +262,14 @@ class SqliteChatRepository:
 
     async def open(self, chat_id: int | None = None) -> OpenedChat:
         """Open a chat; without an id the one with the latest message. Raises UnknownChatError."""
+        cache_dir, self._untidy_cache_dir = self._untidy_cache_dir, None
+        if cache_dir is not None:
+            # before `_read` purges chats, after which nobody knows what their prefixes are called
+            keys = await self.thread.do(lambda store: [chat.prompt_cache_key for chat in store.chats.deleted()])
+            try:
+                await delete_prefixes(keys, cache_dir)
+            except StorageError as error:  # keeps nobody from a chat; the next start tries again
+                log_event("app", str(error))
         found = await self.thread.do(partial(_read, chat_id))
         if found is None:
             return OpenedChat(self.new(), Conversation())

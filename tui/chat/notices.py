@@ -136,8 +136,10 @@ class OtherQuestions(Static):
     def show(self, titles: list[str]) -> None:
         others = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
         first = printable_line(titles[0]) if titles else ""
-        self.update(f"! “{first}”{others} asks whether a tool may run: Alt+A goes there" if titles else "")
-        self.display = bool(titles)
+        text = f"! “{first}”{others} asks whether a tool may run: Alt+A goes there" if titles else ""
+        if text != self.content:  # each update lays the screen out
+            self.update(text)
+            self.display = bool(titles)
 
     async def on_click(self) -> None:
         await self.run_action("screen.command('answer-approval')")

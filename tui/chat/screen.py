@@ -184,8 +184,10 @@ class ChatScreen(CommandScreen):
         self.watch(self.app, "app_focus", self._catch_up, init=False)
         self.set_interval(_FOLLOWED_EVERY_S, self._follow_other_window)
         self._connection.watch(lambda: self.post_message(self.ConnectionChanged()))
-        self.call_after_refresh(self._connection.connect)
-        self.call_after_refresh(self.run_worker, self._open_last, group="reopen")
+        # Of the app: it mounts its first screen in a batch of updates, in which "after refresh" of the screen is before
+        # anything is on the terminal.
+        self.app.call_after_refresh(self._connection.connect)
+        self.app.call_after_refresh(self.run_worker, self._open_last, group="reopen")
 
     async def on_unmount(self) -> None:
         await self._read_ahead.close()

@@ -39,7 +39,8 @@ def run_inline(options: ChatOptions) -> None:
     connection = ServiceConnection(local_service(settings), settings.model, settings.when_unfit)
     with LoopThread() as loop, exit_on_signals():
         if options.is_saved:
-            with loop.within(SqliteChatRepository(settings.data_dir)) as repository, loop.within(connection):
+            stored = SqliteChatRepository(settings.data_dir, settings.cache_dir)
+            with loop.within(stored) as repository, loop.within(connection):
                 InlineSession(options, loop, connection, repository).run()
         else:
             with loop.within(connection):

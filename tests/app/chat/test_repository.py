@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from app.chat.repository import delete_prefixes
+from app.chat.repository import SqliteChatRepository, delete_prefixes
+from app.chat.store.chat_store import ChatStore
+from app.chat.store.tables import PURGE_AFTER_MS
 from app.protocol.errors import ServiceError
 from app.settings.private_files import conversation_name
 from quantizer.system.errors import UserError
@@ -39,3 +41,26 @@ async def test_files_are_deleted_here_where_no_service_of_ours_does_it(
     found = await delete_prefixes(["soup"], tmp_path, forget if asks else None, is_own_service=is_own_service)
     assert (found, not saved.exists()) == (failure, is_deleted_here)
     assert forgotten == (["soup"] if asks and failure is None else [])
+
+
+async def test_first_opening_deletes_what_was_saved_of_chats_after_they_were_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ChatStore(tmp_path) as store:
+        kept, deleted = store.chats.create(title="Soup"), store.chats.create(title="Bread")
+        store.chats.delete(deleted.id)
+    paths = {
+        chat.id: tmp_path / f"prefix/weights/1-{conversation_name(chat.prompt_cache_key)}" for chat in (kept, deleted)
+    }
+
+    def save() -> None:
+        for path in paths.values():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    save()
+    monkeypatch.setattr("app.chat.store.chat_store.PURGE_AFTER_MS", -PURGE_AFTER_MS)  # purged as soon as it is opened
+    async with SqliteChatRepository(tmp_path, tmp_path) as repository:
+        await repository.open()
+        assert (paths[kept.id].exists(), paths[deleted.id].exists()) == (True, False)
+        assert not await repository.thread.do(lambda store: store.chats.deleted())

@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from app.chat.conversation import ChatSettings, MessageContent
-from app.chat.repository import SqliteChatRepository
+from app.chat.repository import OpenedChat, SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.chat.tool_switches import RequestedTools
 from app.cli.prompts import ChatOptions
@@ -67,3 +69,24 @@ async def test_a_chat_by_its_number(tmp_path):
 async def test_tools_that_nobody_has_are_said(tmp_path):
     async with _app(tmp_path, ScriptedClient(), is_new=True, tools=RequestedTools(("nosuch",))) as user:
         await user.sees("nosuch")
+
+
+async def test_prompt_is_on_the_terminal_before_a_chat_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    happened: list[str] = []
+    display, read = LocalllmApp._display, SqliteChatRepository.open
+
+    def note_display(self: LocalllmApp, screen: Any, renderable: Any) -> None:
+        if renderable is not None and not self._batch_count:
+            happened.append("drawn")
+        display(self, screen, renderable)
+
+    async def note_read(self: SqliteChatRepository, chat_id: int | None = None) -> OpenedChat:
+        happened.append("read")
+        return await read(self, chat_id)
+
+    monkeypatch.setattr(LocalllmApp, "_display", note_display)
+    monkeypatch.setattr(SqliteChatRepository, "open", note_read)
+    _keep_chats(tmp_path)
+    async with _app(tmp_path, ScriptedClient()) as user:
+        await user.sees("About bread")
+    assert happened.index("drawn") < happened.index("read")

@@ -151,8 +151,9 @@ class Composer(Vertical):
 
     def warn(self, text: str) -> None:
         """Show a line about the attachments above them; an empty text hides it."""
-        self._warning.update(printable_line(text))
-        self._warning.display = bool(text)
+        if printable_line(text) != self._warning.content:  # each update lays the screen out
+            self._warning.update(printable_line(text))
+            self._warning.display = bool(text)
 
     def replace(self, attachment: Attachment) -> None:
         self.query_one(AttachmentBar).replace(attachment)
