@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
+from app.common.terminal import printable_line
 from app.protocol.errors import RequestError
 from app.protocol.sampling import MAX_GRAMMAR_BYTES
 
@@ -56,7 +57,19 @@ _COMMON: Mapping[str, str] = {
 PLAIN_VALUES = frozenset({"string", "integer", "number", "boolean", "null", "value", "object", "array"})
 
 
-class UnsupportedSchemaError(RequestError):
+class SchemaError(RequestError):
+    """A part of a schema or regular expression that is malformed, or allows nothing."""
+
+    place = ""
+
+    def set_place(self, place: str) -> None:
+        """Name the JSON pointer to the part, unless that is done or the part is the whole."""
+        if place != "#" and not self.place:
+            self.place = place
+            self.cause = f"{printable_line(place)}: {self.cause}"
+
+
+class UnsupportedSchemaError(SchemaError):
     """A part of a schema that no grammar describes here."""
 
 

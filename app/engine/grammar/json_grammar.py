@@ -15,9 +15,12 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
+from app.common.schema_shape import malformed_part, pointer_step
+from app.common.terminal import printable_line
 from app.engine.grammar.gbnf import (
     PLAIN_VALUES,
     GbnfRules,
+    SchemaError,
     UnsupportedSchemaError,
     json_literal,
     keys_other_than,
@@ -38,35 +41,39 @@ from app.engine.grammar.json_schema import (
     listed,
     merge_objects,
     number_bounds,
+    properties_of,
     required_names,
     tuple_items,
     types,
 )
 from app.engine.grammar.number_range import integers_between, numbers_between
 from app.engine.grammar.pattern import limited_pattern, pattern_of
-from app.protocol.errors import RequestError
 
 MAX_DEPTH = 32
+_MAX_POINTER = 200  # characters that an error shows
 MAX_VISITS = 4000  # references can double the work with each level
 
 
 def schema_grammar(schema: object) -> str:
-    """Return the grammar of `schema`, as parsed from JSON. Raises RequestError for an unsupported keyword, for a schema
-    that allows nothing, past 32 levels of nesting and when the grammar would be too large."""
+    """Return the grammar of `schema`, as parsed from JSON. Raises SchemaError for a malformed part, an unsupported
+    keyword, a schema that allows nothing and past 32 levels of nesting, RequestError when the grammar would be too
+    large."""
+    if fault := malformed_part(schema):
+        raise SchemaError(f"The schema is malformed: {printable_line(fault)}.", "Correct it.")
     rules = GbnfRules()
     return rules.text(schema_rule(schema, rules))
 
 
 def schema_rule(schema: object, rules: GbnfRules, document: object = None) -> str:
     """Return a rule of `rules`, or GBNF in its place, for the values of `schema`, whose references are to `document`.
-    Without a `document` that is the schema itself. Raises RequestError as `schema_grammar` does."""
+    Without a `document` that is the schema itself. Raises SchemaError as `schema_grammar` does."""
     return _Converter(schema if document is None else document, rules).visit(schema, _Place())
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFormat:
     """An answer that is JSON of `schema`, as parsed from JSON; `grammar` is the GBNF of that JSON alone, and `notices`
-    say what of the schema that does not enforce. Raises RequestError as `schema_grammar` does."""
+    say what of the schema that does not enforce. Raises SchemaError as `schema_grammar` does."""
 
     schema: Any
     grammar: str = field(init=False, repr=False, compare=False)
@@ -84,19 +91,25 @@ class JsonFormat:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The place of a visit in the schema: its depth, and the references followed since the last character."""
+    """The place of a visit in the schema: its depth, the references followed since the last character, and its JSON
+    pointer."""
 
     depth: int = 0
     references: frozenset[str] = frozenset()
+    pointer: str = "#"
 
-    def inside(self) -> _Place:
+    def inside(self, step: str) -> _Place:
         """Return the place of a value inside this one, with a character in between."""
-        return _Place(self.depth + 1)
+        return _Place(self.depth + 1, pointer=f"{self.pointer}/{step}")
+
+    def beside(self, step: str) -> _Place:
+        """Return the place of a schema for the same value."""
+        return _Place(self.depth + 1, self.references, f"{self.pointer}/{step}")
 
     def through(self, reference: str) -> _Place:
         if reference in self.references:
-            raise RequestError(f"$ref {reference[:80]!r} refers to itself.", "Let it describe a value.")
-        return _Place(self.depth + 1, self.references | {reference})
+            raise SchemaError(f"$ref {reference[:80]!r} refers to itself.", "Let it describe a value.")
+        return _Place(self.depth + 1, self.references | {reference}, reference[:_MAX_POINTER])
 
 
 class _Converter:
@@ -114,7 +127,15 @@ class _Converter:
         }
 
     def visit(self, schema: object, place: _Place) -> str:
-        """Return the name of a rule, or GBNF in its place, for the values of `schema`."""
+        """Return the name of a rule, or GBNF in its place, for the values of `schema`. Raises SchemaError with the
+        place of what is at fault."""
+        try:
+            return self._rule(schema, place)
+        except SchemaError as error:
+            error.set_place(place.pointer)
+            raise
+
+    def _rule(self, schema: object, place: _Place) -> str:
         checked = self._checked(schema, place)
         if "$ref" in checked and not constraints(checked) - {"$ref"}:
             return self._reference(checked["$ref"], place)
@@ -129,14 +150,14 @@ class _Converter:
     def _checked(self, schema: object, place: _Place) -> Schema:
         self._n_visits += 1
         if self._n_visits > MAX_VISITS:
-            raise RequestError("The schema is too large.", "Use a smaller one.")
+            raise SchemaError("The schema is too large.", "Use a smaller one.")
         if place.depth > MAX_DEPTH:
-            raise RequestError("The schema nests too deep.", f"Nest at most {MAX_DEPTH} levels.")
+            raise SchemaError("The schema nests too deep.", f"Nest at most {MAX_DEPTH} levels.")
         if schema is True:
             return {}
         if not isinstance(schema, Mapping):
             shown = "false, which allows nothing" if schema is False else f"a {type(schema).__name__}"
-            raise RequestError(f"A schema is {shown}.", "Give an object.")
+            raise SchemaError(f"A schema is {shown}.", "Give an object.")
         for keyword in schema:
             if not is_supported(keyword, schema):
                 cause = f"The schema's keyword {keyword[:40]!r} is not supported."
@@ -161,7 +182,7 @@ class _Converter:
     def _target(self, reference: object) -> object:
         """Return the target of a `$ref`: "#" and the steps from there (source: RFC 6901)."""
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
-            raise RequestError(f"$ref {str(reference)[:80]!r} is not supported.", "Refer to a part of this schema: #/…")
+            raise SchemaError(f"$ref {str(reference)[:80]!r} is not supported.", "Refer to a part of this schema: #/…")
         target = self._document
         for step in reference.split("/")[1:]:
             key = unquote(step).replace("~1", "/").replace("~0", "~")
@@ -170,7 +191,7 @@ class _Converter:
             elif isinstance(target, list) and key.isascii() and key.isdigit() and int(key[:9]) < len(target):
                 target = target[int(key[:9])]
             else:
-                raise RequestError(f"$ref {reference[:80]!r} does not exist.", "Define it in this schema.")
+                raise SchemaError(f"$ref {reference[:80]!r} does not exist.", "Define it in this schema.")
         return target
 
     def _merged(self, schema: Schema, place: _Place) -> Schema:
@@ -187,21 +208,21 @@ class _Converter:
             inner = place.through(str(schema["$ref"]))
             return self._flattened(self._checked(self._target(schema["$ref"]), inner), inner)
         if "allOf" in schema or "$ref" in schema:
-            return self._merged(schema, _Place(place.depth + 1, place.references))
+            return self._merged(schema, _Place(place.depth + 1, place.references, place.pointer))
         return schema
 
     def _any_of(self, schema: Schema, place: _Place) -> str:
         keyword = next(keyword for keyword in ANY_OF if keyword in schema)
         own = {name: value for name, value in schema.items() if name != keyword}
-        inner = _Place(place.depth + 1, place.references)
         branches: list[Any] = listed(schema, keyword)
         if constraints(own):
-            branches = [{**own, "allOf": [*own.get("allOf", ()), branch]} for branch in branches]
+            others = listed(own, "allOf", may_be_empty=True)
+            branches = [{**own, "allOf": [*others, branch]} for branch in branches]
         ways: list[str] = []
         faults: list[UnsupportedSchemaError] = []
-        for branch in branches:  # a union may do without those that are not supported
+        for index, branch in enumerate(branches):  # a union may do without those that are not supported
             try:
-                ways.append(self.visit(branch, inner))
+                ways.append(self.visit(branch, place.beside(f"{keyword}/{index}")))
             except UnsupportedSchemaError as fault:
                 faults.append(fault)
         if not ways:
@@ -212,7 +233,7 @@ class _Converter:
         beside = constraints(schema) - {"enum", "const", "type"}
         if beside:
             cause = f"The schema's keyword {min(beside)!r} beside an enum is not supported."
-            raise RequestError(cause, "Leave it out.")
+            raise SchemaError(cause, "Leave it out.")
         values = listed(schema, "enum") if "enum" in schema else [schema["const"]]
         if "const" in schema:
             values = [value for value in values if is_same(value, schema["const"])]
@@ -222,7 +243,7 @@ class _Converter:
 
     def _union(self, ways: Sequence[str]) -> str:
         if not ways:
-            raise RequestError("A part of the schema allows no value.", "Let its keywords agree.")
+            raise SchemaError("A part of the schema allows no value.", "Let its keywords agree.")
         distinct = list(dict.fromkeys(ways))
         return distinct[0] if len(distinct) == 1 else self.rules.add(" | ".join(distinct))
 
@@ -250,30 +271,41 @@ class _Converter:
             return '"[" ws "]"'
         if first := tuple_items(schema):  # exactly the items that are described one by one
             if shortest > len(first) or (longest is not None and longest < len(first)):
-                raise RequestError("The schema's minItems or maxItems differs from its prefixItems.", "Let them agree.")
-            described = ' "," ws '.join([self.visit(item, place.inside()) for item in first])
+                raise SchemaError("The schema's minItems or maxItems differs from its prefixItems.", "Let them agree.")
+            keyword = "items" if isinstance(schema.get("items"), list) else "prefixItems"
+            visited = [self.visit(item, place.inside(f"{keyword}/{index}")) for index, item in enumerate(first)]
+            described = ' "," ws '.join(visited)
             return f'"[" ws {described} ws "]"'
-        item = self.visit(schema.get("items", True), place.inside())
+        item = self.visit(schema.get("items", True), place.inside("items"))
         more = self.rules.add(f'"," ws {item}')
         least, most = max(shortest - 1, 0), "" if longest is None else longest - 1
         items = f"{item} {more}{{{least},{most}}} ws" if least or longest is not None else f"{item} {more}* ws"
         return f'"[" ws {items} "]"' if shortest else f'"[" ws ({items})? "]"'
 
     def _object(self, schema: Schema, place: _Place) -> str:
-        properties = schema.get("properties", {})
-        if not isinstance(properties, Mapping):
-            raise RequestError("The schema's properties are not an object.", "Give a schema for each name.")
+        properties = properties_of(schema)
         required = required_names(schema)
         undescribed = schema.get("additionalProperties", True)
+        of_others = place.inside("additionalProperties")
         names = {**properties, **{name: undescribed for name in required if name not in properties}}
-        pairs = [(self._pair(json_literal(name), value, place), name in required) for name, value in names.items()]
+        pairs = [
+            (
+                self._pair(
+                    json_literal(name),
+                    value,
+                    place.inside(f"properties/{pointer_step(name)}") if name in properties else of_others,
+                ),
+                name in required,
+            )
+            for name, value in names.items()
+        ]
         if undescribed is False or ("properties" in schema and "additionalProperties" not in schema):
             return self._braced(pairs, None)
         key = keys_other_than(names, self.rules) if names else "string"
-        return self._braced(pairs, self._pair(key, undescribed, place))
+        return self._braced(pairs, self._pair(key, undescribed, of_others))
 
     def _pair(self, key: str, value: object, place: _Place) -> str:
-        return self.rules.add(f'{key} ":" ws {self.visit(value, place.inside())}')
+        return self.rules.add(f'{key} ":" ws {self.visit(value, place)}')
 
     def _braced(self, pairs: Sequence[tuple[str, bool]], extra: str | None) -> str:
         """Return an object of `pairs` in order, the optional ones present or not, then any number of `extra`. Built

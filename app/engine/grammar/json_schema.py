@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from app.engine.grammar.gbnf import MAX_REPETITIONS
+from app.engine.grammar.gbnf import MAX_REPETITIONS, SchemaError
 from app.engine.grammar.number_range import Bound
 from app.engine.grammar.pattern import FORMATS
-from app.protocol.errors import RequestError
 
 Schema: TypeAlias = Mapping[str, Any]
 
@@ -54,7 +53,7 @@ def types(schema: Schema) -> Sequence[str]:
         return implied or ("value",)
     kinds = [declared] if isinstance(declared, str) else declared
     if not isinstance(kinds, list) or not kinds or any(kind not in TYPES for kind in kinds):
-        raise RequestError(f"The schema's type is {str(declared)[:40]!r}.", f"Known: {', '.join(TYPES)}.")
+        raise SchemaError(f"The schema's type is {str(declared)[:40]!r}.", f"Known: {', '.join(TYPES)}.")
     return kinds
 
 
@@ -98,7 +97,7 @@ def tuple_items(schema: Schema) -> list[Any]:
 def listed(schema: Schema, keyword: str, *, may_be_empty: bool = False) -> list[Any]:
     values = schema.get(keyword, [])
     if not isinstance(values, list) or not (values or may_be_empty):
-        raise RequestError(f"The schema's {keyword} is not a list, or is empty.", "Use a list with at least one item.")
+        raise SchemaError(f"The schema's {keyword} is not a list, or is empty.", "Use a list with at least one item.")
     return values
 
 
@@ -107,9 +106,9 @@ def bounds(schema: Schema, lowest: str, highest: str, most: int = MAX_REPETITION
     shortest, longest = schema.get(lowest, 0), schema.get(highest)
     for keyword, value in ((lowest, shortest), (highest, 0 if longest is None else longest)):
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-            raise RequestError(f"The schema's {keyword} is {str(value)[:40]}.", f"Use 0 to {most}.")
+            raise SchemaError(f"The schema's {keyword} is {str(value)[:40]}.", f"Use 0 to {most}.")
     if longest is not None and longest < shortest:
-        raise RequestError(f"The schema's {highest} is below {lowest}.", "Let them agree.")
+        raise SchemaError(f"The schema's {highest} is below {lowest}.", "Let them agree.")
     return shortest, longest
 
 
@@ -143,7 +142,7 @@ def _ends(schema: Schema, inclusive: str, exclusive: str) -> Iterator[Bound]:
 def _number(schema: Schema, keyword: str) -> Decimal:
     value = schema[keyword]
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _LARGEST_BOUND:
-        raise RequestError(f"The schema's {keyword} is {str(value)[:40]}.", "Use a number of at most 300 digits.")
+        raise SchemaError(f"The schema's {keyword} is {str(value)[:40]}.", "Use a number of at most 300 digits.")
     return Decimal(repr(value))
 
 
@@ -160,16 +159,24 @@ def is_same(value: object, other: object) -> bool:
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
+def properties_of(schema: Schema) -> Mapping[str, Any]:
+    """Return the schemas of an object's properties by their names."""
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
+        raise SchemaError("The schema's properties are not an object.", "Give a schema for each name.")
+    return properties
+
+
 def required_names(schema: Schema) -> dict[str, None]:
     names = listed(schema, "required", may_be_empty=True)
     if not all(isinstance(name, str) for name in names):
-        raise RequestError("The schema's required contains more than names.", "Use a list of strings.")
+        raise SchemaError("The schema's required contains more than names.", "Use a list of strings.")
     return dict.fromkeys(names)
 
 
 def merge_objects(parts: Sequence[Schema]) -> Schema:
     """Return the schema of the objects that satisfy all `parts`. One part alone, or equal ones, may be of any type.
-    Raises RequestError for several if one is not of objects, or forbids properties of another."""
+    Raises SchemaError for several if one is not of objects, or forbids properties of another."""
     parts = [part for index, part in enumerate(parts) if part not in parts[:index]]
     if len(parts) < 2:
         return parts[0] if parts else {}
@@ -178,10 +185,10 @@ def merge_objects(parts: Sequence[Schema]) -> Schema:
         if foreign or "object" not in (types(part) if "type" in part else ["object"]):
             keyword = min(foreign, default="type")
             cause = f"The schema's keyword {keyword!r} beside allOf, anyOf or $ref is not supported."
-            raise RequestError(cause, "Combine objects only.")
+            raise SchemaError(cause, "Combine objects only.")
     described: dict[str, list[Any]] = {}
     for part in parts:
-        for name, schema in part.get("properties", {}).items():
+        for name, schema in properties_of(part).items():
             described.setdefault(name, []).append(schema)
     merged: dict[str, Any] = {
         "type": "object",
@@ -197,11 +204,11 @@ def merge_objects(parts: Sequence[Schema]) -> Schema:
 
 
 def _is_closed(part: Schema, described: Mapping[str, object]) -> bool:
-    """Return whether `part` forbids further properties. Raises RequestError if that affects one of `described`."""
+    """Return whether `part` forbids further properties. Raises SchemaError if that affects one of `described`."""
     others = part.get("additionalProperties", True)
     if others is True:
         return False
-    if others is not False or described.keys() - part.get("properties", {}).keys():
+    if others is not False or described.keys() - properties_of(part).keys():
         cause = "The schema's additionalProperties affects properties of another part of allOf, anyOf or $ref."
-        raise RequestError(cause, "Leave it out there.")
+        raise SchemaError(cause, "Leave it out there.")
     return True

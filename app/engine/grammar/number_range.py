@@ -97,8 +97,8 @@ def _digit(first: int, last: int) -> str:
 def _magnitudes(low: Bound, high: Bound | None) -> Iterator[str]:
     """Yield texts for the numbers that are not negative from `low` to `high`."""
     first, last = int(low.value), _LARGEST if high is None else int(min(high.value, Decimal(_LARGEST)))
-    if high is not None and (low.value, first) > (high.value, last):
-        return
+    if first > _LARGEST or (high is not None and (low.value, first) > (high.value, last)):
+        return  # beyond 28 digits Decimal has no fraction to give either
     low_digits = _fraction_digits(low)
     high_digits = None if high is None or high.value > _LARGEST else _fraction_digits(high)
     is_low_open, is_high_open = low.is_exclusive, high is not None and high.is_exclusive

@@ -7,12 +7,12 @@ of lines; other control characters and surrogates are not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from app.engine.grammar.gbnf import UnsupportedSchemaError, character_class, literal
-from app.protocol.errors import RequestError
+from app.engine.grammar.gbnf import SchemaError, UnsupportedSchemaError, character_class, literal
 
 MAX_CHARACTERS = 2000
 MAX_DEPTH = 20
@@ -55,6 +55,7 @@ _CONTROLS = {"n": 0x0A, "r": 0x0D, "t": 0x09, "f": 0x0C, "v": 0x0B, "0": 0x00}
 _ESCAPED = {0x22: r"\"", 0x5C: r"\\", 0x09: r"\t", 0x0A: r"\n", 0x0D: r"\r"}  # as JSON writes them
 _NEVER_RAW: tuple[_Span, ...] = ((0x00, 0x1F), (0x22, 0x22), (0x5C, 0x5C), (0x7F, 0x7F), (0xD800, 0xDFFF))
 _LAST = 0x10FFFF
+_HEXADECIMAL = re.compile("[0-9a-fA-F]+")
 
 
 class InJson:
@@ -102,9 +103,9 @@ def limited_pattern(
 ) -> str:
     """Return GBNF for strings that match and have `shortest` to `longest` characters, as they are `written`. The
     lengths limit how often each part is repeated: one part alone exactly, several of them all alike, which is narrower
-    than the schema. Raises RequestError where there is no such string."""
+    than the schema. Raises SchemaError where there is no such string."""
     if not isinstance(expression, str):
-        raise RequestError("The schema's pattern must be a string.", "Give a regular expression.")
+        raise SchemaError("The schema's pattern must be a string.", "Give a regular expression.")
     pattern, most = parse_pattern(expression, written), None
     if longest is not None and (pattern.longest is None or pattern.longest > longest):
         # The largest limit of each repetition that keeps the whole short enough, found by halves.
@@ -145,14 +146,14 @@ def parse_pattern(expression: str, written: InJson | RawText = _IN_JSON) -> Patt
     """Return the strings in which `expression` is found, as they are `written`. Raises UnsupportedSchemaError."""
     expression = _WITHOUT_LOOKING_AHEAD.get(expression, expression)
     if len(expression) > MAX_CHARACTERS:
-        raise RequestError(f"The schema has a pattern of {len(expression)} characters.", "Use a shorter one.")
+        raise SchemaError(f"The schema has a pattern of {len(expression)} characters.", "Use a shorter one.")
     return _Parser(expression, written).parse()
 
 
 def whole_text_pattern(expression: str) -> str:
     """Return GBNF for plain texts that `expression` matches from begin to end. Raises UnsupportedSchemaError."""
     if len(expression) > MAX_CHARACTERS:
-        raise RequestError(f"The regular expression has {len(expression)} characters.", "Use a shorter one.")
+        raise SchemaError(f"The regular expression has {len(expression)} characters.", "Use a shorter one.")
     return _Parser(expression, RawText(), is_whole=True).parse().text or '""'
 
 
@@ -311,16 +312,16 @@ class _Parser:
         return [(code, code)], False
 
     def _number(self, kind: str) -> int:
+        n_digits = 2 if kind == "x" else 4
         if kind == "u" and self._take("{"):
-            digits = self._until("}")
+            digits, n_digits = self._until("}"), 1
         else:
-            n_digits = 2 if kind == "x" else 4
             digits = self._expression[self._at : self._at + n_digits]
             self._at += n_digits
-        try:
-            return min(int(digits, 16), _LAST)
-        except ValueError:
+        # int() takes signs, blanks, underscores and the digits of other scripts too.
+        if len(digits) < n_digits or not _HEXADECIMAL.fullmatch(digits):
             self._refuse(f"\\{kind} without a number")
+        return min(int(digits, 16), _LAST)
 
     def _one_of(self, spans: Sequence[_Span], is_negated: bool = False) -> Pattern:
         """Return one character of `spans`, or of all others."""
@@ -333,7 +334,7 @@ class _Parser:
             if any(low <= code <= high for low, high in allowed)
         ]
         if not ways:
-            raise RequestError("A pattern of the schema allows only characters that no answer has.", "Allow others.")
+            raise SchemaError("A pattern of the schema allows only characters that no answer has.", "Allow others.")
         return Pattern(ways[0] if len(ways) == 1 else f"({' | '.join(ways)})", 1, 1)
 
     # Characters of the expression

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 from app.engine.grammar.gbnf import GbnfRules, character_class, literal, text_through
 from app.engine.grammar.json_grammar import schema_rule
-from app.engine.grammar.json_schema import ANY_OF, constraints, length_bounds, listed, required_names
+from app.engine.grammar.json_schema import ANY_OF, constraints, length_bounds, listed, properties_of, required_names
 from app.engine.grammar.pattern import RawText, limited_pattern, pattern_of
 from app.protocol.errors import RequestError
 
@@ -200,9 +200,9 @@ def plain_properties(schema: Mapping[str, Any]) -> dict[str, tuple[Any, bool]]:
     """Return the properties of an object by name, and whether each is required. Raises RequestError where the schema
     says more of the object, which only JSON could follow."""
     foreign = constraints(schema) - {"type", "properties", "required", "additionalProperties"}
-    properties = schema.get("properties", {})
+    properties = properties_of(schema)
     required = required_names(schema)
-    if foreign or not isinstance(properties, Mapping) or required.keys() - properties.keys():
+    if foreign or required.keys() - properties.keys():
         cause = "This model's tool calls support only plain properties of an object."
         raise RequestError(cause, "Describe each parameter in properties.")
     return {name: (value, name in required) for name, value in properties.items()}

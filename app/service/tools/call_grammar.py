@@ -279,7 +279,7 @@ def _attempts(form: ArgumentForm, schema: Mapping[str, Any]) -> Iterator[Mapping
     described = schema.get("properties")
     properties = described if isinstance(described, Mapping) else {}
     required = schema.get("required")
-    names = [name for name in required if name in properties] if isinstance(required, list) else []
+    names = [name for name in properties if name in required] if isinstance(required, list) else []
     budget = iter(range(_MAX_TRIED))
 
     def is_kept(tried: Any) -> bool:

@@ -18,6 +18,8 @@ from itertools import product
 from typing import Any
 
 from app.common.answer_text import partial_match_length
+from app.common.schema_shape import malformed_part
+from app.common.terminal import printable_line
 from app.engine.grammar.call_rules import numbered
 from app.protocol.chat import AnswerDelta, Tool, ToolCallDelta, joined_deltas
 from app.protocol.errors import RequestError
@@ -43,7 +45,7 @@ class ToolOptions:
     may, as in OpenAI's and Anthropic's APIs. One that is named is called once, whatever `is_parallel` says, which some
     clients always send: "call exactly one specific function" (OpenAI's guide to function calling).
 
-    Raises RequestError for an invalid name, too many tools, two of one name, and an unknown `only`.
+    Raises RequestError for an invalid name, too many tools, two of one name, malformed parameters, an unknown `only`.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -60,6 +62,10 @@ class ToolOptions:
             raise RequestError(f"{len(names)} tools were given.", f"Give at most {MAX_TOOLS}.")
         if twice := next((name for name, count in Counter(names).items() if count > 1), ""):
             raise RequestError(f"Two tools are named {twice}.", "Give each a name of its own.")
+        for tool in self.tools:
+            if fault := malformed_part(tool.parameters):
+                cause = f"The parameters of the tool {tool.name} are malformed: {printable_line(fault)}."
+                raise RequestError(cause, "Correct the schema.")
         if self.only and self.only not in names:
             raise RequestError(f"tool_choice names {self.only[:64]!r}, which is not in tools.", "Add it to tools.")
         if self.must_call and not names:

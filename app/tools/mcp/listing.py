@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from app.common.schema_shape import malformed_part
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Tool
 from app.tools.tool import ServerTool, ToolOutput
@@ -34,6 +35,7 @@ _TEXT_KEYS = ("description", "title")
 _DROPPED_KEYS = ("$schema", "$id", "$comment")  # nothing here needs them, and they cost context
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _N_NAMED = 3
+_MAX_FAULT = 160  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +147,20 @@ def _fault(name: object, entry: object, usable: Mapping[str, object]) -> str:
         return "no schema of an object"
     if _depth(schema) > _MAX_SCHEMA_DEPTH:
         return "a schema that is too deep"
-    if len(json.dumps(schema)) > _MAX_SCHEMA_CHARACTERS:
+    try:
+        text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        text.encode()  # Python's JSON reads NaN and halves of surrogate pairs, which no request may contain
+    except ValueError:
+        return "a schema that is not JSON"
+    if len(text) > _MAX_SCHEMA_CHARACTERS:
         return "a schema that is too large"
     # a property may be called `$ref` too: then its value is no text
     if any(key in _REFERENCES and isinstance(to, str) and not to.startswith("#") for key, to in _items(schema)):
         return "a schema that refers to another document"
     if any(key != printable(key) for key, _ in _items(schema)):
         return "a schema with control characters in its names"
+    if fault := malformed_part(schema):
+        return f"a malformed schema: {fault[:_MAX_FAULT]}"
     return ""
 
 

@@ -270,7 +270,7 @@ def test_branches_share_the_keywords_beside_them() -> None:
         ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, "beside allOf"),
         ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}, "additionalProperties": False}]}, "affects"),
         (False, "allows nothing"),
-        ([], "list"),
+        ([], "must be a schema"),
         ({"properties": []}, "properties"),
         ({"enum": ["x" * 70_000]}, "too large"),
         ({"properties": {str(number): {} for number in range(1000)}}, "too large"),
